@@ -1,0 +1,54 @@
+"""Refusals shared by the whole package: one clear line, before anything is compiled."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+def require_positive(name: str, value: Any, *, optional: bool = False, infinite: bool = False) -> None:
+    """Refuse a concrete number that is not positive (NaN included); traced values pass.
+
+    >>> require_positive("step_size", -1.0)
+    Traceback (most recent call last):
+    ValueError: step_size must be positive, got -1.0
+    """
+    if optional and value is None:
+        return
+    if isinstance(value, bool | str) or value is None:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+    if not isinstance(value, int | float | np.number):
+        return  # a tracer, an array or a placeholder of a tree transformation
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    if np.isinf(value) and not infinite:
+        raise ValueError(f"{name} must be finite, got {value}")
+
+
+def require_at_least(name: str, value: int, least: int) -> None:
+    """Refuse an integer below `least`.
+
+    >>> require_at_least("rounds", 0, 1)
+    Traceback (most recent call last):
+    ValueError: rounds must be at least 1, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse a name that is none of `choices`, suggesting the nearest.
+
+    >>> require_choice("trust", "sever", ["server", "none"])
+    Traceback (most recent call last):
+    ValueError: unknown trust 'sever', did you mean 'server'? (known: server, none)
+    """
+    known = list(choices)
+    if value in known:
+        return
+    near = difflib.get_close_matches(str(value), known, n=1)
+    hint = f", did you mean '{near[0]}'?" if near else ""
+    raise ValueError(f"unknown {name} {value!r}{hint} (known: {', '.join(known)})")

@@ -1,0 +1,70 @@
+"""Data: digits, MNIST, synthetic populations with a known optimum, one's own arrays, and splits over machines."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fedprivjax.checks import require_choice
+from fedprivjax.datasets.arrays import from_arrays
+from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
+from fedprivjax.datasets.digits import load_digits
+from fedprivjax.datasets.mnist import load_mnist
+from fedprivjax.datasets.partition import by_machine, partition, table
+from fedprivjax.datasets.synthetic import least_squares, logistic
+
+__all__ = [
+    "DATASETS",
+    "DataError",
+    "DataNotFound",
+    "Dataset",
+    "DatasetInfo",
+    "by_machine",
+    "from_arrays",
+    "least_squares",
+    "load",
+    "load_digits",
+    "load_mnist",
+    "logistic",
+    "partition",
+    "table",
+]
+
+
+class DatasetInfo(NamedTuple):
+    """How a named data set is loaded, and one line of help."""
+
+    loader: Callable[..., Dataset]
+    help: str
+
+
+DATASETS: dict[str, DatasetInfo] = {
+    "digits": DatasetInfo(load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn"),
+    "mnist": DatasetInfo(load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded"),
+    "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
+    "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),
+}
+
+
+def load(name: str, **options: Any) -> Dataset:
+    """Load a data set by its name; options go to its loader.
+
+    Raises:
+        ValueError: an unknown name or option, or a missing option.
+        DataError: files that are damaged, or that can be found nowhere.
+
+    >>> load("digits").features.shape
+    (1437, 65)
+    >>> load("mnsit")
+    Traceback (most recent call last):
+    ValueError: unknown dataset 'mnsit', did you mean 'mnist'? (known: digits, mnist, least_squares, logistic)
+    """
+    require_choice("dataset", name, DATASETS)
+    known = inspect.signature(DATASETS[name].loader).parameters
+    for option in options:
+        if not known:
+            raise ValueError(f"dataset '{name}' takes no options, got '{option}'")
+        require_choice(f"{name} option", option, known)
+    missing = [key for key, value in known.items() if value.default is value.empty and key not in options]
+    if missing:
+        raise ValueError(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    return DATASETS[name].loader(**options)

@@ -1,0 +1,89 @@
+"""One's own arrays as a data set."""
+
+from math import hypot, inf
+
+import numpy as np
+
+from fedprivjax.checks import require_positive
+from fedprivjax.datasets.dataset import Dataset
+
+
+def from_arrays(
+    features,
+    labels,
+    test_features=None,
+    test_labels=None,
+    *,
+    feature_bound: float,
+    classes: int | None = None,
+    bias: bool = False,
+    label_bound: float = inf,
+    machine_of=None,
+    name: str = "arrays",
+) -> Dataset:
+    """A data set from one's own arrays, converted to float32 and int32.
+
+    Args:
+        features: [examples, features]; other axes are flattened.
+        labels: [examples].
+        test_features, test_labels: held-out examples, or None.
+        feature_bound: public bound B on the norm of a feature vector, before the constant is appended.
+        classes: number of classes, labels 0 … classes − 1; None means regression.
+        bias: append a constant-1 feature; the bound becomes √(B² + 1).
+        label_bound: public bound on |label| for regression.
+        machine_of: int [examples], each example's machine where the data comes already split.
+
+    Raises:
+        ValueError: as `Dataset`, and class labels that are not whole numbers.
+
+    >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
+    [0.0, 1.0, 0.0, 1.0]
+    """
+    require_positive("feature_bound", feature_bound)
+    return Dataset(
+        features=_features(features, bias),
+        labels=_labels("labels", labels, classes),
+        test_features=None if test_features is None else _features(test_features, bias),
+        test_labels=None if test_labels is None else _labels("test labels", test_labels, classes),
+        feature_bound=hypot(feature_bound, 1.0) if bias else float(feature_bound),
+        classes=classes,
+        name=name,
+        source="arrays given by the user",
+        label_bound=label_bound,
+        machine_of=None if machine_of is None else _integers("machine_of", machine_of),
+    )
+
+
+def with_constant(features: np.ndarray, scale: float = 1.0) -> np.ndarray:
+    """`features / scale` and a last column of ones: float32 [examples, features + 1].
+
+    >>> with_constant(np.array([[0, 255]], np.uint8), 255.0).tolist()
+    [[0.0, 1.0, 1.0]]
+    """
+    flat = features.reshape(len(features), -1)
+    out = np.ones((flat.shape[0], flat.shape[1] + 1), np.float32)
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which `Dataset` refuses
+        np.divide(flat, scale, out=out[:, :-1], dtype=np.float32, casting="same_kind")
+    return out
+
+
+def _features(features, bias: bool) -> np.ndarray:
+    array = np.asarray(features)
+    if array.ndim < 2:
+        raise ValueError(f"features must be [examples, features], got shape {array.shape}")
+    if bias:
+        return with_constant(array)
+    with np.errstate(over="ignore"):
+        return array.reshape(len(array), -1).astype(np.float32)
+
+
+def _labels(name: str, labels, classes: int | None) -> np.ndarray:
+    return np.asarray(labels, np.float32) if classes is None else _integers(name, labels)
+
+
+def _integers(name: str, values) -> np.ndarray:
+    array = np.asarray(values)
+    whole = np.isfinite(array) & (array == np.floor(array)) & (np.abs(array) < 2**31)
+    if not whole.all():
+        raise ValueError(f"{name} must be whole numbers below 2^31, got {array[~whole].flat[0]}")
+    return array.astype(np.int32)

@@ -1,0 +1,168 @@
+"""MNIST: found in a folder of the user's, in the cache, or downloaded; verified by the sum of its payload."""
+
+import gzip
+import hashlib
+import io
+import os
+import struct
+import tempfile
+import zlib
+from math import prod, sqrt
+from pathlib import Path
+
+import numpy as np
+import pooch
+
+from fedprivjax.datasets.arrays import with_constant
+from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
+
+MIRRORS = (
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+)
+
+# SHA-256 of the uncompressed files: the gzip wrappers differ between mirrors
+SUMS = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+
+UNSIGNED_BYTE = 0x08
+
+
+def load_mnist() -> Dataset:
+    """Handwritten digits of 28×28 pixels: 60,000 for training and 10,000 for testing.
+
+    Features are pixels/255 and a constant 1, so their norm is at most √785 whatever the image. The IDX files, gzipped
+    or not, are looked for in `$FEDPRIVJAX_DATA/mnist` and in the cache, then downloaded into the cache.
+
+    Raises:
+        DataError: a file that is truncated, or whose payload has another SHA-256.
+        DataNotFound: no file and no mirror that answers.
+    """
+    images, labels, test_images, test_labels = (read_idx(_payload(name), name) for name in SUMS)
+    features = with_constant(images, 255.0)
+    return Dataset(
+        features=features,
+        labels=labels.astype(np.int32),
+        test_features=with_constant(test_images, 255.0),
+        test_labels=test_labels.astype(np.int32),
+        feature_bound=sqrt(features.shape[1]),
+        classes=10,
+        name="mnist",
+        source="LeCun, Cortes and Burges, The MNIST database of handwritten digits, CC BY-SA 3.0",
+    )
+
+
+def available() -> bool:
+    """Whether all four files are at hand without the network."""
+    return all(_local(name) is not None for name in SUMS)
+
+
+def cache() -> Path:
+    """Where downloads are kept."""
+    return Path(pooch.os_cache("fedprivjax")) / "mnist"
+
+
+def read_idx(payload: bytes, name: str) -> np.ndarray:
+    """Unsigned bytes in the IDX format: two zero bytes, the type, the number of axes, their sizes, the values.
+
+    Args:
+        payload: the uncompressed file.
+        name: what an error calls it.
+
+    Raises:
+        DataError: another type, or a length that does not match the sizes.
+
+    >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), "labels").tolist()
+    [7, 9]
+    """
+    zeros, kind, axes = struct.unpack(">HBB", payload[:4].ljust(4, b"\xff"))
+    if zeros != 0 or kind != UNSIGNED_BYTE or not axes:
+        raise DataError(
+            f"{name} must start with an IDX magic number of unsigned bytes (000008..), got {payload[:4].hex()}"
+        )
+    start = 4 + 4 * axes
+    if len(payload) < start:
+        raise DataError(f"{name} must have a header of {start} bytes, got {len(payload)} bytes")
+    shape = struct.unpack(f">{axes}I", payload[4:start])
+    if len(payload) - start != prod(shape):
+        raise DataError(f"{name} must hold {prod(shape)} bytes for shape {shape}, got {len(payload) - start}")
+    return np.frombuffer(payload, np.uint8, offset=start).reshape(shape)
+
+
+def _folders() -> list[Path]:
+    own = os.environ.get("FEDPRIVJAX_DATA")
+    return ([Path(own) / "mnist"] if own else []) + [cache()]
+
+
+def _local(name: str) -> Path | None:
+    paths = [folder / file for folder in _folders() for file in (f"{name}.gz", name)]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _payload(name: str) -> bytes:
+    path = _local(name)
+    if path is None:
+        return _download(name)
+    try:
+        return _verified(path.read_bytes(), name, str(path))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _verified(content: bytes, name: str, origin: str) -> bytes:
+    """The uncompressed payload, if its sum is the one known."""
+    try:
+        payload = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{origin} is damaged and must be replaced: {str(error).rstrip('.')}") from error
+    found = hashlib.sha256(payload).hexdigest()
+    if found != SUMS[name]:
+        raise DataError(
+            f"{origin} is damaged and must be replaced: its payload's SHA-256 must be {SUMS[name]}, got {found}"
+        )
+    return payload
+
+
+def _download(name: str) -> bytes:
+    failures = []
+    for mirror in MIRRORS:
+        url = f"{mirror}{name}.gz"
+        content = io.BytesIO()
+        try:
+            pooch.HTTPDownloader()(url, content, None)
+            payload = _verified(content.getvalue(), name, url)
+        except DataError:
+            failures.append(f"{mirror} (damaged file)")
+        except OSError as error:  # the base of every exception of requests
+            failures.append(f"{mirror} ({type(error).__name__})")
+        else:
+            _store(cache() / f"{name}.gz", content.getvalue())
+            return payload
+    raise DataNotFound(_nowhere(name, failures))
+
+
+def _store(path: Path, content: bytes) -> None:
+    """Write aside and move into place, so that a run killed half way leaves no half of a file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as aside:
+            part = Path(aside) / path.name
+            part.write_bytes(content)
+            os.replace(part, path)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error.strerror}; set FEDPRIVJAX_DATA to a folder with mnist/"
+        ) from error
+
+
+def _nowhere(name: str, failures: list[str]) -> str:
+    own = os.environ.get("FEDPRIVJAX_DATA")
+    mine = f"$FEDPRIVJAX_DATA/mnist ({Path(own) / 'mnist'})" if own else "$FEDPRIVJAX_DATA (not set)"
+    return (
+        f"cannot find {name}.gz: not in {mine}, not in the cache ({cache()}), not at {', '.join(failures)}; "
+        f"set FEDPRIVJAX_DATA to a folder that holds mnist/{name}.gz"
+    )

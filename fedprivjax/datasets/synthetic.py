@@ -1,0 +1,233 @@
+"""Populations whose optimum and excess risk are known exactly: features uniform on the unit sphere.
+
+There `E x = 0` and `E xxᵀ = I/p`, and ‖x‖ = 1 is a feature bound that holds surely.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import eigh_tridiagonal
+
+from fedprivjax.checks import require_at_least, require_positive
+from fedprivjax.datasets.dataset import Dataset
+
+QUADRATURE_NODES = 128
+SOURCE = "synthetic, drawn from a fixed seed"
+
+Labelled = tuple[np.ndarray, np.ndarray]
+
+
+def least_squares(
+    examples: int,
+    features: int,
+    *,
+    test_examples: int = 1000,
+    noise: float = 0.1,
+    optimum_norm: float = 1.0,
+    heterogeneity: float = 0.0,
+    machines: int | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """Linear regression `y = ⟨w_i, x⟩ + z` with bounded noise, loss `(⟨w, x⟩ − y)²/2`.
+
+    Machine i has its own `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`,
+    so that w* is exactly the optimum of the machines' mean population risk
+
+        F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
+
+    Args:
+        examples, test_examples: how many; a multiple of `machines`, which own equally many. No test set if 0.
+        features: p, at least 2.
+        noise: standard deviation of z, which is uniform on ±√3·noise.
+        optimum_norm: ‖w*‖; its direction is drawn.
+        heterogeneity: how far machines lie apart; needs `machines`.
+        machines: fills `machine_of`, one machine after the other. None: the data is not split.
+
+    Returns:
+        A `Dataset` whose `population` is a `LeastSquaresPopulation`.
+
+    >>> data = least_squares(100, 5, machines=4, heterogeneity=0.5)
+    >>> float(data.population(data.optimum)), np.bincount(data.machine_of).tolist()
+    (0.0, [25, 25, 25, 25])
+    """
+    _check_sizes(examples, features, test_examples, optimum_norm)
+    _check_machines(examples, machines, heterogeneity)
+    if not 0 <= noise < np.inf:
+        raise ValueError(f"noise must be finite and not negative, got {noise}")
+    rng, train, test = np.random.default_rng(seed).spawn(3)
+    optimum = optimum_norm * _sphere(1, features, rng)[0]
+    directions = _sphere(machines or 1, features, rng)
+    owned = optimum + heterogeneity * (directions - directions.mean(axis=0))
+    machine_of = np.repeat(np.arange(len(owned), dtype=np.int32), examples // len(owned))
+    # a test example is of a machine drawn uniformly: the same population
+    tested = test.integers(len(owned), size=test_examples)
+    spread = float(np.mean(np.sum((owned - optimum) ** 2, axis=1)))
+    return _dataset(
+        "least_squares",
+        _regression(owned[machine_of], noise, train),
+        _regression(owned[tested], noise, test),
+        optimum=optimum,
+        population=LeastSquaresPopulation(optimum.astype(np.float32), (spread / features + noise**2) / 2),
+        label_bound=(float(np.linalg.norm(owned, axis=1).max()) + sqrt(3) * noise) * (1 + 1e-6),
+        machine_of=None if machines is None else machine_of,
+    )
+
+
+def logistic(
+    examples: int, features: int, *, test_examples: int = 1000, optimum_norm: float = 5.0, seed: int = 0
+) -> Dataset:
+    """Logistic regression, `P(y = 1 | x) = σ(⟨w*, x⟩)`, labels 0 and 1, so that w* is the population optimum.
+
+    Args:
+        examples, test_examples: how many. No test set if 0.
+        features: p, at least 2.
+        optimum_norm: ‖w*‖, the larger the more separable; its direction is drawn.
+
+    Returns:
+        A `Dataset` whose `population` is a `LogisticPopulation`; use it with the loss `Logistic()`.
+
+    >>> data = logistic(100, 5)
+    >>> data.classes, float(data.population(data.optimum))
+    (2, 0.0)
+    """
+    _check_sizes(examples, features, test_examples, optimum_norm)
+    rng, train, test = np.random.default_rng(seed).spawn(3)
+    optimum = optimum_norm * _sphere(1, features, rng)[0]
+    return _dataset(
+        "logistic",
+        _labelled(optimum, examples, train),
+        _labelled(optimum, test_examples, test),
+        optimum=optimum,
+        population=LogisticPopulation(optimum),
+        classes=2,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquaresPopulation:
+    """Excess population risk `‖w − w*‖²/(2p)`, as a function of parameters that may be traced.
+
+    Attributes:
+        optimum: w*, float32 [features].
+        floor: risk of the optimum.
+
+    >>> float(LeastSquaresPopulation(np.zeros(4, np.float32), 0.5).risk(np.ones(4)))
+    1.0
+    """
+
+    optimum: np.ndarray
+    floor: float
+
+    def __call__(self, params) -> jax.Array:
+        return jnp.sum(jnp.square(params - self.optimum)) / (2 * self.optimum.size)
+
+    def risk(self, params) -> jax.Array:
+        """Population risk."""
+        return self(params) + self.floor
+
+
+class LogisticPopulation:
+    """Excess population risk of logistic regression on the sphere, as a function of parameters that may be traced.
+
+    `⟨w, x⟩ = ‖w‖t` where t, one coordinate of a uniform point, has density ∝ (1 − t²)^((p−3)/2), and the odd part of
+    the loss is linear in w, so with `v = w*/‖w*‖`
+
+        F(w) − F(w*) = E log cosh(‖w‖t/2) − E log cosh(‖w*‖t/2) − ⟨w − w*, v⟩·E[t·tanh(‖w*‖t/2)]/2.
+
+    The expectations are Gaussian quadratures of 128 nodes, exact to float32 for ‖w‖ up to 30.
+
+    Args:
+        optimum: w*, [features], not zero.
+
+    >>> float(LogisticPopulation(np.array([3.0, 0.0]))(np.zeros(2))) > 0
+    True
+    """
+
+    def __init__(self, optimum: np.ndarray):
+        nodes, weights = _coordinate_quadrature(optimum.size)
+        norm = float(np.linalg.norm(optimum))
+        slope = np.sum(weights * nodes * np.tanh(norm * nodes / 2)) / 2
+        self.optimum = optimum.astype(np.float32)
+        self._slope = (slope * optimum / norm).astype(np.float32)
+        self._nodes, self._weights = nodes.astype(np.float32), weights.astype(np.float32)
+
+    def __call__(self, params) -> jax.Array:
+        here, best = (self._curved(jnp.linalg.norm(point)) for point in (params, self.optimum))
+        return here - best - jnp.sum((params - self.optimum) * self._slope)
+
+    def _curved(self, norm):
+        return jnp.sum(self._weights * _log_cosh(norm * self._nodes / 2))
+
+
+def _log_cosh(x):
+    # ½·log(1 + sinh²) keeps small values to full relative precision; it overflows where the asymptote is exact
+    size = jnp.abs(x)
+    near = jnp.log1p(jnp.square(jnp.sinh(jnp.minimum(size, 10.0)))) / 2
+    return jnp.where(size < 10.0, near, size - np.float32(np.log(2.0)))
+
+
+def _coordinate_quadrature(features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian nodes and weights for one coordinate of a uniform point on the sphere (Golub & Welsch 1969)."""
+    k = np.arange(2, QUADRATURE_NODES)
+    squares = k * (k + features - 3) / ((2 * k + features - 2) * (2 * k + features - 4))
+    off_diagonal = np.sqrt(np.append(1 / features, squares))
+    nodes, vectors = eigh_tridiagonal(np.zeros(QUADRATURE_NODES), off_diagonal)
+    return nodes, vectors[0] ** 2
+
+
+def _sphere(rows: int, features: int, rng: np.random.Generator) -> np.ndarray:
+    normal = rng.standard_normal((rows, features))
+    return normal / np.linalg.norm(normal, axis=1, keepdims=True)
+
+
+def _regression(owned: np.ndarray, noise: float, rng: np.random.Generator) -> Labelled:
+    """Features and labels, one example for each row of true parameters."""
+    x = _sphere(len(owned), owned.shape[1], rng)
+    z = sqrt(3) * noise * rng.uniform(-1, 1, len(x))
+    return x.astype(np.float32), (np.sum(owned * x, axis=1) + z).astype(np.float32)
+
+
+def _labelled(optimum: np.ndarray, rows: int, rng: np.random.Generator) -> Labelled:
+    x = _sphere(rows, optimum.size, rng)
+    chance = 1 / (1 + np.exp(-x @ optimum))
+    return x.astype(np.float32), (rng.random(rows) < chance).astype(np.int32)
+
+
+def _dataset(
+    name: str, train: Labelled, test: Labelled, *, optimum: np.ndarray, classes: int | None = None, **known
+) -> Dataset:
+    tested = test[1].size > 0
+    return Dataset(
+        features=train[0],
+        labels=train[1],
+        test_features=test[0] if tested else None,
+        test_labels=test[1] if tested else None,
+        feature_bound=1.0,
+        classes=classes,
+        name=name,
+        source=SOURCE,
+        optimum=optimum.astype(np.float32),
+        **known,
+    )
+
+
+def _check_sizes(examples: int, features: int, test_examples: int, optimum_norm: float) -> None:
+    require_at_least("examples", examples, 1)
+    require_at_least("features", features, 2)
+    require_at_least("test_examples", test_examples, 0)
+    require_positive("optimum_norm", optimum_norm)
+
+
+def _check_machines(examples: int, machines: int | None, heterogeneity: float) -> None:
+    if not 0 <= heterogeneity < np.inf:
+        raise ValueError(f"heterogeneity must be finite and not negative, got {heterogeneity}")
+    if machines is None:
+        if heterogeneity:
+            raise ValueError(f"machines must be given where heterogeneity is positive ({heterogeneity}), got None")
+        return
+    require_at_least("machines", machines, 1)
+    if examples % machines:
+        raise ValueError(f"examples must be a multiple of machines ({machines}), got {examples}")

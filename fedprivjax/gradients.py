@@ -1,0 +1,90 @@
+"""Gradients as vectors one can add, scale and clip without writing them out.
+
+A linear predictor's gradient stays factored (`Outer`) until the cohort's sum, where it is one matrix product; any other
+model's is a pytree (`Dense`). A machine is written once, against these operations.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class Vector:
+    """Arithmetic shared by both kinds; `_map` applies a function to the part that operations act on."""
+
+    __array_ufunc__ = None  # a NumPy scalar times a vector is the vector's business
+
+    def _map(self, function, *others) -> Any:
+        raise TypeError("a gradient must define _map")
+
+    def norm(self) -> Any:
+        raise TypeError("a gradient must define norm")
+
+    def __add__(self, other):
+        return self._map(jnp.add, other)
+
+    def __sub__(self, other):
+        return self._map(jnp.subtract, other)
+
+    def __mul__(self, scalar):
+        return self._map(lambda leaf: scalar * leaf)
+
+    __rmul__ = __mul__
+
+
+@struct.dataclass
+class Outer(Vector):
+    """`residual ⊗ features`: residual [outputs] or [], features [features], feature_norm []."""
+
+    residual: jax.Array
+    features: jax.Array
+    feature_norm: jax.Array
+
+    def _map(self, function, *others):
+        return replace(self, residual=function(self.residual, *(other.residual for other in others)))
+
+    def norm(self):
+        return jnp.linalg.norm(jnp.atleast_1d(self.residual)) * self.feature_norm
+
+    def written_out(self):
+        return jnp.multiply.outer(self.residual, self.features)
+
+    def total(self):
+        """Sum over a leading axis of vectors, of the parameters' shape: one matrix product."""
+        return jnp.tensordot(self.residual, self.features, axes=(0, 0))
+
+
+@struct.dataclass
+class Dense(Vector):
+    """A gradient written out, a pytree of the parameters' structure."""
+
+    value: Any
+
+    def _map(self, function, *others):
+        return Dense(jax.tree.map(function, self.value, *(other.value for other in others)))
+
+    def norm(self):
+        return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(self.value)))
+
+    def written_out(self):
+        return self.value
+
+    def total(self):
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), self.value)
+
+
+def clip(vector, bound):
+    """`vector · min(1, bound/‖vector‖)`: norm at most `bound` whatever comes in; a non-finite vector becomes zero.
+
+    >>> float(clip(Dense(jnp.array([3.0, 4.0])), 1.0).norm())
+    1.0
+    >>> clip(Dense(jnp.array([jnp.nan, 4.0])), 1.0).value.tolist()
+    [0.0, 0.0]
+    """
+    norm = vector.norm()
+    finite = jnp.isfinite(norm)
+    factor = jnp.where(norm > bound, bound / jnp.where(norm > 0, norm, 1.0), 1.0)
+    return vector._map(lambda leaf: jnp.where(finite, factor * leaf, 0.0))

@@ -1,0 +1,106 @@
+"""What a run records: scalars of the reported point and of the round's noise."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.checks import require_choice
+from fedprivjax.problem import Problem
+
+
+class Snapshot(NamedTuple):
+    """What a metric may look at: the reported parameters, and the noise in the round's aggregate, [d] or None."""
+
+    params: Any
+    noise: Any = None
+
+
+Metric = Callable[[Problem, Snapshot], Any]
+
+
+def mean_loss(problem: Problem, params, examples):
+    """Mean loss of many examples."""
+    return jnp.mean(jax.vmap(problem.model.value, in_axes=(None, 0))(params, examples))
+
+
+def _accuracy(problem: Problem, params, examples):
+    hits: Any = jax.vmap(problem.model.correct, in_axes=(None, 0))(params, examples)
+    return jnp.mean(hits)
+
+
+def _excess_risk(problem: Problem, snapshot: Snapshot):
+    if problem.excess is not None:
+        return problem.excess(snapshot.params)
+    examples = problem.pool if problem.test is None else problem.test
+    return mean_loss(problem, snapshot.params, examples) - mean_loss(problem, problem.optimum, examples)
+
+
+def _distance(problem: Problem, snapshot: Snapshot):
+    apart = jax.tree.map(jnp.subtract, snapshot.params, problem.optimum)
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(apart)))
+
+
+def _noise_norm(problem: Problem, snapshot: Snapshot):
+    return jnp.zeros(()) if snapshot.noise is None else jnp.linalg.norm(snapshot.noise)
+
+
+METRICS: dict[str, Metric] = {
+    "test_loss": lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.test),
+    "test_accuracy": lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
+    "train_loss": lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.pool),
+    "train_accuracy": lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.pool),
+    "excess_risk": _excess_risk,
+    "distance": _distance,
+    "noise_norm": _noise_norm,
+}
+
+# on private data, so outside the guarantee
+NON_PRIVATE = ("train_loss", "train_accuracy", "noise_norm")
+OF_PARAMETERS = tuple(name for name in METRICS if name != "noise_norm")
+
+
+def default_metrics(problem: Problem) -> tuple[str, ...]:
+    """Every metric that the problem defines, but for those that pass over the whole training pool.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Squared, linear_problem
+    >>> default_metrics(linear_problem(np.eye(2), np.zeros(2), Squared(), optimum=np.zeros(2)))
+    ('excess_risk', 'distance', 'noise_norm')
+    """
+    return tuple(n for n in METRICS if not n.startswith("train") and _missing(problem, n) is None)
+
+
+def check_metrics(problem: Problem, record) -> tuple[str | Metric, ...]:
+    """The metrics as a tuple, refused where the problem lacks what they need; callables pass as they are."""
+    for name in record:
+        if callable(name):
+            continue
+        require_choice("metric", name, METRICS)
+        missing = _missing(problem, name)
+        if missing:
+            raise ValueError(f"metric '{name}' must have {missing}, and the problem has none")
+    return tuple(record)
+
+
+def metric_name(metric: str | Metric) -> str:
+    """The name a metric is recorded under."""
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
+
+
+def _missing(problem: Problem, name: str) -> str | None:
+    if name.startswith("test") and problem.test is None:
+        return "a test set"
+    if name.endswith("accuracy") and not _classifies(problem):
+        return "a loss that classifies"
+    if name == "excess_risk" and problem.excess is None and problem.optimum is None:
+        return "a known optimum"
+    if name == "distance" and problem.optimum is None:
+        return "a known optimum"
+    return None
+
+
+def _classifies(problem: Problem) -> bool:
+    example = jax.tree.map(lambda leaf: leaf[0], problem.pool)
+    return problem.model.correct(problem.start, example) is not None

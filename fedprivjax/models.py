@@ -1,0 +1,78 @@
+"""What is fitted: a linear predictor, whose gradients stay factored, or any function `(params, example) -> loss`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.gradients import Dense, Outer
+from fedprivjax.losses import LinearLoss
+
+
+class Example(NamedTuple):
+    """One labelled example (or, with a leading axis, many) and its feature norm, computed once per pool."""
+
+    features: Any
+    label: Any
+    feature_norm: Any
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear predictor under a `LinearLoss`."""
+
+    loss: LinearLoss
+
+    def value(self, params, example: Example):
+        """Loss of one example."""
+        return self.loss.value(params @ example.features, example.label)
+
+    def gradient(self, params, example: Example) -> Outer:
+        """Gradient of one example's loss, factored."""
+        residual = self.loss.residual(params @ example.features, example.label)
+        return Outer(residual, example.features, example.feature_norm)
+
+    def correct(self, params, example: Example):
+        """1.0 where the prediction is right; None for regression."""
+        return self.loss.correct(params @ example.features, example.label)
+
+    def lipschitz(self, feature_bound: float, radius: float) -> float:
+        return self.loss.lipschitz(feature_bound, radius)
+
+    def smoothness(self, feature_bound: float) -> float:
+        return self.loss.smoothness(feature_bound)
+
+
+@dataclass(frozen=True)
+class GeneralModel:
+    """Any differentiable scalar loss `function(params, example)`; `hit(params, example)` says whether it is right."""
+
+    function: Callable[[Any, Any], Any]
+    hit: Callable[[Any, Any], Any] | None = None
+
+    def value(self, params, example):
+        return self.function(params, example)
+
+    def gradient(self, params, example) -> Dense:
+        return Dense(jax.grad(self.function)(params, example))
+
+    def summed_gradient(self, params, examples) -> Dense:
+        """Gradient of the sum of the examples' losses: no gradient of one example is ever written out."""
+
+        def total(params):
+            return jnp.sum(jax.vmap(partial(self.function, params))(examples))
+
+        return Dense(jax.grad(total)(params))
+
+    def correct(self, params, example):
+        return None if self.hit is None else self.hit(params, example)
+
+    def lipschitz(self, feature_bound: float, radius: float) -> float:
+        return inf
+
+    def smoothness(self, feature_bound: float) -> float:
+        return inf

@@ -1,0 +1,24 @@
+"""Noise mechanisms: what stands in the server's aggregate in each round, exact in law, as an input to the protocol.
+
+A mechanism holds per-round `inputs` (leaves [rounds, ...]), starts with `init`, and turns a block of rounds into that
+block's noise, [block, d] at unit scale; the protocol multiplies by its `noise_std`. So one draw serves every privacy
+level, clip and step of a sweep, and a protocol never sees state of the size of the federation.
+"""
+
+from fedprivjax.noise.cancelling import Cancelling
+from fedprivjax.noise.chooser import METHODS, choose
+from fedprivjax.noise.gaussian import Fresh, PerMachine, Silent
+from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
+
+__all__ = [
+    "METHODS",
+    "NOISE_SCHEDULES",
+    "Cancelling",
+    "Fresh",
+    "PerMachine",
+    "Silent",
+    "choose",
+    "exposure",
+    "relative_std",
+    "server_std",
+]

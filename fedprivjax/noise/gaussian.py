@@ -1,0 +1,81 @@
+"""Noise that is drawn anew in every round."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+
+@struct.dataclass
+class Silent:
+    """No noise at all: the non-private run."""
+
+    inputs: Any = ()
+
+    def init(self, dimension: int) -> tuple[()]:
+        return ()
+
+    def block(self, state, inputs, keys, dimension: int):
+        return state, None
+
+
+@struct.dataclass
+class Fresh:
+    """`z_t = r_t·N(0, I)`, one vector a round; with `accumulate`, their running sum.
+
+    inputs: r, float32 [rounds]. This is a trusted server's noise, and also, exactly in law, the mean of noises that all
+    participants draw anew in every round: then r_t = √(Σ_j r_{t,j}²)/m.
+    """
+
+    inputs: jax.Array
+    accumulate: bool = struct.field(pytree_node=False, default=False)
+
+    def init(self, dimension: int):
+        return jnp.zeros(dimension) if self.accumulate else ()
+
+    def block(self, state, inputs, keys, dimension: int):
+        noise = inputs[:, None] * jax.vmap(lambda key: jax.random.normal(key, (dimension,)))(keys)
+        return running(noise, state) if self.accumulate else (state, noise)
+
+
+@struct.dataclass
+class PerMachine:
+    """Every participant's own fresh noise, written out: `z_t = (1/m)·Σ_j r_{t,j}·N(0, I)`.
+
+    inputs: r, float32 [rounds, per_round]. The same law as `Fresh`; needed where single messages are looked at.
+    """
+
+    inputs: jax.Array
+    accumulate: bool = struct.field(pytree_node=False, default=False)
+
+    def init(self, dimension: int):
+        return jnp.zeros(dimension) if self.accumulate else ()
+
+    def init_memory(self, dimension: int) -> tuple[()]:
+        """Machines remember nothing."""
+        return ()
+
+    def message_noise(self, memory, inputs, key, dimension: int):
+        """What each participant adds to its message in one round: (memory, [per_round, d])."""
+        return memory, inputs[:, None] * jax.random.normal(key, (*inputs.shape, dimension))
+
+    def block(self, state, inputs, keys, dimension: int):
+        def one(_, step):
+            inputs, key = step
+            return (), jnp.mean(self.message_noise((), inputs, key, dimension)[1], axis=0)
+
+        noise = jax.lax.scan(one, (), (inputs, keys))[1]
+        return running(noise, state) if self.accumulate else (state, noise)
+
+
+def mean_of_fresh(relative: np.ndarray) -> np.ndarray:
+    """Relative noise of the mean of independent messages, float64 [rounds]; relative: [rounds, per_round]."""
+    return np.sqrt(np.sum(relative**2, axis=1)) / relative.shape[1]
+
+
+def running(noise, state):
+    """Running sums of a block's noise [block, d], going on from `state` [d]."""
+    noise = state + jnp.cumsum(noise, axis=0)
+    return noise[-1], noise

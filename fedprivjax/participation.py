@@ -1,0 +1,180 @@
+"""Who takes part in which round: public, independent of the data, drawn before the run."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from fedprivjax.checks import require_at_least
+
+
+class Size(NamedTuple):
+    """The integers that fix a run's program: machines in all, machines in a round, rounds."""
+
+    machines: int
+    per_round: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A public schedule: which machines take part in each round, int32 [rounds, per_round]."""
+
+    machines: int
+    participants: np.ndarray
+
+    @property
+    def size(self) -> Size:
+        rounds, per_round = self.participants.shape
+        return Size(self.machines, per_round, rounds)
+
+    @cached_property
+    def _order(self) -> tuple[np.ndarray, np.ndarray]:
+        """Entries sorted by machine then round, and where each machine's run of entries starts, per entry."""
+        flat = self.participants.ravel()
+        order = np.argsort(flat, kind="stable")
+        first = np.searchsorted(flat[order], flat[order], side="left")
+        return order, first
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How often the participant has taken part, this round included: int32 [rounds, per_round], from 1.
+
+        >>> Schedule(2, np.array([[0], [1], [0]])).counts.ravel().tolist()
+        [1, 1, 2]
+        """
+        order, first = self._order
+        counts = np.empty(order.size, np.int32)
+        counts[order] = np.arange(order.size) - first + 1
+        return counts.reshape(self.participants.shape)
+
+    @cached_property
+    def total(self) -> np.ndarray:
+        """How often each machine takes part in all, n_i: int [machines]."""
+        return np.bincount(self.participants.ravel(), minlength=self.machines)
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Rounds from each participation to the machine's next one, or to the end: int32 [rounds, per_round].
+
+        >>> Schedule(2, np.array([[0], [1], [0]])).gaps.ravel().tolist()
+        [2, 2, 1]
+        """
+        order, _ = self._order
+        rounds, per_round = self.participants.shape
+        when = order // per_round
+        following = np.append(when[1:], rounds)
+        last = np.append(np.diff(self.participants.ravel()[order]) != 0, True)
+        gaps = np.empty(order.size, np.int32)
+        gaps[order] = np.where(last, rounds, following) - when
+        return gaps.reshape(self.participants.shape)
+
+
+@dataclass(frozen=True)
+class Full:
+    """Every machine in every round.
+
+    >>> Full(3).draw(2, np.random.default_rng(0)).participants.tolist()
+    [[0, 1, 2], [0, 1, 2]]
+    """
+
+    machines: int
+
+    def __post_init__(self):
+        require_at_least("machines", self.machines, 1)
+
+    @property
+    def per_round(self) -> int:
+        return self.machines
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        return Schedule(self.machines, np.tile(np.arange(self.machines, dtype=np.int32), (rounds, 1)))
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A uniformly random subset of `per_round` machines, fresh each round.
+
+    >>> Uniform(100, 120)
+    Traceback (most recent call last):
+    ValueError: per_round must be at most machines (100), got 120
+    """
+
+    machines: int
+    per_round: int
+
+    def __post_init__(self):
+        _check_sizes(self.machines, self.per_round)
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        if self.per_round == self.machines:
+            return Full(self.machines).draw(rounds, rng)
+        rows = [rng.choice(self.machines, self.per_round, replace=False, shuffle=False) for _ in range(rounds)]
+        return Schedule(self.machines, np.array(rows, np.int32))
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """The machines permuted and cut into cohorts of `per_round`, again and again: nearly equal gaps.
+
+    With `reshuffle` every pass takes a fresh permutation, without it the first is repeated.
+    """
+
+    machines: int
+    per_round: int
+    reshuffle: bool = True
+
+    def __post_init__(self):
+        _check_sizes(self.machines, self.per_round)
+        if self.machines % self.per_round:
+            raise ValueError(f"per_round must divide machines ({self.machines}), got {self.per_round}")
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        passes = -(-rounds * self.per_round // self.machines)
+        once = rng.permutation(self.machines)
+        rows = [rng.permutation(self.machines) if self.reshuffle else once for _ in range(passes)]
+        cohorts = np.concatenate(rows).astype(np.int32).reshape(-1, self.per_round)
+        return Schedule(self.machines, cohorts[:rounds])
+
+
+@dataclass(frozen=True)
+class Given:
+    """A schedule of one's own: participants [rounds, per_round], each round's machines distinct.
+
+    >>> Given(3, [[0, 1], [1, 2]]).per_round
+    2
+    """
+
+    machines: int
+    participants: object = field(repr=False)
+
+    def __post_init__(self):
+        rows = np.asarray(self.participants)
+        if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
+            raise ValueError(f"participants must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
+        _check_sizes(self.machines, rows.shape[1])
+        if rows.min() < 0 or rows.max() >= self.machines:
+            raise ValueError(f"participants must lie in 0..{self.machines - 1}, got {rows.min()}..{rows.max()}")
+        if (np.diff(np.sort(rows, axis=1), axis=1) == 0).any():
+            raise ValueError("participants must be distinct within a round, got a machine twice")
+
+    @property
+    def per_round(self) -> int:
+        return np.asarray(self.participants).shape[1]
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        rows = np.asarray(self.participants, np.int32)
+        if rounds > rows.shape[0]:
+            raise ValueError(f"rounds must be at most the schedule's ({rows.shape[0]}), got {rounds}")
+        return Schedule(self.machines, rows[:rounds])
+
+
+Participation = Full | Uniform | Balanced | Given
+
+
+def _check_sizes(machines: int, per_round: int) -> None:
+    require_at_least("machines", machines, 1)
+    require_at_least("per_round", per_round, 1)
+    if per_round > machines:
+        raise ValueError(f"per_round must be at most machines ({machines}), got {per_round}")

@@ -1,0 +1,6 @@
+"""What a run costs in privacy: host-side float64, never traced."""
+
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+__all__ = ["PrivacyGuarantee", "gdp"]

@@ -1,0 +1,171 @@
+"""Gaussian differential privacy: what a parameter μ means in the field's other currencies.
+
+A mechanism is μ-GDP when telling two neighbouring data sets apart from its output is no easier than telling N(0, 1)
+from N(μ, 1) (Dong, Roth & Su 2022). Everything here is exact for that pair, vectorised by broadcasting, in float64; a
+scalar comes back for scalars. μ = 0 reveals nothing, μ = inf is no privacy at all.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import erfcx, log_ndtr, ndtri
+
+_HALVINGS = 120  # a bracket shrinks below every float64's spacing long before
+
+
+def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
+    """The δ at which μ-GDP gives (ε, δ)-DP: `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`.
+
+    Args:
+        epsilon: at least 0; broadcasts against mu.
+        mu: at least 0; 0 gives 0, inf gives 1.
+
+    Raises:
+        ValueError: for a negative or NaN argument.
+
+    Source: Dong, Roth & Su 2022, Corollary 2.13; Balle & Wang 2018, Theorem 8.
+
+    >>> round(delta(1.0, 1.0), 6)
+    0.126937
+    """
+    return _plain(_delta(_nonnegative("epsilon", epsilon), _nonnegative("mu", mu)))
+
+
+def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
+    """The smallest ε at which μ-GDP gives (ε, δ)-DP, the exact inverse of `delta`.
+
+    Args:
+        mu: at least 0; 0 gives 0, inf gives inf.
+        delta: inside (0, 1); broadcasts against mu.
+
+    Raises:
+        ValueError: for a negative or NaN mu, a delta outside (0, 1).
+
+    >>> [round(epsilon(mu, 1e-5), 1) for mu in (0.5, 1.0, 8.0)]
+    [2.0, 4.4, 65.3]
+    """
+    mu, delta = np.broadcast_arrays(_nonnegative("mu", mu), _probability("delta", delta))
+    finite = np.where(np.isfinite(mu), mu, 0.0)
+    # e^ε·Φ(·) only lowers δ, so where the first term alone meets δ the whole does
+    most = finite * np.maximum(finite / 2 - ndtri(delta), 0.0)
+    private = _bisect(lambda value: _delta(value, finite) <= delta, np.zeros_like(most), most)
+    result = np.where(_delta(np.zeros_like(finite), finite) <= delta, 0.0, private)
+    return _plain(np.where(np.isfinite(mu), result, np.inf))
+
+
+def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
+    """The largest μ whose μ-GDP gives (ε, δ)-DP: the inverse that calibration needs.
+
+    Args:
+        epsilon: at least 0; inf gives inf.
+        delta: inside (0, 1); broadcasts against epsilon.
+
+    Raises:
+        ValueError: for a negative or NaN epsilon, a delta outside (0, 1).
+
+    >>> round(mu(epsilon(2.0, 1e-5), 1e-5), 12)
+    2.0
+    """
+    epsilon, delta = np.broadcast_arrays(_nonnegative("epsilon", epsilon), _probability("delta", delta))
+    finite = np.where(np.isfinite(epsilon), epsilon, 0.0)
+
+    def leaks(value):
+        return _delta(finite, value) > delta
+
+    low, high = np.zeros_like(finite), np.sqrt(2 * finite) + 1.0
+    while not (enough := leaks(high)).all():
+        low, high = np.where(enough, low, high), np.where(enough, high, 2 * high)
+    result = _bisect(leaks, low, high)
+    return _plain(np.where(np.isfinite(epsilon), result, np.inf))
+
+
+def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
+    """The Rényi divergence of an order α > 1 that μ-GDP allows: `α·μ²/2`.
+
+    Source: Mironov 2017, Corollary 3; Reshef & Levy state their theorems in this form with ρ = μ.
+
+    >>> rdp(2.0, 3.0)
+    6.0
+    """
+    order = np.asarray(order, float)
+    if not (order > 1).all():
+        raise ValueError(f"order must be above 1, got {order[~(order > 1)].flat[0]}")
+    return _plain(order * _nonnegative("mu", mu) ** 2 / 2)
+
+
+def zcdp(mu: ArrayLike) -> Any:
+    """The zero-concentrated parameter of μ-GDP, `μ²/2` (Bun & Steinke 2016, Proposition 1.6).
+
+    >>> zcdp(2.0)
+    2.0
+    """
+    return _plain(_nonnegative("mu", mu) ** 2 / 2)
+
+
+def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
+    """The papers' looser conversion, by way of Rényi divergences: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
+
+    Source: Reshef & Levy 2024 and 2025, section 2; never below `epsilon`.
+
+    >>> round(paper_epsilon(1.0, 1e-5), 2)
+    5.3
+    """
+    mu = _nonnegative("mu", mu)
+    return _plain(mu**2 / 2 + mu * np.sqrt(-2 * np.log(_probability("delta", delta))))
+
+
+def compose(mus: ArrayLike) -> float:
+    """The parameter of an adaptive composition of Gaussian mechanisms: `√(Σ μ_k²)`; nothing composed gives 0.
+
+    Source: Dong, Roth & Su 2022, Corollary 3.3.
+
+    >>> compose([3.0, 4.0])
+    5.0
+    """
+    mus = _nonnegative("mus", mus)
+    largest = float(np.max(mus, initial=0.0))
+    if largest in (0.0, np.inf):
+        return largest
+    return largest * float(np.sqrt(np.sum((mus / largest) ** 2)))  # scaled, so that no square under- or overflows
+
+
+def _delta(epsilon: np.ndarray, mu: np.ndarray) -> np.ndarray:
+    """`delta` without checks: e^ε·Φ(−y) = exp(−x²/2)·erfcx(y/√2)/2, so no e^ε is ever formed."""
+    ordinary = (mu > 0) & np.isfinite(mu) & np.isfinite(epsilon)
+    safe = np.where(ordinary, mu, 1.0)
+    with np.errstate(over="ignore"):
+        x = np.clip(np.where(ordinary, epsilon, 0.0) / safe - safe / 2, -1e150, 1e150)
+    first = log_ndtr(-x)
+    second = np.log(erfcx((x + safe) / np.sqrt(2)) / 2) - x**2 / 2
+    value = -np.exp(first) * np.expm1(np.minimum(second - first, 0.0))
+    return np.where(ordinary, value, np.where(np.isinf(mu) & np.isfinite(epsilon), 1.0, 0.0))
+
+
+def _bisect(holds: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Where a monotone condition, false at `low` and true at `high`, turns true; the middle of the last bracket."""
+    for _ in range(_HALVINGS):
+        middle = low + (high - low) / 2
+        true = holds(middle)
+        low, high = np.where(true, low, middle), np.where(true, middle, high)
+    return low + (high - low) / 2
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value).item() if np.ndim(value) == 0 else value
+
+
+def _nonnegative(name: str, value: ArrayLike) -> np.ndarray:
+    value = np.asarray(value, float)
+    if not (value >= 0).all():
+        raise ValueError(f"{name} must be at least 0, got {value[~(value >= 0)].flat[0]}")
+    return value
+
+
+def _probability(name: str, value: ArrayLike) -> np.ndarray:
+    value = np.asarray(value, float)
+    inside = (value > 0) & (value < 1)
+    if not inside.all():
+        raise ValueError(f"{name} must be inside (0, 1), got {value[~inside].flat[0]}")
+    return value

@@ -1,0 +1,75 @@
+"""The round machinery all protocols share: what the cohort sends, summed by the cheapest way that is exact."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.gradients import Dense, Outer
+from fedprivjax.loops import scan_in_chunks
+from fedprivjax.models import GeneralModel, LinearModel
+from fedprivjax.problem import Problem
+
+Oracle = Callable[[Any], Any]  # params -> the gradient of one example's loss there
+Machine = Callable[[Oracle], Any]  # what one machine sends, before noise
+
+CHUNK_FLOATS = 2**24  # written-out gradients held at once
+
+
+class RoundInputs(NamedTuple):
+    """What a round is given: its number (from 1), and each participant's example, machine and participation count."""
+
+    round: Any
+    samples: Any
+    machine: Any
+    participation: Any
+
+
+def cohort_sum(problem: Problem, machine: Machine, samples, *, linear: bool):
+    """Sum of the participants' messages, a pytree of the parameters' structure.
+
+    A linear predictor's messages stay factored until one matrix product. Otherwise, a message that is linear in the
+    gradient is computed once on the cohort's summed gradient; one that is not is written out, a chunk at a time.
+
+    Args:
+        machine: what one machine sends, as a function of its gradient oracle.
+        samples: the participants' examples, int [per_round].
+        linear: whether the message is linear in the gradient.
+    """
+    examples = problem.take(samples)
+    if isinstance(problem.model, LinearModel):
+        return messages(problem, machine, examples).total()
+    if linear:
+        return machine(partial(problem.model.summed_gradient, examples=examples)).value
+    return _chunked_sum(problem, machine, examples)
+
+
+def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
+    """The machine's message for each of the examples, with a leading axis."""
+    return jax.vmap(lambda example: machine(partial(problem.model.gradient, example=example)))(examples)
+
+
+def _chunked_sum(problem: Problem, machine: Machine, examples):
+    assert isinstance(problem.model, GeneralModel)
+    per_round = jax.tree.leaves(examples)[0].shape[0]
+    chunk = max(1, min(per_round, CHUNK_FLOATS // problem.dimension))
+
+    def add(total, some):
+        return jax.tree.map(jnp.add, total, messages(problem, machine, some).total()), ()
+
+    return scan_in_chunks(add, jax.tree.map(jnp.zeros_like, problem.start), examples, chunk)[0]
+
+
+def flat_rows(problem: Problem, tree):
+    """A pytree of parameters with a leading axis as a matrix [rows, d]."""
+    rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(tree)]
+    return jnp.concatenate(rows, axis=1)
+
+
+def add_noise(problem: Problem, tree, noise_std, noise):
+    """`tree + noise_std·noise`, noise [d] or None."""
+    if noise is None:
+        return tree
+    return jax.tree.map(lambda leaf, z: leaf + noise_std * z, tree, problem.unravel(noise))

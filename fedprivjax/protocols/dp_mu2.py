@@ -1,0 +1,181 @@
+r"""DP-μ²-FL: anytime averaging with STORM-corrected momentum, private by noise on its running sums.
+
+Reshef & Levy, ICML 2024 (full participation, Algorithms 1 and 2) and ICML 2025 (partial participation, noise
+cancellation). Weights α_t = t, β_t = 1/t. A machine that takes part in round t with a fresh sample z sends
+
+    s_{t,i} = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z),        ‖s‖ ≤ S = G + 2LD, or clipped to ‖s‖ ≤ C
+
+and the server moves by the noisy running mean of the increments:
+
+    q_t = q_{t−1} + (1/m)·Σ_{i∈S_t} s_{t,i}        q̃_t = q_t + noise_std·z_t
+    w_{t+1} = Π_K(w_t − η·q̃_t)                     x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t)        output x_T
+
+The four protocols of the papers are settings of one: `trust="server"` adds fresh noise to q_t each round;
+`trust="none"` has machines add and cancel their own, which at full participation is fresh noise on every machine's
+running sum. Ours: the noise schedules `uniform` and `gap`, which use that participation is public beforehand, and
+`clip`, with which the privacy proof needs ‖s‖ ≤ C only, so neither G, L nor D enters the guarantee.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks import require_choice
+from fedprivjax.gradients import clip
+from fedprivjax.noise import NOISE_SCHEDULES, Fresh, choose
+from fedprivjax.noise.schedules import exposure, relative_std, server_std
+from fedprivjax.participation import Size
+from fedprivjax.privacy.event import GaussianEvent
+from fedprivjax.problem import Problem
+from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum
+from fedprivjax.protocols.settings import check_settings
+from fedprivjax.sampling import Plan
+from fedprivjax.theory import reshef_levy
+
+
+class Mu2State(NamedTuple):
+    """x_t, x_{t−1}, w_t and the running mean of increments q_{t−1}, each of the parameters' structure."""
+
+    x: Any
+    x_previous: Any
+    w: Any
+    q: Any
+
+
+@struct.dataclass
+class DPMu2:
+    """DP-μ²-FL with a trusted or an untrusted server, at any participation.
+
+    Attributes:
+        mu: GDP target from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
+        noise_std: standard deviation of the noise at relative scale 1, per coordinate (instead of `mu`).
+        step_size: η; None takes the theory's.
+        step_scale: multiplies `step_size`, given or the theory's.
+        clip: C, bound that each machine enforces on its increment's norm; None relies on S = G + 2LD.
+        trust: "none" (every message is public) or "server" (only query points are).
+        noise_schedule: how the budget is spread over messages, see `fedprivjax.noise.schedules`.
+        cancel: False leaves the old noise in (the papers' fresh-noise ablation; untrusted server only).
+
+    **Privacy**: μ-GDP per machine for replacing one of its samples, with μ = (2S/noise_std)·√Σ_k 1/r_k² over its
+    messages (trusted server: 2S/m, over all rounds); S is C if clipped.
+    """
+
+    mu: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    trust: str = struct.field(pytree_node=False, default="none")
+    noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
+    cancel: bool = struct.field(pytree_node=False, default=True)
+
+    def __post_init__(self):
+        check_settings(self)
+        if isinstance(self.noise_schedule, str):
+            require_choice("noise_schedule", self.noise_schedule, NOISE_SCHEDULES)
+        else:
+            object.__setattr__(self, "noise_schedule", tuple(self.noise_schedule))
+        if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
+            raise ValueError("cancel=False must go with trust='none' and noise_schedule='uniform'")
+
+    def init(self, problem: Problem, size: Size) -> Mu2State:
+        x = problem.start
+        return Mu2State(x, x, x, jax.tree.map(jnp.zeros_like, x))
+
+    def machine(self, state: Mu2State, t):
+        """What one machine sends before noise, as a function of its gradient oracle."""
+
+        def increment(gradient):
+            s = t * gradient(state.x) - (t - 1) * gradient(state.x_previous)
+            return s if self.clip is None else clip(s, self.clip)
+
+        return increment
+
+    def round(self, problem: Problem, state: Mu2State, inputs: RoundInputs, noise) -> Mu2State:
+        t = inputs.round.astype(jnp.float32)
+        total = cohort_sum(problem, self.machine(state, t), inputs.samples, linear=self.clip is None)
+        q = jax.tree.map(lambda q, s: q + s / inputs.samples.shape[0], state.q, total)
+        q_noisy = add_noise(problem, q, self.noise_std, noise)
+        step = self.step_scale * self.step_size
+        w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
+        x = jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), state.x, w)
+        return Mu2State(x, state.x, w, q)
+
+    def output(self, state: Mu2State):
+        """x_T: after T rounds the state already holds x_{T+1}."""
+        return state.x_previous
+
+    def query(self, state: Mu2State):
+        """The point that machines are asked about."""
+        return state.x
+
+    def noise(self, plan: Plan, method: str = "auto"):
+        if self.trust == "server":
+            return Fresh(jnp.asarray(server_std(self.noise_schedule, plan.size.rounds), jnp.float32))
+        return choose(plan.schedule, self._relative(plan), method, cancel=self.cancel, accumulate=not self.cancel)
+
+    def sensitivity(self, problem: Problem, size: Size) -> float:
+        bound = self._increment(problem) if self.clip is None else self.clip
+        return 2 * bound / (size.per_round if self.trust == "server" else 1)
+
+    def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
+        return GaussianEvent(
+            sensitivity=float(self.sensitivity(problem, plan.size)),
+            exposure=self._exposure(plan),
+            trust=self.trust,
+            theorem=self._theorem(plan.size),
+            assumptions=self._assumptions(problem),
+        )
+
+    def theory_step(self, problem: Problem, size: Size, mu: float) -> float:
+        settings = {
+            "mu": mu,
+            "per_round": size.per_round,
+            "rounds": size.rounds,
+            "dimension": problem.dimension,
+            "diameter": problem.constraint.diameter,
+            "increment": self._increment(problem) if self.clip is None else self.clip,
+            "smoothness": problem.smoothness if self.clip is None or mu == inf else None,
+        }
+        if not self.cancel:
+            return reshef_levy.fresh_noise_step(**settings)
+        named = self.noise_schedule if isinstance(self.noise_schedule, str) else "uniform"
+        return reshef_levy.step_size(trust=self.trust, noise_schedule=named, machines=size.machines, **settings)
+
+    def _increment(self, problem: Problem) -> float:
+        return problem.lipschitz + 2 * problem.smoothness * problem.constraint.diameter
+
+    def _relative(self, plan: Plan) -> np.ndarray:
+        if not self.cancel:  # a sample touches one message only
+            return np.ones(plan.schedule.participants.shape)
+        return relative_std(self.noise_schedule, plan.schedule)
+
+    def _exposure(self, plan: Plan) -> np.ndarray:
+        takes_part = (plan.schedule.total > 0).astype(float)
+        if not self.cancel:
+            return takes_part
+        if self.trust == "server":
+            return takes_part * np.sqrt(np.sum(server_std(self.noise_schedule, plan.size.rounds) ** -2.0))
+        return exposure(self._relative(plan), plan.schedule)
+
+    def _theorem(self, size: Size) -> str:
+        paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"
+        kind = "trusted server" if self.trust == "server" else "untrusted server"
+        change = "" if self.clip is None else ", with S replaced by the clip C"
+        return f"{paper}, {kind}{change}; adaptive composition of Gaussian mechanisms"
+
+    def _assumptions(self, problem: Problem) -> tuple[str, ...]:
+        once = "each sample is used once; participation is public and independent of the data"
+        if self.clip is not None:
+            return (once, "each machine clips its increments; no convergence theorem is claimed")
+        return (
+            once,
+            f"losses are {problem.lipschitz:.4g}-Lipschitz and {problem.smoothness:.4g}-smooth on a set of diameter "
+            f"{problem.constraint.diameter:.4g}",
+            "an honest-but-curious server, which sends the protocol's own query points",
+        )

@@ -1,0 +1,60 @@
+"""What a protocol must be, for the engine to run it: the whole contract of a method of one's own."""
+
+from typing import Any, Protocol
+
+from fedprivjax.participation import Size
+from fedprivjax.privacy.event import GaussianEvent
+from fedprivjax.problem import Problem
+from fedprivjax.protocols.cohort import RoundInputs
+from fedprivjax.sampling import Plan
+
+
+class FederatedProtocol(Protocol):
+    """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions.
+
+    Real-valued hyper-parameters are leaves, so that they can be swept without another compilation; what fixes a shape
+    or a branch is static. `init`, `round` and `output` are traced; the rest runs on the host in float64.
+    """
+
+    mu: Any
+    noise_std: Any
+    step_size: Any
+    step_scale: Any
+    clip: Any
+    trust: Any
+
+    def init(self, problem: Problem, size: Size) -> Any:
+        """The state before the first round, a pytree."""
+        ...
+
+    def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any) -> Any:
+        """The state after one round; noise is [d] at unit scale, or None in a run without noise."""
+        ...
+
+    def output(self, state: Any) -> Any:
+        """The point that one reports."""
+        ...
+
+    def query(self, state: Any) -> Any:
+        """The point that machines are asked about: what others see of a trusted server."""
+        ...
+
+    def machine(self, state: Any, t: Any) -> Any:
+        """What one machine sends before noise, as a function of its gradient oracle."""
+        ...
+
+    def noise(self, plan: Plan, method: str = "auto") -> Any:
+        """The noise mechanism of a plan."""
+        ...
+
+    def sensitivity(self, problem: Problem, size: Size) -> float:
+        """Largest L2 change that one replaced sample makes in what is released, infinite where unknown."""
+        ...
+
+    def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
+        """What the protocol does to privacy on this plan."""
+        ...
+
+    def theory_step(self, problem: Problem, size: Size, mu: float) -> float:
+        """The step size of the theory."""
+        ...

@@ -1,0 +1,131 @@
+"""Results with named axes: build, save, load, provenance."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+from fedprivjax.metrics import NON_PRIVATE
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.event import GaussianEvent
+
+
+def sweep_dataset(
+    metrics: Mapping[str, np.ndarray],
+    coordinates: Mapping[str, np.ndarray],
+    members,
+    events: Sequence[GaussianEvent],
+    protocol,
+    delta: float,
+    *,
+    common_noise: bool,
+) -> xr.Dataset:
+    """A sweep's dataset.
+
+    Args:
+        metrics: arrays [seeds, members, records] (`diverged`: [seeds, members]).
+        coordinates: the swept axes in the grid's order, then `seed` and `round`.
+        members: noise_std, step_size and sensitivity, [members] each.
+        events: one per seed.
+    """
+    grid = [name for name in coordinates if name not in ("seed", "round")]
+    shape = [len(coordinates[name]) for name in grid]
+    variables = {}
+    for name, values in metrics.items():
+        moved = np.moveaxis(values, 0, 1)
+        dims = [*grid, "seed", *(["round"] if moved.ndim == 3 else [])]
+        variables[name] = (dims, moved.reshape(*shape, *moved.shape[1:]))
+    variables["diverged"] = (variables["diverged"][0], variables["diverged"][1].astype(bool))
+    worst = np.array([event.exposure.max() for event in events])
+    with np.errstate(divide="ignore"):
+        mu = (members.sensitivity / members.noise_std)[:, None] * worst
+    variables["realised_mu"] = ([*grid, "seed"], mu.reshape(*shape, len(events)))
+    variables["realised_epsilon"] = ([*grid, "seed"], gdp.epsilon(mu, delta).reshape(*shape, len(events)))
+    for name in ("noise_std", "step_size"):
+        variables[name] = (grid, getattr(members, name).reshape(shape))
+    return xr.Dataset(variables, dict(coordinates), _attributes(metrics, events[0], protocol, delta, common_noise))
+
+
+def _attributes(metrics, event: GaussianEvent, protocol, delta: float, common_noise: bool) -> dict[str, Any]:
+    return {
+        "protocol": type(protocol).__name__,
+        "unit": event.unit,
+        "relation": event.relation,
+        "trust": event.trust,
+        "theorem": event.theorem,
+        "assumptions": "; ".join(event.assumptions),
+        "delta": delta,
+        "selection": "not accounted for: hyper-parameters chosen by looking at these results are not covered",
+        "non_private_metrics": ", ".join(name for name in metrics if name.split("_average")[0] in NON_PRIVATE),
+        "noise": "shared by the grid's members" if common_noise else "drawn anew for each member",
+        "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
+    }
+
+
+def final(dataset: xr.Dataset, name: str) -> xr.DataArray:
+    """A metric at each run's last record, without the `round` dimension.
+
+    >>> data = xr.Dataset({"loss": (("seed", "round"), [[2.0, 1.0, np.nan]])}, {"round": [1, 2, 3]})
+    >>> final(data, "loss").values.tolist()
+    [1.0]
+    """
+    values = dataset[name]
+    recorded = values.notnull()
+    last = (recorded * np.arange(1, values.sizes["round"] + 1)).argmax("round")
+    return values.isel(round=last).drop_vars("round", errors="ignore")
+
+
+def mean_interval(values: xr.DataArray, level: float = 0.95) -> tuple[xr.DataArray, xr.DataArray]:
+    """Mean over seeds and half the width of its Student-t interval (NaN for a single seed).
+
+    >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
+    >>> float(mean), round(float(half), 2)
+    (1.0, 2.48)
+    """
+    from scipy.stats import t
+
+    count = values.sizes["seed"]
+    if count == 1:
+        return values.mean("seed"), values.isel(seed=0, drop=True) * np.nan
+    width = t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
+    return values.mean("seed"), width * values.std("seed", ddof=1)
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, platform and device of this run."""
+    packages = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "device": str(jax.devices()[0].device_kind),
+        "devices": jax.device_count(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def save(dataset: xr.Dataset, folder: Path, spec_toml: str) -> None:
+    """Write `spec.toml`, `results.nc` and `provenance.json`, each complete or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _whole(folder / "spec.toml", lambda path: path.write_text(spec_toml, encoding="utf-8"))
+    _whole(folder / "results.nc", lambda path: dataset.to_netcdf(path, engine="h5netcdf"))
+    text = json.dumps(provenance(), indent=1)
+    _whole(folder / "provenance.json", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def load(folder: str | Path) -> xr.Dataset:
+    """The dataset of a results folder, in memory."""
+    return xr.load_dataset(Path(folder) / "results.nc", engine="h5netcdf")
+
+
+def _whole(path: Path, write) -> None:
+    aside = path.with_name(path.name + ".part")
+    write(aside)
+    os.replace(aside, path)

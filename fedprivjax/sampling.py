@@ -1,0 +1,116 @@
+"""Which examples are used: every example once, dealt in order of use or from a machine's own share."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.participation import Participation, Schedule, Size
+from fedprivjax.problem import Problem
+
+ORDERS = {"shuffled": "a random order, from the seed", "stored": "as the problem holds them"}
+
+
+class Seeds(NamedTuple):
+    """Seeds of the three independent streams of a run: who takes part, which examples, which noise.
+
+    Each is a stream of its own, so that any of them can be shared by, or varied over, the members of a sweep.
+    """
+
+    participation: int
+    samples: int
+    noise: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is drawn before a run: the public schedule, and each participant's example, int32 [rounds, per_round]."""
+
+    schedule: Schedule
+    samples: np.ndarray
+
+    @property
+    def size(self) -> Size:
+        return self.schedule.size
+
+
+def as_seeds(seed: "int | Seeds") -> Seeds:
+    """One integer seeds all three streams (which stay independent).
+
+    >>> as_seeds(3)
+    Seeds(participation=3, samples=3, noise=3)
+    """
+    if isinstance(seed, Seeds):
+        return seed
+    require_at_least("seed", seed, 0)
+    return Seeds(seed, seed, seed)
+
+
+def draw_plan(
+    problem: Problem,
+    participation: Participation,
+    rounds: int | None = None,
+    seed: int | Seeds = 0,
+    *,
+    order: str = "shuffled",
+) -> Plan:
+    """Draw a run's schedule and the order of its samples, on the host.
+
+    Args:
+        rounds: None takes as many as the samples allow.
+        order: "shuffled", or "stored": samples are used in the order in which the problem holds them.
+
+    Raises:
+        ValueError: more samples asked for than there are, in the pool or in a machine's share.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Full, Softmax, linear_problem
+    >>> problem = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2))
+    >>> draw_plan(problem, Full(2)).samples.shape
+    (2, 2)
+    """
+    seeds = as_seeds(seed)
+    require_choice("order", order, ORDERS)
+    rounds = most_rounds(problem, participation) if rounds is None else rounds
+    require_at_least("rounds", rounds, 1)
+    if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
+        raise ValueError(
+            f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
+        )
+    if rounds * participation.per_round > problem.examples:
+        raise ValueError(
+            f"per_round · rounds must be at most the {problem.examples} examples, "
+            f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
+        )
+    schedule = participation.draw(rounds, np.random.default_rng([seeds.participation, 0]))
+    rng = None if order == "stored" else np.random.default_rng([seeds.samples, 1])
+    deal = _deal_pool if problem.table is None else _deal_shares
+    return Plan(schedule, deal(problem, schedule, rng))
+
+
+def most_rounds(problem: Problem, participation: Participation) -> int:
+    """Rounds that use each example at most once; with a fixed partition, those that the smallest share allows."""
+    if problem.table is not None:
+        return max(1, int(problem.table.sizes.min()))
+    return max(1, problem.examples // participation.per_round)
+
+
+def _deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
+    """Slot (t, j) takes the next example of one permutation of the pool."""
+    order = np.arange(problem.examples) if rng is None else rng.permutation(problem.examples)
+    return order[: schedule.participants.size].astype(np.int32).reshape(schedule.participants.shape)
+
+
+def _deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
+    """A machine's k-th participation takes the k-th example of a permutation of its own share."""
+    assert problem.table is not None
+    rows, sizes = problem.table.rows, problem.table.sizes
+    short = np.flatnonzero(schedule.total > sizes)
+    if short.size:
+        needs, has = schedule.total[short[0]], sizes[short[0]]
+        raise ValueError(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
+    if rng is not None:
+        keys = np.where(rows >= 0, rng.random(rows.shape), 2.0)  # padding stays last
+        rows = np.take_along_axis(rows, np.argsort(keys, axis=1), axis=1)
+    return rows[schedule.participants, schedule.counts - 1]

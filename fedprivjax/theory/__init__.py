@@ -1,0 +1,21 @@
+"""The papers' theorems as numbers: bounds and the step sizes that attain them, one file a paper."""
+
+from fedprivjax.theory.reshef_levy import (
+    fresh_noise_step,
+    full_trusted_bound,
+    full_untrusted_bound,
+    increment_bound,
+    noisy_sgd_bound,
+    noisy_sgd_step,
+    step_size,
+)
+
+__all__ = [
+    "fresh_noise_step",
+    "full_trusted_bound",
+    "full_untrusted_bound",
+    "increment_bound",
+    "noisy_sgd_bound",
+    "noisy_sgd_step",
+    "step_size",
+]

@@ -1,0 +1,170 @@
+"""What a data set refuses, and in which words."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fedprivjax import datasets
+from fedprivjax.datasets import Dataset, DatasetInfo, from_arrays
+
+FEATURES = np.full((20, 3), 0.5, np.float32)
+LABELS = np.arange(20, dtype=np.int32) % 10
+
+
+def make(**changes):
+    kept = {"feature_bound": 1.0, "classes": 10, "test_features": None, "test_labels": None}
+    return Dataset(**{"features": FEATURES, "labels": LABELS, "name": "toy", "source": "here", **kept, **changes})
+
+
+def put(array, index, value):
+    changed = array.copy()
+    changed[index] = value
+    return changed
+
+
+REFUSED = {
+    "nan": (
+        {"features": put(FEATURES, (slice(17, 20), 1), np.nan)},
+        "features must be finite, got 3 non-finite values (first at row 17)",
+    ),
+    "infinite": (
+        {"features": put(FEATURES, (4, 2), np.inf)},
+        "features must be finite, got 1 non-finite values (first at row 4)",
+    ),
+    "label above": ({"labels": put(LABELS, 3, 12)}, "labels must lie in 0..9, got 12"),
+    "label below": ({"labels": put(LABELS, 3, -1)}, "labels must lie in 0..9, got -1"),
+    "lengths": ({"labels": LABELS[:19]}, "labels must have shape (20,) to match features, got (19,)"),
+    "norm": (
+        {"features": put(FEATURES, (7, 0), 3.0)},
+        "features must have norm at most feature_bound (1), got 3.08221 (row 7)",
+    ),
+    "bound": ({"feature_bound": -1.0}, "feature_bound must be positive, got -1.0"),
+    "classes": ({"classes": 1}, "classes must be at least 2, got 1"),
+    "feature type": (
+        {"features": FEATURES.astype(np.float64)},
+        "features must be float32 [examples, features] and not empty, got float64 of shape (20, 3)",
+    ),
+    "no examples": (
+        {"features": FEATURES[:0], "labels": LABELS[:0]},
+        "features must be float32 [examples, features] and not empty, got float32 of shape (0, 3)",
+    ),
+    "label type": ({"labels": LABELS.astype(np.float32)}, "labels must be int32, got float32"),
+    "half a test set": (
+        {"test_features": FEATURES},
+        "test_features and test_labels must be given together, got one of them",
+    ),
+    "test label": (
+        {"test_features": FEATURES, "test_labels": put(LABELS, 0, 10)},
+        "test labels must lie in 0..9, got 10",
+    ),
+    "test norm": (
+        {"test_features": 9 * FEATURES, "test_labels": LABELS},
+        "test features must have norm at most feature_bound (1), got 7.79423 (row 0)",
+    ),
+    "test width": (
+        {"test_features": FEATURES[:, :2].copy(), "test_labels": LABELS},
+        "test features must have 3 columns, got 2",
+    ),
+    "regression label": (
+        {"classes": None, "labels": put(LABELS.astype(np.float32), 5, np.nan)},
+        "labels must be finite, got 1 non-finite values (first at row 5)",
+    ),
+    "label bound": (
+        {"classes": None, "labels": LABELS.astype(np.float32), "label_bound": 8.5},
+        "labels must lie in -8.5..8.5, got 9.0",
+    ),
+    "machines": (
+        {"machine_of": np.zeros(19, np.int32)},
+        "machine_of must be int32 of shape (20,), got int32 of shape (19,)",
+    ),
+    "negative machine": ({"machine_of": np.full(20, -2, np.int32)}, "machine_of must not be negative, got -2"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_is_refused_with_one_line(case):
+    changes, message = REFUSED[case]
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(**changes)
+
+
+def test_unchanged_is_accepted():
+    data = make(test_features=FEATURES, test_labels=LABELS, machine_of=np.zeros(20, np.int32))
+    assert repr(data) == "Dataset('toy': 20 training and 20 test examples, 3 features, 10 classes)"
+
+
+def test_norm_slack_is_for_rounding_only():
+    row = np.zeros((1, 4), np.float32)
+    label = np.zeros(1, np.int32)
+    make(features=put(row, (0, 0), 1 + 5e-6), labels=label)
+    with pytest.raises(ValueError, match="norm at most"):
+        make(features=put(row, (0, 0), 1 + 2e-5), labels=label)
+
+
+def test_norm_of_many_features_is_not_lost_to_rounding():
+    many = 2_000_000
+    make(features=np.full((1, many), 0.1, np.float32), labels=np.zeros(1, np.int32), feature_bound=0.1 * many**0.5)
+
+
+def test_arrays_are_converted_and_given_a_constant():
+    data = from_arrays(np.eye(3), [0.0, 1.0, 1.0], np.eye(3)[:1], [1], feature_bound=2.0, classes=2, bias=True)
+    assert data.features.dtype == np.float32
+    assert data.labels.dtype == np.int32
+    np.testing.assert_array_equal(data.features, np.c_[np.eye(3), np.ones(3)])
+    np.testing.assert_array_equal(data.test_features, [[1, 0, 0, 1]])
+    assert data.feature_bound == pytest.approx(5**0.5, rel=1e-12)
+
+
+def test_arrays_without_classes_are_a_regression():
+    data = from_arrays(np.zeros((2, 2, 2)), [0.5, 2], feature_bound=1.0, machine_of=[0, 1], name="mine")
+    assert (data.name, data.classes, data.labels.dtype, data.features.shape) == ("mine", None, np.float32, (2, 4))
+    assert data.test_labels is None
+    assert data.machine_of.dtype == np.int32
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_features_too_large_for_float32_are_refused(bias):
+    with pytest.raises(ValueError, match=r"^features must be finite, got 1 non-finite values \(first at row 1\)$"):
+        from_arrays([[0.0], [1e300]], [0, 1], feature_bound=1.0, classes=2, bias=bias)
+
+
+@pytest.mark.parametrize("label", [0.5, np.nan, 2.0**31])
+def test_class_labels_must_be_whole(label):
+    with pytest.raises(ValueError, match=rf"^labels must be whole numbers below 2\^31, got {re.escape(str(label))}$"):
+        from_arrays(np.eye(2), [0, label], feature_bound=1.0, classes=2)
+
+
+def test_flat_features_are_refused():
+    with pytest.raises(ValueError, match=r"^features must be \[examples, features\], got shape \(3,\)$"):
+        from_arrays(np.ones(3), np.ones(3), feature_bound=1.0)
+
+
+def test_registry_helps_and_loads():
+    assert all(isinstance(info, DatasetInfo) and "\n" not in info.help for info in datasets.DATASETS.values())
+    data = datasets.load("least_squares", examples=30, features=4, machines=3)
+    assert (data.name, data.features.shape) == ("least_squares", (30, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "mnsit",
+            {},
+            "unknown dataset 'mnsit', did you mean 'mnist'? (known: digits, mnist, least_squares, logistic)",
+        ),
+        ("mnist", {"bais": True}, "dataset 'mnist' takes no options, got 'bais'"),
+        (
+            "logistic",
+            {"exmples": 3},
+            "unknown logistic option 'exmples', did you mean 'examples'? "
+            "(known: examples, features, test_examples, optimum_norm, seed)",
+        ),
+        ("logistic", {"examples": 3}, "dataset 'logistic' needs the option features"),
+        ("logistic", {}, "dataset 'logistic' needs the options examples, features"),
+    ],
+)
+def test_unknown_names_and_options(name, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        datasets.load(name, **options)

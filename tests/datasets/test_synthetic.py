@@ -1,0 +1,147 @@
+"""Synthetic populations: bounds hold, the optimum is one, and exact risks agree with Monte Carlo and with integrals."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from fedprivjax.datasets import least_squares, logistic
+from fedprivjax.datasets.synthetic import LogisticPopulation
+
+DRAWS = 200_000
+DEVIATIONS = 4.5  # of a standard error: a false alarm once in 10⁵
+
+
+def squared_loss(data, params):
+    return 0.5 * (data.features @ params - data.labels) ** 2
+
+
+def logistic_loss(data, params):
+    scores = data.features.astype(np.float64) @ params
+    return np.logaddexp(0, scores) - data.labels * scores
+
+
+def residual(data, params):
+    scores = data.features @ params
+    return (scores if data.classes is None else 1 / (1 + np.exp(-scores))) - data.labels
+
+
+@pytest.fixture(scope="module", params=["least_squares", "heterogeneous", "logistic"])
+def population(request):
+    if request.param == "logistic":
+        return logistic(DRAWS, 5, optimum_norm=4.0, seed=3), logistic_loss
+    split = {"machines": 8, "heterogeneity": 0.7} if request.param == "heterogeneous" else {}
+    return least_squares(DRAWS, 5, noise=0.3, seed=3, **split), squared_loss
+
+
+def gradient_deviations(data, params):
+    gradients = residual(data, params)[:, None] * data.features
+    return np.abs(gradients.mean(axis=0)) / (gradients.std(axis=0) / len(gradients) ** 0.5)
+
+
+def test_optimum_is_stationary_and_its_neighbours_are_not(population):
+    data, _ = population
+    assert gradient_deviations(data, data.optimum).max() < DEVIATIONS
+    assert gradient_deviations(data, 0.8 * data.optimum).max() > 2 * DEVIATIONS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_population_excess_agrees_with_monte_carlo(population, seed):
+    data, loss = population
+    params = data.optimum + np.random.default_rng(seed).normal(size=5).astype(np.float32)
+    differences = loss(data, params) - loss(data, data.optimum)
+    error = differences.std() / DRAWS**0.5
+    exact = float(data.population(params))
+    assert exact > 20 * error  # so a factor of 1.3 would be seen
+    assert abs(differences.mean() - exact) < DEVIATIONS * error
+
+
+def test_population_is_pure_and_zero_at_the_optimum(population):
+    data, _ = population
+    assert float(data.population(data.optimum)) == pytest.approx(0, abs=1e-7)
+    params = np.ones((3, 5), np.float32)
+    traced = jax.jit(jax.vmap(data.population))(params)
+    np.testing.assert_allclose(traced, float(data.population(params[0])), rtol=1e-5)
+
+
+def test_test_set_is_of_the_same_population():
+    data = least_squares(8, 3, test_examples=DRAWS, noise=0.3, machines=4, heterogeneity=1.0)
+    losses = 0.5 * (data.test_features @ data.optimum - data.test_labels) ** 2
+    assert abs(losses.mean() - data.population.floor) < DEVIATIONS * losses.std() / DRAWS**0.5
+    assert float(data.population.risk(data.optimum)) == pytest.approx(data.population.floor, rel=1e-6)
+
+
+def test_bounds_hold(population):
+    data, _ = population
+    assert data.feature_bound == 1.0
+    np.testing.assert_allclose(np.linalg.norm(data.features, axis=1), 1, rtol=1e-6)
+    if data.classes is None:
+        assert 0.7 * data.label_bound < np.abs(data.labels).max() <= data.label_bound
+
+
+def test_machines_have_optima_of_their_own_whose_mean_is_the_optimum():
+    data = least_squares(40_000, 3, machines=4, heterogeneity=2.0, noise=0.0)
+    assert np.bincount(data.machine_of).tolist() == [10_000] * 4
+    own = []
+    for machine in range(4):
+        mine = data.machine_of == machine
+        own.append(np.linalg.lstsq(data.features[mine].astype(float), data.labels[mine].astype(float), rcond=None)[0])
+        np.testing.assert_allclose(data.features[mine] @ own[-1], data.labels[mine], atol=1e-5)
+    np.testing.assert_allclose(np.mean(own, axis=0), data.optimum, atol=1e-5)
+    spread = np.mean(np.sum((np.array(own) - data.optimum) ** 2, axis=1))
+    assert spread > 1
+    assert data.population.floor == pytest.approx(spread / 6, rel=1e-4)
+
+
+def test_seed_decides_everything_and_the_truth_does_not_depend_on_the_size():
+    one, same, larger, other = (least_squares(n, 3, seed=seed) for n, seed in [(9, 1), (9, 1), (20, 1), (9, 2)])
+    np.testing.assert_array_equal(one.features, same.features)
+    np.testing.assert_array_equal(one.optimum, larger.optimum)
+    np.testing.assert_array_equal(one.test_features, larger.test_features)
+    assert np.abs(one.optimum - other.optimum).max() > 0.1
+    assert logistic(9, 3, test_examples=0).test_features is None
+
+
+@pytest.mark.parametrize("features", [2, 3, 10, 5000])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 25.0])
+def test_logistic_excess_equals_the_integral(features, scale):
+    optimum, params = np.zeros(features), np.zeros(features)
+    optimum[0], params[:2] = 4.0, (0.6 * scale, 0.8 * scale)
+
+    def mean(function):  # over the angle, where the density is smooth: t = sin(angle)
+        density = lambda angle: np.cos(angle) ** (features - 2)  # noqa: E731
+        integral = lambda f: quad(
+            f, -np.pi / 2, np.pi / 2, points=(-0.05, 0, 0.05), epsabs=1e-13, epsrel=1e-11, limit=200
+        )[0]  # noqa: E731, E501
+        return integral(lambda a: density(a) * function(np.sin(a))) / integral(density)
+
+    soft = lambda norm: mean(lambda t: np.log1p(np.expm1(np.logaddexp(0, norm * t) - np.log(2)) + 0.0))  # noqa: E731
+    drift = mean(lambda t: t / (1 + np.exp(-4.0 * t)))
+    expected = soft(scale) - soft(4.0) - (params[0] - 4.0) * drift
+    assert float(LogisticPopulation(optimum)(params)) == pytest.approx(expected, rel=2e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (least_squares, {"examples": 0}, "examples must be at least 1, got 0"),
+        (logistic, {"features": 1}, "features must be at least 2, got 1"),
+        (logistic, {"test_examples": -1}, "test_examples must be at least 0, got -1"),
+        (logistic, {"optimum_norm": 0.0}, "optimum_norm must be positive, got 0.0"),
+        (least_squares, {"noise": -0.1}, "noise must be finite and not negative, got -0.1"),
+        (least_squares, {"noise": np.nan}, "noise must be finite and not negative, got nan"),
+        (least_squares, {"heterogeneity": -1.0}, "heterogeneity must be finite and not negative, got -1.0"),
+        (
+            least_squares,
+            {"heterogeneity": 0.5},
+            "machines must be given where heterogeneity is positive (0.5), got None",
+        ),
+        (least_squares, {"machines": 0}, "machines must be at least 1, got 0"),
+        (least_squares, {"machines": 3}, "examples must be a multiple of machines (3), got 10"),
+    ],
+)
+def test_bad_options_are_refused(make, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(**{"examples": 10, "features": 4, **options})
