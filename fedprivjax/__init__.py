@@ -2,11 +2,12 @@
 
 from fedprivjax import datasets, privacy, theory
 from fedprivjax.constraints import Ball, WholeSpace
+from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
 from fedprivjax.metrics import Snapshot
 from fedprivjax.participation import Balanced, Full, Given, Schedule, Uniform
 from fedprivjax.privacy.calibration import calibrate, guarantee
-from fedprivjax.problem import Problem, from_dataset, general_problem, linear_problem
+from fedprivjax.problem import Problem, general_problem, linear_problem
 from fedprivjax.protocols import DPMu2, NoisySGD, StaleMomentum
 from fedprivjax.results import final, mean_interval
 from fedprivjax.sampling import Plan, Seeds, draw_plan

@@ -16,7 +16,7 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
     """
     if optional and value is None:
         return
-    if isinstance(value, bool | str) or value is None:
+    if isinstance(value, bool | str | list | tuple | dict) or value is None:
         raise ValueError(f"{name} must be a positive number, got {value!r}")
     if not isinstance(value, int | float | np.number):
         return  # a tracer, an array or a placeholder of a tree transformation

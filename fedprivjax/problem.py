@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks import require_positive
 from fedprivjax.constraints import Ball, WholeSpace
-from fedprivjax.losses import LinearLoss, Softmax, Squared
+from fedprivjax.losses import LinearLoss
 from fedprivjax.models import Example, GeneralModel, LinearModel
 
 
@@ -139,6 +139,8 @@ def linear_problem(
     start = np.zeros(shape, np.float32) if start is None else np.asarray(start, np.float32)
     if start.shape != shape:
         raise ValueError(f"start must have shape {shape}, got {start.shape}")
+    if optimum is not None and np.shape(optimum) != shape:
+        raise ValueError(f"optimum must have shape {shape}, got {np.shape(optimum)}: is it this loss's?")
     problem = Problem(
         pool=_examples("features", features, labels, loss, feature_bound),
         test=None if test is None else _examples("test features", *test, loss, feature_bound),
@@ -151,34 +153,6 @@ def linear_problem(
         excess=excess,
     )
     return _start_inside(problem)
-
-
-def from_dataset(dataset, loss: LinearLoss | None = None, *, constraint=None, table=None, start=None) -> Problem:
-    """A linear predictor on a `Dataset` (see `fedprivjax.datasets`).
-
-    Args:
-        loss: None takes softmax for labelled classes and half the squared error for regression.
-        constraint, table, start: as in `linear_problem`.
-
-    >>> from fedprivjax import Ball, datasets
-    >>> from_dataset(datasets.load("digits"), constraint=Ball(8.0)).dimension
-    650
-    """
-    if loss is None:
-        loss = Squared(dataset.label_bound) if dataset.classes is None else Softmax(dataset.classes)
-    tested = dataset.test_features is not None
-    return linear_problem(
-        dataset.features,
-        dataset.labels,
-        loss,
-        feature_bound=dataset.feature_bound,
-        constraint=constraint,
-        test=(dataset.test_features, dataset.test_labels) if tested else None,
-        start=start,
-        optimum=dataset.optimum,
-        excess=dataset.population,
-        table=table,
-    )
 
 
 def general_problem(

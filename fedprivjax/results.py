@@ -1,14 +1,8 @@
-"""Results with named axes: build, save, load, provenance."""
+"""Results with named axes: a sweep's dataset, and what one reads off it first."""
 
-import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import xarray as xr
 
@@ -96,36 +90,3 @@ def mean_interval(values: xr.DataArray, level: float = 0.95) -> tuple[xr.DataArr
         return values.mean("seed"), values.isel(seed=0, drop=True) * np.nan
     width = t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
     return values.mean("seed"), width * values.std("seed", ddof=1)
-
-
-def provenance() -> dict[str, Any]:
-    """Versions, platform and device of this run."""
-    packages = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "device": str(jax.devices()[0].device_kind),
-        "devices": jax.device_count(),
-        **{name: version(name) for name in packages},
-    }
-
-
-def save(dataset: xr.Dataset, folder: Path, spec_toml: str) -> None:
-    """Write `spec.toml`, `results.nc` and `provenance.json`, each complete or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _whole(folder / "spec.toml", lambda path: path.write_text(spec_toml, encoding="utf-8"))
-    _whole(folder / "results.nc", lambda path: dataset.to_netcdf(path, engine="h5netcdf"))
-    text = json.dumps(provenance(), indent=1)
-    _whole(folder / "provenance.json", lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def load(folder: str | Path) -> xr.Dataset:
-    """The dataset of a results folder, in memory."""
-    return xr.load_dataset(Path(folder) / "results.nc", engine="h5netcdf")
-
-
-def _whole(path: Path, write) -> None:
-    aside = path.with_name(path.name + ".part")
-    write(aside)
-    os.replace(aside, path)

@@ -47,6 +47,28 @@ class Members:
     sensitivity: np.ndarray
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet."""
+
+    problem: Problem
+    first: Any
+    axes: dict[str, np.ndarray]
+    seeds: list[Seeds]
+    plans: list[Plan]
+    recipe: Recipe
+    members: Members
+    sources: list[Any]
+    sizes: tuple[int, int]
+    delta: float
+    common_noise: bool
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Seeds and members of the grid."""
+        return len(self.seeds), self.members.noise_std.size
+
+
 def sweep(
     protocol,
     problem: Problem,
@@ -88,6 +110,43 @@ def sweep(
     >>> dict(grid.test_accuracy.isel(round=-1).sizes)
     {'mu': 2, 'seed': 2}
     """
+    return execute(
+        prepare(
+            protocol,
+            problem,
+            participation,
+            over=over,
+            seeds=seeds,
+            rounds=rounds,
+            record=record,
+            every=every,
+            delta=delta,
+            common_noise=common_noise,
+            order=order,
+            noise_method=noise_method,
+            memory_budget=memory_budget,
+        ),
+        progress,
+    )
+
+
+def prepare(
+    protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    over: Mapping[str, Sequence[float]] | None = None,
+    seeds: int | Sequence[int | Seeds] = 8,
+    rounds: int | None = None,
+    record: Sequence[str | Metric] | None = None,
+    every: int | None = None,
+    delta: float = 1e-5,
+    common_noise: bool = True,
+    order: str = "shuffled",
+    noise_method: str = "auto",
+    memory_budget: int = MEMORY_BUDGET,
+) -> Prepared:
+    """Everything of a `sweep` that happens on the host before it runs: plans, calibration, every refusal."""
     axes = {name: _axis(name, values) for name, values in (over or {}).items()}
     seeds = [as_seeds(seed) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
     require_at_least("seeds", len(seeds), 1)
@@ -98,26 +157,31 @@ def sweep(
     sources = [Silent() if silent else first.noise(plan, noise_method) for plan in plans]
     runs = len(seeds), members.noise_std.size
     sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget)
+    return Prepared(problem, first, axes, seeds, plans, recipe, members, sources, sizes, delta, common_noise)
 
+
+def execute(prepared: Prepared, progress: Callable[[int, int], None] | None = None) -> xr.Dataset:
+    """Run a prepared sweep, a chunk at a time."""
+    p = prepared
     metrics: dict[str, np.ndarray] = {}
     done = 0
-    for some, which in chunks(runs, sizes):
+    for some, which in chunks(p.runs, p.sizes):
         values = _run_many(
-            jax.tree.map(lambda leaf, which=which: leaf[which], (members.protocol, members.constraint)),
-            problem,
-            (_stack([sources[i] for i in some]), _stack([round_inputs(plans[i]) for i in some])),
-            jnp.stack([jax.random.key(seeds[i].noise) for i in some]),
-            None if common_noise else jnp.asarray(which),
-            recipe,
+            jax.tree.map(lambda leaf, which=which: leaf[which], (p.members.protocol, p.members.constraint)),
+            p.problem,
+            (_stack([p.sources[i] for i in some]), _stack([round_inputs(p.plans[i]) for i in some])),
+            jnp.stack([jax.random.key(p.seeds[i].noise) for i in some]),
+            None if p.common_noise else jnp.asarray(which),
+            p.recipe,
         )
         for name, value in values.items():
-            metrics.setdefault(name, np.full((*runs, *value.shape[2:]), np.nan))[np.ix_(some, which)] = value
+            metrics.setdefault(name, np.full((*p.runs, *value.shape[2:]), np.nan))[np.ix_(some, which)] = value
         done += np.unique(some).size * np.unique(which).size
         if progress:
-            progress(done, runs[0] * runs[1])
-    events = [first.event(problem, plan) for plan in plans]
-    coordinates = {**axes, "seed": _labels(seeds), "round": record_rounds(recipe)}
-    return sweep_dataset(metrics, coordinates, members, events, protocol, delta, common_noise=common_noise)
+            progress(done, p.runs[0] * p.runs[1])
+    events = [p.first.event(p.problem, plan) for plan in p.plans]
+    coordinates = {**p.axes, "seed": _labels(p.seeds), "round": record_rounds(p.recipe)}
+    return sweep_dataset(metrics, coordinates, p.members, events, p.first, p.delta, common_noise=p.common_noise)
 
 
 @partial(jax.jit, static_argnames="recipe")

@@ -67,7 +67,7 @@ def test_by_label_pairs_classes_in_many_ways():
 
 def test_by_label_takes_the_largest_size_that_unequal_classes_allow():
     parts = split(SKEWED, 5, kind="by_label", classes_per_machine=1)
-    # shards of 90: 500 // 90 = 5 fill five machines; of 100 too, and of 101 only four
+    # class 0 alone gives five shards of 100; of 101 there would be four
     assert [part.size for part in parts] == [100] * 5
     shared = split(SKEWED, 5, kind="by_label", classes_per_machine=2)
     # every machine takes a shard of class 0, the second comes of the others: 90 // 22 + 40 // 22 = 5
@@ -94,15 +94,22 @@ def test_dirichlet_has_the_variance_of_its_law(alpha, machines):
         owner[part] = machine
     together = np.mean(owner[::2] == owner[1::2])
     expected = (alpha + 1) / (machines * alpha + 1)
-    assert abs(together - expected) < 4.5 * (expected * (1 - expected) / 2000) ** 0.5
-    assert expected - 1 / machines > 0.1  # an even deal would be seen
+    tolerance = 4.5 * (expected * (1 - expected) / 2000) ** 0.5
+    assert abs(together - expected) < tolerance
+    assert expected - 1 / machines > 1.5 * tolerance  # an even deal would be seen
+
+
+def test_dirichlet_deals_a_class_in_random_order():
+    first = [split(np.zeros(100, int), 2, seed, kind="dirichlet", alpha=50.0)[0].mean() for seed in range(200)]
+    # the mean index of about half of 100; unshuffled, it would be near 25
+    assert abs(np.mean(first) - 49.5) < 1.0
 
 
 def test_no_machine_is_favoured():
-    draws = [split(SKEWED, 4, seed, kind="by_label", classes_per_machine=1) for seed in range(300)]
-    first = np.mean([[SKEWED[part[0]] == 0 for part in parts] for parts in draws], axis=0)
-    share = first.mean()
-    assert np.abs(first - share).max() < 4.5 * max(share * (1 - share) / 300, 1e-9) ** 0.5
+    labels = np.repeat([0, 1, 2], [200, 100, 100])  # two of four machines own class 0
+    draws = [split(labels, 4, seed, kind="by_label", classes_per_machine=1) for seed in range(400)]
+    shares = np.mean([[labels[part[0]] == 0 for part in parts] for parts in draws], axis=0)
+    assert np.abs(shares - 0.5).max() < 4.5 * 0.5 / 400**0.5
 
 
 def test_table_pads_and_counts():

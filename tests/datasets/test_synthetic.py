@@ -104,23 +104,27 @@ def test_seed_decides_everything_and_the_truth_does_not_depend_on_the_size():
     assert logistic(9, 3, test_examples=0).test_features is None
 
 
+def coordinate_mean(function, features):
+    """E f(t) of one coordinate of a uniform point, as an integral over the angle, t = sin(angle)."""
+
+    def integral(f):
+        return quad(f, -np.pi / 2, np.pi / 2, points=(-0.05, 0, 0.05), epsabs=1e-13, epsrel=1e-11, limit=200)[0]
+
+    def density(angle):
+        return np.cos(angle) ** (features - 2)
+
+    return integral(lambda angle: density(angle) * function(np.sin(angle))) / integral(density)
+
+
 @pytest.mark.parametrize("features", [2, 3, 10, 5000])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 25.0])
 def test_logistic_excess_equals_the_integral(features, scale):
     optimum, params = np.zeros(features), np.zeros(features)
     optimum[0], params[:2] = 4.0, (0.6 * scale, 0.8 * scale)
-
-    def mean(function):  # over the angle, where the density is smooth: t = sin(angle)
-        density = lambda angle: np.cos(angle) ** (features - 2)  # noqa: E731
-        integral = lambda f: quad(
-            f, -np.pi / 2, np.pi / 2, points=(-0.05, 0, 0.05), epsabs=1e-13, epsrel=1e-11, limit=200
-        )[0]  # noqa: E731, E501
-        return integral(lambda a: density(a) * function(np.sin(a))) / integral(density)
-
-    soft = lambda norm: mean(lambda t: np.log1p(np.expm1(np.logaddexp(0, norm * t) - np.log(2)) + 0.0))  # noqa: E731
-    drift = mean(lambda t: t / (1 + np.exp(-4.0 * t)))
-    expected = soft(scale) - soft(4.0) - (params[0] - 4.0) * drift
-    assert float(LogisticPopulation(optimum)(params)) == pytest.approx(expected, rel=2e-5, abs=1e-9)
+    here, best = (coordinate_mean(lambda t, r=r: np.logaddexp(0, r * t), features) for r in (scale, 4.0))
+    slope = coordinate_mean(lambda t: t / (1 + np.exp(-4.0 * t)), features)
+    expected = here - best - (params[0] - 4.0) * slope
+    assert float(LogisticPopulation(optimum)(params)) == pytest.approx(expected, rel=2e-5)
 
 
 @pytest.mark.parametrize(

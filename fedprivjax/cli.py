@@ -1,0 +1,167 @@
+"""The command line: `fedprivjax list | run | reproduce | privacy`."""
+
+import tomllib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+app = typer.Typer(
+    help="Differentially private federated optimisation, simulated.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
+Change = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, in TOML syntax; repeatable")]
+Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
+
+
+def main() -> None:
+    """Run the command line; a refusal is one line on stderr and exit status 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+        err.print(f"{kind}: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+
+
+@app.command("list")
+def list_() -> None:
+    """Protocols, losses, datasets, metrics and experiments, with a line of help each."""
+    from fedprivjax import experiment
+    from fedprivjax.datasets import DATASETS
+    from fedprivjax.protocols import PROTOCOLS
+
+    _print_list("protocols", {name: text for name, (_, text) in PROTOCOLS.items()})
+    _print_list("problems", experiment.LOSSES)
+    _print_list("datasets", {name: info.help for name, info in DATASETS.items()})
+    _print_list("experiments", {name: experiment.load(name).title for name in experiment.bundled()})
+
+
+@app.command()
+def run(
+    spec: Spec,
+    change: Change = None,
+    folder: Out = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="two seeds and ten rounds, to see that it works")] = False,
+) -> None:
+    """Run an experiment: tables on the screen, and a results folder with the dataset and plots."""
+    from fedprivjax import runner
+
+    experiment = _load(spec, change)
+    experiment = runner.tiny(experiment) if tiny else experiment
+    _run(experiment, folder or Path("results") / _name(spec), {})
+
+
+@app.command()
+def reproduce(
+    specs: Annotated[list[str], typer.Argument(help="experiments, or a folder of them such as reshef-levy-2024")],
+    change: Change = None,
+    folder: Out = None,
+) -> None:
+    """Run experiments and set our numbers beside the expected ones; exit status 1 if a judged cell misses."""
+    from fedprivjax import report, verdict
+
+    chosen = {name: _load(name, change) for spec in specs for name in _members(spec)}
+    done: dict[str, Any] = {}
+    good = True
+    for name, experiment in chosen.items():
+        if not experiment.expected:
+            raise ValueError(f"experiment {name!r} has no [[expected]] numbers to compare with")
+        into = Path("results") if folder is None else folder
+        into = into if folder is not None and len(chosen) == 1 else into / _name(name)
+        found = verdict.verdicts(experiment, _run(experiment, into, done))
+        line, holds = report.verdict_line(found)
+        out.print(report.verdict_table(found))
+        out.print(f"{name}: {line}")
+        good = good and holds
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def privacy(spec: Spec, change: Change = None) -> None:
+    """The guarantee of every protocol of an experiment, without running it."""
+    from fedprivjax import report, runner
+
+    experiment = _load(spec, change)
+    jobs = runner.jobs(experiment)
+    out.print(report.guarantee_table(jobs, experiment.record.delta))
+    for label in dict.fromkeys(job.label for job in jobs):
+        job = next(job for job in jobs if job.label == label)
+        event = job.prepared.first.event(job.prepared.problem, job.prepared.plans[0])
+        noise_std = float(job.prepared.members.noise_std[0])
+        out.print(f"[bold]{label}[/bold], first row of its part of the table:")
+        out.print(str(event.guarantee(noise_std, experiment.record.delta)), markup=False, highlight=False)
+
+
+def _run(experiment, folder: Path, done: dict[str, Any]):
+    from fedprivjax import folder as results_folder
+    from fedprivjax import plots, report, runner
+
+    results_folder.claim(folder, experiment)
+    with _progress(experiment.title) as progress:
+        found = runner.run(experiment, progress, done)
+    results_folder.save(found, folder, experiment)
+    best = runner.selected(experiment, found)
+    metrics = [m for m in ("test_accuracy", "test_loss", "excess_risk") if any(m in data for data in best.values())]
+    for metric in metrics:
+        out.print(report.results_table(experiment, best, metric))
+    out.print(report.footnotes(experiment, best))
+    pictures = plots.save_all(best, folder)
+    out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)
+    return best
+
+
+def _load(spec: str, change: list[str] | None):
+    from fedprivjax import experiment
+
+    return experiment.load(spec, dict(_parse_change(text) for text in change or ()))
+
+
+def _parse_change(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ValueError(f"--set must be section.key=value, got {text!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value  # a bare word is a string
+
+
+def _members(spec: str) -> list[str]:
+    """A spec itself, or the bundled experiments of a folder."""
+    from fedprivjax import experiment
+
+    inside = [name for name in experiment.bundled() if name.startswith(spec.rstrip("/") + "/")]
+    return inside or [spec]
+
+
+def _name(spec: str) -> str:
+    return Path(spec).stem if spec.endswith(".toml") else spec
+
+
+def _print_list(title: str, entries: dict[str, str]) -> None:
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name, text in entries.items():
+        table.add_row(name, text)
+    out.print(table)
+    out.print()
+
+
+@contextmanager
+def _progress(title: str):
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=err, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda finished, total: bar.update(task, completed=finished, total=total)

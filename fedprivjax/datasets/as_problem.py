@@ -1,0 +1,46 @@
+"""From a data set to a problem."""
+
+from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.datasets.partition import by_machine
+from fedprivjax.datasets.partition import table as rows
+from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
+from fedprivjax.problem import Problem, linear_problem
+
+
+def from_dataset(
+    dataset: Dataset, loss: LinearLoss | None = None, *, constraint=None, table=None, start=None
+) -> Problem:
+    """A linear predictor on a `Dataset` (see `fedprivjax.datasets`).
+
+    Args:
+        loss: None takes the logistic loss for two classes, softmax for more, half the squared error for regression.
+        table: as in `linear_problem`; None keeps the split that a data set comes with.
+        constraint, start: as in `linear_problem`.
+
+    >>> from fedprivjax import Ball, datasets
+    >>> from_dataset(datasets.load("digits"), constraint=Ball(8.0)).dimension
+    650
+    """
+    if loss is None:
+        loss = _usual_loss(dataset)
+    if table is None and dataset.machine_of is not None:
+        table = rows(by_machine(dataset.machine_of))[0]
+    tested = dataset.test_features is not None
+    return linear_problem(
+        dataset.features,
+        dataset.labels,
+        loss,
+        feature_bound=dataset.feature_bound,
+        constraint=constraint,
+        test=(dataset.test_features, dataset.test_labels) if tested else None,
+        start=start,
+        optimum=dataset.optimum,
+        excess=dataset.population,
+        table=table,
+    )
+
+
+def _usual_loss(dataset: Dataset) -> LinearLoss:
+    if dataset.classes is None:
+        return Squared(dataset.label_bound)
+    return Logistic() if dataset.classes == 2 else Softmax(dataset.classes)

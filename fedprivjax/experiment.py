@@ -1,0 +1,326 @@
+"""Experiment files: TOML read into checked settings, and settings into problems, participation and protocols."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedprivjax import datasets
+from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.constraints import Ball, WholeSpace
+from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
+from fedprivjax.metrics import METRICS
+from fedprivjax.participation import Balanced, Full, Given, Participation, Uniform
+from fedprivjax.problem import Problem
+from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.sweep import SWEPT
+
+LOSSES = {
+    "softmax": "cross-entropy of a softmax over classes, linear predictor",
+    "logistic": "binary cross-entropy, labels 0 and 1, linear predictor",
+    "squared": "half the squared error, linear predictor",
+}
+STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
+
+
+class Settings(BaseModel):
+    """A section of an experiment file: unknown keys are refused, nothing changes after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProblemSettings(Settings):
+    """`[problem]`: a data set by name with its options, a loss, a ball, a split over machines."""
+
+    dataset: str
+    options: dict[str, Any] = {}
+    loss: Literal["softmax", "logistic", "squared"] | None = None
+    radius: float | None = None
+    partition: dict[str, Any] | None = None
+
+
+class ParticipationSettings(Settings):
+    """`[participation]`: who takes part, for how many rounds, in which order samples are used."""
+
+    kind: Literal["full", "uniform", "balanced", "given"] = "uniform"
+    machines: int | None = None
+    per_round: int | None = None
+    rounds: int | None = None
+    order: Literal["shuffled", "stored"] = "shuffled"
+    reshuffle: bool = True
+    schedule: list[list[int]] | None = None
+
+
+class ProtocolSettings(Settings):
+    """`[[protocol]]`: its name, the label it is shown under, a grid of its own, and the protocol's own settings."""
+
+    name: str
+    label: str
+    grid: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {}
+
+
+class SweepSettings(Settings):
+    """`[sweep]`: values that every protocol is run over, and how."""
+
+    over: dict[str, list[float]] = {}
+    seeds: int | list[int] = 8
+    common_noise: bool = True
+    noise_method: str = "auto"
+    memory_budget: int = 2 * 2**30
+
+
+class RecordSettings(Settings):
+    """`[record]`: what is recorded how often, and the metric by which a protocol's own grid is chosen from."""
+
+    metrics: list[str] | None = None
+    every: int | None = None
+    delta: float = 1e-5
+    select: str = "test_accuracy"
+
+
+class Cell(Settings):
+    """One published or measured number: where it stands in the sweep, and its value."""
+
+    at: dict[str, float] = {}
+    value: float | None = None
+
+
+class Expected(Settings):
+    """`[[expected]]`: numbers to compare a protocol's metric with, and the rule of the verdict."""
+
+    protocol: str
+    metric: str = "test_accuracy"
+    source: str = ""
+    rule: Literal["within", "within_sd", "at_least", "above", "shown"] = "within"
+    tolerance: float = 0.0
+    other: str | None = None
+    cells: list[Cell] = []
+
+
+class Experiment(Settings):
+    """A whole experiment file."""
+
+    title: str
+    notes: str = ""
+    problem: ProblemSettings
+    participation: ParticipationSettings
+    protocol: list[ProtocolSettings] = Field(min_length=1)
+    sweep: SweepSettings = SweepSettings()
+    record: RecordSettings = RecordSettings()
+    expected: list[Expected] = []
+
+    @property
+    def real_axes(self) -> dict[str, list[float]]:
+        """The swept real-valued settings."""
+        return {name: values for name, values in self.sweep.over.items() if name not in STRUCTURAL}
+
+    @property
+    def shapes(self) -> list[dict[str, int]]:
+        """Every combination of the swept integers (machines, per_round, rounds): one program each."""
+        axes = {name: [int(v) for v in values] for name, values in self.sweep.over.items() if name in STRUCTURAL}
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def bundled() -> dict[str, Path]:
+    """The experiments that come with the package: name -> file."""
+    here = Path(__file__).parent
+    folder = here / "experiments" if (here / "experiments").is_dir() else here.parent / "experiments"
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+
+
+def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Read an experiment.
+
+    Args:
+        spec: a TOML file, or the name of a bundled experiment.
+        changes: values by dotted key ("sweep.seeds", "protocol.0.clip"), applied before checking.
+
+    Raises:
+        ValueError: no such experiment (the nearest name is suggested), TOML that does not parse, an unknown key or a
+            value of the wrong kind.
+
+    >>> load("quickstart").problem.dataset
+    'digits'
+    """
+    path = Path(spec)
+    if not (path.suffix == ".toml" and path.is_file()):
+        names = bundled()
+        if path.suffix == ".toml":
+            raise ValueError(f"no experiment file {str(spec)!r}")
+        require_choice("experiment", str(spec), names)
+        path = names[str(spec)]
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name} is not valid TOML: {error}") from None
+    for key, value in (changes or {}).items():
+        _change(raw, key, value)
+    return parse(raw)
+
+
+def parse(raw: Mapping[str, Any]) -> Experiment:
+    """Check a nested mapping of settings, as TOML gives it."""
+    sections = {name: _section(name, value) for name, value in raw.items()}
+    _refuse_unknown("the experiment", sections, Experiment)
+    try:
+        experiment = Experiment(**sections)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}") from None
+    _check(experiment)
+    return experiment
+
+
+def to_mapping(experiment: Experiment) -> dict[str, Any]:
+    """The settings as `parse` takes them: `parse(to_mapping(experiment)) == experiment`."""
+    raw = experiment.model_dump(exclude_none=True)
+    raw["protocol"] = [{**{k: v for k, v in p.items() if k != "settings"}, **p["settings"]} for p in raw["protocol"]]
+    raw["sweep"] = {**raw["sweep"].pop("over"), **raw["sweep"]}
+    return raw
+
+
+def make_problem(settings: ProblemSettings, machines: int) -> Problem:
+    """The problem of an experiment; a partition, where asked for, deals the samples over `machines`."""
+    data = datasets.load(settings.dataset, **settings.options)
+    table = None
+    if settings.partition is not None:
+        options = dict(settings.partition)
+        rng = np.random.default_rng(options.pop("seed", 0))
+        table = datasets.table(datasets.partition(data.labels, machines, rng=rng, **options))[0]
+    elif data.machine_of is not None:
+        table = datasets.table(datasets.by_machine(data.machine_of, machines))[0]
+    constraint = WholeSpace() if settings.radius is None else Ball(settings.radius)
+    return from_dataset(data, _loss(settings.loss, data), constraint=constraint, table=table)
+
+
+def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]) -> tuple[Participation, int | None]:
+    """Participation and rounds (None: as many as the samples allow) at one combination of the swept integers."""
+    chosen = {**settings.model_dump(include=set(STRUCTURAL)), **shape}
+    machines, per_round, rounds = chosen["machines"], chosen["per_round"], chosen["rounds"]
+    if machines is None:
+        raise ValueError("participation.machines must be given, or swept")
+    if rounds is not None:
+        require_at_least("rounds", rounds, 1)
+    if settings.kind == "given":
+        if settings.schedule is None:
+            raise ValueError("participation.schedule must be given for kind 'given'")
+        return Given(machines, settings.schedule), len(settings.schedule) if rounds is None else rounds
+    if settings.kind == "full":
+        if per_round not in (None, machines):
+            raise ValueError(f"per_round must be machines ({machines}) at full participation, got {per_round}")
+        return Full(machines), rounds
+    if per_round is None:
+        raise ValueError("participation.per_round must be given, or swept")
+    if settings.kind == "balanced":
+        return Balanced(machines, per_round, settings.reshuffle), rounds
+    return Uniform(machines, per_round), rounds
+
+
+def make_protocol(settings: ProtocolSettings) -> Any:
+    """The protocol object of one `[[protocol]]` entry."""
+    return PROTOCOLS[settings.name][0](**settings.settings)
+
+
+def _loss(name: str | None, data: datasets.Dataset) -> LinearLoss | None:
+    if name == "softmax":
+        return Softmax(data.classes or 0)
+    return {None: None, "logistic": Logistic(), "squared": Squared(data.label_bound)}[name]
+
+
+def _section(name: str, value: Any) -> Any:
+    """A section with its free-form parts gathered: a protocol's settings, a sweep's axes."""
+    if name == "protocol":
+        entries = value if isinstance(value, list) else [value]
+        return [_protocol_section(entry) for entry in entries]
+    if name == "sweep":
+        own = set(SweepSettings.model_fields) - {"over"}
+        axes = {key: values for key, values in value.items() if key not in own}
+        for key in axes:
+            require_choice("key in [sweep]", key, [*own, *STRUCTURAL, *SWEPT])
+        axes = {key: values if isinstance(values, list) else [values] for key, values in axes.items()}
+        return {"over": axes, **{key: value[key] for key in own if key in value}}
+    models = {"problem": ProblemSettings, "participation": ParticipationSettings, "record": RecordSettings}
+    if name in models:
+        _refuse_unknown(f"[{name}]", value, models[name])
+    if name == "expected":
+        for entry in value:
+            _refuse_unknown("[[expected]]", entry, Expected)
+    return value
+
+
+def _protocol_section(entry: Mapping[str, Any]) -> dict[str, Any]:
+    name = entry.get("name", "")
+    require_choice("protocol", name, PROTOCOLS)
+    known = [field.name for field in fields(PROTOCOLS[name][0])]
+    settings = {key: value for key, value in entry.items() if key not in ("name", "label", "grid")}
+    for key in settings:
+        require_choice(f"key in [[protocol]] {name}", key, ["name", "label", "grid", *known])
+    for key in entry.get("grid", {}):
+        require_choice(f"key in the grid of {name}", key, SWEPT)
+    return {"name": name, "label": entry.get("label", name), "grid": entry.get("grid", {}), "settings": settings}
+
+
+def _refuse_unknown(where: str, section: Any, model: type[BaseModel]) -> None:
+    if not isinstance(section, Mapping):
+        raise ValueError(f"{where} must be a table, got {section!r}")
+    for key in section:
+        require_choice(f"key in {where}", key, model.model_fields)
+
+
+def _check(experiment: Experiment) -> None:
+    labels = [p.label for p in experiment.protocol]
+    for label in labels:
+        if labels.count(label) > 1 or "/" in label:
+            raise ValueError(f"protocol labels must be distinct and without '/', got {label!r}")
+    require_choice("dataset", experiment.problem.dataset, datasets.DATASETS)
+    for axis, values in experiment.sweep.over.items():
+        if not values or (axis in STRUCTURAL and any(v != int(v) or v < 1 for v in values)):
+            kind = "positive integers" if axis in STRUCTURAL else "numbers"
+            raise ValueError(f"sweep.{axis} must be a list of {kind}, got {values}")
+    for name in experiment.record.metrics or ():
+        require_choice("metric", name, METRICS)
+    for expected in experiment.expected:
+        if expected.rule != "shown":  # a published figure may stand beside ours without a run of its own
+            require_choice("protocol label in [[expected]]", expected.protocol, labels)
+        if expected.rule == "above":
+            require_choice("other protocol in [[expected]]", expected.other, labels)
+    if not 0 < experiment.record.delta < 1:
+        raise ValueError(f"record.delta must lie between 0 and 1, got {experiment.record.delta}")
+
+
+def _change(raw: Any, key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    here = raw
+    for part in path:
+        here = _step(here, part, key)
+    if isinstance(here, list):
+        here[_index(here, last, key)] = value
+    elif isinstance(here, dict):
+        here[last] = value
+    else:
+        raise ValueError(f"no setting {key!r} to change")
+
+
+def _step(here: Any, part: str, key: str) -> Any:
+    if isinstance(here, list):
+        return here[_index(here, part, key)]
+    if isinstance(here, dict):
+        return here.setdefault(part, {})
+    raise ValueError(f"no setting {key!r} to change")
+
+
+def _index(entries: list, part: str, key: str) -> int:
+    labels = [entry.get("label", entry.get("name")) if isinstance(entry, dict) else None for entry in entries]
+    if part in labels:
+        return labels.index(part)
+    if part.isdigit() and int(part) < len(entries):
+        return int(part)
+    raise ValueError(f"no entry {part!r} in {key!r} (there are {len(entries)}, numbered from 0)")

@@ -1,0 +1,62 @@
+"""A results folder: `spec.toml`, `results.nc`, `provenance.json` and plots."""
+
+import json
+import os
+import platform
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import tomli_w
+import xarray as xr
+
+from fedprivjax.experiment import Experiment, to_mapping
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, platform and device of this run."""
+    packages = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "device": str(jax.devices()[0].device_kind),
+        "devices": jax.device_count(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def claim(folder: Path, experiment: Experiment) -> None:
+    """Make the folder and write `spec.toml` into it.
+
+    Raises:
+        ValueError, OSError: one line, where the folder holds results of other settings or cannot be written to.
+    """
+    spec, settings = folder / "spec.toml", to_mapping(experiment)
+    if spec.is_file() and tomllib.loads(spec.read_text(encoding="utf-8")) != settings:
+        raise ValueError(f"results folder {folder} holds results of different settings: choose another with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    _whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
+
+
+def save(found: Mapping[str, xr.Dataset], folder: Path, experiment: Experiment) -> None:
+    """Write `results.nc` (one group per protocol label) and `provenance.json`, each complete or not at all."""
+    tree = xr.DataTree.from_dict(dict(found))
+    _whole(folder / "results.nc", lambda path: tree.to_netcdf(path, engine="h5netcdf"))
+    text = json.dumps(provenance(), indent=1)
+    _whole(folder / "provenance.json", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def load(folder: str | Path) -> dict[str, xr.Dataset]:
+    """The datasets of a results folder by protocol label, in memory."""
+    with xr.open_datatree(Path(folder) / "results.nc", engine="h5netcdf") as tree:
+        return {label: group.to_dataset().load() for label, group in tree.children.items()}
+
+
+def _whole(path: Path, write) -> None:
+    aside = path.with_name(path.name + ".part")
+    write(aside)
+    os.replace(aside, path)

@@ -1,0 +1,115 @@
+"""Plots of an experiment's results, as PNG files and as matplotlib figures for notebooks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+import xarray as xr
+from matplotlib.figure import Figure
+
+from fedprivjax.privacy import gdp
+from fedprivjax.results import final, mean_interval
+
+PANELS = ("machines", "per_round", "rounds")
+
+
+def metric_against_epsilon(best: Mapping[str, xr.Dataset], metric: str = "test_accuracy") -> Figure:
+    """A metric's last record against ε, a line per protocol with 95% intervals, a panel per participation.
+
+    Non-private protocols are horizontal lines. Needs a swept `mu` (or `epsilon`) in at least one protocol.
+    """
+    panels = _panels(best)
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    delta = next(iter(best.values())).attrs["delta"]
+    for axis, panel in zip(axes, panels, strict=True):
+        for index, (label, data) in enumerate(best.items()):
+            _draw_curve(axis, label, _at(data, panel), metric, f"C{index}")
+        axis.set(xscale="log", xlabel=f"ε  (δ = {delta:g}, replace-one sample)", title=_title(panel))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(metric.replace("_", " "))
+    axes[-1].legend(fontsize=8)
+    return figure
+
+
+def metric_over_rounds(
+    best: Mapping[str, xr.Dataset], metric: str = "test_loss", point: Mapping[str, float] | None = None
+) -> Figure:
+    """A metric over rounds at one value of every swept setting (by default the middle), a panel per participation."""
+    panels = _panels(best)
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    chosen = {**_middle(best), **(point or {})}
+    for axis, panel in zip(axes, panels, strict=True):
+        for index, (label, data) in enumerate(best.items()):
+            own = _at(data, {**chosen, **panel})
+            if metric in own:
+                _draw_path(axis, label, own[metric], f"C{index}")
+        axis.set(xlabel="round", title=_title({**panel, **chosen}))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(metric.replace("_", " "))
+    axes[-1].legend(fontsize=8)
+    return figure
+
+
+def save_all(best: Mapping[str, xr.Dataset], folder: Path) -> list[Path]:
+    """Every plot that the results allow, written to `folder`."""
+    figures = {}
+    if any(name in data.dims for data in best.values() for name in ("mu", "epsilon")):
+        for metric in ("test_accuracy", "excess_risk"):
+            if all(metric in data for data in best.values()):
+                figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric)
+    for metric in ("test_loss", "excess_risk"):
+        if all(metric in data and data.sizes["round"] > 1 for data in best.values()):
+            figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric)
+    for name, figure in figures.items():
+        with matplotlib.rc_context({"savefig.dpi": 130}):
+            figure.savefig(folder / name)
+    return [folder / name for name in figures]
+
+
+def _draw_curve(axis, label: str, data: xr.Dataset, metric: str, colour: str) -> None:
+    runs = final(data, metric)
+    mean, half = mean_interval(runs)
+    swept = next((name for name in ("mu", "epsilon") if name in mean.dims), None)
+    if swept is None:
+        axis.axhline(float(mean), color=colour, ls="--", label=label)
+        return
+    values = mean[swept].values
+    epsilon = values if swept == "epsilon" else gdp.epsilon(values, data.attrs["delta"])
+    axis.errorbar(epsilon, mean, half, color=colour, marker="o", ms=4, capsize=3, label=label)
+
+
+def _draw_path(axis, label: str, values: xr.DataArray, colour: str) -> None:
+    values = values.dropna("round", how="all")
+    mean, half = mean_interval(values)
+    axis.plot(mean["round"], mean, color=colour, label=label)
+    if values.sizes["seed"] > 1:
+        axis.fill_between(mean["round"], mean - half, mean + half, color=colour, alpha=0.2, lw=0)
+
+
+def _panels(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
+    data = next(iter(best.values()))
+    points: list[dict[str, float]] = [{}]
+    for name in PANELS:
+        if name in data.dims:
+            points = [{**point, name: value} for point in points for value in data[name].values.tolist()]
+    return points
+
+
+def _middle(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
+    chosen = {}
+    for data in best.values():
+        for name in data["diverged"].dims:
+            if name not in (*PANELS, "seed"):
+                chosen[str(name)] = float(data[name].values[data.sizes[name] // 2])
+    return chosen
+
+
+def _at(data: xr.Dataset, point: Mapping[str, float]) -> xr.Dataset:
+    return data.sel({name: value for name, value in point.items() if name in data.dims}, method="nearest")
+
+
+def _title(point: Mapping[str, float]) -> str:
+    words = {"machines": "M", "per_round": "m", "rounds": "T", "mu": "μ"}
+    return ", ".join(f"{words.get(name, name)} = {value:g}" for name, value in point.items())

@@ -1,0 +1,153 @@
+"""What a run says on the screen: tables with intervals, guarantees, verdicts."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import xarray as xr
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fedprivjax.experiment import Experiment
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.guarantee import LARGE_EPSILON
+from fedprivjax.results import final, mean_interval
+from fedprivjax.runner import Job
+from fedprivjax.verdict import Verdict, describe
+
+PER_CENT = ("accuracy",)
+
+
+def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: str) -> Table:
+    """Mean ± 95% interval of a metric's last record: a row per swept cell, a column per protocol."""
+    seeds = next(iter(best.values())).sizes["seed"]
+    table = Table(title=f"{_words(metric)}, mean ± 95% interval over {seeds} seeds", title_justify="left")
+    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
+    for name in axes:
+        table.add_column(name, justify="right")
+        if name == "mu":
+            table.add_column(f"ε (δ = {experiment.record.delta:g})", justify="right")
+    shown = {label: data for label, data in best.items() if metric in data}
+    for label in shown:
+        table.add_column(label, justify="right")
+    summaries = {label: mean_interval(final(data, metric)) for label, data in shown.items()}
+    for point in _points(axes):
+        cells = [_cell(*summary, point, metric) for summary in summaries.values()]
+        table.add_row(*_coordinates(point, experiment.record.delta), *cells)
+    return table
+
+
+def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
+    """What the tables do not say by themselves: guarantees, selection, divergence, metrics outside the guarantee."""
+    lines = []
+    for label, data in best.items():
+        mu = data["realised_mu"].values
+        if np.isinf(mu).all():
+            lines.append(f"{label}: non-private")
+            continue
+        lines.append("{label}: {unit}, {relation}, trust: {trust}; {theorem}".format(label=label, **data.attrs))
+        if "selected" in data.attrs:
+            lines.append(f"  {data.attrs['selected']}")
+        if data["diverged"].any():
+            lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
+    if any(data.attrs["non_private_metrics"] for data in best.values()):
+        names = next(data.attrs["non_private_metrics"] for data in best.values() if data.attrs["non_private_metrics"])
+        lines.append(f"non-private metric: {names}")
+    if any((data["realised_epsilon"] > LARGE_EPSILON).any() for data in best.values()):
+        lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
+    lines.append("simulation randomness: not for deployment")
+    return Group(*[Text(line) for line in lines], *([Text(experiment.notes)] if experiment.notes else []))
+
+
+def verdict_table(found: Iterable[Verdict]) -> Table:
+    """Ours beside the expected numbers, with the verdict on each."""
+    table = Table(title="ours (mean ± 95% interval) beside the expected", title_justify="left")
+    for name in ("cell", "protocol", "metric"):
+        table.add_column(name)
+    for name in ("ours", "sd", "expected", "difference"):
+        table.add_column(name, justify="right")
+    table.add_column("rule")
+    table.add_column("verdict")
+    for v in found:
+        where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
+        scale = _scale(v.expected.metric)
+        value = "" if v.value is None else _number(v.value, scale)
+        known = v.value is not None and not np.isnan(v.mean)
+        difference = f"{(v.mean - v.value) * scale:+.{_digits(scale)}f}" if known and v.value is not None else ""
+        said = {None: "–", True: "ok", False: "MISS"}[v.holds]
+        ours = f"{_number(v.mean, scale)} ± {_number(v.half, scale)}"
+        row = [where, v.expected.protocol, _words(v.expected.metric), ours, _number(v.sd, scale), value, difference]
+        table.add_row(*row, describe(v.expected), said)
+    return table
+
+
+def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
+    """How many of how many judged cells hold, and whether all do."""
+    judged = [v.holds for v in found if v.holds is not None]
+    return f"{sum(judged)} of {len(judged)} cells within their tolerance", all(judged)
+
+
+def guarantee_table(jobs: Iterable[Job], delta: float) -> Table:
+    """The guarantee of every member of an experiment, on the schedule of its first seed."""
+    table = Table(title=f"guarantees at δ = {delta:g}, on the first seed's schedule", title_justify="left")
+    table.add_column("protocol")
+    for name in ("setting", "noise_std", "μ (worst machine)", "median μ", "ε (exact)", "ε (papers')", "sensitivity"):
+        table.add_column(name, justify="right")
+    for job in jobs:
+        event = job.prepared.first.event(job.prepared.problem, job.prepared.plans[0])
+        members = job.prepared.members
+        for index, point in enumerate(_points({k: v.tolist() for k, v in job.prepared.axes.items()})):
+            sensitivity, noise_std = members.sensitivity[index], members.noise_std[index]
+            setting = ", ".join(f"{name} {value:g}" for name, value in {**job.shape, **point}.items())
+            if noise_std == 0:
+                table.add_row(job.label, setting, "0", "non-private", "", "", "", "")
+                continue
+            mu = sensitivity * event.exposure / noise_std
+            worst, exact, paper = mu.max(), gdp.epsilon(mu.max(), delta), gdp.paper_epsilon(mu.max(), delta)
+            middle = np.median(mu[event.exposure > 0])
+            row = [f"{noise_std:.4g}", f"{worst:.4g}", f"{middle:.4g}", _epsilon(exact), _epsilon(paper)]
+            table.add_row(job.label, setting, *row, f"{sensitivity:.4g}")
+    return table
+
+
+def _points(axes: dict[str, list[float]]) -> list[dict[str, float]]:
+    points: list[dict[str, float]] = [{}]
+    for name, values in axes.items():
+        points = [{**point, name: value} for point in points for value in values]
+    return points
+
+
+def _coordinates(point: dict[str, float], delta: float) -> list[str]:
+    cells = []
+    for name, value in point.items():
+        cells.append(f"{value:g}")
+        if name == "mu":
+            cells.append(_epsilon(float(gdp.epsilon(value, delta))))
+    return cells
+
+
+def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict[str, float], metric: str) -> str:
+    own = {name: value for name, value in point.items() if name in mean.dims}
+    scale = _scale(metric)
+    middle, width = float(mean.sel(own)), float(half.sel(own))
+    return f"{_number(middle, scale)} ± {_number(width, scale)}"
+
+
+def _epsilon(value: float) -> str:
+    return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
+
+
+def _scale(metric: str) -> float:
+    return 100.0 if any(word in metric for word in PER_CENT) else 1.0
+
+
+def _digits(scale: float) -> int:
+    return 1 if scale == 100 else 4
+
+
+def _number(value: float, scale: float) -> str:
+    return "–" if np.isnan(value) else f"{value * scale:.{_digits(scale)}f}"
+
+
+def _words(metric: str) -> str:
+    return metric.replace("_", " ") + (" %" if _scale(metric) == 100 else "")

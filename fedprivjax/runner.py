@@ -1,0 +1,147 @@
+"""From an experiment to its results: every protocol at every shape, then joined along named axes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.experiment import Experiment, ProtocolSettings, make_participation, make_problem, make_protocol
+from fedprivjax.metrics import default_metrics
+from fedprivjax.problem import Problem
+from fedprivjax.results import final
+from fedprivjax.sweep import Prepared, execute, prepare
+
+Progress = Callable[[int, int], None]
+
+
+class Job(NamedTuple):
+    """One prepared sweep: a protocol at one combination of machines, per_round and rounds."""
+
+    label: str
+    shape: dict[str, int]
+    prepared: Prepared
+    identity: str
+
+
+def jobs(experiment: Experiment) -> list[Job]:
+    """Prepare the whole experiment; whatever is wrong with it is refused here, before anything is compiled."""
+    problems: dict[int | None, Problem] = {}
+    return [
+        _job(experiment, settings, shape, problems) for settings in experiment.protocol for shape in experiment.shapes
+    ]
+
+
+def run(
+    experiment: Experiment, progress: Progress | None = None, done: dict[str, xr.Dataset] | None = None
+) -> dict[str, xr.Dataset]:
+    """Run an experiment: protocol label -> dataset over the swept axes, `seed` and `round`.
+
+    Args:
+        progress: called with (runs finished, runs in all).
+        done: sweeps already run in this process, by identity; those are taken as they are, and new ones are added.
+    """
+    done = {} if done is None else done
+    todo = jobs(experiment)
+    total = sum(job.prepared.runs[0] * job.prepared.runs[1] for job in todo)
+    finished = 0
+    parts: dict[str, list[tuple[dict[str, int], xr.Dataset]]] = {}
+    for job in todo:
+        if job.identity not in done:
+            done[job.identity] = execute(job.prepared, _shifted(progress, finished, total))
+        finished += job.prepared.runs[0] * job.prepared.runs[1]
+        if progress:
+            progress(finished, total)
+        parts.setdefault(job.label, []).append((job.shape, done[job.identity]))
+    return {label: _join(some) for label, some in parts.items()}
+
+
+def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """Each protocol at its best: its own grid reduced to the point with the best mean of `record.select` per cell.
+
+    The chosen values become variables `best_<name>`. Selection looks at the results, so no guarantee covers it.
+    """
+    return {
+        settings.label: _best(results[settings.label], list(settings.grid), experiment.record.select)
+        for settings in experiment.protocol
+    }
+
+
+def tiny(experiment: Experiment) -> Experiment:
+    """The same experiment made small: two seeds, ten rounds, the ends of every real-valued axis."""
+    over = {
+        name: values if len(values) < 3 or name in ("machines", "per_round", "rounds") else [values[0], values[-1]]
+        for name, values in experiment.sweep.over.items()
+    }
+    over = {name: values for name, values in over.items() if name != "rounds"}
+    return experiment.model_copy(
+        update={
+            "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2}),
+            "participation": experiment.participation.model_copy(update={"rounds": 10}),
+            "record": experiment.record.model_copy(update={"every": 5}),
+            "expected": [],
+        }
+    )
+
+
+def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, int], problems: dict) -> Job:
+    participation, rounds = make_participation(experiment.participation, shape)
+    shares = participation.machines if experiment.problem.partition is not None else None
+    if shares not in problems:
+        problems[shares] = make_problem(experiment.problem, participation.machines)
+    own = {"mu", "epsilon", "noise_std"} if settings.settings.keys() & {"mu", "noise_std"} else set()
+    own |= settings.settings.keys()
+    over = {name: values for name, values in experiment.real_axes.items() if name not in own}
+    protocol = make_protocol(settings)
+    sweep, record = experiment.sweep, experiment.record
+    options = {
+        "over": {**over, **settings.grid},
+        "seeds": sweep.seeds,
+        "rounds": rounds,
+        "record": default_metrics(problems[shares]) if record.metrics is None else tuple(record.metrics),
+        "every": record.every,
+        "delta": record.delta,
+        "common_noise": sweep.common_noise,
+        "order": experiment.participation.order,
+        "noise_method": sweep.noise_method,
+    }
+    prepared = prepare(protocol, problems[shares], participation, memory_budget=sweep.memory_budget, **options)
+    # with one machine, server noise and the machine's own noise are one law: such runs are done once
+    alike = replace(protocol, trust="server") if _one_law(protocol, prepared) else protocol
+    identity = json.dumps([experiment.problem.model_dump(), repr(participation), repr(alike), options], default=list)
+    return Job(settings.label, shape, prepared, identity)
+
+
+def _one_law(protocol: Any, prepared: Prepared) -> bool:
+    cancels = getattr(protocol, "cancel", True)
+    return prepared.recipe.size.machines == 1 and protocol.trust == "none" and "trust" in vars(protocol) and cancels
+
+
+def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:
+    return None if progress is None else lambda finished, _: progress(offset + finished, total)
+
+
+def _join(parts: list[tuple[dict[str, int], xr.Dataset]]) -> xr.Dataset:
+    """Datasets at single points of the swept integers, as one dataset with these as dimensions."""
+    rounds = np.unique(np.concatenate([data["round"].values for _, data in parts]))
+    points = [data.reindex(round=rounds).expand_dims({k: [v] for k, v in shape.items()}) for shape, data in parts]
+    joined = points[0]
+    if len(points) > 1:
+        joined = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
+    assert isinstance(joined, xr.Dataset)
+    return joined.assign_attrs(parts[0][1].attrs)
+
+
+def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
+    if not grid:
+        return data
+    mean = final(data, metric).mean("seed", skipna=False)
+    score = mean if metric.endswith("accuracy") else -mean
+    flat = score.stack(choice=grid).fillna(-np.inf)
+    best = flat["choice"].isel(choice=flat.argmax("choice"))
+    points = {name: best[name].drop_vars([*grid, "choice"], errors="ignore") for name in grid}
+    chosen = data.sel(points).drop_vars(grid, errors="ignore")
+    chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
+    return chosen.assign_attrs(data.attrs, selected=f"{', '.join(grid)} by the best mean {metric}: not accounted for")

@@ -1,0 +1,100 @@
+"""Ours against published or expected numbers, cell by cell."""
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.experiment import Cell, Expected, Experiment
+from fedprivjax.results import final, mean_interval
+
+
+class Verdict(NamedTuple):
+    """One cell: our mean, half its 95% interval and the sd over seeds; the number it is held against; whether it holds.
+
+    `holds` is None where nothing is judged.
+    """
+
+    expected: Expected
+    at: dict[str, float]
+    mean: float
+    half: float
+    sd: float
+    seeds: int
+    value: float | None
+    holds: bool | None
+
+
+def verdicts(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Verdict]:
+    """Judge every expected cell of an experiment on its (selected) results.
+
+    Raises:
+        ValueError: a cell that the sweep does not contain.
+    """
+    return [_judge(expected, cell, best) for expected in experiment.expected for cell in _cells(expected, best)]
+
+
+def describe(expected: Expected) -> str:
+    """The rule of a verdict in words.
+
+    >>> describe(Expected(protocol="a", rule="within", tolerance=0.002))
+    'within 0.002'
+    """
+    tolerance = f"{expected.tolerance:g}"
+    return {
+        "within": f"within {tolerance}",
+        "within_sd": f"within {tolerance} sd",
+        "at_least": f"at least minus {tolerance}",
+        "above": f"above {expected.other}",
+        "shown": "not judged",
+    }[expected.rule]
+
+
+def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
+    if expected.cells:
+        return expected.cells
+    grid = final(best[expected.protocol], expected.metric).isel(seed=0, drop=True)
+    names = [str(name) for name in grid.dims]
+    stacked = grid.stack(cell=names) if names else None
+    points = [()] if stacked is None else stacked["cell"].values
+    return [Cell(at={name: float(value) for name, value in zip(names, point, strict=True)}) for point in points]
+
+
+def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdict:
+    if expected.protocol not in best:
+        return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
+    runs = _runs(expected.protocol, expected.metric, cell, best)
+    mean, half = (float(x) for x in mean_interval(runs))
+    sd = float(runs.std("seed", ddof=1)) if runs.sizes["seed"] > 1 else np.nan
+    value = cell.value
+    if expected.rule == "above":
+        value = float(_runs(str(expected.other), expected.metric, cell, best).mean("seed"))
+    return Verdict(expected, cell.at, mean, half, sd, runs.sizes["seed"], value, _holds(expected, mean, sd, value))
+
+
+def _runs(label: str, metric: str, cell: Cell, best: dict[str, xr.Dataset]) -> xr.DataArray:
+    """The metric's last records over seeds at a cell; axes that the protocol lacks are ignored."""
+    runs = final(best[label], metric)
+    for name, value in cell.at.items():
+        if name not in runs.dims:
+            continue
+        near = np.isclose(runs[name].values, value)
+        if not near.any():
+            raise ValueError(f"expected cell {name} = {value:g} must be swept, got {runs[name].values.tolist()}")
+        runs = runs.isel({name: int(np.argmax(near))})
+    left = [name for name in runs.dims if name != "seed"]
+    if left:
+        raise ValueError(f"expected cell {cell.at} must fix {', '.join(map(str, left))}")
+    return runs
+
+
+def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> bool | None:
+    if expected.rule == "shown" or value is None:
+        return None
+    if expected.rule == "within":
+        return abs(mean - value) <= expected.tolerance
+    if expected.rule == "within_sd":
+        return abs(mean - value) <= expected.tolerance * sd
+    if expected.rule == "at_least":
+        return mean >= value - expected.tolerance
+    return mean > value
