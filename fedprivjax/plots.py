@@ -26,9 +26,10 @@ def metric_against_epsilon(best: Mapping[str, xr.Dataset], metric: str = "test_a
         for index, (label, data) in enumerate(best.items()):
             _draw_curve(axis, label, _at(data, panel), metric, f"C{index}")
         axis.set(xscale="log", xlabel=f"ε  (δ = {delta:g}, replace-one sample)", title=_title(panel))
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.replace("_", " "))
-    axes[-1].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(best), fontsize=9)
     return figure
 
 
@@ -48,7 +49,7 @@ def metric_over_rounds(
         axis.set(xlabel="round", title=_title({**panel, **chosen}))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.replace("_", " "))
-    axes[-1].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(best), fontsize=9)
     return figure
 
 

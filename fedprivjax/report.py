@@ -21,19 +21,24 @@ PER_CENT = ("accuracy",)
 def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: str) -> Table:
     """Mean ± 95% interval of a metric's last record: a row per swept cell, a column per protocol."""
     seeds = next(iter(best.values())).sizes["seed"]
-    table = Table(title=f"{_words(metric)}, mean ± 95% interval over {seeds} seeds", title_justify="left")
+    title = f"{_words(metric)}, mean ± 95% interval over {seeds} seeds; ε at δ = {experiment.record.delta:g}"
+    table = Table(title=title, title_justify="left")
     axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
     for name in axes:
         table.add_column(name, justify="right")
         if name == "mu":
-            table.add_column(f"ε (δ = {experiment.record.delta:g})", justify="right")
-    shown = {label: data for label, data in best.items() if metric in data}
+            table.add_column("ε", justify="right", no_wrap=True)
+    shown = {label: final(data, metric) for label, data in best.items() if metric in data}
     for label in shown:
         table.add_column(label, justify="right")
-    summaries = {label: mean_interval(final(data, metric)) for label, data in shown.items()}
-    for point in _points(axes):
-        cells = [_cell(*summary, point, metric) for summary in summaries.values()]
+    summaries = [mean_interval(runs) for runs in shown.values()]
+    points, previous = _points(axes), {}
+    for point in points:
+        if previous and point[next(iter(axes))] != previous[next(iter(axes))] and len(axes) > 1:
+            table.add_section()
+        cells = [_cell(*summary, point, previous, metric) for summary in summaries]
         table.add_row(*_coordinates(point, experiment.record.delta), *cells)
+        previous = point
     return table
 
 
@@ -126,11 +131,13 @@ def _coordinates(point: dict[str, float], delta: float) -> list[str]:
     return cells
 
 
-def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict[str, float], metric: str) -> str:
+def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: str) -> str:
     own = {name: value for name, value in point.items() if name in mean.dims}
+    if previous and own == {name: previous[name] for name in own}:
+        return "〃"  # the protocol does not depend on what changed since the row above
     scale = _scale(metric)
-    middle, width = float(mean.sel(own)), float(half.sel(own))
-    return f"{_number(middle, scale)} ± {_number(width, scale)}"
+    digits = 1 if scale == 100 else 3
+    return f"{float(mean.sel(own)) * scale:.{digits}f} ± {float(half.sel(own)) * scale:.{digits}f}"
 
 
 def _epsilon(value: float) -> str:

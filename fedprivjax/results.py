@@ -1,10 +1,11 @@
 """Results with named axes: a sweep's dataset, and what one reads off it first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy.stats import t
 
 from fedprivjax.metrics import NON_PRIVATE
 from fedprivjax.privacy import gdp
@@ -42,12 +43,15 @@ def sweep_dataset(
         mu = (members.sensitivity / members.noise_std)[:, None] * worst
     variables["realised_mu"] = ([*grid, "seed"], mu.reshape(*shape, len(events)))
     variables["realised_epsilon"] = ([*grid, "seed"], gdp.epsilon(mu, delta).reshape(*shape, len(events)))
-    for name in ("noise_std", "step_size"):
+    for name in {"noise_std", "step_size"} - set(grid):
         variables[name] = (grid, getattr(members, name).reshape(shape))
-    return xr.Dataset(variables, dict(coordinates), _attributes(metrics, events[0], protocol, delta, common_noise))
+    return xr.Dataset(variables, dict(coordinates), attributes(metrics, events[0], protocol, delta, common_noise=common_noise))
 
 
-def _attributes(metrics, event: GaussianEvent, protocol, delta: float, common_noise: bool) -> dict[str, Any]:
+def attributes(
+    metrics: Iterable[str], event: GaussianEvent, protocol, delta: float, *, common_noise: bool
+) -> dict[str, Any]:
+    """What a dataset says of its guarantee, and of what that does not cover."""
     return {
         "protocol": type(protocol).__name__,
         "unit": event.unit,
@@ -83,8 +87,6 @@ def mean_interval(values: xr.DataArray, level: float = 0.95) -> tuple[xr.DataArr
     >>> float(mean), round(float(half), 2)
     (1.0, 2.48)
     """
-    from scipy.stats import t
-
     count = values.sizes["seed"]
     if count == 1:
         return values.mean("seed"), values.isel(seed=0, drop=True) * np.nan

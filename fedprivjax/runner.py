@@ -11,7 +11,7 @@ import xarray as xr
 from fedprivjax.experiment import Experiment, ProtocolSettings, make_participation, make_problem, make_protocol
 from fedprivjax.metrics import default_metrics
 from fedprivjax.problem import Problem
-from fedprivjax.results import final
+from fedprivjax.results import attributes, final
 from fedprivjax.sweep import Prepared, execute, prepare
 
 Progress = Callable[[int, int], None]
@@ -54,7 +54,7 @@ def run(
         finished += job.prepared.runs[0] * job.prepared.runs[1]
         if progress:
             progress(finished, total)
-        parts.setdefault(job.label, []).append((job.shape, done[job.identity]))
+        parts.setdefault(job.label, []).append((job.shape, _as_own(job, done[job.identity])))
     return {label: _join(some) for label, some in parts.items()}
 
 
@@ -119,6 +119,14 @@ def _one_law(protocol: Any, prepared: Prepared) -> bool:
     return prepared.recipe.size.machines == 1 and protocol.trust == "none" and "trust" in vars(protocol) and cancels
 
 
+def _as_own(job: Job, data: xr.Dataset) -> xr.Dataset:
+    """A sweep's dataset under this job's guarantee: one law may have been run under another trust model's name."""
+    p = job.prepared
+    event = p.first.event(p.problem, p.plans[0])
+    recorded = [str(name) for name in data.data_vars]
+    return data.assign_attrs(attributes(recorded, event, p.first, p.delta, common_noise=p.common_noise))
+
+
 def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:
     return None if progress is None else lambda finished, _: progress(offset + finished, total)
 
@@ -144,4 +152,6 @@ def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
     points = {name: best[name].drop_vars([*grid, "choice"], errors="ignore") for name in grid}
     chosen = data.sel(points).drop_vars(grid, errors="ignore")
     chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
+    if all(data.sizes[name] == 1 for name in grid):
+        return chosen
     return chosen.assign_attrs(data.attrs, selected=f"{', '.join(grid)} by the best mean {metric}: not accounted for")

@@ -37,14 +37,15 @@ def verdicts(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Verdic
 def describe(expected: Expected) -> str:
     """The rule of a verdict in words.
 
-    >>> describe(Expected(protocol="a", rule="within", tolerance=0.002))
+    >>> describe(Expected(protocol="a", metric="test_loss", rule="within", tolerance=0.002))
     'within 0.002'
     """
-    tolerance = f"{expected.tolerance:g}"
+    points = "accuracy" in expected.metric
+    amount = f"{expected.tolerance * 100:g} points" if points else f"{expected.tolerance:g}"
     return {
-        "within": f"within {tolerance}",
-        "within_sd": f"within {tolerance} sd",
-        "at_least": f"at least minus {tolerance}",
+        "within": f"within {amount}",
+        "within_sd": f"within {expected.tolerance:g} sd",
+        "at_least": f"at least it − {amount}",
         "above": f"above {expected.other}",
         "shown": "not judged",
     }[expected.rule]

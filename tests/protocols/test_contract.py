@@ -68,7 +68,8 @@ def stale_cases():
 
 
 CASES = dict([*mu2_cases(), *sgd_cases(), *stale_cases()])
-MESSAGES = [name for name in CASES if name.endswith(("uniform", "fresh-clipped", "last"))]  # one of each message
+ONCE = [name for name in CASES if not name.endswith(("proportional", "gap", "sequence"))]  # schedules left out
+MESSAGES = [name for name in ONCE if not name.endswith("average")]  # one of each message
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
@@ -203,7 +204,9 @@ def test_metrics_see_the_trajectory_of_the_oracle_with_the_same_noise(case, base
         close(view.messages, outcome.messages.reshape(view.messages.shape))
 
 
-def test_without_noise_equals_the_oracle(case, softmax_problem, data):
+@pytest.mark.parametrize("name", ONCE)
+def test_without_noise_equals_the_oracle(name, softmax_problem, data):
+    case = CASES[name]
     silent = run(replace(case.protocol, mu=np.inf), softmax_problem)
     outcome = replayed(case.oracle, silent.protocol, softmax_problem, data, silent.plan)
     assert not silent.metrics["noise_norm"].any()
@@ -211,10 +214,12 @@ def test_without_noise_equals_the_oracle(case, softmax_problem, data):
     close(silent.params, outcome.points[-1])
 
 
-def test_a_prefix_of_a_longer_run(case, base, softmax_problem):
+@pytest.mark.parametrize("name", ONCE)
+def test_a_prefix_of_a_longer_run(name, softmax_problem):
     """Given the same noise, T rounds are the first T of more; how often one records changes nothing."""
     rounds, every = 18, 7
-    ready, source, plan, key = pieces(case.protocol, softmax_problem)
+    base = run(CASES[name].protocol, softmax_problem)
+    ready, source, plan, key = pieces(CASES[name].protocol, softmax_problem)
     first = jax.tree.map(lambda leaf: leaf[:rounds], (source.inputs, round_inputs(plan)))
     recipe = Recipe(plan.size._replace(rounds=rounds), RECORD, every)
     args = as_leaves(ready), softmax_problem, replace(source, inputs=first[0]), first[1], key
@@ -224,20 +229,31 @@ def test_a_prefix_of_a_longer_run(case, base, softmax_problem):
         np.testing.assert_allclose(values, base.metrics[name][at], rtol=1e-5, atol=1e-6)
 
 
-def test_sweep_equals_a_loop(case, softmax_problem):
-    over = {"mu": [3.0, 9.0], "radius": [0.4, 1.0], "step_size": [0.01, 0.05]}
+@pytest.mark.parametrize("name", ONCE)
+def test_sweep_equals_a_loop(name, softmax_problem):
+    over = {"mu": [3.0, 9.0], "radius": [0.4, 1.0], "step_scale": [0.5, 2.5]}
+    case = CASES[name]
     settings = {"record": RECORD, "every": 1, "noise_method": "materialised"}
     grid = sweep(case.protocol, softmax_problem, PARTIAL, over=over, seeds=[2, 5], **settings)
-    for mu, radius, step_size, seed in product(*over.values(), [2, 5]):
-        protocol = replace(case.protocol, mu=mu, step_size=step_size)
+    for mu, radius, step_scale, seed in product(*over.values(), [2, 5]):
+        protocol = replace(case.protocol, mu=mu, step_scale=step_scale)
         alone = run(protocol, replace(softmax_problem, constraint=Ball(radius)), seed=seed, order="shuffled")
-        cell = grid.sel(mu=mu, radius=radius, step_size=step_size, seed=seed)
+        cell = grid.sel(mu=mu, radius=radius, step_scale=step_scale, seed=seed)
         for name in ("test_loss", "noise_norm", "probe"):
             close(cell[name].values, alone.metrics[name], 1e-5)
     before = _run_many._cache_size()
-    other = {"mu": [1.0, 2.0], "radius": [0.5, 0.9], "step_size": [0.02, 0.03]}
+    other = {"mu": [1.0, 2.0], "radius": [0.5, 0.9], "step_scale": [1.0, 1.5]}
     sweep(case.protocol, softmax_problem, Given(MACHINES, RANDOM[::-1]), over=other, seeds=[7, 8], **settings)
     assert _run_many._cache_size() == before
+
+
+def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
+    over = {"noise_std": [0.1, 0.4], "step_size": [0.01, 0.05]}
+    grid = sweep(NoisySGD(clip=0.5), softmax_problem, PARTIAL, over=over, seeds=[2], record=(probe,), every=1)
+    for noise_std, step_size in product(*over.values()):
+        protocol = NoisySGD(clip=0.5, noise_std=noise_std, step_size=step_size)
+        alone = simulate(protocol, softmax_problem, PARTIAL, seed=2, record=(probe,), every=1)
+        close(grid.probe.sel(noise_std=noise_std, step_size=step_size, seed=2), alone.metrics["probe"], 1e-5)
 
 
 @pytest.mark.parametrize("name", MESSAGES)

@@ -1,0 +1,230 @@
+"""Every mechanism has the law it claims: z at unit scale has independent coordinates and covariance K over rounds."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import kstest, norm
+
+from fedprivjax import DPMu2, Full, Given, draw_plan
+from fedprivjax.noise import Cancelling, Fresh, PerMachine, Silent, choose, relative_std
+from fedprivjax.participation import Schedule
+
+SAMPLES = 20_000  # coordinates, each an independent draw of the whole path
+MACHINES, ROUNDS = 5, 12
+ROWS = np.array([np.random.default_rng([9, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])
+PARTIAL = Schedule(MACHINES, ROWS)
+EVERYONE = Full(3).draw(ROUNDS, np.random.default_rng(0))
+LIMIT = 5.0  # standard errors that the worst entry may be off by
+
+
+class Law(NamedTuple):
+    source: Any
+    covariance: np.ndarray
+
+
+def standing_covariance(relative, schedule):
+    """K(s, t) = (1/m²)·Σ r² over machines whose last message up to s is their last up to t, entry by entry."""
+    rounds, per_round = schedule.participants.shape
+    last = np.full((rounds, schedule.machines), -1)
+    for t in range(rounds):
+        last[t] = last[t - 1] if t else -1
+        last[t, schedule.participants[t]] = t
+    K = np.zeros((rounds, rounds))
+    for s in range(rounds):
+        for t in range(rounds):
+            for i in range(schedule.machines):
+                if last[s, i] == last[t, i] >= 0:
+                    j = list(schedule.participants[last[s, i]]).index(i)
+                    K[s, t] += relative[last[s, i], j] ** 2 / per_round**2
+    return K
+
+
+def fresh_covariance(relative):
+    return np.diag([sum(r**2 for r in row) / len(row) ** 2 for row in relative])
+
+
+def summed_covariance(relative):
+    """A running sum of independent noises: Cov(s, t) is the variance up to min(s, t)."""
+    up_to = np.cumsum(np.diag(fresh_covariance(relative)))
+    return np.minimum.outer(up_to, up_to)
+
+
+def uneven(schedule):
+    """Relative noise that differs over machines and rounds, so that a mix-up shows."""
+    return np.random.default_rng(1).uniform(0.5, 2.0, schedule.participants.shape)
+
+
+def laws():
+    some, all_ = uneven(PARTIAL), uneven(EVERYONE)
+    yield "cancelling", Law(choose(PARTIAL, some, cancel=True), standing_covariance(some, PARTIAL))
+    for schedule in ("uniform", "proportional", "gap", tuple(1.0 + k for k in range(ROUNDS))):
+        relative = relative_std(schedule, PARTIAL)
+        name = schedule if isinstance(schedule, str) else "sequence"
+        yield f"cancelling-{name}", Law(choose(PARTIAL, relative, cancel=True), standing_covariance(relative, PARTIAL))
+    for method in ("materialised", "aggregate"):
+        full = choose(EVERYONE, all_, method, cancel=True)
+        yield f"everyone-{method}", Law(full, standing_covariance(all_, EVERYONE))
+        fresh = choose(PARTIAL, some, method, cancel=False)
+        yield f"fresh-{method}", Law(fresh, fresh_covariance(some))
+        summed = choose(PARTIAL, some, method, cancel=False, accumulate=True)
+        yield f"accumulated-{method}", Law(summed, summed_covariance(some))
+    server = np.linspace(0.5, 2.0, ROUNDS)
+    yield "server", Law(Fresh(jnp.asarray(server, jnp.float32)), np.diag(server**2))
+
+
+LAWS = dict(laws())
+
+
+def path(source, dimension=SAMPLES, blocks=(5, 4, 3), seed=11):
+    """The noise of all rounds, [rounds, d], drawn block after block."""
+    keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.key(seed), t))(jnp.arange(1, ROUNDS + 1))
+    state, parts, start = source.init(dimension), [], 0
+    for size in blocks:
+        some = slice(start, start + size)
+        inputs = jax.tree.map(lambda leaf, some=some: leaf[some], source.inputs)
+        state, noise = source.block(state, inputs, keys[some], dimension)
+        parts.append(np.asarray(noise, np.float64))
+        start += size
+    return np.concatenate(parts)
+
+
+def misfit(z, covariance):
+    """How far the worst entry of the empirical covariance is from `covariance`, in standard errors (two-sided)."""
+    variance = np.diag(covariance)
+    error = np.sqrt((np.multiply.outer(variance, variance) + covariance**2) / z.shape[1])
+    return np.max(np.abs(z @ z.T / z.shape[1] - covariance) / error)
+
+
+def p_value(z, covariance):
+    """Kolmogorov-Smirnov: the whitened path against the standard normal."""
+    white = np.linalg.solve(np.linalg.cholesky(covariance), z)
+    return kstest(white.ravel(), norm.cdf).pvalue
+
+
+@pytest.fixture(scope="module")
+def paths():
+    return {name: path(law.source) for name, law in LAWS.items()}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_covariance_over_rounds(name, paths):
+    assert misfit(paths[name], LAWS[name].covariance) < LIMIT
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("scale", [2 / 3, 3 / 2, 0.95, 1.05])
+def test_another_scale_is_rejected(name, scale, paths):
+    assert misfit(scale * paths[name], LAWS[name].covariance) > 1.5 * LIMIT
+    assert p_value(scale * paths[name], LAWS[name].covariance) < 1e-6
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_normal(name, paths):
+    assert p_value(paths[name], LAWS[name].covariance) > 1e-3
+
+
+def test_another_shape_of_the_right_variance_is_rejected():
+    z = np.random.default_rng(2).laplace(scale=0.5**0.5, size=(ROUNDS, SAMPLES))
+    assert misfit(z, np.eye(ROUNDS)) < 3 * LIMIT  # second moments alone would not tell
+    assert p_value(z, np.eye(ROUNDS)) < 1e-6
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_coordinates_are_independent(name, paths):
+    z = paths[name]
+    for shift in (1, 2):
+        products = z[:, shift:] * z[:, :-shift]
+        deviation = products.sum(axis=1) / np.sqrt(np.sum(products**2, axis=1))
+        assert np.abs(deviation).max() < LIMIT
+
+
+class NothingTakenBack(Cancelling):
+    """Planted: the old noise stays in the sum."""
+
+    def message_noise(self, memory, inputs, key, dimension):
+        return memory, inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
+
+
+class AnothersTakenBack(Cancelling):
+    """Planted: a machine takes back its neighbour's noise."""
+
+    def message_noise(self, memory, inputs, key, dimension):
+        fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
+        return memory.at[inputs.machine].set(fresh), fresh - memory[(inputs.machine + 1) % self.machines]
+
+
+class FirstKept(Cancelling):
+    """Planted: what a machine remembers is never renewed."""
+
+    def message_noise(self, memory, inputs, key, dimension):
+        fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
+        old = memory[inputs.machine]
+        return memory.at[inputs.machine].set(jnp.where(old == 0, fresh, old)), fresh - old
+
+
+@pytest.mark.parametrize("fault", [NothingTakenBack, AnothersTakenBack, FirstKept])
+def test_faults_of_cancellation_are_caught(fault):
+    law = LAWS["cancelling"]
+    assert misfit(path(fault(law.source.inputs, MACHINES)), law.covariance) > 4 * LIMIT
+
+
+def test_one_draw_for_all_rounds_is_caught():
+    law = LAWS["server"]
+    key = jax.random.split(jax.random.key(0), 1)
+    same = np.asarray(law.source.block((), law.source.inputs, jnp.repeat(key, ROUNDS), SAMPLES)[1], np.float64)
+    assert misfit(same, law.covariance) > 4 * LIMIT
+
+
+def test_the_laws_of_different_mechanisms_differ(paths):
+    """Neither cancellation nor accumulation passes for the other, or for fresh noise."""
+    names = ("cancelling", "fresh-materialised", "accumulated-materialised")
+    for one in names:
+        for other in names:
+            assert (misfit(paths[one], LAWS[other].covariance) < LIMIT) == (one == other)
+
+
+@pytest.mark.parametrize("name", ["cancelling", "accumulated-materialised", "accumulated-aggregate", "server"])
+def test_blocks_change_nothing(name):
+    source = LAWS[name].source
+    whole = path(source, dimension=50, blocks=(12,))
+    np.testing.assert_allclose(path(source, dimension=50, blocks=(1, 7, 4)), whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cancelling", "fresh-materialised", "accumulated-materialised"])
+def test_messages_add_up_to_the_aggregate(name):
+    source, dimension = LAWS[name].source, 8
+    memory, total, expected = source.init_memory(dimension), 0.0, path(source, dimension)
+    running = isinstance(source, Cancelling) or source.accumulate
+    for t in range(ROUNDS):
+        inputs = jax.tree.map(lambda leaf, t=t: leaf[t], source.inputs)
+        key = jax.random.fold_in(jax.random.key(11), t + 1)
+        memory, sent = source.message_noise(memory, inputs, key, dimension)
+        total = np.mean(sent, axis=0) + (total if running else 0.0)
+        np.testing.assert_allclose(total, expected[t], rtol=1e-5, atol=1e-5)
+
+
+def test_silent_gives_nothing():
+    source = Silent()
+    assert source.block(source.init(3), (), None, 3) == ((), None)
+
+
+def test_the_cheapest_exact_way_is_chosen():
+    ones = np.ones((ROUNDS, 2))
+    assert isinstance(choose(PARTIAL, ones, cancel=False), Fresh)
+    assert isinstance(choose(PARTIAL, ones, "materialised", cancel=False), PerMachine)
+    assert isinstance(choose(PARTIAL, ones, cancel=True), Cancelling)
+    assert isinstance(choose(EVERYONE, np.ones((ROUNDS, 3)), cancel=True), Fresh)
+    with pytest.raises(ValueError, match="full participation or no cancellation"):
+        choose(PARTIAL, ones, "aggregate", cancel=True)
+    with pytest.raises(ValueError, match="unknown noise method 'agregate', did you mean 'aggregate'"):
+        choose(PARTIAL, ones, "agregate", cancel=True)
+
+
+def test_protocol_hands_its_schedule_to_the_mechanism(softmax_problem):
+    plan = draw_plan(softmax_problem, Given(MACHINES, ROWS), ROUNDS)
+    source = DPMu2(noise_std=1.0, noise_schedule="gap").noise(plan)
+    np.testing.assert_allclose(source.inputs.relative, relative_std("gap", plan.schedule), rtol=1e-6)
+    np.testing.assert_array_equal(source.inputs.machine, ROWS)

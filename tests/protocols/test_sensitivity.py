@@ -1,0 +1,255 @@
+"""Brute force: one sample of one machine replaced, everything that the adversary conditions on held fixed.
+
+Adaptive composition lets the query points stand as the first world saw them, so the second world's machine answers the
+same questions with its own data and its own memory.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, draw_plan, linear_problem
+from fedprivjax.gradients import Dense, Outer, clip
+from fedprivjax.privacy.accounting import gaussian_epsilon
+from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.protocols.stale_momentum import growing_exposure
+from fedprivjax.simulate import as_leaves, round_inputs
+from fedprivjax.transcript import _unperturbed
+
+ROUNDS, MACHINES = 12, 3
+ROWS = np.array([np.random.default_rng([4, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])
+SCHEDULE = Given(MACHINES, ROWS)
+CLIP = 0.2
+
+
+class Case(NamedTuple):
+    protocol: Any
+    summed: bool  # the view is the running sums of a machine's messages; otherwise the messages themselves
+    own: tuple[str, ...] = ()  # the machine's memory, which differs between the worlds
+
+
+SETTINGS = {"noise_std": 1.0, "step_size": 0.1}
+CASES = {
+    "mu2": Case(DPMu2(**SETTINGS), True),
+    "mu2-clipped": Case(DPMu2(clip=CLIP, **SETTINGS), True),
+    "mu2-server": Case(DPMu2(trust="server", **SETTINGS), True),
+    "mu2-server-clipped": Case(DPMu2(trust="server", clip=CLIP, **SETTINGS), True),
+    "mu2-fresh": Case(DPMu2(cancel=False, clip=CLIP, **SETTINGS), False),
+    "sgd": Case(NoisySGD(**SETTINGS), False),
+    "sgd-clipped": Case(NoisySGD(clip=CLIP, **SETTINGS), False),
+    "stale": Case(StaleMomentum(clip=CLIP, **SETTINGS), False, ("momentum",)),
+}
+SUMS = [name for name in CASES if name != "stale"]
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Logistic regression, d = 4; every feature vector has norm 1 and G = 1, L = 1/4."""
+    rng = np.random.default_rng(6)
+    features = rng.normal(size=(ROUNDS * 2, 4))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    labels = (rng.random(ROUNDS * 2) < 0.5).astype(int)
+    return linear_problem(features, labels, Logistic(), feature_bound=1.0 + 1e-6, constraint=Ball(1.0))
+
+
+def with_sample(problem, sample, features, label):
+    """The neighbouring problem."""
+    pool = problem.pool
+    return replace(
+        problem,
+        pool=pool._replace(
+            features=pool.features.at[sample].set(features),
+            label=pool.label.at[sample].set(label),
+            feature_norm=pool.feature_norm.at[sample].set(np.linalg.norm(features)),
+        ),
+    )
+
+
+def answers(case, problem, plan, states, own):
+    """The participants' messages without noise at the first world's query points, [rounds, per_round, d]."""
+    protocol, inputs = as_leaves(case.protocol), round_inputs(plan)
+    sent = []
+    for t, state in enumerate(states):
+        inputs_t = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
+        state = state._replace(**own)
+        sent.append(_unperturbed(protocol, problem, state, inputs_t))
+        own = {name: own[name].at[inputs_t.machine].set(sent[-1]) for name in own}
+    return np.asarray(jnp.stack(sent), np.float64)
+
+
+def first_world(case, problem, plan, points=None):
+    """The state before each round of a noisy run; with `points`, query points that a server is free to choose."""
+    rng = np.random.default_rng(8)
+    protocol, inputs = as_leaves(case.protocol), round_inputs(plan)
+    state, states = protocol.init(problem, plan.size), []
+    for t in range(plan.size.rounds):
+        states.append(state)
+        noise = jnp.asarray(rng.normal(size=problem.dimension), jnp.float32)
+        state = protocol.round(problem, state, jax.tree.map(lambda leaf, t=t: leaf[t], inputs), noise)
+        if points is not None:
+            point = {name: jnp.asarray(points[t]) for name in ("x", "w") if name in state._fields}
+            state = state._replace(**point)
+    return states
+
+
+def views(case, plan, sent, machine):
+    """What the machine's noise protects, one row for each of its messages."""
+    own = sent[plan.schedule.participants == machine]
+    return np.cumsum(own, axis=0) if case.summed else own
+
+
+def moved(case, problem, plan, states, sample, features, label):
+    """Change of every view of the sample's machine, [messages, d], and which of its messages uses the sample."""
+    machine = plan.schedule.participants[plan.samples == sample][0]
+    own = {name: jnp.zeros_like(getattr(states[0], name)) for name in case.own}
+    other = with_sample(problem, sample, features, label)
+    worlds = [views(case, plan, answers(case, p, plan, states, own), machine) for p in (problem, other)]
+    slots = plan.samples[plan.schedule.participants == machine]
+    return worlds[1] - worlds[0], int(np.flatnonzero(slots == sample)[0])
+
+
+def strangers(problem, count=6):
+    """(sample, features, label) to put in its place: random ones, and the same with its label turned."""
+    rng = np.random.default_rng(7)
+    for sample in rng.choice(problem.examples, count, replace=False):
+        features = rng.normal(size=4)
+        yield int(sample), features / np.linalg.norm(features), int(rng.integers(2))
+        yield int(sample), np.asarray(problem.pool.features[sample]), 1 - int(problem.pool.label[sample])
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_one_sample_moves_no_view_by_more_than_the_sensitivity(name, problem):
+    case = CASES[name]
+    plan = draw_plan(problem, SCHEDULE, seed=1)
+    shared = plan.size.per_round if case.protocol.trust == "server" else 1  # a server releases the mean
+    bound = case.protocol.sensitivity(problem, plan.size)
+    states, largest = first_world(case, problem, plan), 0.0
+    for sample, features, label in strangers(problem):
+        change, k = moved(case, problem, plan, states, sample, features, label)
+        change = np.linalg.norm(change, axis=1) / shared
+        assert (change[:k] == 0).all()  # earlier views cannot know
+        assert change[k] > 0
+        assert (change <= bound * (1 + 1e-5)).all()
+        if case.summed:
+            np.testing.assert_allclose(change[k:], change[k], rtol=1e-4)
+        else:
+            assert (change[k + 1 :] == 0).all()
+        largest = max(largest, change.max())
+    if case.protocol.clip is None:
+        assert largest > 0.1 * bound
+    else:
+        assert largest > 0.9 * bound
+
+
+def test_a_dishonest_server_gains_nothing_against_clipping(problem):
+    """Query points as far apart as the ball allows: unclipped increments exceed S by far, clipped ones never C."""
+    plan = draw_plan(problem, SCHEDULE, seed=1)
+    rng = np.random.default_rng(3)
+    points = rng.normal(size=(ROUNDS, 4))
+    points = (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+    last = int(plan.samples[-1, 0])
+    turned = np.asarray(problem.pool.features[last]), 1 - int(problem.pool.label[last])
+    states = first_world(CASES["mu2-clipped"], problem, plan, points)
+    clipped, _ = moved(CASES["mu2-clipped"], problem, plan, states, last, *turned)
+    assert np.linalg.norm(clipped, axis=1).max() <= 2 * CLIP * (1 + 1e-5)
+    bound = CASES["mu2"].protocol.sensitivity(problem, plan.size) / 2
+    sent = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan, points), {})
+    honest = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan), {})
+    assert np.linalg.norm(honest, axis=-1).max() <= bound
+    assert np.linalg.norm(sent, axis=-1).max() > bound
+
+
+def test_stale_momentum_grows_exactly_as_accounted(problem):
+    case = CASES["stale"]
+    plan = draw_plan(problem, SCHEDULE, seed=1)
+    states, saturated = first_world(case, problem, plan), 0
+    for sample, features, label in strangers(problem):
+        machine = plan.schedule.participants[plan.samples == sample][0]
+        change, k = moved(case, problem, plan, states, sample, features, label)
+        change = np.linalg.norm(change, axis=1)
+        rounds = 1 + np.flatnonzero((ROWS == machine).any(axis=1))
+        growth = np.cumprod(np.append(1.0, (rounds[k + 1 :] - 1) / rounds[k:-1]))
+        assert change[k] <= 2 * CLIP * (1 + 1e-5)
+        saturated += change[k] > 1.8 * CLIP
+        np.testing.assert_allclose(change[k:], change[k] * growth, rtol=1e-4)
+    assert saturated
+
+
+def test_exposure_of_stale_momentum_is_the_worst_sample(problem):
+    plan = draw_plan(problem, SCHEDULE, seed=1)
+    relative = np.random.default_rng(0).uniform(0.5, 2.0, ROWS.shape)
+    for machine in range(MACHINES):
+        rounds = 1 + np.flatnonzero((ROWS == machine).any(axis=1))
+        own = relative[ROWS == machine]
+        worst = 0.0
+        for k in range(len(rounds)):
+            growth = [np.prod([(rounds[j] - 1) / rounds[j - 1] for j in range(k + 1, e + 1)]) for e in range(k, len(own))]
+            worst = max(worst, np.sum((np.array(growth) / own[k:]) ** 2))
+        np.testing.assert_allclose(growing_exposure(relative, plan.schedule)[machine], worst**0.5, rtol=1e-12)
+
+
+def vectors(values, features):
+    """The same gradient written out and factored."""
+    values, features = jnp.asarray(values, jnp.float32), jnp.asarray(features, jnp.float32)
+    factored = Outer(values, features, jnp.linalg.norm(features))
+    return factored, Dense(factored.written_out())
+
+
+@pytest.mark.parametrize(
+    ("values", "features", "norm"),
+    [
+        ([0.0, 0.0], [1.0, 0.0], 0.0),
+        ([1.0, -1.0], [0.0, 0.0], 0.0),
+        ([3.0, 4.0], [1.0, 0.0], 2.0),
+        ([3.0, 4.0], [0.2, 0.0], 1.0),
+        ([3e15, 4e15], [1.0, 0.0], 2.0),
+        ([3e-15, 4e-15], [1.0, 0.0], 5e-15),
+        ([np.nan, 1.0], [1.0, 0.0], 0.0),
+        ([np.inf, 1.0], [1.0, 0.0], 0.0),
+        ([np.inf, 1.0], [0.0, 0.0], 0.0),
+    ],
+    ids=["zero", "zero-features", "above", "below", "huge", "tiny", "nan", "infinite", "infinite-times-zero"],
+)
+def test_clip(values, features, norm):
+    for vector in vectors(values, features):
+        result = np.asarray(jax.jit(clip)(vector, 2.0).written_out(), np.float64)
+        np.testing.assert_allclose(np.linalg.norm(result), norm, rtol=1e-6)
+        if norm:
+            wanted = np.outer(values, features)
+            np.testing.assert_allclose(result, wanted * norm / np.linalg.norm(wanted), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["uniform", "proportional", "gap", "sequence", "fresh", "stale"])
+def test_guarantee_is_what_another_accountant_finds(name, problem):
+    """Machine by machine, from the standard deviations that the mechanism really draws with."""
+    sequence = tuple(1.0 + 0.3 * k for k in range(ROUNDS))
+    protocol = {
+        "fresh": DPMu2(mu=2.0, clip=CLIP, cancel=False),
+        "stale": StaleMomentum(mu=2.0, clip=CLIP),
+        "sequence": DPMu2(mu=2.0, clip=CLIP, noise_schedule=sequence),
+    }.get(name) or DPMu2(mu=2.0, clip=CLIP, noise_schedule=name)
+    plan = draw_plan(problem, SCHEDULE, seed=1)
+    ready = calibrate(protocol, problem, plan)
+    inputs = ready.noise(plan, "materialised").inputs
+    relative = np.asarray(getattr(inputs, "relative", inputs), np.float64)
+    stated = guarantee(protocol, problem, plan, delta=1e-5)
+    for machine in range(MACHINES):
+        sigma = ready.noise_std * relative[ROWS == machine]
+        rounds = 1 + np.flatnonzero((ROWS == machine).any(axis=1))
+        if name == "fresh":
+            sigma = sigma[:1]  # a sample touches one message
+        if name == "stale":  # the first sample's share of every later message
+            sigma = sigma / np.cumprod(np.append(1.0, (rounds[1:] - 1) / rounds[:-1]))
+        epsilon = gaussian_epsilon(sigma / (2 * CLIP), 1e-5)
+        mu = np.sqrt(np.sum((2 * CLIP / sigma) ** 2))
+        if name == "stale":
+            assert mu <= stated.per_machine[machine] * (1 + 1e-6)
+        else:
+            np.testing.assert_allclose(stated.per_machine[machine], mu, rtol=1e-6)
+            own = replace(stated, mu=mu, per_machine=np.array([mu]))
+            np.testing.assert_allclose(own.epsilon, epsilon, rtol=2e-3)
+    assert stated.mu == stated.per_machine.max() <= 2.0 * (1 + 1e-9)
