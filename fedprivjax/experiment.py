@@ -1,21 +1,22 @@
 """Experiment files: TOML read into checked settings, and settings into problems, participation and protocols."""
 
+import inspect
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedprivjax import datasets
 from fedprivjax.checks import require_at_least, require_choice
 from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
-from fedprivjax.metrics import METRICS
+from fedprivjax.metrics import METRICS, OF_PARAMETERS
 from fedprivjax.participation import Balanced, Full, Given, Participation, Uniform
 from fedprivjax.problem import Problem
 from fedprivjax.protocols import PROTOCOLS
@@ -30,9 +31,9 @@ STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round",
 
 
 class Settings(BaseModel):
-    """A section of an experiment file: unknown keys are refused, nothing changes after reading."""
+    """A section of an experiment file: unknown keys and other types are refused, nothing changes after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ProblemSettings(Settings):
@@ -111,7 +112,7 @@ class Experiment(Settings):
     notes: str = ""
     problem: ProblemSettings
     participation: ParticipationSettings
-    protocol: list[ProtocolSettings] = Field(min_length=1)
+    protocol: list[ProtocolSettings]
     sweep: SweepSettings = SweepSettings()
     record: RecordSettings = RecordSettings()
     expected: list[Expected] = []
@@ -168,13 +169,11 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
 def parse(raw: Mapping[str, Any]) -> Experiment:
     """Check a nested mapping of settings, as TOML gives it."""
     sections = {name: _section(name, value) for name, value in raw.items()}
-    _refuse_unknown("the experiment", sections, Experiment)
+    _refuse_unknown("the experiment", sections, Experiment.model_fields)
     try:
         experiment = Experiment(**sections)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}") from None
+        raise ValueError(_one_line(error)) from None
     _check(experiment)
     return experiment
 
@@ -193,7 +192,9 @@ def make_problem(settings: ProblemSettings, machines: int) -> Problem:
     table = None
     if settings.partition is not None:
         options = dict(settings.partition)
-        rng = np.random.default_rng(options.pop("seed", 0))
+        seed = options.pop("seed", 0)
+        require_at_least("problem.partition.seed", seed, 0)
+        rng = np.random.default_rng(seed)
         table = datasets.table(datasets.partition(data.labels, machines, rng=rng, **options))[0]
     elif data.machine_of is not None:
         table = datasets.table(datasets.by_machine(data.machine_of, machines))[0]
@@ -212,7 +213,12 @@ def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]
     if settings.kind == "given":
         if settings.schedule is None:
             raise ValueError("participation.schedule must be given for kind 'given'")
-        return Given(machines, settings.schedule), len(settings.schedule) if rounds is None else rounds
+        given = Given(machines, settings.schedule)
+        if per_round not in (None, given.per_round):
+            raise ValueError(f"per_round must be {given.per_round}, as in participation.schedule, got {per_round}")
+        return given, len(settings.schedule) if rounds is None else rounds
+    if settings.schedule is not None:
+        raise ValueError(f"participation.schedule must go with kind 'given', got kind '{settings.kind}'")
     if settings.kind == "full":
         if per_round not in (None, machines):
             raise ValueError(f"per_round must be machines ({machines}) at full participation, got {per_round}")
@@ -238,55 +244,80 @@ def _loss(name: str | None, data: datasets.Dataset) -> LinearLoss | None:
 def _section(name: str, value: Any) -> Any:
     """A section with its free-form parts gathered: a protocol's settings, a sweep's axes."""
     if name == "protocol":
-        entries = value if isinstance(value, list) else [value]
-        return [_protocol_section(entry) for entry in entries]
+        return [_protocol_section(entry) for entry in (value if isinstance(value, list) else [value])]
     if name == "sweep":
-        own = set(SweepSettings.model_fields) - {"over"}
-        axes = {key: values for key, values in value.items() if key not in own}
-        for key in axes:
-            require_choice("key in [sweep]", key, [*own, *STRUCTURAL, *SWEPT])
-        axes = {key: values if isinstance(values, list) else [values] for key, values in axes.items()}
-        return {"over": axes, **{key: value[key] for key in own if key in value}}
+        return _sweep_section(value)
     models = {"problem": ProblemSettings, "participation": ParticipationSettings, "record": RecordSettings}
     if name in models:
-        _refuse_unknown(f"[{name}]", value, models[name])
-    if name == "expected":
+        _refuse_unknown(f"[{name}]", value, models[name].model_fields)
+    if name == "problem" and isinstance(value.get("partition"), Mapping):
+        known = inspect.signature(datasets.partition).parameters
+        options = [option for option in known if option not in ("labels", "machines", "rng")]
+        _refuse_unknown("problem.partition", value["partition"], ["seed", *options])
+    if name == "expected" and isinstance(value, list):
         for entry in value:
-            _refuse_unknown("[[expected]]", entry, Expected)
+            _expected_section(entry)
     return value
 
 
-def _protocol_section(entry: Mapping[str, Any]) -> dict[str, Any]:
-    name = entry.get("name", "")
+def _sweep_section(section: Any) -> dict[str, Any]:
+    own = [name for name in SweepSettings.model_fields if name != "over"]
+    _refuse_unknown("[sweep]", section, [*own, *STRUCTURAL, *SWEPT])
+    axes = {key: values for key, values in section.items() if key not in own}
+    axes = {key: values if isinstance(values, list) else [values] for key, values in axes.items()}
+    return {"over": axes, **{key: section[key] for key in own if key in section}}
+
+
+def _protocol_section(entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise ValueError(f"[[protocol]] must be a table with a name, got {entry!r}")
+    name, grid = entry["name"], entry.get("grid", {})
     require_choice("protocol", name, PROTOCOLS)
     known = [field.name for field in fields(PROTOCOLS[name][0])]
+    _refuse_unknown(f"[[protocol]] {name}", entry, ["name", "label", "grid", *known])
+    _refuse_unknown(f"the grid of {name}", grid, SWEPT)
     settings = {key: value for key, value in entry.items() if key not in ("name", "label", "grid")}
-    for key in settings:
-        require_choice(f"key in [[protocol]] {name}", key, ["name", "label", "grid", *known])
-    for key in entry.get("grid", {}):
-        require_choice(f"key in the grid of {name}", key, SWEPT)
-    return {"name": name, "label": entry.get("label", name), "grid": entry.get("grid", {}), "settings": settings}
+    return {"name": name, "label": entry.get("label", name), "grid": grid, "settings": settings}
 
 
-def _refuse_unknown(where: str, section: Any, model: type[BaseModel]) -> None:
+def _expected_section(entry: Any) -> None:
+    _refuse_unknown("[[expected]]", entry, Expected.model_fields)
+    cells = entry.get("cells", [])
+    for cell in cells if isinstance(cells, list) else []:
+        _refuse_unknown("a cell of [[expected]]", cell, Cell.model_fields)
+        _refuse_unknown("a cell's place in [[expected]]", cell.get("at", {}), [*STRUCTURAL, *SWEPT])
+
+
+def _refuse_unknown(where: str, section: Any, known: Iterable[str]) -> None:
     if not isinstance(section, Mapping):
         raise ValueError(f"{where} must be a table, got {section!r}")
     for key in section:
-        require_choice(f"key in {where}", key, model.model_fields)
+        require_choice(f"key in {where}", key, known)
+
+
+def _one_line(error: ValidationError) -> str:
+    """The first complaint, under the key as the file has it."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("over", "int", "list[int]"))
+    if first["type"] == "missing":
+        return f"{where} must be given"
+    return f"{where} must {first['msg'].removeprefix('Input should ')}, got {first['input']!r}"
 
 
 def _check(experiment: Experiment) -> None:
     labels = [p.label for p in experiment.protocol]
+    if not labels:
+        raise ValueError("protocol must have at least one entry, got []")
     for label in labels:
-        if labels.count(label) > 1 or "/" in label:
-            raise ValueError(f"protocol labels must be distinct and without '/', got {label!r}")
+        if labels.count(label) > 1 or not label.strip(".") or "/" in label:
+            raise ValueError(f"protocol labels must be distinct, not empty and without '/', got {label!r}")
     require_choice("dataset", experiment.problem.dataset, datasets.DATASETS)
     for axis, values in experiment.sweep.over.items():
-        if not values or (axis in STRUCTURAL and any(v != int(v) or v < 1 for v in values)):
-            kind = "positive integers" if axis in STRUCTURAL else "numbers"
+        whole = axis not in STRUCTURAL or all(v >= 1 and v.is_integer() for v in values)
+        if not values or not whole or len(set(values)) < len(values):
+            kind = "distinct positive integers" if axis in STRUCTURAL else "distinct numbers"
             raise ValueError(f"sweep.{axis} must be a list of {kind}, got {values}")
-    for name in experiment.record.metrics or ():
-        require_choice("metric", name, METRICS)
+    _check_metrics(experiment)
     for expected in experiment.expected:
         if expected.rule != "shown":  # a published figure may stand beside ours without a run of its own
             require_choice("protocol label in [[expected]]", expected.protocol, labels)
@@ -294,6 +325,18 @@ def _check(experiment: Experiment) -> None:
             require_choice("other protocol in [[expected]]", expected.other, labels)
     if not 0 < experiment.record.delta < 1:
         raise ValueError(f"record.delta must lie between 0 and 1, got {experiment.record.delta}")
+
+
+def _check_metrics(experiment: Experiment) -> None:
+    recorded = experiment.record.metrics
+    for name in METRICS if recorded is None else recorded:
+        require_choice("metric", name, METRICS)
+    if recorded == []:
+        raise ValueError("record.metrics must name at least one metric, got []")
+    require_choice("record.select", experiment.record.select, METRICS)
+    for expected in experiment.expected:  # a protocol's other iterate is recorded as metric_iterate
+        if not expected.metric.startswith(tuple(f"{name}_" for name in OF_PARAMETERS)):
+            require_choice("metric in [[expected]]", expected.metric, METRICS)
 
 
 def _change(raw: Any, key: str, value: Any) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,16 @@ def claim(folder: Path, experiment: Experiment) -> None:
     """Make the folder and write `spec.toml` into it.
 
     Raises:
-        ValueError, OSError: one line, where the folder holds results of other settings or cannot be written to.
+        ValueError: the folder holds results of other settings, or cannot be written to.
     """
     spec, settings = folder / "spec.toml", to_mapping(experiment)
-    if spec.is_file() and tomllib.loads(spec.read_text(encoding="utf-8")) != settings:
+    if spec.is_file() and _settings(spec) != settings:
         raise ValueError(f"results folder {folder} holds results of different settings: choose another with --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    _whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"results folder {folder} must be writable: {error.strerror}") from error
 
 
 def save(found: Mapping[str, xr.Dataset], folder: Path, experiment: Experiment) -> None:
@@ -56,7 +59,17 @@ def load(folder: str | Path) -> dict[str, xr.Dataset]:
         return {label: group.to_dataset().load() for label, group in tree.children.items()}
 
 
-def _whole(path: Path, write) -> None:
+def _settings(spec: Path) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(spec.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return None
+
+
+def _whole(path: Path, write: Callable[[Path], Any]) -> None:
     aside = path.with_name(path.name + ".part")
-    write(aside)
-    os.replace(aside, path)
+    try:
+        write(aside)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -16,16 +16,18 @@ PANELS = ("machines", "per_round", "rounds")
 def metric_against_epsilon(best: Mapping[str, xr.Dataset], metric: str = "test_accuracy") -> Figure:
     """A metric's last record against ε, a line per protocol with 95% intervals, a panel per participation.
 
-    Non-private protocols are horizontal lines. Needs a swept `mu` (or `epsilon`) in at least one protocol.
+    Non-private protocols are horizontal lines. Needs a swept `mu` (or `epsilon`) in at least one protocol; any other
+    swept setting is held at its middle value.
     """
+    chosen = {name: value for name, value in _middle(best).items() if name not in ("mu", "epsilon")}
     panels = _panels(best)
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     delta = next(iter(best.values())).attrs["delta"]
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            _draw_curve(axis, label, _at(data, panel), metric, f"C{index}")
-        axis.set(xscale="log", xlabel=f"ε  (δ = {delta:g}, replace-one sample)", title=_title(panel))
+            _draw_curve(axis, label, _at(data, {**chosen, **panel}), metric, f"C{index}")
+        axis.set(xscale="log", xlabel=f"ε  (δ = {delta:g}, replace-one sample)", title=_title({**panel, **chosen}))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.replace("_", " "))

@@ -35,16 +35,20 @@ def jobs(experiment: Experiment) -> list[Job]:
 
 
 def run(
-    experiment: Experiment, progress: Progress | None = None, done: dict[str, xr.Dataset] | None = None
+    experiment: Experiment,
+    progress: Progress | None = None,
+    done: dict[str, xr.Dataset] | None = None,
+    todo: list[Job] | None = None,
 ) -> dict[str, xr.Dataset]:
     """Run an experiment: protocol label -> dataset over the swept axes, `seed` and `round`.
 
     Args:
         progress: called with (runs finished, runs in all).
         done: sweeps already run in this process, by identity; those are taken as they are, and new ones are added.
+        todo: the experiment's `jobs`, where they are prepared already.
     """
     done = {} if done is None else done
-    todo = jobs(experiment)
+    todo = jobs(experiment) if todo is None else todo
     total = sum(job.prepared.runs[0] * job.prepared.runs[1] for job in todo)
     finished = 0
     parts: dict[str, list[tuple[dict[str, int], xr.Dataset]]] = {}
@@ -70,16 +74,17 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
 
 
 def tiny(experiment: Experiment) -> Experiment:
-    """The same experiment made small: two seeds, ten rounds, the ends of every real-valued axis."""
+    """The same experiment made small: two seeds, at most ten rounds, the ends of every real-valued axis."""
     over = {
         name: values if len(values) < 3 or name in ("machines", "per_round", "rounds") else [values[0], values[-1]]
         for name, values in experiment.sweep.over.items()
     }
-    over = {name: values for name, values in over.items() if name != "rounds"}
+    given = experiment.participation
+    rounds = [10, given.rounds or 10, len(given.schedule or range(10)), *map(int, over.pop("rounds", []))]
     return experiment.model_copy(
         update={
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2}),
-            "participation": experiment.participation.model_copy(update={"rounds": 10}),
+            "participation": given.model_copy(update={"rounds": min(rounds)}),
             "record": experiment.record.model_copy(update={"every": 5}),
             "expected": [],
         }
@@ -107,10 +112,14 @@ def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, in
         "order": experiment.participation.order,
         "noise_method": sweep.noise_method,
     }
+    if settings.grid and record.select not in options["record"]:
+        known = ", ".join(options["record"])
+        raise ValueError(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     prepared = prepare(protocol, problems[shares], participation, memory_budget=sweep.memory_budget, **options)
     # with one machine, server noise and the machine's own noise are one law: such runs are done once
     alike = replace(protocol, trust="server") if _one_law(protocol, prepared) else protocol
-    identity = json.dumps([experiment.problem.model_dump(), repr(participation), repr(alike), options], default=list)
+    data = [experiment.problem.model_dump(), repr(participation), experiment.participation.schedule]
+    identity = json.dumps([*data, repr(alike), options], default=list)
     return Job(settings.label, shape, prepared, identity)
 
 

@@ -34,6 +34,21 @@ def verdicts(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Verdic
     return [_judge(expected, cell, best) for expected in experiment.expected for cell in _cells(expected, best)]
 
 
+def check_cells(experiment: Experiment) -> None:
+    """Refuse, before anything runs, expected cells that the sweep will not contain or metrics that it will not record.
+
+    Raises:
+        ValueError: a place that is not swept, or a metric that is not recorded.
+    """
+    swept, recorded = experiment.sweep.over, experiment.record.metrics
+    for expected in experiment.expected:
+        if recorded is not None and not expected.metric.startswith(tuple(recorded)):
+            raise ValueError(f"expected metric must be recorded ({', '.join(recorded)}), got '{expected.metric}'")
+        for name, value in (place for cell in expected.cells for place in cell.at.items()):
+            if not np.isclose(swept.get(name, []), value).any():
+                raise ValueError(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
+
+
 def describe(expected: Expected) -> str:
     """The rule of a verdict in words.
 
@@ -52,7 +67,7 @@ def describe(expected: Expected) -> str:
 
 
 def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
-    if expected.cells:
+    if expected.cells or expected.protocol not in best:
         return expected.cells
     grid = final(best[expected.protocol], expected.metric).isel(seed=0, drop=True)
     names = [str(name) for name in grid.dims]

@@ -77,5 +77,5 @@ def mean_of_fresh(relative: np.ndarray) -> np.ndarray:
 
 def running(noise, state):
     """Running sums of a block's noise [block, d], going on from `state` [d]."""
-    noise = state + jnp.cumsum(noise, axis=0)
+    noise = state[None] + jnp.cumsum(noise, axis=0)
     return noise[-1], noise
