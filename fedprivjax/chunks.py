@@ -49,7 +49,7 @@ def _bytes(protocol, source, problem: Problem, recipe: Recipe) -> tuple[int, int
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
     scores = jax.tree.leaves(problem.start)[0].shape[0] if jax.tree.leaves(problem.start)[0].ndim > 1 else 1
     drawn = 8 * size.rounds * size.per_round + 3 * min(BLOCK, size.rounds) * dimension + 2 * size.per_round * example
-    per_seed = drawn + _floats(lambda: source.init(dimension))
+    per_seed = drawn + _floats(lambda: source.init(dimension, jax.random.key(0)))
     per_member = 6 * dimension + 2 * _floats(lambda: protocol.init(problem, size)) + 3 * tested * scores
     return 4 * per_seed, 4 * per_member
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedprivjax import datasets
-from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.checks import require_at_least, require_choice, require_positive
 from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
@@ -317,6 +317,8 @@ def _check(experiment: Experiment) -> None:
         if not values or not whole or len(set(values)) < len(values):
             kind = "distinct positive integers" if axis in STRUCTURAL else "distinct numbers"
             raise ValueError(f"sweep.{axis} must be a list of {kind}, got {values}")
+        for value in values:
+            require_positive(axis, value, infinite=axis in ("mu", "epsilon"))
     _check_metrics(experiment)
     for expected in experiment.expected:
         if expected.rule != "shown":  # a published figure may stand beside ours without a run of its own

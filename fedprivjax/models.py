@@ -31,10 +31,12 @@ class LinearModel:
         """Loss of one example."""
         return self.loss.value(params @ example.features, example.label)
 
-    def gradient(self, params, example: Example) -> Outer:
-        """Gradient of one example's loss, factored."""
-        residual = self.loss.residual(params @ example.features, example.label)
-        return Outer(residual, example.features, example.feature_norm)
+    def gradients(self, points: tuple[Any, ...], example: Example) -> tuple[Outer, ...]:
+        """Gradients of one example's loss at several parameters, factored: the features are read once for all."""
+        scores = jnp.stack(points) @ example.features
+        return tuple(
+            Outer(self.loss.residual(score, example.label), example.features, example.feature_norm) for score in scores
+        )
 
     def correct(self, params, example: Example):
         """1.0 where the prediction is right; None for regression."""
@@ -57,16 +59,17 @@ class GeneralModel:
     def value(self, params, example):
         return self.function(params, example)
 
-    def gradient(self, params, example) -> Dense:
-        return Dense(jax.grad(self.function)(params, example))
+    def gradients(self, points: tuple[Any, ...], example) -> tuple[Dense, ...]:
+        """Gradients of one example's loss at several parameters."""
+        return tuple(Dense(jax.grad(self.function)(params, example)) for params in points)
 
-    def summed_gradient(self, params, examples) -> Dense:
-        """Gradient of the sum of the examples' losses: no gradient of one example is ever written out."""
+    def summed_gradients(self, points: tuple[Any, ...], examples) -> tuple[Dense, ...]:
+        """Gradients of the sum of the examples' losses: no gradient of one example is ever written out."""
 
         def total(params):
             return jnp.sum(jax.vmap(partial(self.function, params))(examples))
 
-        return Dense(jax.grad(total)(params))
+        return tuple(Dense(jax.grad(total)(params)) for params in points)
 
     def correct(self, params, example):
         return None if self.hit is None else self.hit(params, example)

@@ -49,6 +49,19 @@ class Schedule:
         counts[order] = np.arange(order.size) - first + 1
         return counts.reshape(self.participants.shape)
 
+    def previous(self, values: np.ndarray) -> np.ndarray:
+        """The entry of `values` [rounds, per_round] at the machine's previous participation; zero at its first.
+
+        >>> Schedule(2, np.array([[0], [1], [0]])).previous(np.array([[5.0], [6.0], [7.0]])).ravel().tolist()
+        [0.0, 0.0, 5.0]
+        """
+        order, first = self._order
+        ordered = values.ravel()[order]
+        earlier = np.where(np.arange(order.size) > first, np.roll(ordered, 1), 0.0)
+        result = np.empty(order.size)
+        result[order] = earlier
+        return result.reshape(values.shape)
+
     @cached_property
     def total(self) -> np.ndarray:
         """How often each machine takes part in all, n_i: int [machines]."""

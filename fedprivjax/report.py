@@ -28,7 +28,7 @@ def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: s
         table.add_column(name, justify="right")
         if name == "mu":
             table.add_column("ε", justify="right", no_wrap=True)
-    shown = {label: final(data, metric) for label, data in best.items() if metric in data}
+    shown = {label: _varied(final(data, metric)) for label, data in best.items() if metric in data}
     for label in shown:
         table.add_column(label, justify="right")
     summaries = [mean_interval(runs) for runs in shown.values()]
@@ -129,6 +129,11 @@ def _coordinates(point: dict[str, float], delta: float) -> list[str]:
         if name == "mu":
             cells.append(_epsilon(float(gdp.epsilon(value, delta))))
     return cells
+
+
+def _varied(runs: xr.DataArray) -> xr.DataArray:
+    """Without the dimensions of a single value."""
+    return runs.squeeze([name for name in runs.dims if runs.sizes[name] == 1 and name != "seed"], drop=True)
 
 
 def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: str) -> str:

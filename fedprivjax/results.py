@@ -20,7 +20,7 @@ def sweep_dataset(
     protocol,
     delta: float,
     *,
-    common_noise: bool,
+    noise: str,
 ) -> xr.Dataset:
     """A sweep's dataset.
 
@@ -29,6 +29,7 @@ def sweep_dataset(
         coordinates: the swept axes in the grid's order, then `seed` and `round`.
         members: noise_std, step_size and sensitivity, [members] each.
         events: one per seed.
+        noise: how it was produced and shared, in words.
     """
     grid = [name for name in coordinates if name not in ("seed", "round")]
     shape = [len(coordinates[name]) for name in grid]
@@ -45,12 +46,10 @@ def sweep_dataset(
     variables["realised_epsilon"] = ([*grid, "seed"], gdp.epsilon(mu, delta).reshape(*shape, len(events)))
     for name in {"noise_std", "step_size"} - set(grid):
         variables[name] = (grid, getattr(members, name).reshape(shape))
-    return xr.Dataset(variables, dict(coordinates), attributes(metrics, events[0], protocol, delta, common_noise=common_noise))
+    return xr.Dataset(variables, dict(coordinates), attributes(metrics, events[0], protocol, delta, noise))
 
 
-def attributes(
-    metrics: Iterable[str], event: GaussianEvent, protocol, delta: float, *, common_noise: bool
-) -> dict[str, Any]:
+def attributes(metrics: Iterable[str], event: GaussianEvent, protocol, delta: float, noise: str) -> dict[str, Any]:
     """What a dataset says of its guarantee, and of what that does not cover."""
     return {
         "protocol": type(protocol).__name__,
@@ -62,7 +61,7 @@ def attributes(
         "delta": delta,
         "selection": "not accounted for: hyper-parameters chosen by looking at these results are not covered",
         "non_private_metrics": ", ".join(name for name in metrics if name.split("_average")[0] in NON_PRIVATE),
-        "noise": "shared by the grid's members" if common_noise else "drawn anew for each member",
+        "noise": noise,
         "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
     }
 

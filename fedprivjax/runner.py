@@ -133,7 +133,7 @@ def _as_own(job: Job, data: xr.Dataset) -> xr.Dataset:
     p = job.prepared
     event = p.first.event(p.problem, p.plans[0])
     recorded = [str(name) for name in data.data_vars]
-    return data.assign_attrs(attributes(recorded, event, p.first, p.delta, common_noise=p.common_noise))
+    return data.assign_attrs(attributes(recorded, event, p.first, p.delta, p.noise))
 
 
 def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:

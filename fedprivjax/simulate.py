@@ -107,7 +107,7 @@ def simulate(
     recipe = make_recipe(problem, plan, record, every)
     ready = calibrate(protocol, problem, plan)
     guarantee = ready.event(problem, plan).guarantee(ready.noise_std, delta)
-    source = Silent() if ready.noise_std == 0 else ready.noise(plan, noise_method)
+    source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, noise_method)
     key = jax.random.key(seeds.noise)
     params, metrics = _run(as_leaves(ready), problem, source, round_inputs(plan), key, recipe)
     return Run(record_rounds(recipe), {n: np.asarray(v) for n, v in metrics.items()}, params, guarantee, ready, plan)
@@ -159,7 +159,7 @@ def trajectory(protocol, problem: Problem, source, inputs: RoundInputs, key, rec
     silent = isinstance(source, Silent)
     carry = (
         protocol.init(problem, recipe.size),
-        source.init(dimension),
+        source.init(dimension, key),
         None if silent else jnp.zeros(dimension),
     )
     (state, _, _), metrics = scan_in_chunks(one_segment, carry, (inputs, source.inputs), recipe.every)

@@ -15,7 +15,7 @@ from fedprivjax.checks import require_at_least, require_choice, require_positive
 from fedprivjax.chunks import chunk_sizes, chunks
 from fedprivjax.constraints import Ball
 from fedprivjax.metrics import Metric
-from fedprivjax.noise import Silent
+from fedprivjax.noise import Silent, stack
 from fedprivjax.participation import Participation
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import calibrate
@@ -62,6 +62,12 @@ class Prepared:
     sizes: tuple[int, int]
     delta: float
     common_noise: bool
+
+    @property
+    def noise(self) -> str:
+        """How the noise is produced and shared, in words."""
+        shared = "shared by the grid's members" if self.common_noise else "drawn anew for each member"
+        return f"{type(self.sources[0]).__name__.lower()}, {shared}"
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -154,7 +160,7 @@ def prepare(
     recipe = make_recipe(problem, plans[0], record, every)
     first, members = _members(protocol, problem, plans[0], axes, delta)
     silent = not members.noise_std.any()
-    sources = [Silent() if silent else first.noise(plan, noise_method) for plan in plans]
+    sources = [Silent() if silent else first.noise(problem, plan, noise_method) for plan in plans]
     runs = len(seeds), members.noise_std.size
     sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget)
     return Prepared(problem, first, axes, seeds, plans, recipe, members, sources, sizes, delta, common_noise)
@@ -169,7 +175,7 @@ def execute(prepared: Prepared, progress: Callable[[int, int], None] | None = No
         values = _run_many(
             jax.tree.map(lambda leaf, which=which: leaf[which], (p.members.protocol, p.members.constraint)),
             p.problem,
-            (_stack([p.sources[i] for i in some]), _stack([round_inputs(p.plans[i]) for i in some])),
+            (stack([p.sources[i] for i in some]), _stack([round_inputs(p.plans[i]) for i in some])),
             jnp.stack([jax.random.key(p.seeds[i].noise) for i in some]),
             None if p.common_noise else jnp.asarray(which),
             p.recipe,
@@ -181,7 +187,7 @@ def execute(prepared: Prepared, progress: Callable[[int, int], None] | None = No
             progress(done, p.runs[0] * p.runs[1])
     events = [p.first.event(p.problem, plan) for plan in p.plans]
     coordinates = {**p.axes, "seed": _labels(p.seeds), "round": record_rounds(p.recipe)}
-    return sweep_dataset(metrics, coordinates, p.members, events, p.first, p.delta, common_noise=p.common_noise)
+    return sweep_dataset(metrics, coordinates, p.members, events, p.first, p.delta, noise=p.noise)
 
 
 @partial(jax.jit, static_argnames="recipe")

@@ -53,7 +53,7 @@ def transcript(
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order)
     ready = calibrate(protocol, problem, plan)
-    source = Silent() if ready.noise_std == 0 else ready.noise(plan, "materialised")
+    source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, "materialised")
     state, (queries, sent) = _replay(
         as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(seeds.noise), plan.size
     )
@@ -81,7 +81,7 @@ def _replay(protocol, problem: Problem, source, inputs, key, size):
         return (state, noise_state, memory), (query, sent)
 
     memory = source.init_memory(dimension) if written_out else ()
-    carry = protocol.init(problem, size), source.init(dimension), memory
+    carry = protocol.init(problem, size), source.init(dimension, key), memory
     (state, _, _), views = jax.lax.scan(one_round, carry, (inputs, source.inputs))
     return state, views
 

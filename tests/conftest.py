@@ -36,9 +36,7 @@ def data():
 def softmax_problem(data):
     """Softmax regression, d = 15, on the ball of radius 1."""
     features, labels, *test = data
-    return linear_problem(
-        features, labels, Softmax(CLASSES), feature_bound=1.0, constraint=Ball(1.0), test=tuple(test)
-    )
+    return linear_problem(features, labels, Softmax(CLASSES), feature_bound=1.0, constraint=Ball(1.0), test=tuple(test))
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,9 @@ def test_totals_and_clips_agree(outputs, features):
     clipped, dense_clipped = (jax.vmap(lambda v: clip(v, bound))(vectors) for vectors in (rows, dense_rows))
     np.testing.assert_allclose(clipped.total(), dense_clipped.total(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(jax.vmap(lambda v: v.norm())(clipped), np.minimum(norms, bound), rtol=1e-5)
-    expected = np.asarray(dense_rows.value) * np.minimum(1, bound / norms).reshape(6, *(1,) * (dense_rows.value.ndim - 1))
+    expected = np.asarray(dense_rows.value) * np.minimum(1, bound / norms).reshape(
+        6, *(1,) * (dense_rows.value.ndim - 1)
+    )
     np.testing.assert_allclose(dense_clipped.value, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -61,9 +61,7 @@ def test_optax_agrees():
     np.testing.assert_allclose(
         jax.vmap(Logistic().value)(score, label), optax.losses.sigmoid_binary_cross_entropy(score, label), rtol=1e-6
     )
-    np.testing.assert_allclose(
-        jax.vmap(Squared().value)(score, label), optax.losses.l2_loss(score, label), rtol=1e-6
-    )
+    np.testing.assert_allclose(jax.vmap(Squared().value)(score, label), optax.losses.l2_loss(score, label), rtol=1e-6)
 
 
 def adversary(name):
@@ -191,7 +189,7 @@ def test_a_loss_of_ones_own_needs_a_value_only():
             return jnp.abs(score - label)
 
     example = Example(jnp.array([1.0, 2.0]), jnp.float32(1.0), jnp.float32(sqrt(5)))
-    gradient = LinearModel(Absolute()).gradient(jnp.array([3.0, 0.0]), example)
+    (gradient,) = LinearModel(Absolute()).gradients((jnp.array([3.0, 0.0]),), example)
     assert gradient.written_out().tolist() == [1.0, 2.0]
     with pytest.raises(TypeError, match="must define lipschitz"):
         Absolute().lipschitz(1.0)

@@ -24,27 +24,35 @@ def general_twin(loss):
     return GeneralModel(lambda params, example: loss.value(params @ example.features, example.label))
 
 
+def points(params):
+    """Two points, as the correction of a momentum asks for."""
+    return params, 0.5 - params
+
+
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_factored_gradient_is_the_gradient(name):
+def test_the_factored_gradients_are_the_gradients(name):
     loss, params, examples = case(name)
     linear = LinearModel(loss)
-    factored = jax.vmap(linear.gradient, in_axes=(None, 0))(params, examples)
-    written = jax.vmap(jax.grad(linear.value), in_axes=(None, 0))(params, examples)
-    np.testing.assert_allclose(jax.vmap(lambda g: g.written_out())(factored), written, rtol=1e-5, atol=1e-6)
-    norms = np.linalg.norm(np.asarray(written).reshape(7, -1), axis=1)
-    np.testing.assert_allclose(jax.vmap(lambda g: g.norm())(factored), norms, rtol=1e-5)
-    np.testing.assert_allclose(factored.total(), written.sum(0), rtol=1e-5, atol=1e-5)
+    found = jax.vmap(linear.gradients, in_axes=(None, 0))(points(params), examples)
+    assert len(found) == 2
+    for point, factored in zip(points(params), found, strict=True):
+        written = jax.vmap(jax.grad(linear.value), in_axes=(None, 0))(point, examples)
+        np.testing.assert_allclose(jax.vmap(lambda g: g.written_out())(factored), written, rtol=1e-5, atol=1e-6)
+        norms = np.linalg.norm(np.asarray(written).reshape(7, -1), axis=1)
+        np.testing.assert_allclose(jax.vmap(lambda g: g.norm())(factored), norms, rtol=1e-5)
+        np.testing.assert_allclose(factored.total(), written.sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_general_model_agrees_with_the_linear_one(name):
     loss, params, examples = case(name)
     linear, general = LinearModel(loss), general_twin(loss)
-    per_example = jax.vmap(general.gradient, in_axes=(None, 0))(params, examples)
-    expected = jax.vmap(lambda e: linear.gradient(params, e).written_out())(examples)
-    np.testing.assert_allclose(per_example.value, expected, rtol=1e-5, atol=1e-6)
-    summed = general.summed_gradient(params, examples)
-    np.testing.assert_allclose(summed.value, expected.sum(0), rtol=1e-5, atol=1e-5)
+    expected = jax.vmap(lambda e: [g.written_out() for g in linear.gradients(points(params), e)])(examples)
+    found = jax.vmap(general.gradients, in_axes=(None, 0))(points(params), examples)
+    summed = general.summed_gradients(points(params), examples)
+    for per_example, sum_of_all, rows in zip(found, summed, expected, strict=True):
+        np.testing.assert_allclose(per_example.value, rows, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(sum_of_all.value, rows.sum(0), rtol=1e-5, atol=1e-5)
     first = jax.tree.map(lambda leaf: leaf[0], examples)
     assert float(general.value(params, first)) == pytest.approx(float(linear.value(params, first)))
 
@@ -56,9 +64,9 @@ def test_parameters_may_be_a_pytree():
     params = {"w": jnp.array([1.0, -1.0]), "b": jnp.float32(0.5)}
     examples = {"x": jnp.array([[1.0, 2.0], [0.0, 1.0]]), "y": jnp.array([1.0, 2.0])}
     errors = np.array([1 - 2 + 0.5 - 1, -1 + 0.5 - 2])
-    summed = GeneralModel(loss).summed_gradient(params, examples).value
-    np.testing.assert_allclose(summed["w"], errors @ np.asarray(examples["x"]), rtol=1e-6)
-    np.testing.assert_allclose(summed["b"], errors.sum(), rtol=1e-6)
+    (summed,) = GeneralModel(loss).summed_gradients((params,), examples)
+    np.testing.assert_allclose(summed.value["w"], errors @ np.asarray(examples["x"]), rtol=1e-6)
+    np.testing.assert_allclose(summed.value["b"], errors.sum(), rtol=1e-6)
 
 
 def test_what_is_right():

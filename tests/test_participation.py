@@ -157,7 +157,7 @@ def test_sizes_that_cannot_be_are_refused(make, message):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_counts_gaps_and_totals_by_brute_force(seed):
+def test_counts_gaps_totals_and_previous_values_by_brute_force(seed):
     rng = np.random.default_rng([6, seed])
     machines = int(rng.integers(2, 9))
     per_round, rounds = int(rng.integers(1, machines + 1)), int(rng.integers(1, 12))
@@ -173,6 +173,12 @@ def test_counts_gaps_and_totals_by_brute_force(seed):
     np.testing.assert_array_equal(schedule.counts, counts)
     np.testing.assert_array_equal(schedule.gaps, gaps)
     np.testing.assert_array_equal(schedule.total, total)
+    values = rng.normal(size=counts.shape)
+    latest, previous = {}, np.zeros(counts.shape)
+    for t, row in enumerate(schedule.participants.tolist()):
+        previous[t] = [latest.get(machine, 0.0) for machine in row]
+        latest.update(zip(row, values[t], strict=True))
+    np.testing.assert_array_equal(schedule.previous(values), previous)
     assert schedule.total.shape == (machines,)
 
 

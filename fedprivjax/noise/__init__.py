@@ -5,8 +5,9 @@ block's noise, [block, d] at unit scale; the protocol multiplies by its `noise_s
 level, clip and step of a sweep, and a protocol never sees state of the size of the federation.
 """
 
-from fedprivjax.noise.cancelling import Cancelling
-from fedprivjax.noise.chooser import METHODS, choose
+from fedprivjax.noise.cancelling import Cancelling, Replayed
+from fedprivjax.noise.chooser import METHODS, choose, stack
+from fedprivjax.noise.covariance import Covariance
 from fedprivjax.noise.gaussian import Fresh, PerMachine, Silent
 from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
 
@@ -14,11 +15,14 @@ __all__ = [
     "METHODS",
     "NOISE_SCHEDULES",
     "Cancelling",
+    "Covariance",
     "Fresh",
     "PerMachine",
+    "Replayed",
     "Silent",
     "choose",
     "exposure",
     "relative_std",
     "server_std",
+    "stack",
 ]

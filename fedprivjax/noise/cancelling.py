@@ -4,18 +4,20 @@ So the aggregate carries each machine's latest noise only, `z_t = (1/m)·Σ_{i�
 (Reshef & Levy 2025).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.noise.normals import normals
+
 
 class CancellingInputs(NamedTuple):
     """Per round: each participant's relative noise and which machine it is, [rounds, per_round]."""
 
-    relative: jax.Array
-    machine: jax.Array
+    relative: Any
+    machine: Any
 
 
 @struct.dataclass
@@ -25,7 +27,7 @@ class Cancelling:
     inputs: CancellingInputs
     machines: int = struct.field(pytree_node=False)
 
-    def init(self, dimension: int):
+    def init(self, dimension: int, key):
         return self.init_memory(dimension), jnp.zeros(dimension)
 
     def init_memory(self, dimension: int):
@@ -45,3 +47,37 @@ class Cancelling:
             return (memory, standing), standing
 
         return jax.lax.scan(one, state, (inputs, keys))
+
+
+class ReplayedInputs(NamedTuple):
+    """Per round and participant: machine, participation count, relative noise now and at the last participation (0)."""
+
+    machine: Any
+    count: Any
+    relative: Any
+    before: Any
+
+
+@struct.dataclass
+class Replayed:
+    """Old noise regenerated from a key of its machine and count, so nothing of the federation's size is kept."""
+
+    inputs: ReplayedInputs
+
+    def init(self, dimension: int, key):
+        return jax.random.fold_in(key, 0), jnp.zeros(dimension)  # rounds are numbered from 1: key 0 is free
+
+    def block(self, state, inputs: ReplayedInputs, keys, dimension: int):
+        key, standing = state
+
+        def one_machine(machine, count, relative, before):
+            own = jax.random.fold_in(key, machine)
+            new, old = (normals(jax.random.fold_in(own, k), (dimension,)) for k in (count, count - 1))
+            return relative * new - before * old
+
+        def one_round(standing, inputs):
+            standing = standing + jnp.mean(jax.vmap(one_machine)(*inputs), axis=0)
+            return standing, standing
+
+        standing, noise = jax.lax.scan(one_round, standing, inputs)
+        return (key, standing), noise

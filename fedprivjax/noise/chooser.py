@@ -1,39 +1,105 @@
 """Which way of producing the machines' noise: all are exact in law, so cost decides."""
 
-import jax.numpy as jnp
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import jax
 import numpy as np
 
 from fedprivjax.checks import require_choice
-from fedprivjax.noise.cancelling import Cancelling, CancellingInputs
+from fedprivjax.noise.cancelling import Cancelling, CancellingInputs, Replayed, ReplayedInputs
+from fedprivjax.noise.covariance import Covariance, factor, padded
 from fedprivjax.noise.gaussian import Fresh, PerMachine, mean_of_fresh
-from fedprivjax.participation import Schedule
+from fedprivjax.participation import Schedule, Size
 
 METHODS = {
     "auto": "the cheapest that is exact in law",
     "materialised": "every machine's noise written out, as messages carry it",
+    "replayed": "a machine's old noise regenerated from its key: nothing of the federation's size is kept",
+    "covariance": "one correlated vector a round, from the factor of the schedule's covariance",
     "aggregate": "one draw of the participants' mean; only where all noise in the aggregate is fresh",
 }
 
+# time in units of one normal number, measured on two CPU cores
+NORMAL, MEMORY_PASS, MULTIPLY_ADD = 1.0, 0.3, 0.01
+MOST_BYTES = 2**30  # of noise state that one run may keep
 
-def choose(schedule: Schedule, relative: np.ndarray, method: str = "auto", *, cancel: bool, accumulate: bool = False):
+
+def choose(
+    schedule: Schedule,
+    relative: np.ndarray,
+    dimension: int,
+    method: str = "auto",
+    *,
+    cancel: bool,
+    accumulate: bool = False,
+) -> Any:
     """The noise of machines that each add their own, `relative` [rounds, per_round], to what they send.
 
     Args:
+        dimension: number of parameters, for what fits in memory.
         cancel: a machine takes back its last noise, and the aggregate is a running sum.
         accumulate: nothing is taken back and the aggregate is a running sum.
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))
-    >>> type(choose(everyone, np.ones((2, 3)), cancel=True)).__name__
+    >>> type(choose(everyone, np.ones((2, 3)), 10, cancel=True)).__name__
     'Fresh'
     """
     require_choice("noise method", method, METHODS)
     all_fresh = not cancel or schedule.size.per_round == schedule.size.machines
     if method == "aggregate" and not all_fresh:
         raise ValueError("noise method 'aggregate' must have full participation or no cancellation")
-    if all_fresh and method != "materialised":
-        return Fresh(jnp.asarray(mean_of_fresh(relative), jnp.float32), accumulate)
-    relative_f32 = jnp.asarray(relative, jnp.float32)
+    if method in ("replayed", "covariance") and not cancel:
+        raise ValueError(f"noise method {method!r} must have noise that is cancelled; use 'aggregate'")
+    if all_fresh and method in ("auto", "aggregate"):
+        return Fresh(np.asarray(mean_of_fresh(relative), np.float32), accumulate)
     if not cancel:
-        return PerMachine(relative_f32, accumulate)
-    return Cancelling(CancellingInputs(relative_f32, jnp.asarray(schedule.participants)), schedule.machines)
+        return PerMachine(np.asarray(relative, np.float32), accumulate)
+    if method == "auto":
+        method = cheapest(schedule.size, int(schedule.gaps.max()) - 1, dimension)
+    return _BUILDERS[method](schedule, relative)
+
+
+def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
+    """The cheapest way of cancelling noise, by time among those whose state fits.
+
+    >>> cheapest(Size(machines=100, per_round=50, rounds=1200), bandwidth=20, dimension=7850)
+    'covariance'
+    """
+    _, m, _ = size
+    kept = {"materialised": size.machines, "replayed": 1, "covariance": bandwidth}
+    time = {
+        "materialised": m * (NORMAL + 3 * MEMORY_PASS),
+        "replayed": m * (2 * NORMAL + MEMORY_PASS),
+        "covariance": NORMAL + MULTIPLY_ADD * bandwidth,
+    }
+    fits = {name: time[name] if 4 * rows * dimension <= MOST_BYTES else inf for name, rows in kept.items()}
+    return min(fits, key=lambda name: fits[name])
+
+
+def stack(sources: Sequence[Any]) -> Any:
+    """Mechanisms of one kind on a leading axis, for a `vmap` over their seeds."""
+    if isinstance(sources[0], Covariance):
+        width = max(source.bandwidth for source in sources)
+        sources = [Covariance(padded(np.asarray(source.inputs), width)) for source in sources]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *sources)
+
+
+def _materialised(schedule: Schedule, relative: np.ndarray) -> Cancelling:
+    inputs = CancellingInputs(np.asarray(relative, np.float32), schedule.participants)
+    return Cancelling(inputs, schedule.machines)
+
+
+def _replayed(schedule: Schedule, relative: np.ndarray) -> Replayed:
+    before = schedule.previous(relative)
+    inputs = ReplayedInputs(schedule.participants, schedule.counts, relative, before)
+    return Replayed(ReplayedInputs(*(np.asarray(x, np.float32 if x.dtype == float else np.int32) for x in inputs)))
+
+
+def _covariance(schedule: Schedule, relative: np.ndarray) -> Covariance:
+    return Covariance(np.asarray(padded(factor(schedule, relative)), np.float32))
+
+
+_BUILDERS = {"materialised": _materialised, "replayed": _replayed, "covariance": _covariance}

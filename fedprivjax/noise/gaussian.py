@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.noise.normals import normals
+
 
 @struct.dataclass
 class Silent:
@@ -14,7 +16,7 @@ class Silent:
 
     inputs: Any = ()
 
-    def init(self, dimension: int) -> tuple[()]:
+    def init(self, dimension: int, key) -> tuple[()]:
         return ()
 
     def block(self, state, inputs, keys, dimension: int):
@@ -29,14 +31,14 @@ class Fresh:
     participants draw anew in every round: then r_t = √(Σ_j r_{t,j}²)/m.
     """
 
-    inputs: jax.Array
+    inputs: Any
     accumulate: bool = struct.field(pytree_node=False, default=False)
 
-    def init(self, dimension: int):
+    def init(self, dimension: int, key):
         return jnp.zeros(dimension) if self.accumulate else ()
 
     def block(self, state, inputs, keys, dimension: int):
-        noise = inputs[:, None] * jax.vmap(lambda key: jax.random.normal(key, (dimension,)))(keys)
+        noise = inputs[:, None] * jax.vmap(lambda key: normals(key, (dimension,)))(keys)
         return running(noise, state) if self.accumulate else (state, noise)
 
 
@@ -47,10 +49,10 @@ class PerMachine:
     inputs: r, float32 [rounds, per_round]. The same law as `Fresh`; needed where single messages are looked at.
     """
 
-    inputs: jax.Array
+    inputs: Any
     accumulate: bool = struct.field(pytree_node=False, default=False)
 
-    def init(self, dimension: int):
+    def init(self, dimension: int, key):
         return jnp.zeros(dimension) if self.accumulate else ()
 
     def init_memory(self, dimension: int) -> tuple[()]:

@@ -1,7 +1,6 @@
 """The round machinery all protocols share: what the cohort sends, summed by the cheapest way that is exact."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ from fedprivjax.loops import scan_in_chunks
 from fedprivjax.models import GeneralModel, LinearModel
 from fedprivjax.problem import Problem
 
-Oracle = Callable[[Any], Any]  # params -> the gradient of one example's loss there
+Oracle = Callable[..., Any]  # the gradient of one example's loss at some parameters; at several, a tuple of them
 Machine = Callable[[Oracle], Any]  # what one machine sends, before noise
 
 CHUNK_FLOATS = 2**24  # written-out gradients held at once
@@ -42,13 +41,23 @@ def cohort_sum(problem: Problem, machine: Machine, samples, *, linear: bool):
     if isinstance(problem.model, LinearModel):
         return messages(problem, machine, examples).total()
     if linear:
-        return machine(partial(problem.model.summed_gradient, examples=examples)).value
+        return machine(oracle(problem.model.summed_gradients, examples)).value
     return _chunked_sum(problem, machine, examples)
 
 
 def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
     """The machine's message for each of the examples, with a leading axis."""
-    return jax.vmap(lambda example: machine(partial(problem.model.gradient, example=example)))(examples)
+    return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)
+
+
+def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:
+    """A machine's gradient oracle on its example: `gradient(w)`, or `gradient(x, y)` for two points at once."""
+
+    def gradient(*points):
+        found = gradients(points, data)
+        return found if len(points) > 1 else found[0]
+
+    return gradient
 
 
 def _chunked_sum(problem: Problem, machine: Machine, examples):

@@ -91,7 +91,8 @@ class DPMu2:
         """What one machine sends before noise, as a function of its gradient oracle."""
 
         def increment(gradient):
-            s = t * gradient(state.x) - (t - 1) * gradient(state.x_previous)
+            now, before = gradient(state.x, state.x_previous)
+            s = t * now - (t - 1) * before
             return s if self.clip is None else clip(s, self.clip)
 
         return increment
@@ -114,10 +115,11 @@ class DPMu2:
         """The point that machines are asked about."""
         return state.x
 
-    def noise(self, plan: Plan, method: str = "auto"):
+    def noise(self, problem: Problem, plan: Plan, method: str = "auto"):
         if self.trust == "server":
-            return Fresh(jnp.asarray(server_std(self.noise_schedule, plan.size.rounds), jnp.float32))
-        return choose(plan.schedule, self._relative(plan), method, cancel=self.cancel, accumulate=not self.cancel)
+            return Fresh(np.asarray(server_std(self.noise_schedule, plan.size.rounds), np.float32))
+        relative, d = self._relative(plan), problem.dimension
+        return choose(plan.schedule, relative, d, method, cancel=self.cancel, accumulate=not self.cancel)
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
         bound = self._increment(problem) if self.clip is None else self.clip

@@ -43,7 +43,7 @@ class FederatedProtocol(Protocol):
         """What one machine sends before noise, as a function of its gradient oracle."""
         ...
 
-    def noise(self, plan: Plan, method: str = "auto") -> Any:
+    def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
         """The noise mechanism of a plan."""
         ...
 

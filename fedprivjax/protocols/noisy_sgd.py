@@ -89,10 +89,10 @@ class NoisySGD:
         """The point that machines are asked about."""
         return state.w
 
-    def noise(self, plan: Plan, method: str = "auto"):
+    def noise(self, problem: Problem, plan: Plan, method: str = "auto"):
         if self.trust == "server":
-            return Fresh(jnp.ones(plan.size.rounds))
-        return choose(plan.schedule, np.ones(plan.schedule.participants.shape), method, cancel=False)
+            return Fresh(np.ones(plan.size.rounds, np.float32))
+        return choose(plan.schedule, np.ones(plan.schedule.participants.shape), problem.dimension, method, cancel=False)
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
         return 2 * self._bound(problem) / (size.per_round if self.trust == "server" else 1)

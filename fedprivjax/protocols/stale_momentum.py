@@ -25,7 +25,7 @@ from fedprivjax.noise import choose
 from fedprivjax.participation import Schedule, Size
 from fedprivjax.privacy.event import GaussianEvent
 from fedprivjax.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs, add_noise
+from fedprivjax.protocols.cohort import RoundInputs, add_noise, oracle
 from fedprivjax.protocols.settings import check_settings
 from fedprivjax.sampling import Plan
 from fedprivjax.theory import reshef_levy
@@ -80,7 +80,8 @@ class StaleMomentum:
 
         def momentum(gradient, momentum, seen, last_round, count):
             again = (count > 1).astype(jnp.float32)
-            u = t * gradient(state.x) - again * (t - 1) * gradient(seen)
+            now, before = gradient(state.x, seen)
+            u = t * now - again * (t - 1) * before
             u = u if self.clip is None else clip(u, self.clip)
             growth = again * (t - 1) / last_round
             return jax.tree.map(lambda u, q: u + growth * q, u.written_out(), momentum)
@@ -109,7 +110,7 @@ class StaleMomentum:
         machine = self.machine(state, inputs.round.astype(jnp.float32))
 
         def one(example, *own):
-            return machine(lambda params: problem.model.gradient(params, example), *own)
+            return machine(oracle(problem.model.gradients, example), *own)
 
         own = jax.tree.map(lambda rows: rows[inputs.machine], (state.momentum, state.seen, state.last_round))
         return jax.vmap(one)(problem.take(inputs.samples), *own, inputs.participation)
@@ -122,8 +123,8 @@ class StaleMomentum:
         """The point that machines are asked about."""
         return state.x
 
-    def noise(self, plan: Plan, method: str = "auto"):
-        return choose(plan.schedule, self._relative(plan.schedule), method, cancel=False)
+    def noise(self, problem: Problem, plan: Plan, method: str = "auto"):
+        return choose(plan.schedule, self._relative(plan.schedule), problem.dimension, method, cancel=False)
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
         return inf if self.clip is None else 2 * self.clip

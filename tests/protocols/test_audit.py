@@ -6,6 +6,7 @@ the likelihood ratio does.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, Wh
 from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.simulate import as_leaves, round_inputs
-from fedprivjax.transcript import _replay
+from fedprivjax.transcript import _replay, _unperturbed
 
 RUNS, MU, CLIP, STEP = 6000, 2.0, 0.3, 0.05
 ROWS = np.array([[0, 1], [1, 2], [0, 2], [0, 1], [2, 1], [0, 2]])  # machine 0 in rounds 1, 3, 4, 6
@@ -36,7 +37,7 @@ def problem(label, constraint):
 
 
 def relative(ready, plan):
-    inputs = ready.noise(plan, "materialised").inputs
+    inputs = ready.noise(problem(0, Ball(1.0)), plan, "materialised").inputs
     return np.asarray(getattr(inputs, "relative", inputs), np.float64)
 
 
@@ -87,25 +88,25 @@ CASES = {
 }
 
 
+@partial(jax.jit, static_argnames="size")
+def views(protocol, world, source, inputs, keys, size):
+    """Query points and messages of many runs."""
+    return jax.vmap(lambda key: _replay(protocol, world, source, inputs, key, size)[1])(keys)
+
+
 def attack(case, noise_scale=1.0):
     """The audit of many runs in each of two neighbouring worlds."""
     worlds = [problem(label, case.constraint) for label in (0, 1)]
     plan = draw_plan(worlds[0], PARTIAL, order="stored")
     ready = calibrate(case.protocol, worlds[0], plan)
     ready = replace(ready, noise_std=noise_scale * ready.noise_std)
-    source = ready.noise(plan, "materialised")
-
-    @jax.jit
-    def view(world, keys):
-        return jax.vmap(
-            lambda key: _replay(as_leaves(ready), world, source, round_inputs(plan), key, plan.size)[1]
-        )(keys)
+    source = ready.noise(worlds[0], plan, "materialised")
 
     values = []
     for seed, world in enumerate(worlds):
-        queries, messages = view(world, jax.random.split(jax.random.key(seed), RUNS))
-        views = np.asarray(queries, np.float64), np.asarray(messages, np.float64)
-        values.append(case.statistic(ready, plan, *views))
+        keys = jax.random.split(jax.random.key(seed), RUNS)
+        seen = views(as_leaves(ready), world, source, round_inputs(plan), keys, plan.size)
+        values.append(case.statistic(ready, plan, *(np.asarray(part, np.float64) for part in seen)))
     return audit(*values, delta=1e-5)
 
 
@@ -143,8 +144,7 @@ def test_target_alone_has_the_first_feature():
         plan = draw_plan(world, PARTIAL, order="stored")
         assert plan.samples[0, 0] == 0
         protocol = replace(case.protocol, mu=None, noise_std=0.0)
-        message = protocol.machine(protocol.init(world, plan.size), 1.0)
-        example = world.take(0)
-        sent = message(lambda params, world=world, example=example: world.model.gradient(params, example))
-        np.testing.assert_allclose(np.asarray(sent.written_out()), [sign * CLIP, 0.0, 0.0], rtol=1e-6)
+        first = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
+        sent = _unperturbed(protocol, world, protocol.init(world, plan.size), first)
+        np.testing.assert_allclose(np.asarray(sent[0]), [sign * CLIP, 0.0, 0.0], rtol=1e-6)
     assert (jnp.asarray(world.pool.features)[1:, 0] == 0).all()

@@ -69,6 +69,16 @@ def with_sample(problem, sample, features, label):
     )
 
 
+@jax.jit
+def sent_by(protocol, problem, state, inputs):
+    return _unperturbed(protocol, problem, state, inputs)
+
+
+@jax.jit
+def next_state(protocol, problem, state, inputs, noise):
+    return protocol.round(problem, state, inputs, noise)
+
+
 def answers(case, problem, plan, states, own):
     """The participants' messages without noise at the first world's query points, [rounds, per_round, d]."""
     protocol, inputs = as_leaves(case.protocol), round_inputs(plan)
@@ -76,7 +86,7 @@ def answers(case, problem, plan, states, own):
     for t, state in enumerate(states):
         inputs_t = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
         state = state._replace(**own)
-        sent.append(_unperturbed(protocol, problem, state, inputs_t))
+        sent.append(sent_by(protocol, problem, state, inputs_t))
         own = {name: own[name].at[inputs_t.machine].set(sent[-1]) for name in own}
     return np.asarray(jnp.stack(sent), np.float64)
 
@@ -89,7 +99,7 @@ def first_world(case, problem, plan, points=None):
     for t in range(plan.size.rounds):
         states.append(state)
         noise = jnp.asarray(rng.normal(size=problem.dimension), jnp.float32)
-        state = protocol.round(problem, state, jax.tree.map(lambda leaf, t=t: leaf[t], inputs), noise)
+        state = next_state(protocol, problem, state, jax.tree.map(lambda leaf, t=t: leaf[t], inputs), noise)
         if points is not None:
             point = {name: jnp.asarray(points[t]) for name in ("x", "w") if name in state._fields}
             state = state._replace(**point)
@@ -171,7 +181,7 @@ def test_stale_momentum_grows_exactly_as_accounted(problem):
         machine = plan.schedule.participants[plan.samples == sample][0]
         change, k = moved(case, problem, plan, states, sample, features, label)
         change = np.linalg.norm(change, axis=1)
-        rounds = 1 + np.flatnonzero((ROWS == machine).any(axis=1))
+        rounds = 1 + np.flatnonzero((machine == ROWS).any(axis=1))
         growth = np.cumprod(np.append(1.0, (rounds[k + 1 :] - 1) / rounds[k:-1]))
         assert change[k] <= 2 * CLIP * (1 + 1e-5)
         saturated += change[k] > 1.8 * CLIP
@@ -183,11 +193,13 @@ def test_exposure_of_stale_momentum_is_the_worst_sample(problem):
     plan = draw_plan(problem, SCHEDULE, seed=1)
     relative = np.random.default_rng(0).uniform(0.5, 2.0, ROWS.shape)
     for machine in range(MACHINES):
-        rounds = 1 + np.flatnonzero((ROWS == machine).any(axis=1))
-        own = relative[ROWS == machine]
+        rounds = 1 + np.flatnonzero((machine == ROWS).any(axis=1))
+        own = relative[machine == ROWS]
         worst = 0.0
         for k in range(len(rounds)):
-            growth = [np.prod([(rounds[j] - 1) / rounds[j - 1] for j in range(k + 1, e + 1)]) for e in range(k, len(own))]
+            growth = [
+                np.prod([(rounds[j] - 1) / rounds[j - 1] for j in range(k + 1, e + 1)]) for e in range(k, len(own))
+            ]
             worst = max(worst, np.sum((np.array(growth) / own[k:]) ** 2))
         np.testing.assert_allclose(growing_exposure(relative, plan.schedule)[machine], worst**0.5, rtol=1e-12)
 
@@ -234,12 +246,12 @@ def test_guarantee_is_what_another_accountant_finds(name, problem):
     }.get(name) or DPMu2(mu=2.0, clip=CLIP, noise_schedule=name)
     plan = draw_plan(problem, SCHEDULE, seed=1)
     ready = calibrate(protocol, problem, plan)
-    inputs = ready.noise(plan, "materialised").inputs
+    inputs = ready.noise(problem, plan, "materialised").inputs
     relative = np.asarray(getattr(inputs, "relative", inputs), np.float64)
     stated = guarantee(protocol, problem, plan, delta=1e-5)
     for machine in range(MACHINES):
-        sigma = ready.noise_std * relative[ROWS == machine]
-        rounds = 1 + np.flatnonzero((ROWS == machine).any(axis=1))
+        sigma = ready.noise_std * relative[machine == ROWS]
+        rounds = 1 + np.flatnonzero((machine == ROWS).any(axis=1))
         if name == "fresh":
             sigma = sigma[:1]  # a sample touches one message
         if name == "stale":  # the first sample's share of every later message

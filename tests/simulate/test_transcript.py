@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivjax import DPMu2, NoisySGD, Seeds, StaleMomentum, Uniform, simulate, transcript
+from fedprivjax import DPMu2, Full, NoisySGD, Seeds, StaleMomentum, Uniform, simulate, transcript
 
 PARTIAL = Uniform(5, 3)
 SETTINGS = {"mu": 6.0, "step_size": 0.05, "clip": 0.5}
@@ -16,11 +16,18 @@ CASES = {
 }
 
 
+SEED = Seeds(1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def views(softmax_problem):
+    return {name: transcript(protocol, softmax_problem, PARTIAL, seed=SEED) for name, protocol in CASES.items()}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_same_trajectory_as_the_materialised_run(name, softmax_problem):
-    seed = Seeds(1, 2, 3)
-    view = transcript(CASES[name], softmax_problem, PARTIAL, seed=seed)
-    run = simulate(CASES[name], softmax_problem, PARTIAL, seed=seed, noise_method="materialised")
+def test_same_trajectory_as_the_materialised_run(name, views, softmax_problem):
+    view = views[name]
+    run = simulate(CASES[name], softmax_problem, PARTIAL, seed=SEED, noise_method="materialised")
     np.testing.assert_allclose(view.params, run.params, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(view.plan.samples, run.plan.samples)
     assert view.queries.shape == (20, 15)
@@ -34,8 +41,8 @@ def project(w, radius=1.0):
 
 
 @pytest.mark.parametrize("name", ["cancelling", "fresh"])
-def test_sums_of_messages_make_the_next_query(name, softmax_problem):
-    view = transcript(CASES[name], softmax_problem, PARTIAL, seed=1)
+def test_sums_of_messages_make_the_next_query(name, views):
+    view = views[name]
     replies = np.cumsum(view.messages.mean(axis=1, dtype=np.float64), axis=0)
     x, w = np.zeros(15), np.zeros(15)
     for t, (query, reply) in enumerate(zip(view.queries, replies, strict=True), start=1):
@@ -46,8 +53,8 @@ def test_sums_of_messages_make_the_next_query(name, softmax_problem):
     assert np.linalg.norm(view.queries[-1]) > 0.05
 
 
-def test_stale_means_make_the_next_query(softmax_problem):
-    view = transcript(CASES["stale"], softmax_problem, PARTIAL, seed=1)
+def test_stale_means_make_the_next_query(views):
+    view = views["stale"]
     x, w = np.zeros(15), np.zeros(15)
     for t, (query, messages) in enumerate(zip(view.queries, view.messages, strict=True), start=1):
         np.testing.assert_allclose(query, x, rtol=1e-4, atol=1e-5)
@@ -55,8 +62,8 @@ def test_stale_means_make_the_next_query(softmax_problem):
         x = x + 2 / (t + 2) * (w - x)
 
 
-def test_noisy_sgd_queries_are_its_iterates(softmax_problem):
-    view = transcript(CASES["sgd"], softmax_problem, PARTIAL, seed=1)
+def test_noisy_sgd_queries_are_its_iterates(views):
+    view = views["sgd"]
     w = np.zeros(15)
     for query, messages in zip(view.queries, view.messages, strict=True):
         np.testing.assert_allclose(query, w, rtol=1e-4, atol=1e-5)
@@ -74,9 +81,8 @@ def test_without_noise_messages_are_clipped_increments(name, softmax_problem):
 
 def test_noise_of_a_message_is_of_the_stated_size(softmax_problem):
     """The first messages carry nothing to take back: noise_std·r beside an increment of norm C at most."""
-    protocol = DPMu2(mu=0.01, clip=0.5, step_size=0.05)
-    views = [transcript(protocol, softmax_problem, PARTIAL, seed=seed, rounds=1) for seed in range(12)]
-    noise = np.concatenate([view.messages.ravel() for view in views])
-    expected = 2 * 0.5 / 0.01
-    assert abs(noise.std() / expected - 1) < 4 / np.sqrt(2 * noise.size)
-    assert 4 / np.sqrt(2 * noise.size) < 1 / 3
+    view = transcript(DPMu2(mu=0.01, clip=0.5, step_size=0.05), softmax_problem, Full(60), seed=1)
+    assert view.messages.shape == (1, 60, 15)
+    z = view.messages.ravel() / (2 * 0.5 / 0.01)
+    error = 4 / np.sqrt(2 * z.size)
+    assert abs(z.std() - 1) < error < 1 / 6

@@ -1,0 +1,91 @@
+r"""Noise cancellation by its law: `Z = B·ξ` with B the Cholesky factor of the aggregate's covariance over rounds.
+
+The server's trajectory depends on the machines' noises only through `z_t = (1/m)·Σ_i Y_{i,last(t)}`, whose covariance
+
+    K(s, t) = (1/m²)·Σ_{i: last_i(s) = last_i(t)} r²_{i,last}
+
+follows from the public schedule. It is banded: zero once every machine has taken part between s and t. So each round
+takes one normal vector instead of one per participant, and nothing is of size machines · d.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from scipy.linalg import cholesky_banded
+
+from fedprivjax.noise.normals import normals
+from fedprivjax.participation import Schedule
+
+ROUND_UP = 8  # bandwidths are padded to multiples of this, so that most schedules share one program
+
+
+@struct.dataclass
+class Covariance:
+    """Correlated noise from its banded factor.
+
+    inputs: B, float32 [rounds, bandwidth + 1]; row t holds B(t, t − bandwidth) … B(t, t).
+    """
+
+    inputs: Any
+
+    @property
+    def bandwidth(self) -> int:
+        return self.inputs.shape[-1] - 1
+
+    def init(self, dimension: int, key):
+        """The last `bandwidth` normal vectors, [bandwidth, d]: none yet."""
+        return jnp.zeros((self.bandwidth, dimension))
+
+    def block(self, state, inputs, keys, dimension: int):
+        fresh = jax.vmap(lambda key: normals(key, (dimension,)))(keys)
+        vectors = jnp.concatenate([state, fresh])
+        return vectors[keys.shape[0] :], _staircase(inputs) @ vectors
+
+
+def factor(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
+    """The rows of B as `Covariance.inputs` holds them, float64 [rounds, bandwidth + 1], of the least bandwidth.
+
+    >>> from fedprivjax.participation import Full
+    >>> factor(Full(4).draw(3, np.random.default_rng(0)), np.ones((3, 4))).tolist()  # all noise is fresh: no band
+    [[0.5], [0.5], [0.5]]
+    """
+    lower = cholesky_banded(covariance_bands(schedule, relative), lower=True)  # [lag, column]
+    lags, rounds = lower.shape
+    rows = np.zeros((rounds, lags))
+    for lag in range(lags):  # B(t, t − lag) = lower[lag, t − lag]
+        rows[lag:, lags - 1 - lag] = lower[lag, : rounds - lag]
+    return rows
+
+
+def covariance_bands(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
+    """K by diagonals, float64 [lags, rounds]: entry (lag, s) is K(s + lag, s), zero beyond the end."""
+    _, per_round, rounds = schedule.size
+    start = np.repeat(np.arange(rounds), per_round)
+    length = schedule.gaps.ravel()
+    weight = relative.ravel() ** 2 / per_round**2
+    bands = np.zeros((length.max(), rounds))
+    for lag in range(bands.shape[0]):
+        # a noise standing in rounds start … start + length − 1 joins s and s + lag up to s = start + length − 1 − lag
+        long = length > lag
+        start, length, weight = start[long], length[long], weight[long]
+        edges = np.bincount(start, weight, rounds + 1) - np.bincount(start + length - lag, weight, rounds + 1)
+        bands[lag] = np.cumsum(edges)[:rounds]
+        bands[lag, rounds - lag :] = 0.0
+    return bands
+
+
+def padded(rows: np.ndarray, bandwidth: int | None = None) -> np.ndarray:
+    """Rows of B with zeros before them, up to a bandwidth (None: the next multiple of `ROUND_UP`)."""
+    own = rows.shape[1] - 1
+    wanted = -(-own // ROUND_UP) * ROUND_UP if bandwidth is None else bandwidth
+    return np.pad(rows, ((0, 0), (wanted - own, 0)))
+
+
+def _staircase(rows):
+    """Rows [n, b + 1] shifted right by 0, 1, … n − 1: the banded matrix [n, b + n]."""
+    block, width = rows.shape
+    wide = jnp.pad(rows, ((0, 0), (0, block)))
+    return wide.reshape(-1)[: block * (width + block - 1)].reshape(block, width + block - 1)

@@ -1,0 +1,176 @@
+import io
+
+import numpy as np
+import pytest
+import xarray as xr
+from rich.console import Console
+from scipy.stats import t
+
+from fedprivjax import experiment, report, runner, verdict
+from fedprivjax.privacy import gdp
+
+MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
+
+
+def make(**more):
+    return experiment.parse(
+        {
+            "title": "small",
+            "notes": "a note of its own",
+            "problem": {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0},
+            "participation": {"machines": 6},
+            "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "dp_mu2", "label": "free", "mu": float("inf")}],
+            "sweep": {"mu": MU, "per_round": PER_ROUND, "seeds": SEEDS},
+            "record": {"delta": DELTA},
+            **more,
+        }
+    )
+
+
+def dataset(values, dims, **attrs):
+    shape = values.shape
+    sizes = {"per_round": PER_ROUND, "mu": MU, "seed": np.arange(SEEDS), "round": [5, 10]}
+    variables = {name: ([*dims, "seed", "round"], values * scale) for name, scale in METRICS.items()}
+    variables["diverged"] = ([*dims, "seed"], np.zeros(shape[:-1], bool))
+    mu = np.inf if "mu" not in dims else np.broadcast_to(np.array(MU)[:, None], shape[:-1])
+    variables["realised_mu"] = ([*dims, "seed"], np.broadcast_to(mu, shape[:-1]))
+    variables["realised_epsilon"] = ([*dims, "seed"], gdp.epsilon(np.broadcast_to(mu, shape[:-1]), DELTA))
+    words = {"unit": "one sample", "relation": "replace-one", "trust": "none", "theorem": "a theorem"}
+    attrs = {**words, "delta": DELTA, "non_private_metrics": "", **attrs}
+    return xr.Dataset(variables, {name: sizes[name] for name in [*dims, "seed", "round"]}, attrs)
+
+
+METRICS = {"test_accuracy": 1.0, "test_loss": 2.0}
+
+
+@pytest.fixture
+def best():
+    rng = np.random.default_rng(5)
+    return {
+        "ours": dataset(rng.uniform(size=(2, 2, SEEDS, 2)), ["per_round", "mu"]),
+        "free": dataset(rng.uniform(size=(2, SEEDS, 2)), ["per_round"]),
+    }
+
+
+def columns(table):
+    return {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+
+
+def text(renderable):
+    console = Console(width=250, file=io.StringIO())
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def says(cell, runs, scale=1.0):
+    """Whether a cell is the mean and half the interval of runs, to the digits that it shows."""
+    half = t.ppf(0.975, SEEDS - 1) * np.std(runs, ddof=1) / np.sqrt(SEEDS)
+    shown = cell.split(" ± ")
+    exact = [
+        f"{float(x) * scale:.{len(part.partition('.')[2])}f}"
+        for x, part in zip((runs.mean(), half), shown, strict=True)
+    ]
+    return shown == exact and all("." in part for part in shown)
+
+
+@pytest.mark.parametrize(("metric", "scale"), [("test_accuracy", 100), ("test_loss", 1)])
+def test_a_results_table_says_what_the_dataset_holds(best, metric, scale):
+    swept = make()
+    found = columns(report.results_table(swept, best, metric))
+    cells = [(m, mu) for mu in MU for m in PER_ROUND]  # the file's order: the last axis changes fastest
+    ours, free = (best[label][metric].isel(round=-1) for label in ("ours", "free"))
+    for (m, mu), cell in zip(cells, found["ours"], strict=True):
+        assert says(cell, ours.sel(per_round=m, mu=mu), scale)
+    for m, cell in zip(PER_ROUND, found["free"][:2], strict=True):
+        assert says(cell, free.sel(per_round=m), scale)
+    assert found["mu"] == ["1", "1", "64", "64"]
+    assert found["per_round"] == ["2", "3", "2", "3"]
+
+
+def test_epsilon_stands_beside_mu_and_large_ones_are_marked(best):
+    epsilon = next(
+        cells for name, cells in columns(report.results_table(make(), best, "test_loss")).items() if "ε" in name
+    )
+    small, large = (f"{float(gdp.epsilon(mu, DELTA)):.3g}" for mu in MU)
+    assert epsilon == [small, small, f"{large} !", f"{large} !"]
+
+
+def test_an_axis_of_one_value_needs_no_column(best):
+    one = make(sweep={"mu": MU[:1], "per_round": PER_ROUND[:1], "seeds": SEEDS})
+    single = {label: data.isel({k: [0] for k in ("mu", "per_round") if k in data.dims}) for label, data in best.items()}
+    found = columns(report.results_table(one, single, "test_loss"))
+    runs = best["ours"]["test_loss"].isel(mu=0, per_round=0, round=-1)
+    assert len(found["ours"]) == 1
+    assert says(found["ours"][0], runs)
+
+
+def test_footnotes_tell_guarantees_selection_and_divergence(best):
+    best["ours"]["diverged"][0, 0, 0] = True
+    best["ours"] = best["ours"].assign_attrs(selected="clip by the best mean test_loss: not accounted for")
+    said = text(report.footnotes(make(), best))
+    for words in (
+        "one sample",
+        "replace-one",
+        "trust: none",
+        "a theorem",
+        "not accounted for",
+        "1 of 12 runs diverged",
+    ):
+        assert words in said
+    assert "free: non-private" in said
+    assert "ε > 10" in said
+    assert "not for deployment" in said
+    assert "a note of its own" in said
+
+
+def test_footnotes_stay_silent_where_there_is_nothing_to_say(best):
+    small = {"ours": best["ours"].isel(mu=[0])}
+    said = text(report.footnotes(make(), small))
+    for words in ("diverged", "not accounted for", "non-private", "ε > 10"):
+        assert words not in said
+
+
+def test_metrics_on_private_data_are_named(best):
+    best["ours"] = best["ours"].assign_attrs(non_private_metrics="train_loss")
+    assert "non-private metric: train_loss" in text(report.footnotes(make(), best))
+
+
+EXPECTED = [
+    {
+        "protocol": "ours",
+        "rule": "within",
+        "tolerance": 1.0,
+        "cells": [{"at": {"mu": 1, "per_round": 2}, "value": 0.5}],
+    },
+    {"protocol": "ours", "rule": "within", "cells": [{"at": {"mu": 1, "per_round": 3}, "value": 0.5}]},
+    {"protocol": "published", "rule": "shown", "cells": [{"at": {"mu": 1, "per_round": 2}, "value": 0.25}]},
+]
+
+
+def test_a_verdict_table_and_its_line(best):
+    found = verdict.verdicts(make(expected=EXPECTED), best)
+    table = columns(report.verdict_table(found))
+    runs = best["ours"]["test_accuracy"].isel(mu=0, round=-1)
+    assert all(says(table["ours"][i], runs.isel(per_round=i), 100) for i in (0, 1))
+    assert table["sd"][:2] == [f"{100 * np.std(runs.isel(per_round=i), ddof=1):.1f}" for i in (0, 1)]
+    assert table["difference"][:2] == [f"{100 * (float(runs.isel(per_round=i).mean()) - 0.5):+.1f}" for i in (0, 1)]
+    assert table["expected"] == ["50.0", "50.0", "25.0"]
+    assert table["verdict"] == ["ok", "MISS", "–"]
+    line, holds = report.verdict_line(found)
+    assert line.startswith("1 of 2")
+    assert not holds
+    assert report.verdict_line(found[:1])[1]
+
+
+def test_a_guarantee_table_gives_every_member_its_own_row():
+    jobs = runner.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
+    table = columns(report.guarantee_table(jobs, DELTA))
+    assert table["protocol"] == ["ours"] * 4 + ["free"] * 2
+    worst = table["μ (worst machine)"]
+    # the first seed's schedule spends the target at most, and the μ of the rows are in the proportion of the targets
+    assert all(0 < float(cell) <= mu * 1.001 for cell, mu in zip(worst[:4], [*MU, *MU], strict=True))
+    assert float(worst[1]) / float(worst[0]) == pytest.approx(64, rel=1e-3)
+    assert worst[4:] == ["non-private"] * 2
+    exact = next(cells for name, cells in table.items() if "exact" in name)
+    for cell, mu in zip(exact[:4], worst, strict=False):
+        assert float(cell.removesuffix(" !")) == pytest.approx(float(gdp.epsilon(float(mu), DELTA)), rel=6e-3)
