@@ -52,3 +52,14 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     near = difflib.get_close_matches(str(value), known, n=1)
     hint = f", did you mean '{near[0]}'?" if near else ""
     raise ValueError(f"unknown {name} {value!r}{hint} (known: {', '.join(known)})")
+
+
+def require_between(name: str, value: Any, low: float, high: float) -> None:
+    """Refuse a number that is not strictly between two bounds (NaN included).
+
+    >>> require_between("delta", 2.0, 0, 1)
+    Traceback (most recent call last):
+    ValueError: delta must lie between 0 and 1, got 2.0
+    """
+    if not isinstance(value, int | float | np.number) or not low < value < high:
+        raise ValueError(f"{name} must lie between {low} and {high}, got {value}")

@@ -1,18 +1,24 @@
-"""Cutting a sweep into chunks that fit a memory budget."""
+"""Cutting a sweep into chunks that fit a memory budget and divide over devices."""
 
 from collections.abc import Iterator
 
 import jax
 import numpy as np
 
+from fedprivjax.models import GeneralModel
+from fedprivjax.noise import Cancelling, PerMachine, Replayed
 from fedprivjax.problem import Problem
+from fedprivjax.protocols import StaleMomentum
+from fedprivjax.protocols.cohort import CHUNK_FLOATS
 from fedprivjax.simulate import BLOCK, Recipe
 
 
 def chunk_sizes(
-    protocol, source, problem: Problem, recipe: Recipe, runs: tuple[int, int], budget: int
+    protocol, source, problem: Problem, recipe: Recipe, runs: tuple[int, int], budget: int, devices: int = 1
 ) -> tuple[int, int]:
-    """How many seeds and members run together so that a chunk takes about `budget` bytes at most.
+    """How many seeds and members run together so that a chunk takes about `budget` bytes at most on each device.
+
+    The seeds divide over the devices where there are as many, else the members.
 
     Args:
         runs: seeds and members in all.
@@ -23,9 +29,12 @@ def chunk_sizes(
     per_seed, per_member = _bytes(protocol, source, problem, recipe)
     if per_seed + per_member > budget:
         raise ValueError(f"memory_budget must be at least {per_seed + per_member} bytes for one run, got {budget}")
-    members = min(runs[1], (budget - per_seed) // per_member)
-    seeds = min(runs[0], budget // (per_seed + members * per_member))
-    return _even(runs[0], seeds), _even(runs[1], members)
+    over_seeds = devices if runs[0] >= devices else 1
+    over_members = devices if over_seeds == 1 else 1
+    local = -(-runs[0] // over_seeds), -(-runs[1] // over_members)
+    members = min(local[1], (budget - per_seed) // per_member)
+    seeds = min(local[0], budget // (per_seed + members * per_member))
+    return over_seeds * _even(local[0], seeds), over_members * _even(local[1], members)
 
 
 def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -44,14 +53,17 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
 
 def _bytes(protocol, source, problem: Problem, recipe: Recipe) -> tuple[int, int]:
     """Bytes that a seed and that a member of it take, from the sizes of what they hold."""
-    dimension, size = problem.dimension, recipe.size
+    d, (_, per_round, rounds) = problem.dimension, recipe.size
     example = sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(problem.pool))
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
     scores = jax.tree.leaves(problem.start)[0].shape[0] if jax.tree.leaves(problem.start)[0].ndim > 1 else 1
-    drawn = 8 * size.rounds * size.per_round + 3 * min(BLOCK, size.rounds) * dimension + 2 * size.per_round * example
-    per_seed = drawn + _floats(lambda: source.init(dimension, jax.random.key(0)))
-    per_member = 6 * dimension + 2 * _floats(lambda: protocol.init(problem, size)) + 3 * tested * scores
-    return 4 * per_seed, 4 * per_member
+    drawn = 8 * rounds * per_round + 3 * min(BLOCK, rounds) * d + 2 * per_round * example
+    own_noise = 3 * per_round * d if isinstance(source, PerMachine | Cancelling | Replayed) else 0
+    per_seed = drawn + own_noise + 2 * _floats(lambda: source.init(d, jax.random.key(0)))
+    written_out = isinstance(problem.model, GeneralModel) or isinstance(protocol, StaleMomentum)
+    messages = 4 * min(per_round, max(1, CHUNK_FLOATS // d)) * d if written_out else 0
+    state = _floats(lambda: protocol.init(problem, recipe.size))
+    return 4 * per_seed, 4 * (6 * d + 2 * state + 3 * tested * scores + messages)
 
 
 def _floats(make) -> int:

@@ -1,10 +1,12 @@
 """The command line: `fedprivjax list | run | reproduce | privacy`."""
 
+import os
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import pooch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,17 +23,29 @@ err = Console(stderr=True)
 
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
 Change = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, in TOML syntax; repeatable")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with a run that was stopped")]
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 
 
 def main() -> None:
     """Run the command line; a refusal is one line on stderr and exit status 2."""
+    _keep_compiled()
     try:
         app()
+    except KeyboardInterrupt:
+        err.print("stopped: finished chunks are kept, --resume goes on with them")
+        raise SystemExit(130) from None
     except (ValueError, OSError) as error:
         kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
         err.print(f"{kind}: {error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
+
+
+def _keep_compiled() -> None:
+    """Let jax keep compiled programs between starts; it reads the environment when it is imported, later than this."""
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(pooch.os_cache("fedprivjax")) / "compiled"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # a program read back reports tuning hints as missing features
 
 
 @app.command("list")
@@ -53,13 +67,14 @@ def run(
     change: Change = None,
     folder: Out = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="two seeds and ten rounds, to see that it works")] = False,
+    resume: Resume = False,
 ) -> None:
     """Run an experiment: tables on the screen, and a results folder with the dataset and plots."""
     from fedprivjax import runner
 
     experiment = _load(spec, change)
     experiment = runner.tiny(experiment) if tiny else experiment
-    _run(experiment, folder or Path("results") / _name(spec), {})
+    _run(experiment, folder or Path("results") / _name(spec), {}, resume=resume)
 
 
 @app.command()
@@ -67,19 +82,24 @@ def reproduce(
     specs: Annotated[list[str], typer.Argument(help="experiments, or a folder of them such as reshef-levy-2024")],
     change: Change = None,
     folder: Out = None,
+    resume: Resume = False,
 ) -> None:
     """Run experiments and set our numbers beside the expected ones; exit status 1 if a judged cell misses."""
     from fedprivjax import report, verdict
 
     chosen = {name: _load(name, change) for spec in specs for name in _members(spec)}
+    for name, experiment in chosen.items():
+        if not experiment.expected:
+            raise ValueError(f"experiment {name!r} must have [[expected]] numbers to compare with")
+        verdict.check_cells(experiment)
     done: dict[str, Any] = {}
     good = True
     for name, experiment in chosen.items():
-        if not experiment.expected:
-            raise ValueError(f"experiment {name!r} has no [[expected]] numbers to compare with")
         into = Path("results") if folder is None else folder
         into = into if folder is not None and len(chosen) == 1 else into / _name(name)
-        found = verdict.verdicts(experiment, _run(experiment, into, done))
+        found = verdict.verdicts(
+            experiment, _run(experiment, into, done, resume=resume and (into / "spec.toml").is_file())
+        )
         line, holds = report.verdict_line(found)
         out.print(report.verdict_table(found))
         out.print(f"{name}: {line}")
@@ -103,14 +123,18 @@ def privacy(spec: Spec, change: Change = None) -> None:
         out.print(str(event.guarantee(noise_std, experiment.record.delta)), markup=False, highlight=False)
 
 
-def _run(experiment, folder: Path, done: dict[str, Any]):
+def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool):
     from fedprivjax import folder as results_folder
     from fedprivjax import plots, report, runner
 
-    results_folder.claim(folder, experiment)
-    with _progress(experiment.title) as progress:
-        found = runner.run(experiment, progress, done)
-    results_folder.save(found, folder, experiment)
+    todo = runner.jobs(experiment)
+    results_folder.claim(folder, experiment, resume=resume)
+    if resume and (folder / "results.nc").is_file():
+        found = results_folder.load(folder)
+    else:
+        with _progress(experiment.title) as progress:
+            found = runner.run(experiment, progress, done, todo, folder / results_folder.CHUNKS)
+        results_folder.save(found, folder)
     best = runner.selected(experiment, found)
     metrics = [m for m in ("test_accuracy", "test_loss", "excess_risk") if any(m in data for data in best.values())]
     for metric in metrics:

@@ -15,12 +15,12 @@ from fedprivjax import datasets
 from fedprivjax.checks import require_at_least, require_choice, require_positive
 from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.grid import SWEPT
 from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
 from fedprivjax.metrics import METRICS, OF_PARAMETERS
 from fedprivjax.participation import Balanced, Full, Given, Participation, Uniform
 from fedprivjax.problem import Problem
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.sweep import SWEPT
 
 LOSSES = {
     "softmax": "cross-entropy of a softmax over classes, linear predictor",

@@ -3,8 +3,9 @@
 import json
 import os
 import platform
+import shutil
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import tomli_w
 import xarray as xr
 
 from fedprivjax.experiment import Experiment, to_mapping
+from fedprivjax.store import code_version, write_whole
+
+CHUNKS = "chunks"
 
 
 def provenance() -> dict[str, Any]:
@@ -25,32 +29,39 @@ def provenance() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "device": str(jax.devices()[0].device_kind),
         "devices": jax.device_count(),
+        "code": code_version(),
         **{name: version(name) for name in packages},
     }
 
 
-def claim(folder: Path, experiment: Experiment) -> None:
+def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None:
     """Make the folder and write `spec.toml` into it.
 
     Raises:
-        ValueError: the folder holds results of other settings, or cannot be written to.
+        ValueError: the folder holds results of other settings or an unfinished run, there is nothing to resume, or it
+            cannot be written to.
     """
     spec, settings = folder / "spec.toml", to_mapping(experiment)
+    if resume and not spec.is_file():
+        raise ValueError(f"nothing to resume in {folder}")
     if spec.is_file() and _settings(spec) != settings:
         raise ValueError(f"results folder {folder} holds results of different settings: choose another with --out")
+    if not resume and any((folder / CHUNKS).glob("*.npz")):
+        raise ValueError(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
+        write_whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"results folder {folder} must be writable: {error.strerror}") from error
 
 
-def save(found: Mapping[str, xr.Dataset], folder: Path, experiment: Experiment) -> None:
-    """Write `results.nc` (one group per protocol label) and `provenance.json`, each complete or not at all."""
+def save(found: Mapping[str, xr.Dataset], folder: Path) -> None:
+    """Write `results.nc` (one group per protocol label) and `provenance.json`, each whole or not at all."""
     tree = xr.DataTree.from_dict(dict(found))
-    _whole(folder / "results.nc", lambda path: tree.to_netcdf(path, engine="h5netcdf"))
+    write_whole(folder / "results.nc", lambda path: tree.to_netcdf(path, engine="h5netcdf"))
     text = json.dumps(provenance(), indent=1)
-    _whole(folder / "provenance.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / "provenance.json", lambda path: path.write_text(text, encoding="utf-8"))
+    shutil.rmtree(folder / CHUNKS, ignore_errors=True)
 
 
 def load(folder: str | Path) -> dict[str, xr.Dataset]:
@@ -64,12 +75,3 @@ def _settings(spec: Path) -> dict[str, Any] | None:
         return tomllib.loads(spec.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         return None
-
-
-def _whole(path: Path, write: Callable[[Path], Any]) -> None:
-    aside = path.with_name(path.name + ".part")
-    try:
-        write(aside)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedprivjax.checks import require_at_least, require_positive
+
 
 @dataclass(frozen=True)
 class LinearLoss:
@@ -22,6 +24,11 @@ class LinearLoss:
     @property
     def outputs(self) -> int:
         return 0
+
+    @property
+    def classifies(self) -> bool:
+        """Whether labels are classes, so whole numbers."""
+        return self.outputs > 0
 
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
         """Loss of one example: scalar. score: [outputs] or []."""
@@ -66,8 +73,7 @@ class Softmax(LinearLoss):
     classes: int
 
     def __post_init__(self):
-        if self.classes < 2:
-            raise ValueError(f"classes must be at least 2, got {self.classes}")
+        require_at_least("classes", self.classes, 2)
 
     @property
     def outputs(self) -> int:
@@ -101,6 +107,10 @@ class Logistic(LinearLoss):
     1.0
     """
 
+    @property
+    def classifies(self):
+        return True
+
     def value(self, score, label):
         return optax.losses.sigmoid_binary_cross_entropy(score, label.astype(score.dtype))
 
@@ -128,6 +138,9 @@ class Squared(LinearLoss):
     """
 
     label_bound: float = inf
+
+    def __post_init__(self):
+        require_positive("label_bound", self.label_bound, infinite=True)
 
     def value(self, score, label):
         return 0.5 * (score - label) ** 2

@@ -74,6 +74,13 @@ def default_metrics(problem: Problem) -> tuple[str, ...]:
 
 def check_metrics(problem: Problem, record) -> tuple[str | Metric, ...]:
     """The metrics as a tuple, refused where the problem lacks what they need; callables pass as they are."""
+    if isinstance(record, str) or callable(record):
+        raise ValueError(f"record must be a list of metrics, got {metric_name(record)!r}")
+    record = tuple(record)
+    names = [metric_name(metric) for metric in record]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"record must have metrics of different names, got {twice[0]!r} twice")
     for name in record:
         if callable(name):
             continue
@@ -81,7 +88,23 @@ def check_metrics(problem: Problem, record) -> tuple[str | Metric, ...]:
         missing = _missing(problem, name)
         if missing:
             raise ValueError(f"metric '{name}' must have {missing}, and the problem has none")
-    return tuple(record)
+    return record
+
+
+def non_private(problem: Problem, record) -> tuple[str, ...]:
+    """The recorded names of metrics that are computed on private data, so outside the guarantee.
+
+    What a metric of one's own looks at is not known, so none is listed.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Squared, linear_problem
+    >>> problem = linear_problem(np.eye(2), np.zeros(2), Squared(), optimum=np.zeros(2))
+    >>> non_private(problem, ["excess_risk", "distance", "train_loss"])
+    ('excess_risk', 'train_loss')
+    """
+    on_pool = problem.excess is None and problem.test is None
+    private = (*NON_PRIVATE, "excess_risk") if on_pool else NON_PRIVATE
+    return tuple(metric for metric in record if isinstance(metric, str) and metric in private)
 
 
 def metric_name(metric: str | Metric) -> str:
@@ -102,5 +125,5 @@ def _missing(problem: Problem, name: str) -> str | None:
 
 
 def _classifies(problem: Problem) -> bool:
-    example = jax.tree.map(lambda leaf: leaf[0], problem.pool)
+    example = problem.take(0)
     return problem.model.correct(problem.start, example) is not None

@@ -163,10 +163,12 @@ class Given:
     participants: object = field(repr=False)
 
     def __post_init__(self):
-        rows = np.asarray(self.participants)
+        rows = _as_rows(self.participants)
         if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
             raise ValueError(f"participants must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
         _check_sizes(self.machines, rows.shape[1])
+        if not rows.size:
+            raise ValueError("participants must have at least one round, got none")
         if rows.min() < 0 or rows.max() >= self.machines:
             raise ValueError(f"participants must lie in 0..{self.machines - 1}, got {rows.min()}..{rows.max()}")
         if (np.diff(np.sort(rows, axis=1), axis=1) == 0).any():
@@ -184,6 +186,13 @@ class Given:
 
 
 Participation = Full | Uniform | Balanced | Given
+
+
+def _as_rows(participants) -> np.ndarray:
+    try:
+        return np.asarray(participants)
+    except ValueError:
+        raise ValueError("participants must be [rounds, per_round], got rows of different lengths") from None
 
 
 def _check_sizes(machines: int, per_round: int) -> None:

@@ -14,6 +14,18 @@ from fedprivjax.checks import require_positive
 from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.losses import LinearLoss
 from fedprivjax.models import Example, GeneralModel, LinearModel
+from fedprivjax.problem_checks import (
+    leading_axes,
+    numbers,
+    require_alike,
+    require_features,
+    require_finite_examples,
+    require_labels,
+    require_paired,
+    require_parameters,
+    require_scalar_loss,
+    table_rows,
+)
 
 
 class Table:
@@ -119,37 +131,30 @@ def linear_problem(
         table: int [machines, most], padded with −1: which examples each machine owns.
 
     Raises:
-        ValueError: non-finite features, labels out of range, lengths that differ, a norm above the bound, a start
-            outside the constraint set.
+        ValueError: features or parameters that are not finite, labels out of range or between two classes, shapes that
+            do not match, a norm above the bound, a start outside the constraint set.
 
     >>> import numpy as np
     >>> from fedprivjax import Softmax
     >>> linear_problem(np.eye(4), np.array([0, 1, 1, 0]), Softmax(2), feature_bound=1.0).dimension
     8
     """
-    features, labels = np.asarray(features, np.float32), np.asarray(labels)
+    features, labels = numbers("features", features), numbers("labels", labels)
     if features.ndim == 3:
-        if table is not None:
-            raise ValueError("table must be None when features are [machines, examples, features]")
-        table = np.arange(features.shape[0] * features.shape[1]).reshape(features.shape[:2])
-        features, labels = features.reshape(-1, features.shape[2]), labels.reshape(-1)
+        features, labels, table = _merge_machines(features, labels, table)
     if features.ndim != 2:
         raise ValueError(f"features must be [examples, features] or have a leading machines axis, got {features.shape}")
-    shape = loss.shape(features.shape[1])
-    start = np.zeros(shape, np.float32) if start is None else np.asarray(start, np.float32)
-    if start.shape != shape:
-        raise ValueError(f"start must have shape {shape}, got {start.shape}")
-    if optimum is not None and np.shape(optimum) != shape:
-        raise ValueError(f"optimum must have shape {shape}, got {np.shape(optimum)}: is it this loss's?")
+    width = features.shape[1]
+    shape = loss.shape(width)
     problem = Problem(
-        pool=_examples("features", features, labels, loss, feature_bound),
-        test=None if test is None else _examples("test features", *test, loss, feature_bound),
-        start=jnp.asarray(start),
+        pool=_examples("features", features, labels, width, loss, feature_bound),
+        test=None if test is None else _examples("test features", *test, width, loss, feature_bound),
+        start=_linear_params("start", np.zeros(shape) if start is None else start, shape),
         constraint=WholeSpace() if constraint is None else constraint,
-        optimum=None if optimum is None else jnp.asarray(optimum, jnp.float32),
+        optimum=None if optimum is None else _linear_params("optimum", optimum, shape, ": is it this loss's?"),
         model=LinearModel(loss),
         feature_bound=feature_bound,
-        table=None if table is None else _checked_table(table, features.shape[0]),
+        table=None if table is None else Table(table_rows(table, features.shape[0])),
         excess=excess,
     )
     return _start_inside(problem)
@@ -182,7 +187,8 @@ def general_problem(
         split: the pool's leaves have a leading machines axis.
 
     Raises:
-        ValueError: a loss that is not a scalar, non-finite data, a start outside the constraint set.
+        ValueError: a loss that is not a scalar, data or parameters that are not finite, leaves that do not match, a
+            start of integers or outside the constraint set.
 
     >>> import jax.numpy as jnp
     >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples
@@ -191,72 +197,73 @@ def general_problem(
     require_positive("lipschitz", lipschitz, optional=True)
     require_positive("smoothness", smoothness, optional=True)
     if split:
-        machines, each = jax.tree.leaves(pool)[0].shape[:2]
+        if table is not None:
+            raise ValueError("table must be None when the data are split")
+        machines, each = leading_axes("the data", pool, ("machines", "examples"))
         table = np.arange(machines * each).reshape(machines, each)
         pool = jax.tree.map(lambda leaf: leaf.reshape(machines * each, *leaf.shape[2:]), pool)
-    _check_finite("data", jax.tree.leaves(pool))
-    lengths = {leaf.shape[0] for leaf in jax.tree.leaves(pool)}
-    if len(lengths) != 1:
-        raise ValueError(f"the leaves of the data must have equal lengths, got {sorted(lengths)}")
+    (examples,) = leading_axes("the data", pool, ("examples",))
+    require_finite_examples("data", jax.tree.leaves(pool))
     problem = Problem(
         pool=jax.tree.map(jnp.asarray, pool),
-        test=jax.tree.map(jnp.asarray, test),
-        start=jax.tree.map(jnp.asarray, start),
+        test=None if test is None else _general_test(test, pool),
+        start=_general_params("start", start),
         constraint=WholeSpace() if constraint is None else constraint,
-        optimum=jax.tree.map(jnp.asarray, optimum),
+        optimum=None if optimum is None else _general_params("optimum", optimum),
         model=GeneralModel(function, hit),
         own_lipschitz=lipschitz,
         own_smoothness=smoothness,
-        table=None if table is None else _checked_table(table, lengths.pop()),
+        table=None if table is None else Table(table_rows(table, examples)),
         excess=excess,
     )
-    _check_scalar_loss(problem)
+    if optimum is not None:
+        require_alike("optimum", problem.optimum, problem.start, "start")
+    require_scalar_loss(problem.model, problem.start, jax.eval_shape(problem.take, 0))
     return _start_inside(problem)
 
 
-def _examples(name, features, labels, loss: LinearLoss, feature_bound: float | None) -> Example:
-    features, labels = np.asarray(features, np.float32), np.asarray(labels)
-    _check_finite(name, [features])
-    if labels.shape != features.shape[:1]:
-        raise ValueError(f"labels must have shape {features.shape[:1]} to match {name}, got {labels.shape}")
-    low, high = loss.label_range()
-    wrong = labels[~((labels >= low) & (labels <= high))]
-    if wrong.size:
-        raise ValueError(f"labels must lie in {low}..{high}, got {wrong[0]}")
+def _merge_machines(features, labels, table):
+    """Data split over machines as one pool, and the table of who owns what."""
+    if table is not None:
+        raise ValueError("table must be None when features are [machines, examples, features]")
+    require_paired(labels, "features", features.shape[:2])
+    table = np.arange(labels.size).reshape(labels.shape)
+    return features.reshape(labels.size, features.shape[2]), labels.ravel(), table
+
+
+def _examples(name, features, labels, width: int, loss: LinearLoss, feature_bound: float | None) -> Example:
+    features, labels = numbers(name, features).astype(np.float32, copy=False), numbers("labels", labels)
+    require_features(name, features, width)
+    require_paired(labels, name, features.shape[:1])
+    require_labels(labels, loss)
     norms = np.linalg.norm(features, axis=1)
     require_positive("feature_bound", feature_bound, optional=True)
-    if feature_bound is not None and norms.max(initial=0) > feature_bound * (1 + 1e-5):
+    if feature_bound is not None and norms.max() > feature_bound * (1 + 1e-5):
         raise ValueError(f"{name} must have norm at most feature_bound ({feature_bound:g}), got {norms.max():g}")
     dtype = jnp.int32 if loss.outputs else jnp.float32
     return Example(jnp.asarray(features), jnp.asarray(labels, dtype), jnp.asarray(norms))
 
 
-def _check_finite(name: str, leaves) -> None:
-    for leaf in leaves:
-        array = np.asarray(leaf)
-        if np.issubdtype(array.dtype, np.floating):
-            bad = ~np.isfinite(array.reshape(array.shape[0], -1)).all(axis=1)
-            if bad.any():
-                raise ValueError(f"{name} must be finite, got {bad.sum()} bad examples (first at {np.argmax(bad)})")
+def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
+    params = numbers(name, values).astype(np.float32)
+    if params.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {params.shape}{hint}")
+    require_parameters(name, params)
+    return jnp.asarray(params)
 
 
-def _check_scalar_loss(problem: Problem) -> None:
-    example = jax.eval_shape(lambda pool: jax.tree.map(lambda leaf: leaf[0], pool), problem.pool)
-    value = jax.eval_shape(problem.model.value, problem.start, example)
-    if getattr(value, "shape", None) != ():
-        raise ValueError(f"the loss must return a scalar for one example, got shape {getattr(value, 'shape', value)}")
+def _general_params(name: str, values):
+    params = jax.tree.map(jnp.asarray, values)
+    require_parameters(name, params)
+    return params
 
 
-def _checked_table(table, examples: int) -> Table:
-    rows = np.asarray(table)
-    used = rows[rows >= 0]
-    if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
-        raise ValueError(f"table must be integers [machines, most], got {rows.dtype} {rows.shape}")
-    if used.size and used.max() >= examples:
-        raise ValueError(f"table must index the {examples} examples, got {used.max()}")
-    if np.unique(used).size != used.size:
-        raise ValueError("table must give each example to one machine at most, got a repeated index")
-    return Table(np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1))
+def _general_test(test, pool):
+    """Held-out examples, of the pool's structure."""
+    leading_axes("test", test, ("examples",))
+    require_alike("test", test, pool, "the data", skip=1)
+    require_finite_examples("test", jax.tree.leaves(test))
+    return jax.tree.map(jnp.asarray, test)
 
 
 def _start_inside(problem: Problem) -> Problem:

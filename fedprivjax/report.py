@@ -46,11 +46,8 @@ def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
     """What the tables do not say by themselves: guarantees, selection, divergence, metrics outside the guarantee."""
     lines = []
     for label, data in best.items():
-        mu = data["realised_mu"].values
-        if np.isinf(mu).all():
-            lines.append(f"{label}: non-private")
-            continue
-        lines.append("{label}: {unit}, {relation}, trust: {trust}; {theorem}".format(label=label, **data.attrs))
+        covered = "{unit}, {relation}, trust: {trust}; {theorem}".format(**data.attrs)
+        lines.append(f"{label}: " + ("non-private" if np.isinf(data["realised_mu"]).all() else covered))
         if "selected" in data.attrs:
             lines.append(f"  {data.attrs['selected']}")
         if data["diverged"].any():

@@ -1,13 +1,12 @@
 """Results with named axes: a sweep's dataset, and what one reads off it first."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from scipy.stats import t
 
-from fedprivjax.metrics import NON_PRIVATE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.event import GaussianEvent
 
@@ -21,11 +20,13 @@ def sweep_dataset(
     delta: float,
     *,
     noise: str,
+    non_private: Sequence[str],
 ) -> xr.Dataset:
     """A sweep's dataset.
 
     Args:
         metrics: arrays [seeds, members, records] (`diverged`: [seeds, members]).
+        non_private: names of metrics that are computed on private data.
         coordinates: the swept axes in the grid's order, then `seed` and `round`.
         members: noise_std, step_size and sensitivity, [members] each.
         events: one per seed.
@@ -44,12 +45,21 @@ def sweep_dataset(
         mu = (members.sensitivity / members.noise_std)[:, None] * worst
     variables["realised_mu"] = ([*grid, "seed"], mu.reshape(*shape, len(events)))
     variables["realised_epsilon"] = ([*grid, "seed"], gdp.epsilon(mu, delta).reshape(*shape, len(events)))
-    for name in {"noise_std", "step_size"} - set(grid):
+    for name in (name for name in ("noise_std", "step_size") if name not in grid):
         variables[name] = (grid, getattr(members, name).reshape(shape))
-    return xr.Dataset(variables, dict(coordinates), attributes(metrics, events[0], protocol, delta, noise))
+    return xr.Dataset(
+        variables,
+        dict(coordinates),
+        attributes(events[0], protocol, delta, noise, _with_iterates(metrics, non_private)),
+    )
 
 
-def attributes(metrics: Iterable[str], event: GaussianEvent, protocol, delta: float, noise: str) -> dict[str, Any]:
+def _with_iterates(metrics: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
+    """The recorded names among `names`, with those of a protocol's other iterates (`name_average`, `name_last`)."""
+    return [name for name in metrics if name in names or name.rpartition("_")[0] in names]
+
+
+def attributes(event: GaussianEvent, protocol, delta: float, noise: str, non_private: Sequence[str]) -> dict[str, Any]:
     """What a dataset says of its guarantee, and of what that does not cover."""
     return {
         "protocol": type(protocol).__name__,
@@ -60,7 +70,7 @@ def attributes(metrics: Iterable[str], event: GaussianEvent, protocol, delta: fl
         "assumptions": "; ".join(event.assumptions),
         "delta": delta,
         "selection": "not accounted for: hyper-parameters chosen by looking at these results are not covered",
-        "non_private_metrics": ", ".join(name for name in metrics if name.split("_average")[0] in NON_PRIVATE),
+        "non_private_metrics": ", ".join(non_private),
         "noise": noise,
         "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
     }
@@ -74,6 +84,8 @@ def final(dataset: xr.Dataset, name: str) -> xr.DataArray:
     [1.0]
     """
     values = dataset[name]
+    if "diverged" in dataset:
+        values = values.where(~dataset["diverged"])
     recorded = values.notnull()
     last = (recorded * np.arange(1, values.sizes["round"] + 1)).argmax("round")
     return values.isel(round=last).drop_vars("round", errors="ignore")
@@ -82,12 +94,14 @@ def final(dataset: xr.Dataset, name: str) -> xr.DataArray:
 def mean_interval(values: xr.DataArray, level: float = 0.95) -> tuple[xr.DataArray, xr.DataArray]:
     """Mean over seeds and half the width of its Student-t interval (NaN for a single seed).
 
+    A diverged run makes both NaN: the mean of the others would flatter.
+
     >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
     >>> float(mean), round(float(half), 2)
     (1.0, 2.48)
     """
     count = values.sizes["seed"]
     if count == 1:
-        return values.mean("seed"), values.isel(seed=0, drop=True) * np.nan
+        return values.mean("seed", skipna=False), values.isel(seed=0, drop=True) * np.nan
     width = t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
-    return values.mean("seed"), width * values.std("seed", ddof=1)
+    return values.mean("seed", skipna=False), width * values.std("seed", ddof=1, skipna=False)

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import xarray as xr
 
@@ -39,6 +41,7 @@ def run(
     progress: Progress | None = None,
     done: dict[str, xr.Dataset] | None = None,
     todo: list[Job] | None = None,
+    chunks: Path | None = None,
 ) -> dict[str, xr.Dataset]:
     """Run an experiment: protocol label -> dataset over the swept axes, `seed` and `round`.
 
@@ -46,6 +49,7 @@ def run(
         progress: called with (runs finished, runs in all).
         done: sweeps already run in this process, by identity; those are taken as they are, and new ones are added.
         todo: the experiment's `jobs`, where they are prepared already.
+        chunks: folder that keeps finished chunks, from which a killed run goes on.
     """
     done = {} if done is None else done
     todo = jobs(experiment) if todo is None else todo
@@ -54,7 +58,7 @@ def run(
     parts: dict[str, list[tuple[dict[str, int], xr.Dataset]]] = {}
     for job in todo:
         if job.identity not in done:
-            done[job.identity] = execute(job.prepared, _shifted(progress, finished, total))
+            done[job.identity] = execute(job.prepared, _shifted(progress, finished, total), chunks)
         finished += job.prepared.runs[0] * job.prepared.runs[1]
         if progress:
             progress(finished, total)
@@ -115,7 +119,8 @@ def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, in
     if settings.grid and record.select not in options["record"]:
         known = ", ".join(options["record"])
         raise ValueError(f"record.select must be a recorded metric ({known}), got '{record.select}'")
-    prepared = prepare(protocol, problems[shares], participation, memory_budget=sweep.memory_budget, **options)
+    limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
+    prepared = prepare(protocol, problems[shares], participation, **limits, **options)
     # with one machine, server noise and the machine's own noise are one law: such runs are done once
     alike = replace(protocol, trust="server") if _one_law(protocol, prepared) else protocol
     data = [experiment.problem.model_dump(), repr(participation), experiment.participation.schedule]
@@ -131,9 +136,8 @@ def _one_law(protocol: Any, prepared: Prepared) -> bool:
 def _as_own(job: Job, data: xr.Dataset) -> xr.Dataset:
     """A sweep's dataset under this job's guarantee: one law may have been run under another trust model's name."""
     p = job.prepared
-    event = p.first.event(p.problem, p.plans[0])
-    recorded = [str(name) for name in data.data_vars]
-    return data.assign_attrs(attributes(recorded, event, p.first, p.delta, p.noise))
+    own = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, ())
+    return data.assign_attrs({**own, "non_private_metrics": data.attrs["non_private_metrics"]})
 
 
 def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:

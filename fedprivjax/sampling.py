@@ -83,10 +83,15 @@ def draw_plan(
             f"per_round · rounds must be at most the {problem.examples} examples, "
             f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
         )
-    schedule = participation.draw(rounds, np.random.default_rng([seeds.participation, 0]))
-    rng = None if order == "stored" else np.random.default_rng([seeds.samples, 1])
+    schedule = participation.draw(rounds, _stream(seeds.participation, 1))
+    rng = None if order == "stored" else _stream(seeds.samples, 2)
     deal = _deal_pool if problem.table is None else _deal_shares
     return Plan(schedule, deal(problem, schedule, rng))
+
+
+def _stream(seed: int, which: int) -> np.random.Generator:
+    """One of a seed's independent streams; stream 0 is left to `default_rng(seed)`, which others may use."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2**20 + which,)))
 
 
 def most_rounds(problem: Problem, participation: Participation) -> int:

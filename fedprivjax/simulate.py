@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.checks import require_at_least
+from fedprivjax.checks import require_at_least, require_between
 from fedprivjax.loops import scan_in_chunks
 from fedprivjax.metrics import (
     METRICS,
@@ -102,6 +102,7 @@ def simulate(
     >>> bool(run.metrics["test_accuracy"][-1] > 0.7), round(run.guarantee.epsilon, 1)
     (True, 65.3)
     """
+    require_between("delta", delta, 0, 1)
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order)
     recipe = make_recipe(problem, plan, record, every)

@@ -3,56 +3,41 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jax.sharding import Mesh, PartitionSpec
 
-from fedprivjax.checks import require_at_least, require_choice, require_positive
+from fedprivjax.checks import require_at_least, require_between
 from fedprivjax.chunks import chunk_sizes, chunks
-from fedprivjax.constraints import Ball
-from fedprivjax.metrics import Metric
-from fedprivjax.noise import Silent, stack
+from fedprivjax.grid import Members, axes_of, members_of, stacked
+from fedprivjax.metrics import Metric, non_private
+from fedprivjax.noise import Silent, aligned
 from fedprivjax.participation import Participation
-from fedprivjax.privacy import gdp
-from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem import Problem
 from fedprivjax.results import sweep_dataset
 from fedprivjax.sampling import Plan, Seeds, as_seeds, draw_plan
-from fedprivjax.simulate import Recipe, as_leaves, make_recipe, record_rounds, round_inputs, trajectory
+from fedprivjax.simulate import Recipe, make_recipe, record_rounds, round_inputs, trajectory
+from fedprivjax.store import ChunkStore, fingerprint
 
-SWEPT = {
-    "mu": "GDP target",
-    "epsilon": "(ε, δ) target, at the sweep's delta",
-    "noise_std": "noise at relative scale 1",
-    "step_size": "step",
-    "step_scale": "multiple of the step",
-    "clip": "bound on a message's norm",
-    "radius": "radius of the constraint ball",
-}
 MEMORY_BUDGET = 2 * 2**30
-
-
-@dataclass(frozen=True)
-class Members:
-    """A grid's members, calibrated: protocol and constraint stacked on a leading axis, the rest float64 [members]."""
-
-    protocol: Any
-    constraint: Any
-    noise_std: np.ndarray
-    step_size: np.ndarray
-    sensitivity: np.ndarray
+AXIS = "runs"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet."""
+    """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet.
+
+    `first` is the first member's protocol, `first_problem` its problem; `sizes` are a chunk's seeds and members.
+    """
 
     problem: Problem
     first: Any
+    first_problem: Problem
     axes: dict[str, np.ndarray]
     seeds: list[Seeds]
     plans: list[Plan]
@@ -74,6 +59,20 @@ class Prepared:
         """Seeds and members of the grid."""
         return len(self.seeds), self.members.noise_std.size
 
+    @property
+    def non_private(self) -> tuple[str, ...]:
+        """Recorded metrics that are computed on private data."""
+        return non_private(self.problem, self.recipe.record)
+
+    def event(self, plan: Plan):
+        """What the first member does to privacy on a plan; its assumptions name no radius that is swept."""
+        event = self.first.event(self.first_problem, plan)
+        if "radius" not in self.axes:
+            return event
+        kept = tuple(a for a in event.assumptions if "diameter" not in a)
+        constants = "each member's Lipschitz and smoothness constants hold on its own ball"
+        return replace(event, assumptions=kept if kept == event.assumptions else (*kept, constants))
+
 
 def sweep(
     protocol,
@@ -90,15 +89,19 @@ def sweep(
     order: str = "shuffled",
     noise_method: str = "auto",
     memory_budget: int = MEMORY_BUDGET,
+    folder: str | Path | None = None,
+    mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> xr.Dataset:
     """Run a protocol over a grid of real-valued hyper-parameters and over seeds.
 
     Args:
-        over: values by name, see `SWEPT`; the grid is their product.
+        over: values by name, see `grid.SWEPT`; the grid is their product.
         seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
         common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
-        memory_budget: bytes that a chunk of the sweep may take, roughly; more chunks, same numbers.
+        memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
+        folder: keeps every finished chunk here, and goes on from what is there: a killed sweep loses nothing finished.
+        mesh: one-dimensional mesh of devices to spread the runs over; None takes all devices.
         progress: called with (runs finished, runs in all) after every chunk.
         protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `simulate`.
 
@@ -131,8 +134,11 @@ def sweep(
             order=order,
             noise_method=noise_method,
             memory_budget=memory_budget,
+            devices=jax.device_count() if mesh is None else mesh.size,
         ),
         progress,
+        None if folder is None else Path(folder),
+        mesh,
     )
 
 
@@ -151,112 +157,128 @@ def prepare(
     order: str = "shuffled",
     noise_method: str = "auto",
     memory_budget: int = MEMORY_BUDGET,
+    devices: int = 1,
 ) -> Prepared:
     """Everything of a `sweep` that happens on the host before it runs: plans, calibration, every refusal."""
-    axes = {name: _axis(name, values) for name, values in (over or {}).items()}
-    seeds = [as_seeds(seed) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
-    require_at_least("seeds", len(seeds), 1)
+    axes = axes_of(over)
+    require_between("delta", delta, 0, 1)
+    seeds = _seeds(seeds)
     plans = [draw_plan(problem, participation, rounds, seed, order=order) for seed in seeds]
     recipe = make_recipe(problem, plans[0], record, every)
-    first, members = _members(protocol, problem, plans[0], axes, delta)
+    first, first_problem, members = members_of(protocol, problem, plans[0], axes, delta)
     silent = not members.noise_std.any()
-    sources = [Silent() if silent else first.noise(problem, plan, noise_method) for plan in plans]
+    sources = aligned([Silent() if silent else first.noise(problem, plan, noise_method) for plan in plans])
     runs = len(seeds), members.noise_std.size
-    sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget)
-    return Prepared(problem, first, axes, seeds, plans, recipe, members, sources, sizes, delta, common_noise)
+    sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget, devices)
+    return Prepared(
+        problem, first, first_problem, axes, seeds, plans, recipe, members, sources, sizes, delta, common_noise
+    )
 
 
-def execute(prepared: Prepared, progress: Callable[[int, int], None] | None = None) -> xr.Dataset:
-    """Run a prepared sweep, a chunk at a time."""
+def execute(
+    prepared: Prepared,
+    progress: Callable[[int, int], None] | None = None,
+    folder: Path | None = None,
+    mesh: Mesh | None = None,
+) -> xr.Dataset:
+    """Run a prepared sweep, a chunk at a time; arguments as in `sweep`."""
     p = prepared
+    store = None if folder is None else ChunkStore(folder, _fingerprint(p))
+    sizes = p.sizes if store is None else store.settle(p.sizes)
+    spread = _spread(mesh, sizes)
     metrics: dict[str, np.ndarray] = {}
     done = 0
-    for some, which in chunks(p.runs, p.sizes):
-        values = _run_many(
-            jax.tree.map(lambda leaf, which=which: leaf[which], (p.members.protocol, p.members.constraint)),
-            p.problem,
-            (stack([p.sources[i] for i in some]), _stack([round_inputs(p.plans[i]) for i in some])),
-            jnp.stack([jax.random.key(p.seeds[i].noise) for i in some]),
-            None if p.common_noise else jnp.asarray(which),
-            p.recipe,
-        )
+    for index, (some, which) in enumerate(chunks(p.runs, sizes)):
+        values = store.load(index) if store else None
+        if values is None:
+            values = _chunk(p, some, which, spread)
+            if store:
+                store.save(index, values)
         for name, value in values.items():
             metrics.setdefault(name, np.full((*p.runs, *value.shape[2:]), np.nan))[np.ix_(some, which)] = value
         done += np.unique(some).size * np.unique(which).size
         if progress:
             progress(done, p.runs[0] * p.runs[1])
-    events = [p.first.event(p.problem, plan) for plan in p.plans]
+    events = [p.event(plan) for plan in p.plans]
     coordinates = {**p.axes, "seed": _labels(p.seeds), "round": record_rounds(p.recipe)}
-    return sweep_dataset(metrics, coordinates, p.members, events, p.first, p.delta, noise=p.noise)
-
-
-@partial(jax.jit, static_argnames="recipe")
-def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: Recipe):
-    """Metrics with leaves [seeds, members, records]; `drawn` (noise source, round inputs) has a leading seed axis."""
-
-    def one(member, member_id, drawn, key):
-        (protocol, constraint), (source, inputs) = member, drawn
-        key = key if member_id is None else jax.random.fold_in(key, member_id)
-        params, metrics = trajectory(protocol, replace(problem, constraint=constraint), source, inputs, key, recipe)
-        finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
-        return {**metrics, "diverged": ~finite}
-
-    over_members = jax.vmap(one, in_axes=(0, None if member_ids is None else 0, None, None))
-    over_seeds = jax.vmap(over_members, in_axes=(None, None, 0, 0))
-    return over_seeds(members, member_ids, drawn, noise_keys)
-
-
-def _members(
-    protocol, problem: Problem, plan: Plan, axes: Mapping[str, np.ndarray], delta: float
-) -> tuple[Any, Members]:
-    """The first member, calibrated, and all of them stacked."""
-    protocols, problems = [], []
-    for values in product(*axes.values()):
-        settings = dict(zip(axes, map(float, values), strict=True))
-        own = _with_radius(problem, settings.pop("radius", None))
-        target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
-        if "epsilon" in target:
-            target = {"mu": float(gdp.mu(target["epsilon"], delta))}
-        member = replace(protocol, **settings, **target)
-        protocols.append(calibrate(member, own, plan))
-        problems.append(own)
-    members = Members(
-        protocol=_stack([as_leaves(p) for p in protocols]),
-        constraint=_stack([as_leaves(p.constraint) for p in problems]),
-        noise_std=np.array([p.noise_std for p in protocols]),
-        step_size=np.array([p.step_size * p.step_scale for p in protocols]),
-        sensitivity=np.array([p.sensitivity(own, plan.size) for p, own in zip(protocols, problems, strict=True)]),
+    return sweep_dataset(
+        metrics, coordinates, p.members, events, p.first, p.delta, noise=p.noise, non_private=p.non_private
     )
-    return protocols[0], members
 
 
-def _with_radius(problem: Problem, radius: float | None) -> Problem:
-    if radius is None:
-        return problem
-    if not isinstance(problem.constraint, Ball):
-        raise ValueError("radius can be swept for a ball only, and the problem has none")
-    ball = Ball(radius)
-    if not ball.contains(problem.start):
-        raise ValueError(f"start must lie in the constraint set, a ball of radius {radius:g}")
-    return replace(problem, constraint=ball)
+def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str, np.ndarray]:
+    """The metrics of some seeds and members, [seeds, members, ...]."""
+    values = _run_many(
+        jax.tree.map(lambda leaf: leaf[which], (p.members.protocol, p.members.constraint)),
+        p.problem,
+        (stacked([p.sources[i] for i in some]), stacked([round_inputs(p.plans[i]) for i in some])),
+        jnp.stack([jax.random.key(p.seeds[i].noise) for i in some]),
+        None if p.common_noise else jnp.asarray(which),
+        p.recipe,
+        spread,
+    )
+    return {name: np.asarray(value) for name, value in values.items()}
 
 
-def _axis(name: str, values: Sequence[float]) -> np.ndarray:
-    require_choice("swept setting", name, SWEPT)
-    axis = np.atleast_1d(np.asarray(values, float))
-    if axis.ndim != 1 or axis.size == 0:
-        raise ValueError(f"{name} must be swept over a list of numbers, got {values!r}")
-    for value in axis:
-        require_positive(name, float(value), infinite=name in ("mu", "epsilon"))
-    if np.unique(axis).size != axis.size:
-        raise ValueError(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
-    return axis
+@partial(jax.jit, static_argnames=("recipe", "spread"))
+def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: Recipe, spread=None):
+    """Metrics with leaves [seeds, members, records]; `drawn` (noise source, round inputs) has a leading seed axis.
+
+    `spread` is a mesh and which of the two axes divides over it, or None for one device.
+    """
+
+    def run_all(members, problem, drawn, noise_keys, member_ids):
+        def one(member, member_id, drawn, key):
+            (protocol, constraint), (source, inputs) = member, drawn
+            key = key if member_id is None else jax.random.fold_in(key, member_id)
+            params, metrics = trajectory(protocol, replace(problem, constraint=constraint), source, inputs, key, recipe)
+            finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
+            return {**metrics, "diverged": ~finite}
+
+        over_members = jax.vmap(one, in_axes=(0, None if member_ids is None else 0, None, None))
+        over_seeds = jax.vmap(over_members, in_axes=(None, None, 0, 0))
+        return over_seeds(members, member_ids, drawn, noise_keys)
+
+    if spread is not None:
+        mesh, by_seed = spread
+        seed, member = (PartitionSpec(*mesh.axis_names), PartitionSpec()) if by_seed else (PartitionSpec(), None)
+        member = PartitionSpec(*mesh.axis_names) if member is None else member
+        out = seed if by_seed else PartitionSpec(None, *mesh.axis_names)
+        specs = (member, PartitionSpec(), seed, seed, member)
+        run_all = jax.shard_map(run_all, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+    return run_all(members, problem, drawn, noise_keys, member_ids)
+
+
+def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | None:
+    """A mesh (all devices if None) and whether a chunk's seeds, rather than its members, divide over it."""
+    mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else mesh
+    if len(mesh.axis_names) != 1:
+        raise ValueError(f"mesh must have one axis, got {mesh.axis_names}")
+    if mesh.size == 1:
+        return None
+    if sizes[0] % mesh.size and sizes[1] % mesh.size:
+        raise ValueError(f"a chunk's seeds ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
+    return mesh, sizes[0] % mesh.size == 0
+
+
+def _fingerprint(p: Prepared) -> str:
+    statics = (repr(p.first), repr(p.recipe), type(p.sources[0]).__name__, p.delta, p.common_noise)
+    plans = [(plan.schedule.participants, plan.samples) for plan in p.plans]
+    return fingerprint(statics, p.problem, p.members.protocol, p.members.constraint, plans, p.seeds)
+
+
+def _seeds(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:
+    if isinstance(seeds, Sequence) or np.ndim(seeds):
+        found = [as_seeds(seed) for seed in seeds]  # type: ignore[union-attr]
+    else:
+        require_at_least("seeds", seeds, 1)
+        found = [as_seeds(seed) for seed in range(int(seeds))]  # type: ignore[arg-type]
+    require_at_least("seeds", len(found), 1)
+    if len(set(found)) != len(found):
+        raise ValueError(f"seeds must be distinct, got {list(seeds)}")  # type: ignore[arg-type]
+    return found
 
 
 def _labels(seeds: Sequence[Seeds]) -> np.ndarray:
     labels = np.array([seed.noise for seed in seeds])
     return labels if np.unique(labels).size == labels.size else np.arange(len(seeds))
-
-
-def _stack(trees):
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)

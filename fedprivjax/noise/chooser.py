@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedprivjax.checks import require_choice
@@ -79,12 +78,12 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
     return min(fits, key=lambda name: fits[name])
 
 
-def stack(sources: Sequence[Any]) -> Any:
-    """Mechanisms of one kind on a leading axis, for a `vmap` over their seeds."""
-    if isinstance(sources[0], Covariance):
-        width = max(source.bandwidth for source in sources)
-        sources = [Covariance(padded(np.asarray(source.inputs), width)) for source in sources]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *sources)
+def aligned(sources: Sequence[Any]) -> list[Any]:
+    """Mechanisms of one kind made of equal shapes, so that they can be stacked for a `vmap` over their seeds."""
+    if not isinstance(sources[0], Covariance):
+        return list(sources)
+    width = max(source.bandwidth for source in sources)
+    return [Covariance(padded(np.asarray(source.inputs), width)) for source in sources]
 
 
 def _materialised(schedule: Schedule, relative: np.ndarray) -> Cancelling:

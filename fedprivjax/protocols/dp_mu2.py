@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_choice
 from fedprivjax.gradients import clip
 from fedprivjax.noise import NOISE_SCHEDULES, Fresh, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
@@ -33,7 +32,7 @@ from fedprivjax.participation import Size
 from fedprivjax.privacy.event import GaussianEvent
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum
-from fedprivjax.protocols.settings import check_settings
+from fedprivjax.protocols.settings import check_settings, fixed_schedule
 from fedprivjax.sampling import Plan
 from fedprivjax.theory import reshef_levy
 
@@ -76,10 +75,7 @@ class DPMu2:
 
     def __post_init__(self):
         check_settings(self)
-        if isinstance(self.noise_schedule, str):
-            require_choice("noise_schedule", self.noise_schedule, NOISE_SCHEDULES)
-        else:
-            object.__setattr__(self, "noise_schedule", tuple(self.noise_schedule))
+        object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES))
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise ValueError("cancel=False must go with trust='none' and noise_schedule='uniform'")
 

@@ -1,5 +1,9 @@
 """Refusals of settings that no protocol allows."""
 
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
 from fedprivjax.checks import require_choice, require_positive
 
 
@@ -13,3 +17,16 @@ def check_settings(protocol) -> None:
     if protocol.mu is not None and protocol.noise_std is not None and isinstance(protocol.mu, int | float):
         raise ValueError(f"give mu or noise_std, not both, got mu = {protocol.mu} and noise_std = {protocol.noise_std}")
     require_choice("trust", protocol.trust, ("server", "none"))
+    for name in ("cancel", "average"):
+        if not isinstance(getattr(protocol, name, True), bool):
+            raise ValueError(f"{name} must be true or false, got {getattr(protocol, name)!r}")
+
+
+def fixed_schedule(noise_schedule: str | Sequence[float], names: Iterable[str]) -> str | tuple[float, ...]:
+    """A noise schedule as a static setting: one of `names`, or a tuple of numbers."""
+    if isinstance(noise_schedule, str):
+        require_choice("noise_schedule", noise_schedule, names)
+        return noise_schedule
+    if not isinstance(noise_schedule, Sequence | np.ndarray):
+        raise ValueError(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}")
+    return tuple(float(value) for value in noise_schedule)

@@ -26,7 +26,7 @@ from fedprivjax.participation import Schedule, Size
 from fedprivjax.privacy.event import GaussianEvent
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, oracle
-from fedprivjax.protocols.settings import check_settings
+from fedprivjax.protocols.settings import check_settings, fixed_schedule
 from fedprivjax.sampling import Plan
 from fedprivjax.theory import reshef_levy
 
@@ -64,11 +64,7 @@ class StaleMomentum:
 
     def __post_init__(self):
         check_settings(self)
-        if isinstance(self.noise_schedule, str):
-            if self.noise_schedule != "uniform":
-                raise ValueError(f"noise_schedule must be 'uniform' or a sequence, got {self.noise_schedule!r}")
-        else:
-            object.__setattr__(self, "noise_schedule", tuple(self.noise_schedule))
+        object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
 
     def init(self, problem: Problem, size: Size) -> StaleState:
         x = problem.start

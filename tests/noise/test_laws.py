@@ -235,8 +235,8 @@ def test_the_cheapest_exact_way_is_chosen():
     [
         (100, 50, 20, 7850, "covariance"),
         (10**6, 50, 1199, 7850, "covariance"),
-        (100, 50, 1000, 10**6, "materialised"),  # neither the band of a thousand rounds fits, nor
-        (10**6, 50, 1000, 10**6, "replayed"),  # a million machines' vectors
+        (100, 50, 1000, 10**6, "materialised"),  # a band of a thousand rounds does not fit,
+        (10**6, 50, 1000, 10**6, "replayed"),  # nor do a million machines' vectors
         (10, 1, 1000, 100, "materialised"),  # a long band for one participant's draw
     ],
 )

@@ -46,7 +46,8 @@ CLIPS = {"bounded": None, "clipped": 0.5}
 def mu2_cases():
     oracles = {"none": pseudocode.mu2_cancelling, "server": pseudocode.mu2_partial_trusted}
     schedules = {"uniform": "uniform", "proportional": "proportional", "gap": "gap", "sequence": SEQUENCE}
-    for trust, clip, schedule in product(oracles, CLIPS, schedules):
+    kinds = [("bounded", "uniform"), *(("clipped", schedule) for schedule in schedules)]
+    for trust, (clip, schedule) in product(oracles, kinds):
         protocol = DPMu2(trust=trust, clip=CLIPS[clip], noise_schedule=schedules[schedule], **SETTINGS)
         yield f"mu2-{trust}-{clip}-{schedule}", Case(protocol, oracles[trust])
     for clip in CLIPS:
@@ -55,10 +56,9 @@ def mu2_cases():
 
 
 def sgd_cases():
-    for trust, clip, average in product(("none", "server"), CLIPS, (False, True)):
-        protocol = NoisySGD(trust=trust, clip=CLIPS[clip], average=average, **SETTINGS)
-        oracle = partial(pseudocode.noisy_sgd, average=average)
-        yield f"sgd-{trust}-{clip}-{'average' if average else 'last'}", Case(protocol, oracle)
+    for trust, (clip, end) in product(("none", "server"), [*product(CLIPS, ["last"]), ("clipped", "average")]):
+        protocol = NoisySGD(trust=trust, clip=CLIPS[clip], average=end == "average", **SETTINGS)
+        yield f"sgd-{trust}-{clip}-{end}", Case(protocol, partial(pseudocode.noisy_sgd, average=end == "average"))
 
 
 def stale_cases():

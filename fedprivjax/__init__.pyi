@@ -1,0 +1,51 @@
+from . import datasets, privacy, theory
+from .constraints import Ball, WholeSpace
+from .datasets.as_problem import from_dataset
+from .losses import LinearLoss, Logistic, Softmax, Squared
+from .metrics import Snapshot
+from .participation import Balanced, Full, Given, Schedule, Uniform
+from .privacy.calibration import calibrate, guarantee
+from .problem import Problem, general_problem, linear_problem
+from .protocols import DPMu2, NoisySGD, StaleMomentum
+from .results import final, mean_interval
+from .sampling import Plan, Seeds, draw_plan
+from .simulate import Run, simulate
+from .sweep import sweep
+from .transcript import Transcript, transcript
+
+__all__ = [
+    "Balanced",
+    "Ball",
+    "DPMu2",
+    "Full",
+    "Given",
+    "LinearLoss",
+    "Logistic",
+    "NoisySGD",
+    "Plan",
+    "Problem",
+    "Run",
+    "Schedule",
+    "Seeds",
+    "Snapshot",
+    "Softmax",
+    "Squared",
+    "StaleMomentum",
+    "Transcript",
+    "Uniform",
+    "WholeSpace",
+    "calibrate",
+    "datasets",
+    "draw_plan",
+    "final",
+    "from_dataset",
+    "general_problem",
+    "guarantee",
+    "linear_problem",
+    "mean_interval",
+    "privacy",
+    "simulate",
+    "sweep",
+    "theory",
+    "transcript",
+]

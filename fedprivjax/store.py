@@ -1,0 +1,93 @@
+"""Finished chunks of a sweep on disk: a killed run goes on where it stopped."""
+
+import hashlib
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import jax
+import numpy as np
+
+
+class ChunkStore:
+    """A folder of finished chunks of one sweep, named by the sweep's fingerprint.
+
+    Every file is written aside and renamed, so that it is there whole or not at all.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str):
+        self.folder, self.fingerprint = folder, fingerprint
+
+    def settle(self, sizes: tuple[int, int]) -> tuple[int, int]:
+        """The chunk sizes that hold: those of the run that was begun here, or `sizes`, which are then written down.
+
+        Raises:
+            ValueError: the run was begun by another version of the code.
+        """
+        path = self.folder / f"{self.fingerprint}.json"
+        if path.is_file():
+            begun = json.loads(path.read_text(encoding="utf-8"))
+            if begun["code"] != code_version():
+                raise ValueError(
+                    f"the run in {self.folder} must be resumed by the code that began it, which has changed"
+                )
+            return tuple(begun["sizes"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"sizes": sizes, "code": code_version()})
+        write_whole(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+        return sizes
+
+    def load(self, index: int) -> dict[str, np.ndarray] | None:
+        """A finished chunk's arrays, or None."""
+        path = self._path(index)
+        if not path.is_file():
+            return None
+        with np.load(path) as arrays:
+            return dict(arrays)
+
+    def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
+        """Keep a finished chunk."""
+
+        def write(aside: Path):
+            with aside.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+
+        write_whole(self._path(index), write)
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"{self.fingerprint}-{index:04d}.npz"
+
+
+def write_whole(path: Path, write) -> None:
+    """Write a file aside and rename it; on failure nothing is left of it."""
+    aside = path.with_name(path.name + ".part")
+    try:
+        write(aside)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def fingerprint(*parts) -> str:
+    """A digest of arrays, pytrees of them, and anything with a faithful `repr`."""
+    digest = hashlib.blake2b(digest_size=8)
+    for leaf in jax.tree.leaves(parts):
+        if hasattr(leaf, "dtype"):
+            array = np.asarray(leaf)
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        else:
+            digest.update(repr(leaf).encode())
+    return digest.hexdigest()
+
+
+@cache
+def code_version() -> str:
+    """A digest of this package's source and of jax's version."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    digest = hashlib.blake2b(jax.__version__.encode(), digest_size=8)
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
