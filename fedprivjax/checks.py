@@ -59,7 +59,7 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
 
     >>> require_between("delta", 2.0, 0, 1)
     Traceback (most recent call last):
-    ValueError: delta must lie between 0 and 1, got 2.0
+    ValueError: delta must be between 0 and 1, got 2.0
     """
     if not isinstance(value, int | float | np.number) or not low < value < high:
-        raise ValueError(f"{name} must lie between {low} and {high}, got {value}")
+        raise ValueError(f"{name} must be between {low} and {high}, got {value}")

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedprivjax import datasets
-from fedprivjax.checks import require_at_least, require_choice, require_positive
+from fedprivjax.checks import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.grid import SWEPT
@@ -325,8 +325,7 @@ def _check(experiment: Experiment) -> None:
             require_choice("protocol label in [[expected]]", expected.protocol, labels)
         if expected.rule == "above":
             require_choice("other protocol in [[expected]]", expected.other, labels)
-    if not 0 < experiment.record.delta < 1:
-        raise ValueError(f"record.delta must lie between 0 and 1, got {experiment.record.delta}")
+    require_between("record.delta", experiment.record.delta, 0, 1)
 
 
 def _check_metrics(experiment: Experiment) -> None:

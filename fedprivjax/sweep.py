@@ -250,15 +250,18 @@ def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: 
 
 
 def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | None:
-    """A mesh (all devices if None) and whether a chunk's seeds, rather than its members, divide over it."""
+    """A mesh and whether a chunk's seeds, rather than its members, divide over it; None for one device.
+
+    Without a mesh all devices are taken, where the chunk divides over them.
+    """
+    given = mesh is not None
     mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else mesh
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh must have one axis, got {mesh.axis_names}")
-    if mesh.size == 1:
-        return None
-    if sizes[0] % mesh.size and sizes[1] % mesh.size:
+    divides = [size % mesh.size == 0 for size in sizes]
+    if given and not any(divides):
         raise ValueError(f"a chunk's seeds ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
-    return mesh, sizes[0] % mesh.size == 0
+    return None if mesh.size == 1 or not any(divides) else (mesh, divides[0])
 
 
 def _fingerprint(p: Prepared) -> str:

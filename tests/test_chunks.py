@@ -7,9 +7,9 @@ import pytest
 
 from fedprivjax import Ball, DPMu2, Softmax, Uniform, calibrate, draw_plan, general_problem, linear_problem
 from fedprivjax.chunks import _bytes, chunk_sizes, chunks
-from fedprivjax.noise import stack
+from fedprivjax.grid import stacked
 from fedprivjax.simulate import make_recipe, round_inputs
-from fedprivjax.sweep import _run_many, _stack, prepare
+from fedprivjax.sweep import _run_many, prepare
 
 RNG = np.random.default_rng(51)
 FEATURES = RNG.normal(size=(60, 5))
@@ -100,7 +100,7 @@ def compiled_bytes(prepared):
     lowered = _run_many.lower(
         (members.protocol, members.constraint),
         prepared.problem,
-        (stack(sources), _stack([round_inputs(plan) for plan in prepared.plans])),
+        (stacked(sources), stacked([round_inputs(plan) for plan in prepared.plans])),
         jnp.stack([jax.random.key(seed.noise) for seed in prepared.seeds]),
         None,
         prepared.recipe,

@@ -137,7 +137,7 @@ def test_reproduce_fails_where_a_cell_misses(call, spec):
 
 
 def test_an_experiment_without_expected_numbers_cannot_be_reproduced(call, spec):
-    assert "no [[expected]] numbers" in refused(call("reproduce", spec, "--set", "expected=[]"))
+    assert "must have [[expected]] numbers" in refused(call("reproduce", spec, "--set", "expected=[]"))
     assert not Path("results").exists()
 
 

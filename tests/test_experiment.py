@@ -231,7 +231,7 @@ INTEGERS = "a list of distinct positive integers"
         ({"sweep__mu": [0.0]}, "mu must be positive, got 0.0"),
         ({"sweep__seeds": 0}, "seeds must be at least 1, got 0"),
         ({"record__metrics": []}, "record.metrics must name at least one metric, got []"),
-        ({"record__delta": 1.0}, "record.delta must lie between 0 and 1, got 1.0"),
+        ({"record__delta": 1.0}, "record.delta must be between 0 and 1, got 1.0"),
         ({"record__metrics": ["distance"]}, "record.select must be a recorded metric (distance), got 'excess_risk'"),
         ({"record__every": 0}, "every must be at least 1, got 0"),
     ],

@@ -25,7 +25,7 @@ def found():
 
 
 def test_what_is_saved_is_what_is_loaded(found, tmp_path):
-    folder.save(found, tmp_path, make())
+    folder.save(found, tmp_path)
     loaded = folder.load(tmp_path)
     assert list(loaded) == list(found) == ["DP-μ²-FL, ours", "noisy_sgd"]
     for label, data in found.items():
@@ -35,7 +35,7 @@ def test_what_is_saved_is_what_is_loaded(found, tmp_path):
 
 
 def test_provenance_names_versions_and_device(found, tmp_path):
-    folder.save(found, tmp_path, make())
+    folder.save(found, tmp_path)
     written = json.loads((tmp_path / "provenance.json").read_text(encoding="utf-8"))
     assert written == folder.provenance()
     assert {"fedprivjax", "jax", "numpy", "python", "platform", "device"} <= written.keys()
@@ -76,15 +76,15 @@ def test_a_write_that_breaks_off_leaves_nothing(found, tmp_path, monkeypatch):
 
     monkeypatch.setattr(xr.DataTree, "to_netcdf", half)
     with pytest.raises(OSError, match="disk full"):
-        folder.save(found, tmp_path, make())
+        folder.save(found, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_write_that_breaks_off_keeps_what_was_there(found, tmp_path, monkeypatch):
-    folder.save(found, tmp_path, make())
+    folder.save(found, tmp_path)
     before = (tmp_path / "results.nc").read_bytes()
     monkeypatch.setattr(folder.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("interrupted")))
     with pytest.raises(OSError, match="interrupted"):
-        folder.save(found, tmp_path, make())
+        folder.save(found, tmp_path)
     assert (tmp_path / "results.nc").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "results.nc"]

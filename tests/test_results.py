@@ -4,7 +4,6 @@ import xarray as xr
 from scipy import stats
 
 from fedprivjax import Ball, DPMu2, NoisySGD, Softmax, Uniform, final, linear_problem, mean_interval, sweep
-from fedprivjax import experiment as experiments
 from fedprivjax import folder as results_folder
 from fedprivjax.privacy import gdp
 
@@ -143,7 +142,7 @@ def test_every_metric_on_private_data_is_marked():
 
 
 def test_a_sweep_survives_its_folder(swept, tmp_path):
-    results_folder.save({"DP-μ², untrusted": swept}, tmp_path, experiments.load("quickstart"))
+    results_folder.save({"DP-μ², untrusted": swept}, tmp_path)
     loaded = results_folder.load(tmp_path)
     xr.testing.assert_identical(loaded["DP-μ², untrusted"], swept)
     assert np.isinf(loaded["DP-μ², untrusted"]["mu"].values[-1])

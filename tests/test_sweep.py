@@ -1,13 +1,15 @@
 import re
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
 
 from fedprivjax import Ball, DPMu2, NoisySGD, Seeds, Softmax, Uniform, WholeSpace, linear_problem, simulate, sweep
+from fedprivjax.grid import SWEPT
 from fedprivjax.privacy import gdp
-from fedprivjax.sweep import SWEPT, _labels, _run_many, execute, prepare
+from fedprivjax.sweep import _labels, _run_many, execute, prepare
 
 RNG = np.random.default_rng(71)
 FEATURES = RNG.normal(size=(56, 5)).astype(np.float32)
@@ -26,6 +28,7 @@ SEEDS = 3
 METRICS = ("test_loss", "test_accuracy", "noise_norm")
 COMMON = {"rounds": 8, "every": 3, "record": METRICS}
 PROTOCOL = DPMu2(clip=1.0, noise_schedule="gap")
+ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
 GRID = {"mu": [1.0, 4.0], "step_scale": [0.5, 1.0]}  # every grid here has four members: one program serves them all
 
 
@@ -98,7 +101,7 @@ def least_budget():
 
 def test_chunks_change_no_number(grid):
     seen = []
-    agree(swept(GRID, memory_budget=least_budget(), progress=lambda *done: seen.append(done)), grid)
+    agree(swept(GRID, memory_budget=least_budget(), mesh=ONE, progress=lambda *done: seen.append(done)), grid)
     assert seen == [(done, 12) for done in range(1, 13)]
 
 
@@ -126,7 +129,7 @@ def test_without_common_noise_every_member_draws_its_own(grid):
     whole = prepare(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, common_noise=False, **COMMON)
     assert whole.sizes == (3, 4)
     seen = []
-    agree(execute(replace(whole, sizes=(2, 3)), lambda *done: seen.append(done)), own)
+    agree(execute(replace(whole, sizes=(2, 3)), lambda *done: seen.append(done), mesh=ONE), own)
     assert seen == [(6, 12), (8, 12), (11, 12), (12, 12)]
 
 

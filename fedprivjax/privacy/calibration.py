@@ -38,8 +38,9 @@ def calibrate(
         target = inf if noise_std == 0 else protocol.sensitivity(problem, size) / float(noise_std)
     step_size = protocol.step_size
     if step_size is None:
-        step_size = float(protocol.theory_step(problem, size, target))
-        if not (isfinite(step_size) and step_size > 0):
+        bounded = isfinite(problem.constraint.diameter)
+        step_size = float(protocol.theory_step(problem, size, target)) if bounded else inf
+        if not 0 < step_size < inf:
             raise ValueError(
                 "step_size must be set: its default needs a ball, and a finite mu or a smoothness constant"
             )

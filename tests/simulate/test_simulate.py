@@ -212,11 +212,11 @@ REFUSALS = {
     "infinite clip": (bad("clip", np.inf), "clip must be finite, got inf"),
     "zero radius": (lambda: Ball(0.0), "radius must be positive, got 0.0"),
     "NaN radius": (lambda: Ball(np.nan), "radius must be positive, got nan"),
-    "negative noise": (lambda: DPMu2(noise_std=-1.0), "noise_std must not be negative, got -1.0"),
-    "NaN noise": (lambda: DPMu2(noise_std=np.nan), "noise_std must not be negative, got nan"),
+    "negative noise": (lambda: DPMu2(noise_std=-1.0), "noise_std must be finite and not negative, got -1.0"),
+    "NaN noise": (lambda: DPMu2(noise_std=np.nan), "noise_std must be finite and not negative, got nan"),
     "infinite noise": (
         lambda: simulate(DPMu2(noise_std=np.inf, clip=1.0, step_size=0.1), GOOD, Full(2)),
-        "noise_std must be finite, got inf",
+        "noise_std must be finite and not negative, got inf",
     ),
     "both": (lambda: DPMu2(mu=1.0, noise_std=1.0), "give mu or noise_std, not both"),
     "both as NumPy numbers": (
@@ -255,7 +255,10 @@ REFUSALS = {
     ),
     "trust": (lambda: DPMu2(mu=1.0, trust="sever"), "unknown trust 'sever', did you mean 'server'?"),
     "schedule name": (lambda: DPMu2(mu=1.0, noise_schedule="gab"), "unknown noise_schedule 'gab', did you mean 'gap'?"),
-    "stale schedule": (lambda: StaleMomentum(mu=1.0, noise_schedule="gap"), "noise_schedule must be 'uniform' or a"),
+    "stale schedule": (
+        lambda: StaleMomentum(mu=1.0, noise_schedule="gap"),
+        "unknown noise_schedule 'gap' (known: uniform)",
+    ),
     "cancel": (lambda: DPMu2(mu=1.0, trust="server", cancel=False), "cancel=False must go with trust='none'"),
     "method": (
         lambda: simulate(DPMu2(**OWN), GOOD, Uniform(3, 2), noise_method="aggregate"),
