@@ -1,6 +1,7 @@
 """The command line: `fedprivjax list | run | reproduce | privacy`."""
 
 import os
+import sys
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +10,20 @@ from typing import Annotated, Any
 import pooch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
+
+PLAIN_WIDTH = 120  # columns of output that goes to no terminal
 
 app = typer.Typer(
     help="Differentially private federated optimisation, simulated.",
@@ -18,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
+out = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 err = Console(stderr=True)
 
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
@@ -101,7 +114,8 @@ def reproduce(
             experiment, _run(experiment, into, done, resume=resume and (into / "spec.toml").is_file())
         )
         line, holds = report.verdict_line(found)
-        out.print(report.verdict_table(found))
+        for table in report.verdict_tables(found):
+            out.print(table)
         out.print(f"{name}: {line}")
         good = good and holds
     raise typer.Exit(0 if good else 1)
@@ -183,9 +197,14 @@ def _print_list(title: str, entries: dict[str, str]) -> None:
     out.print()
 
 
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.3g}/s")
+
+
 @contextmanager
 def _progress(title: str):
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), _Rate())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=err, transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda finished, total: bar.update(task, completed=finished, total=total)

@@ -1,6 +1,7 @@
 """Experiment files: TOML read into checked settings, and settings into problems, participation and protocols."""
 
 import inspect
+import sysconfig
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -131,8 +132,9 @@ class Experiment(Settings):
 
 def bundled() -> dict[str, Path]:
     """The experiments that come with the package: name -> file."""
-    here = Path(__file__).parent
-    folder = here / "experiments" if (here / "experiments").is_dir() else here.parent / "experiments"
+    checkout = Path(__file__).parent.parent
+    installed = Path(sysconfig.get_path("data")) / "share" / "fedprivjax"
+    folder = (checkout if (checkout / "pyproject.toml").is_file() else installed) / "experiments"
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 

@@ -1,6 +1,7 @@
 """What a run says on the screen: tables with intervals, guarantees, verdicts."""
 
 from collections.abc import Iterable
+from itertools import groupby
 
 import numpy as np
 import xarray as xr
@@ -61,25 +62,28 @@ def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
     return Group(*[Text(line) for line in lines], *([Text(experiment.notes)] if experiment.notes else []))
 
 
-def verdict_table(found: Iterable[Verdict]) -> Table:
-    """Ours beside the expected numbers, with the verdict on each."""
-    table = Table(title="ours (mean ± 95% interval) beside the expected", title_justify="left")
-    for name in ("cell", "protocol", "metric"):
-        table.add_column(name)
-    for name in ("ours", "sd", "expected", "difference"):
-        table.add_column(name, justify="right")
-    table.add_column("rule")
-    table.add_column("verdict")
+def verdict_tables(found: Iterable[Verdict]) -> list[Table]:
+    """Ours beside the expected numbers with the verdict on each: a table for each `[[expected]]` entry."""
+    return [_verdict_table(list(cells)) for _, cells in groupby(found, key=lambda v: id(v.expected))]
+
+
+def _verdict_table(found: list[Verdict]) -> Table:
+    expected = found[0].expected
+    source = f", {expected.source}" if expected.source else ""
+    title = f"{expected.protocol}: {_words(expected.metric)} (mean ± 95% interval){source}; {describe(expected)}"
+    table = Table(title=title, title_justify="left")
+    for name in ("cell", "ours", "sd", "expected", "difference", "verdict"):
+        table.add_column(name, justify="left" if name == "verdict" else "right")
+    scale = _scale(expected.metric)
     for v in found:
         where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
-        scale = _scale(v.expected.metric)
-        value = "" if v.value is None else _number(v.value, scale)
-        known = v.value is not None and not np.isnan(v.mean)
-        difference = f"{(v.mean - v.value) * scale:+.{_digits(scale)}f}" if known and v.value is not None else ""
-        said = {None: "–", True: "ok", False: "MISS"}[v.holds]
         ours = f"{_number(v.mean, scale)} ± {_number(v.half, scale)}"
-        row = [where, v.expected.protocol, _words(v.expected.metric), ours, _number(v.sd, scale), value, difference]
-        table.add_row(*row, describe(v.expected), said)
+        value, difference = "", ""
+        if v.value is not None:
+            value = _number(v.value, scale)
+            difference = "" if np.isnan(v.mean) else f"{(v.mean - v.value) * scale:+.{_digits(scale)}f}"
+        said = {None: "–", True: "ok", False: "MISS"}[v.holds]
+        table.add_row(where, ours, _number(v.sd, scale), value, difference, said)
     return table
 
 
@@ -138,8 +142,7 @@ def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, m
     if previous and own == {name: previous[name] for name in own}:
         return "〃"  # the protocol does not depend on what changed since the row above
     scale = _scale(metric)
-    digits = 1 if scale == 100 else 3
-    return f"{float(mean.sel(own)) * scale:.{digits}f} ± {float(half.sel(own)) * scale:.{digits}f}"
+    return f"{_number(float(mean.sel(own)), scale)} ± {_number(float(half.sel(own)), scale)}"
 
 
 def _epsilon(value: float) -> str:

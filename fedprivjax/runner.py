@@ -152,7 +152,8 @@ def _join(parts: list[tuple[dict[str, int], xr.Dataset]]) -> xr.Dataset:
     if len(points) > 1:
         joined = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
     assert isinstance(joined, xr.Dataset)
-    return joined.assign_attrs(parts[0][1].attrs)
+    said = {name: dict.fromkeys(str(data.attrs[name]) for _, data in parts) for name in ("theorem", "noise")}
+    return joined.assign_attrs({**parts[0][1].attrs, **{name: " / ".join(texts) for name, texts in said.items()}})
 
 
 def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:

@@ -1,0 +1,67 @@
+"""Rates: the worst excess over linear losses of all strengths falls with rounds, machines and μ as the theorems say."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedprivjax import Ball, DPMu2, Full, NoisySGD, general_problem, sweep
+
+pytestmark = pytest.mark.slow
+
+DIMENSION, RADIUS = 50, 0.5
+STRENGTHS = 2.0 ** np.arange(-12, 1)  # slopes of the loss, up to G: each setting has its own hardest
+
+
+def value(w, z):
+    return jnp.vdot(w, z)
+
+
+def excess_risk(w):
+    return w[0] + RADIUS  # times the strength
+
+
+def linear(strength, examples):
+    """f(w) = strength·w₁ on a ball, with G = 1 announced: only privacy noise stands in the way."""
+    direction = np.zeros((examples, DIMENSION), np.float32)
+    direction[:, 0] = strength
+    return general_problem(
+        value,
+        direction,
+        jnp.zeros(DIMENSION),
+        constraint=Ball(RADIUS),
+        lipschitz=1.0,
+        smoothness=1e-6,
+        excess=excess_risk,
+    )
+
+
+def worst(protocol, *, rounds=64, machines=4, mu=8.0):
+    """The largest mean excess over the strengths."""
+    excess = []
+    for strength in STRENGTHS:
+        problem = linear(strength, rounds * machines)
+        options = {"over": {"mu": [mu]}, "seeds": 64, "every": rounds, "record": ["excess_risk"]}
+        runs = sweep(protocol, problem, Full(machines), **options)
+        excess.append(strength * float(runs["excess_risk"].mean()))
+    return max(excess)
+
+
+def slope(protocol, name, values):
+    return np.polyfit(np.log(values), np.log([worst(protocol, **{name: value}) for value in values]), 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "values", "expected"),
+    [
+        (DPMu2(), "rounds", [32, 128, 512], -1.0),
+        (DPMu2(), "machines", [1, 4, 16], -0.5),
+        (DPMu2(), "mu", [2.0, 8.0, 32.0], -1.0),
+        (DPMu2(trust="server"), "rounds", [32, 128, 512], -1.0),
+        (DPMu2(trust="server"), "machines", [1, 4, 16], -1.0),
+        (DPMu2(cancel=False), "rounds", [32, 128, 512], -0.5),  # noise that stays in costs half the rate
+        (NoisySGD(average=True), "rounds", [32, 128, 512], -0.5),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_the_worst_excess_falls_at_the_theorems_rate(protocol, name, values, expected):
+    assert slope(protocol, name, values) == pytest.approx(expected, abs=0.12)
