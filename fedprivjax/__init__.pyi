@@ -5,7 +5,7 @@ from .losses import LinearLoss, Logistic, Softmax, Squared
 from .metrics import Snapshot
 from .participation import Balanced, Full, Given, Schedule, Uniform
 from .privacy.calibration import calibrate, guarantee
-from .problem import Problem, general_problem, linear_problem
+from .problem import Problem, general_problem, linear_problem, procedural_problem
 from .protocols import DPMu2, NoisySGD, StaleMomentum
 from .results import final, mean_interval
 from .sampling import Plan, Seeds, draw_plan
@@ -44,6 +44,7 @@ __all__ = [
     "linear_problem",
     "mean_interval",
     "privacy",
+    "procedural_problem",
     "simulate",
     "sweep",
     "theory",

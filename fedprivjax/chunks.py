@@ -54,7 +54,7 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
 def _bytes(protocol, source, problem: Problem, recipe: Recipe) -> tuple[int, int]:
     """Bytes that a seed and that a member of it take, from the sizes of what they hold."""
     d, (_, per_round, rounds) = problem.dimension, recipe.size
-    example = sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(problem.pool))
+    example = _floats(lambda: problem.take(0, 0))
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
     scores = jax.tree.leaves(problem.start)[0].shape[0] if jax.tree.leaves(problem.start)[0].ndim > 1 else 1
     drawn = 8 * rounds * per_round + 3 * min(BLOCK, rounds) * d + 2 * per_round * example

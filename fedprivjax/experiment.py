@@ -192,6 +192,8 @@ def make_problem(settings: ProblemSettings, machines: int) -> Problem:
     """The problem of an experiment; a partition, where asked for, deals the samples over `machines`."""
     data = datasets.load(settings.dataset, **settings.options)
     table = None
+    if settings.partition is not None and isinstance(data, datasets.Stream):
+        raise ValueError(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")
     if settings.partition is not None:
         options = dict(settings.partition)
         seed = options.pop("seed", 0)

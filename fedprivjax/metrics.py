@@ -113,17 +113,22 @@ def metric_name(metric: str | Metric) -> str:
 
 
 def _missing(problem: Problem, name: str) -> str | None:
+    if name.startswith("train") and not problem.stored:
+        return "stored examples"
     if name.startswith("test") and problem.test is None:
         return "a test set"
     if name.endswith("accuracy") and not _classifies(problem):
         return "a loss that classifies"
-    if name == "excess_risk" and problem.excess is None and problem.optimum is None:
-        return "a known optimum"
+    if name == "excess_risk" and problem.excess is None:
+        if problem.optimum is None:
+            return "a known optimum"
+        if problem.test is None and not problem.stored:
+            return "a test set or an exact excess risk"
     if name == "distance" and problem.optimum is None:
         return "a known optimum"
     return None
 
 
 def _classifies(problem: Problem) -> bool:
-    example = problem.take(0)
+    example = problem.take(0, 0)
     return problem.model.correct(problem.start, example) is not None

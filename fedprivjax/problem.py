@@ -1,6 +1,7 @@
 """A problem: examples, one example's loss, a constraint set, and the constants that noise and steps follow from."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
-from fedprivjax.checks import require_positive
+from fedprivjax.checks import require_at_least, require_positive
 from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.losses import LinearLoss
 from fedprivjax.models import Example, GeneralModel, LinearModel
@@ -26,6 +27,7 @@ from fedprivjax.problem_checks import (
     require_scalar_loss,
     table_rows,
 )
+from fedprivjax.procedural import Procedural
 
 
 class Table:
@@ -47,7 +49,7 @@ class Problem:
     Build one with `linear_problem` or `general_problem`. Arrays are leaves; what fixes the program is static.
 
     Attributes:
-        pool: examples, a pytree with leaves [examples, ...], shared by all machines.
+        pool: examples, a pytree with leaves [examples, ...], shared by all machines; or `Procedural`.
         test: held-out examples of the same structure, or None.
         start: first point of every run, a pytree of parameters.
         constraint: `Ball` or `WholeSpace`.
@@ -71,9 +73,14 @@ class Problem:
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
 
     @property
-    def examples(self) -> int:
-        """Examples in the pool."""
-        return jax.tree.leaves(self.pool)[0].shape[0]
+    def stored(self) -> bool:
+        """Whether examples are arrays, rather than computed when they are used."""
+        return not isinstance(self.pool, Procedural)
+
+    @property
+    def examples(self) -> int | float:
+        """Examples in the pool; infinite where they are computed."""
+        return jax.tree.leaves(self.pool)[0].shape[0] if self.stored else inf
 
     @property
     def dimension(self) -> int:
@@ -94,8 +101,15 @@ class Problem:
             return self.own_smoothness
         return inf if self.feature_bound is None else self.model.smoothness(self.feature_bound)
 
-    def take(self, samples):
-        """The examples with these indices, leaves [..., per-example shape]."""
+    def take(self, samples, machine=0):
+        """Examples, leaves [..., per-example shape].
+
+        Args:
+            samples: indices into the pool, or into the machine's own examples where these are computed.
+            machine: whose examples they are; its shape is that of the leading axes of `samples`.
+        """
+        if isinstance(self.pool, Procedural):
+            return self.pool.take(samples, machine)
         return jax.tree.map(lambda leaf: leaf[samples], self.pool)
 
     def unravel(self, vector):
@@ -220,6 +234,74 @@ def general_problem(
         require_alike("optimum", problem.optimum, problem.start, "start")
     require_scalar_loss(problem.model, problem.start, jax.eval_shape(problem.take, 0))
     return _start_inside(problem)
+
+
+def procedural_problem(
+    generate: Callable[[Any, Any], Any],
+    loss: LinearLoss | Callable[[Any, Any], Any],
+    *,
+    seed: int = 0,
+    start=None,
+    feature_bound: float | None = None,
+    constraint: Ball | WholeSpace | None = None,
+    lipschitz: float | None = None,
+    smoothness: float | None = None,
+    hit: Callable[[Any, Any], Any] | None = None,
+    test: Any = None,
+    optimum: Any = None,
+    excess: Callable[[Any], Any] | None = None,
+) -> Problem:
+    """A problem whose examples are computed when they are used: a million machines take no memory.
+
+    Args:
+        generate: `(key, machine) -> example`, pure; (features, label) for a linear predictor. A machine's k-th
+            participation gets a key of its own, so no two examples are alike.
+        loss: a `LinearLoss`, or `(params, example) -> scalar` as in `general_problem`.
+        seed: of the data.
+        start: first parameters; needed unless the predictor is linear.
+        feature_bound: public bound on the norm of a feature vector, which `generate` keeps by itself.
+        lipschitz, smoothness, hit: as in `general_problem`.
+        constraint, test, optimum, excess: as in `linear_problem`.
+
+    >>> import jax
+    >>> from fedprivjax import Squared, Uniform, DPMu2, simulate
+    >>> def example(key, machine):
+    ...     x = jax.random.ball(key, 3)
+    ...     return x, x.sum()
+    >>> problem = procedural_problem(example, Squared(), feature_bound=1.0, constraint=Ball(2.0), optimum=np.ones(3))
+    >>> run = simulate(DPMu2(mu=1.0, clip=1.0), problem, Uniform(10**6, 20), rounds=10)
+    >>> run.metrics["distance"].shape
+    (10,)
+    """
+    require_at_least("seed", seed, 0)
+    shapes = jax.eval_shape(generate, jax.random.key(0), jnp.zeros((), jnp.int32))
+    if not isinstance(loss, LinearLoss):
+        if start is None:
+            raise ValueError("start must be given, unless the loss is a linear predictor's")
+        toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
+        options = {"lipschitz": lipschitz, "smoothness": smoothness, "hit": hit}
+        built = general_problem(
+            loss, toy, start, constraint=constraint, test=test, optimum=optimum, excess=excess, **options
+        )
+        return replace(built, pool=Procedural(np.uint32(seed), generate))
+    if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].ndim != 1 or shapes[1].shape != ():
+        raise ValueError(f"generate must return (features [features], label []), got {shapes}")
+    options = {"feature_bound": feature_bound, "constraint": constraint, "test": test, "start": start}
+    toy = np.zeros((1, *shapes[0].shape)), np.zeros(1)
+    built = linear_problem(*toy, loss, optimum=optimum, excess=excess, **options)
+    return replace(built, pool=Procedural(np.uint32(seed), _Labelled(generate)))
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """A generator of (features, label) as one of `Example`s."""
+
+    generate: Callable[[Any, Any], Any]
+
+    def __call__(self, key, machine) -> Example:
+        features, label = self.generate(key, machine)
+        features = features.astype(jnp.float32)
+        return Example(features, label, jnp.linalg.norm(features))
 
 
 def _merge_machines(features, labels, table):

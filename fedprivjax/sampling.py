@@ -25,7 +25,10 @@ class Seeds(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is drawn before a run: the public schedule, and each participant's example, int32 [rounds, per_round]."""
+    """What is drawn before a run: the public schedule, and each participant's example, int32 [rounds, per_round].
+
+    Samples index the problem's pool; where examples are computed, the machine's own examples, from 0.
+    """
 
     schedule: Schedule
     samples: np.ndarray
@@ -85,6 +88,8 @@ def draw_plan(
         )
     schedule = participation.draw(rounds, _stream(seeds.participation, 1))
     rng = None if order == "stored" else _stream(seeds.samples, 2)
+    if not problem.stored:
+        return Plan(schedule, schedule.counts - 1)
     deal = _deal_pool if problem.table is None else _deal_shares
     return Plan(schedule, deal(problem, schedule, rng))
 
@@ -95,10 +100,16 @@ def _stream(seed: int, which: int) -> np.random.Generator:
 
 
 def most_rounds(problem: Problem, participation: Participation) -> int:
-    """Rounds that use each example at most once; with a fixed partition, those that the smallest share allows."""
+    """Rounds that use each example at most once; with a fixed partition, those that the smallest share allows.
+
+    Raises:
+        ValueError: examples are computed, so they have no end.
+    """
+    if not problem.stored:
+        raise ValueError("rounds must be given where examples are computed: they have no end")
     if problem.table is not None:
         return max(1, int(problem.table.sizes.min()))
-    return max(1, problem.examples // participation.per_round)
+    return max(1, int(problem.examples // participation.per_round))
 
 
 def _deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:

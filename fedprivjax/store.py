@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import jax
 import numpy as np
@@ -71,13 +73,25 @@ def write_whole(path: Path, write) -> None:
 
 
 def fingerprint(*parts) -> str:
-    """A digest of arrays, pytrees of them, and anything with a faithful `repr`."""
+    """A digest of arrays, pytrees of them, functions, dataclasses, and anything with a faithful `repr`.
+
+    A `repr` that holds an address matches nothing in another process: such a run starts anew.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for leaf in jax.tree.leaves(parts):
         if hasattr(leaf, "dtype"):
             array = np.asarray(leaf)
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
+        elif isinstance(leaf, FunctionType):
+            closed = [cell.cell_contents for cell in leaf.__closure__ or ()]
+            known = leaf.__qualname__, leaf.__code__.co_names, leaf.__defaults__, closed
+            digest.update(leaf.__code__.co_code + fingerprint(known, *leaf.__code__.co_consts).encode())
+        elif isinstance(leaf, CodeType):
+            digest.update(leaf.co_code + fingerprint(*leaf.co_consts).encode())
+        elif is_dataclass(leaf):
+            named = [(field.name, getattr(leaf, field.name)) for field in fields(leaf)]
+            digest.update(fingerprint(type(leaf).__qualname__, named).encode())
         else:
             digest.update(repr(leaf).encode())
     return digest.hexdigest()

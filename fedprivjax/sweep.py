@@ -265,7 +265,8 @@ def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | No
 
 
 def _fingerprint(p: Prepared) -> str:
-    statics = (repr(p.first), repr(p.recipe), type(p.sources[0]).__name__, p.delta, p.common_noise)
+    problem = p.problem.model, p.problem.excess, getattr(p.problem.pool, "generate", None)
+    statics = (repr(p.first), p.recipe, type(p.sources[0]).__name__, p.delta, p.common_noise, *problem)
     plans = [(plan.schedule.participants, plan.samples) for plan in p.plans]
     return fingerprint(statics, p.problem, p.members.protocol, p.members.constraint, plans, p.seeds)
 

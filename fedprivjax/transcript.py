@@ -91,4 +91,5 @@ def _unperturbed(protocol, problem: Problem, state, inputs):
     if hasattr(protocol, "messages"):
         return protocol.messages(problem, state, inputs)
     machine = protocol.machine(state, inputs.round.astype(jnp.float32))
-    return jax.vmap(lambda vector: vector.written_out())(messages(problem, machine, problem.take(inputs.samples)))
+    examples = problem.take(inputs.samples, inputs.machine)
+    return jax.vmap(lambda vector: vector.written_out())(messages(problem, machine, examples))

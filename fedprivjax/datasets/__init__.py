@@ -10,6 +10,7 @@ from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
 from fedprivjax.datasets.digits import load_digits
 from fedprivjax.datasets.mnist import load_mnist
 from fedprivjax.datasets.partition import by_machine, partition, table
+from fedprivjax.datasets.stream import Stream, stream
 from fedprivjax.datasets.synthetic import least_squares, logistic
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "DataNotFound",
     "Dataset",
     "DatasetInfo",
+    "Stream",
     "by_machine",
     "from_arrays",
     "least_squares",
@@ -26,6 +28,7 @@ __all__ = [
     "load_mnist",
     "logistic",
     "partition",
+    "stream",
     "table",
 ]
 
@@ -33,7 +36,7 @@ __all__ = [
 class DatasetInfo(NamedTuple):
     """How a named data set is loaded, and one line of help."""
 
-    loader: Callable[..., Dataset]
+    loader: Callable[..., Dataset | Stream]
     help: str
 
 
@@ -41,11 +44,12 @@ DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn"),
     "mnist": DatasetInfo(load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded"),
     "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
+    "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed as they are used: a million machines"),
     "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),
 }
 
 
-def load(name: str, **options: Any) -> Dataset:
+def load(name: str, **options: Any) -> Any:
     """Load a data set by its name; options go to its loader.
 
     Raises:
@@ -56,7 +60,7 @@ def load(name: str, **options: Any) -> Dataset:
     (1437, 65)
     >>> load("mnsit")
     Traceback (most recent call last):
-    ValueError: unknown dataset 'mnsit', did you mean 'mnist'? (known: digits, mnist, least_squares, logistic)
+    ValueError: unknown dataset 'mnsit', did you mean 'mnist'? (known: digits, mnist, least_squares, stream, logistic)
     """
     require_choice("dataset", name, DATASETS)
     known = inspect.signature(DATASETS[name].loader).parameters
@@ -64,7 +68,14 @@ def load(name: str, **options: Any) -> Dataset:
         if not known:
             raise ValueError(f"dataset '{name}' takes no options, got '{option}'")
         require_choice(f"{name} option", option, known)
+        _require_kind(f"{name} option {option}", options[option], known[option].annotation)
     missing = [key for key, value in known.items() if value.default is value.empty and key not in options]
     if missing:
         raise ValueError(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
     return DATASETS[name].loader(**options)
+
+
+def _require_kind(name: str, value: Any, kind: Any) -> None:
+    """Refuse what a file may hold in place of a number."""
+    if kind in (int, float) and (isinstance(value, bool) or not isinstance(value, kind | int)):
+        raise ValueError(f"{name} must be {'a number' if kind is float else 'an integer'}, got {value!r}")

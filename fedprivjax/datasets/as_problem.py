@@ -3,14 +3,15 @@
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
+from fedprivjax.datasets.stream import Stream
 from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
-from fedprivjax.problem import Problem, linear_problem
+from fedprivjax.problem import Problem, linear_problem, procedural_problem
 
 
 def from_dataset(
-    dataset: Dataset, loss: LinearLoss | None = None, *, constraint=None, table=None, start=None
+    dataset: Dataset | Stream, loss: LinearLoss | None = None, *, constraint=None, table=None, start=None
 ) -> Problem:
-    """A linear predictor on a `Dataset` (see `fedprivjax.datasets`).
+    """A linear predictor on a `Dataset` or a `Stream` (see `fedprivjax.datasets`).
 
     Args:
         loss: None takes the logistic loss for two classes, softmax for more, half the squared error for regression.
@@ -23,6 +24,12 @@ def from_dataset(
     """
     if loss is None:
         loss = _usual_loss(dataset)
+    if isinstance(dataset, Stream):
+        if table is not None:
+            raise ValueError("table must be None for a stream: every machine computes its own examples")
+        test = dataset.test_features, dataset.test_labels
+        options = {"feature_bound": dataset.feature_bound, "constraint": constraint, "start": start}
+        return procedural_problem(dataset.generate, loss, seed=dataset.seed, test=test, **options)
     if table is None and dataset.machine_of is not None:
         table = rows(by_machine(dataset.machine_of))[0]
     tested = dataset.test_features is not None
@@ -40,7 +47,7 @@ def from_dataset(
     )
 
 
-def _usual_loss(dataset: Dataset) -> LinearLoss:
+def _usual_loss(dataset: Dataset | Stream) -> LinearLoss:
     if dataset.classes is None:
         return Squared(dataset.label_bound)
     return Logistic() if dataset.classes == 2 else Softmax(dataset.classes)

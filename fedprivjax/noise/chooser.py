@@ -68,13 +68,18 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
     'covariance'
     """
     _, m, _ = size
-    kept = {"materialised": size.machines, "replayed": 1, "covariance": bandwidth}
+    factors = 4 * size.rounds * (bandwidth + 1)  # two copies in float64 while it is computed
+    kept = {
+        "materialised": size.machines * dimension,
+        "replayed": dimension,
+        "covariance": bandwidth * dimension + factors,
+    }
     time = {
         "materialised": m * (NORMAL + 3 * MEMORY_PASS),
         "replayed": m * (2 * NORMAL + MEMORY_PASS),
         "covariance": NORMAL + MULTIPLY_ADD * bandwidth,
     }
-    fits = {name: time[name] if 4 * rows * dimension <= MOST_BYTES else inf for name, rows in kept.items()}
+    fits = {name: time[name] if 4 * floats <= MOST_BYTES else inf for name, floats in kept.items()}
     return min(fits, key=lambda name: fits[name])
 
 

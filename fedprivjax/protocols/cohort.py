@@ -26,7 +26,7 @@ class RoundInputs(NamedTuple):
     participation: Any
 
 
-def cohort_sum(problem: Problem, machine: Machine, samples, *, linear: bool):
+def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, *, linear: bool):
     """Sum of the participants' messages, a pytree of the parameters' structure.
 
     A linear predictor's messages stay factored until one matrix product. Otherwise, a message that is linear in the
@@ -34,10 +34,10 @@ def cohort_sum(problem: Problem, machine: Machine, samples, *, linear: bool):
 
     Args:
         machine: what one machine sends, as a function of its gradient oracle.
-        samples: the participants' examples, int [per_round].
+        inputs: the round's participants and their examples.
         linear: whether the message is linear in the gradient.
     """
-    examples = problem.take(samples)
+    examples = problem.take(inputs.samples, inputs.machine)
     if isinstance(problem.model, LinearModel):
         return messages(problem, machine, examples).total()
     if linear:

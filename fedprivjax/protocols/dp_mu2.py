@@ -95,7 +95,7 @@ class DPMu2:
 
     def round(self, problem: Problem, state: Mu2State, inputs: RoundInputs, noise) -> Mu2State:
         t = inputs.round.astype(jnp.float32)
-        total = cohort_sum(problem, self.machine(state, t), inputs.samples, linear=self.clip is None)
+        total = cohort_sum(problem, self.machine(state, t), inputs, linear=self.clip is None)
         q = jax.tree.map(lambda q, s: q + s / inputs.samples.shape[0], state.q, total)
         q_noisy = add_noise(problem, q, self.noise_std, noise)
         step = self.step_scale * self.step_size

@@ -70,7 +70,7 @@ class NoisySGD:
 
     def round(self, problem: Problem, state: SGDState, inputs: RoundInputs, noise) -> SGDState:
         t = inputs.round.astype(jnp.float32)
-        total = cohort_sum(problem, self.machine(state, t), inputs.samples, linear=self.clip is None)
+        total = cohort_sum(problem, self.machine(state, t), inputs, linear=self.clip is None)
         mean = jax.tree.map(lambda g: g / inputs.samples.shape[0], total)
         direction = add_noise(problem, mean, self.noise_std, noise)
         step = self.step_scale * self.step_size

@@ -109,7 +109,7 @@ class StaleMomentum:
             return machine(oracle(problem.model.gradients, example), *own)
 
         own = jax.tree.map(lambda rows: rows[inputs.machine], (state.momentum, state.seen, state.last_round))
-        return jax.vmap(one)(problem.take(inputs.samples), *own, inputs.participation)
+        return jax.vmap(one)(problem.take(inputs.samples, inputs.machine), *own, inputs.participation)
 
     def output(self, state: StaleState):
         """x_T: after T rounds the state already holds x_{T+1}."""

@@ -244,6 +244,11 @@ def test_corners_of_the_choice(machines, per_round, bandwidth, dimension, way):
     assert cheapest(Size(machines, per_round, 1200), bandwidth, dimension) == way
 
 
+def test_a_factor_that_does_not_fit_is_not_chosen():
+    assert cheapest(Size(10**6, 50, 5_000), 4_999, 1) == "covariance"
+    assert cheapest(Size(10**9, 50, 20_000), 19_999, 1) == "replayed"
+
+
 def test_impossible_ways_are_refused():
     ones = np.ones((ROUNDS, 2))
     with pytest.raises(ValueError, match="full participation or no cancellation"):

@@ -1,0 +1,93 @@
+"""Classes on the unit sphere, each example computed when it is used: federations of any size in no memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.checks import require_at_least, require_positive
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A data set without arrays for training.
+
+    Attributes:
+        generate: `(key, machine) -> (features [features], label [])`, pure.
+        test_features, test_labels: held-out examples of the same population.
+        feature_bound: public bound on the norm of a feature vector, kept by construction.
+        classes: number of classes.
+        seed: of the examples.
+        name, source, label_bound: as in `Dataset`.
+        machine_of: None, for every machine has examples of its own without end.
+    """
+
+    generate: Callable[[Any, Any], Any]
+    test_features: np.ndarray
+    test_labels: np.ndarray
+    feature_bound: float
+    classes: int
+    seed: int
+    name: str = "stream"
+    source: str = "synthetic, drawn from a fixed seed"
+    label_bound: float = inf
+    machine_of: None = None
+
+
+def stream(
+    features: int = 100,
+    classes: int = 10,
+    *,
+    spread: float = 1.0,
+    heterogeneity: float = 0.0,
+    test_examples: int = 1000,
+    seed: int = 0,
+) -> Stream:
+    """Examples `x = (c_y + spread·u)/‖c_y + spread·u‖` about unit centres c, u with independent uniform coordinates.
+
+    Args:
+        features, classes: how many.
+        spread: root mean square norm of u.
+        heterogeneity: probability that a machine's example is of the machine's own class, machine mod classes.
+        test_examples: how many, of uniform class.
+
+    >>> stream(5, 3).test_features.shape
+    (1000, 5)
+    """
+    for name, value, least in (("features", features, 1), ("classes", classes, 2), ("test_examples", test_examples, 1)):
+        require_at_least(name, value, least)
+    require_at_least("seed", seed, 0)
+    require_positive("spread", spread)
+    if not 0 <= heterogeneity <= 1:
+        raise ValueError(f"heterogeneity must lie in 0..1, got {heterogeneity}")
+    centres = np.random.default_rng(seed).normal(size=(classes, features))
+    centres = (centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32)
+    generate = Classes(centres, float(spread), float(heterogeneity))
+    everyone = Classes(centres, float(spread), 0.0)
+    keys = jax.random.split(jax.random.key(np.uint32(seed) ^ np.uint32(1 << 31)), test_examples)
+    tested, labels = jax.jit(jax.vmap(lambda key: everyone(key, 0)))(keys)
+    return Stream(generate, np.asarray(tested), np.asarray(labels), 1.0 + 1e-5, classes, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The generator of `stream`."""
+
+    centres: np.ndarray
+    spread: float
+    heterogeneity: float
+
+    def __call__(self, key, machine):
+        of_label, of_own, of_point = jax.random.split(key, 3)
+        classes, features = self.centres.shape
+        label = jax.random.randint(of_label, (), 0, classes)
+        label = jnp.where(jax.random.bernoulli(of_own, self.heterogeneity), machine % classes, label)
+        scale = self.spread * np.sqrt(3 / features)
+        with jax.threefry_partitionable(False):  # half the random bits, as in noise
+            u = jax.random.uniform(of_point, (features,), minval=-scale, maxval=scale)
+        x = jnp.asarray(self.centres)[label] + u
+        return x / jnp.linalg.norm(x), label
