@@ -255,7 +255,8 @@ def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | No
     Without a mesh all devices are taken, where the chunk divides over them.
     """
     given = mesh is not None
-    mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else mesh
+    # a mesh made anew has axes of the kind that shard_map divides, whatever kind the user's are
+    mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else Mesh(mesh.devices, mesh.axis_names)
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh must have one axis, got {mesh.axis_names}")
     divides = [size % mesh.size == 0 for size in sizes]
