@@ -1,0 +1,96 @@
+"""Arguments of the theorems as float64 arrays, refused where they make no sense."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks import require_at_least
+
+Load = float | Callable[[int], float]  # a number, or the number as a function of the rounds
+
+_MOST_ROUNDS = 2**53
+
+
+def positive(name: str, value: ArrayLike) -> np.ndarray:
+    array = _array(name, value)
+    return _refuse(name, array, ~((array > 0) & np.isfinite(array)), "positive and finite")
+
+
+def nonnegative(name: str, value: ArrayLike) -> np.ndarray:
+    array = _array(name, value)
+    return _refuse(name, array, ~((array >= 0) & np.isfinite(array)), "at least 0 and finite")
+
+
+def at_least_one(name: str, value: ArrayLike) -> np.ndarray:
+    array = _array(name, value)
+    return _refuse(name, array, ~((array >= 1) & np.isfinite(array)), "at least 1 and finite")
+
+
+def probability(name: str, value: ArrayLike) -> np.ndarray:
+    array = _array(name, value)
+    return _refuse(name, array, ~((array > 0) & (array < 1)), "between 0 and 1")
+
+
+def one(check: Callable[[str, ArrayLike], np.ndarray], name: str, value: ArrayLike) -> float:
+    """The checked value as a float; refused where it is an array."""
+    array = check(name, value)
+    if array.ndim:
+        raise ValueError(f"{name} must be a single number, got shape {array.shape}")
+    return array.item()
+
+
+def counts(**values: int) -> None:
+    for name, value in values.items():
+        require_at_least(name, value, 1)
+
+
+def ordered(low_name: str, low: ArrayLike, high_name: str, high: ArrayLike) -> None:
+    """Refuse `low > high`; a relative 1e-9 is rounding."""
+    low, high = np.broadcast_arrays(low, high)
+    wrong = low > high * (1 + 1e-9)
+    if wrong.any():
+        raise ValueError(f"{low_name} must be at most {high_name} ({high[wrong][0]}), got {low[wrong][0]}")
+
+
+def plain(value: Any) -> Any:
+    return np.asarray(value).item() if np.ndim(value) == 0 else value
+
+
+def least_rounds(need: Callable[[int], float]) -> int:
+    """The least R with `R ≥ need(R)`, for a need that does not grow with R."""
+    high = 1
+    while high < need(high):
+        high *= 2
+        if high > _MOST_ROUNDS:
+            raise ValueError(f"load must be positive enough for a finite number of rounds, got {need(high):.6g} rounds")
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if middle >= need(middle) else (middle, high)
+    return high
+
+
+def load_at(load: Load, rounds: int) -> float:
+    """The load after so many rounds."""
+    return float(nonnegative("load", load(rounds) if callable(load) else load))
+
+
+def inverse(value: ArrayLike) -> np.ndarray:
+    """1/value, inf at 0."""
+    with np.errstate(divide="ignore"):
+        return 1 / np.asarray(value, float)
+
+
+def _array(name: str, value: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number, got {value!r}") from None
+
+
+def _refuse(name: str, value: np.ndarray, wrong: np.ndarray, expected: str) -> np.ndarray:
+    if wrong.any():
+        raise ValueError(f"{name} must be {expected}, got {value[wrong].flat[0]}")
+    return value

@@ -1,0 +1,217 @@
+"""Algorithm 2, accelerated minibatch SGD (AC-SA of Ghadimi & Lan): schedules, the scale v, stages, explicit bounds.
+
+`variance` is V², the total mean squared distance of a round's mean from the gradient (`empirical_variance(...).total`,
+`population_variance(...).total`); `gap` is Δ, a bound on the first excess loss.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks import require_choice
+from fedprivjax.theory.lowy_razaviyayn._numbers import counts, nonnegative, one, ordered, plain, positive
+
+_FORMS = ("strong", "convex", "tight")
+
+
+class Stage(NamedTuple):
+    """One run of Algorithm 2 from the last stage's output: how many rounds, and v in its `acsa_step_weights`."""
+
+    rounds: int
+    v: float
+
+
+def acsa_mixing(rounds: int) -> np.ndarray:
+    """The weights α_r of the new point in the running average: `α_r = 2/(r + 1)`, r = 1..R, [rounds].
+
+    Source: Lowy & Razaviyayn 2023, section 2 and appendix E.5 (Ghadimi & Lan 2012).
+
+    >>> acsa_mixing(3).round(6)
+    array([1.      , 0.666667, 0.5     ])
+    """
+    counts(rounds=rounds)
+    return 2 / np.arange(2.0, rounds + 2)
+
+
+def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
+    """The weights η_r of the squared distance to the last point: `η_r = 4v/(r(r + 1))`, r = 1..R, [rounds].
+
+    They weigh the proximal term, so a step is long where they are small.
+
+    Source: Lowy & Razaviyayn 2023, appendix E.5 (Ghadimi & Lan 2012).
+
+    >>> acsa_step_weights(3, v=3.0)
+    array([6., 2., 1.])
+    """
+    counts(rounds=rounds)
+    r = np.arange(1.0, rounds + 1)
+    return 4 * one(positive, "v", v) / (r * (r + 1))
+
+
+def acsa_v(
+    *,
+    rounds: int,
+    smoothness: ArrayLike,
+    form: str = "tight",
+    variance: ArrayLike = 0.0,
+    diameter: ArrayLike | None = None,
+) -> Any:
+    """The scale v of a single stage.
+
+    * "strong" (μ > 0, or a regulariser of modulus μ whose λ is in the smoothness): `2β`;
+    * "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
+    * "tight" (convex, half its bound): `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
+
+    Args:
+        variance: V².
+        diameter: D; not needed for "strong".
+
+    Source: ours, minimising `acsa_bound`; the paper leaves "some choice" open (appendix E.5).
+
+    >>> acsa_v(rounds=2, smoothness=0.5, form="tight", variance=10.0, diameter=1.0)
+    5.0
+    """
+    require_choice("form", form, _FORMS)
+    counts(rounds=rounds)
+    least = 2 * positive("smoothness", smoothness)
+    if form == "strong":
+        return plain(least)
+    if diameter is None:
+        raise ValueError(f"diameter must be given for the form {form!r}, got None")
+    sums = 2 * (rounds + 2) / 3 if form == "convex" else (2 * rounds + 1) / 12
+    best = np.sqrt(nonnegative("variance", variance) * rounds * (rounds + 1) * sums) / positive("diameter", diameter)
+    return plain(np.maximum(least, best))
+
+
+def acsa_bound(
+    *,
+    rounds: int,
+    v: ArrayLike,
+    diameter: ArrayLike,
+    variance: ArrayLike,
+    form: str = "tight",
+    strong_convexity: ArrayLike | None = None,
+) -> Any:
+    """The excess loss after one stage, for any v of at least 2β: `2vD²/(R(R+1))` and what the variance adds.
+
+    "strong" adds `8V²/(μ(R+1))`, "convex" `4V²(R+2)/(3v)`, "tight" `V²(2R+1)/(6v)`.
+
+    Args:
+        strong_convexity: μ, for "strong" alone.
+
+    Source: ours, from Ghadimi & Lan 2012.
+
+    >>> acsa_bound(rounds=2, v=5.0, diameter=1.0, variance=6.0, form="tight")
+    2.666666666666667
+    """
+    require_choice("form", form, _FORMS)
+    counts(rounds=rounds)
+    v, variance = positive("v", v), nonnegative("variance", variance)
+    start = 2 * v * positive("diameter", diameter) ** 2 / (rounds * (rounds + 1))
+    if form == "strong":
+        if strong_convexity is None:
+            raise ValueError("strong_convexity must be given for the form 'strong', got None")
+        return plain(start + 8 * variance / (positive("strong_convexity", strong_convexity) * (rounds + 1)))
+    factor = 4 * (rounds + 2) / 3 if form == "convex" else (2 * rounds + 1) / 6
+    return plain(start + factor * variance / v)
+
+
+def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
+    """The modulus of the regulariser `(λ/2)‖w − w_0‖²` for a convex loss: `λ = factor·V/(D√R)`.
+
+    The paper has the factor 1/2 with a regulariser centred at 0 in its theorem, and 1 centred at the start in its
+    Lemma E.11; the start is right.
+
+    Source: Lowy & Razaviyayn 2023, Theorem E.1 and Lemma E.11.
+
+    >>> acsa_regularization(rounds=4, variance=16.0, diameter=2.0)
+    0.5
+    """
+    counts(rounds=rounds)
+    deviation = np.sqrt(nonnegative("variance", variance))
+    return plain(one(positive, "factor", factor) * deviation / (positive("diameter", diameter) * np.sqrt(rounds)))
+
+
+def acsa_regularized_bound(
+    *, rounds: int, smoothness: ArrayLike, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5
+) -> Any:
+    """The excess loss of the regularised run with v = 2(β + λ): `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
+
+    Args:
+        variance: V², positive.
+
+    Source: ours, `acsa_bound` with μ := λ and the regulariser's value at the optimum.
+
+    >>> acsa_regularized_bound(rounds=4, smoothness=2.0, variance=16.0, diameter=2.0)
+    54.2
+    """
+    lam = acsa_regularization(rounds=rounds, variance=positive("variance", variance), diameter=diameter, factor=factor)
+    v = acsa_v(rounds=rounds, smoothness=np.asarray(positive("smoothness", smoothness)) + lam, form="strong")
+    run = acsa_bound(rounds=rounds, v=v, diameter=diameter, variance=variance, form="strong", strong_convexity=lam)
+    return plain(run + lam * np.asarray(diameter, float) ** 2 / 2)
+
+
+def acsa_stages(
+    *,
+    rounds: int,
+    gap: float,
+    smoothness: float,
+    strong_convexity: float,
+    variance: float,
+    printed: bool = False,
+) -> list[Stage]:
+    """The stages that halve the excess loss of a strongly convex objective, as many as fit into the rounds.
+
+    Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
+    `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Rounds left over are not used; the noise is that of all
+    rounds all the same. Where the first stage does not fit, one stage of all rounds with v = 2β stands in its place.
+
+    Args:
+        rounds: R in all.
+        gap: Δ, a bound on the loss at the start above the minimum.
+        variance: V².
+        printed: the paper's v_k, with R_k(R_k+1)(R_k+2) in the denominator, where v_k is just 2β. It does not minimise
+            the stage's bound.
+
+    Source: Lowy & Razaviyayn 2023, proof of Theorem E.1.2 (Ghadimi & Lan 2013), corrected.
+
+    >>> acsa_stages(rounds=20, gap=1.0, smoothness=1.0, strong_convexity=0.5, variance=0.01)
+    [Stage(rounds=8, v=2.0), Stage(rounds=8, v=2.0)]
+    >>> acsa_stages(rounds=7, gap=1.0, smoothness=1.0, strong_convexity=0.5, variance=0.01)
+    [Stage(rounds=7, v=2.0)]
+    """
+    counts(rounds=rounds)
+    gap, variance = one(positive, "gap", gap), one(nonnegative, "variance", variance)
+    mu, beta = one(positive, "strong_convexity", strong_convexity), one(positive, "smoothness", smoothness)
+    ordered("strong_convexity", mu, "smoothness", beta)
+    stages, left = [], rounds
+    while True:
+        noise = variance / (3 * gap) if variance else 0.0
+        length = np.ceil(max(4 * np.sqrt(2 * beta / mu), 512 * noise / mu))
+        if length > left:
+            return stages or [Stage(rounds, 2 * beta)]
+        cube = length * (length + 1) * (length + 2)
+        best = np.sqrt(mu * noise / cube if printed else mu * noise * cube)
+        stages.append(Stage(int(length), float(max(2 * beta, best))))
+        left, gap = left - int(length), gap / 2
+
+
+def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
+    """The excess loss after the stages, from that of the start.
+
+    `Δ_k = 4v_kΔ_{k−1}/(μR_k(R_k+1)) + V²·min{(2R_k+1)/(6v_k), 8/(μ(R_k+1))}`
+
+    At most `Δ/2^U` for the U stages of `acsa_stages`, and a bound for a single stage too, where it can exceed Δ.
+
+    Source: ours: `acsa_bound` with `D² = 2Δ_{k−1}/μ`.
+
+    >>> acsa_stages_bound([Stage(7, 2.0)], gap=1.0, strong_convexity=0.5, variance=0.0)
+    0.2857142857142857
+    """
+    gap, variance = one(positive, "gap", gap), one(nonnegative, "variance", variance)
+    mu = one(positive, "strong_convexity", strong_convexity)
+    for rounds, v in stages:
+        noise = variance * min((2 * rounds + 1) / (6 * v), 8 / (mu * (rounds + 1)))
+        gap = 4 * v * gap / (mu * rounds * (rounds + 1)) + noise
+    return gap

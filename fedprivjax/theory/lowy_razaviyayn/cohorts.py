@@ -1,0 +1,105 @@
+"""How many machines take part in a round: distributions of M_r as arrays and the two means the bounds use.
+
+A distribution is a float array `pmf` of length `machines`: `pmf[m - 1]` is the probability that m machines take part.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from fedprivjax.checks import require_at_least
+from fedprivjax.theory.lowy_razaviyayn._numbers import counts
+
+
+def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:
+    """Always the same number of machines: the pmf of M_r, [machines].
+
+    Raises:
+        ValueError: for more machines per round than there are.
+
+    >>> fixed_cohort(machines=3, per_round=2)
+    array([0., 1., 0.])
+    """
+    return uniform_cohort(machines=machines, least=per_round, most=per_round)
+
+
+def uniform_cohort(*, machines: int, least: int, most: int) -> np.ndarray:
+    """Every number from `least` to `most` equally likely: the pmf of M_r, [machines].
+
+    Raises:
+        ValueError: unless 1 ≤ least ≤ most ≤ machines.
+
+    >>> uniform_cohort(machines=3, least=2, most=3)
+    array([0. , 0.5, 0.5])
+    """
+    counts(machines=machines, least=least)
+    require_at_least("most", most, least)
+    if most > machines:
+        raise ValueError(f"most must be at most machines ({machines}), got {most}")
+    pmf = np.zeros(machines)
+    pmf[least - 1 : most] = 1 / (most - least + 1)
+    return pmf
+
+
+def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
+    """Every machine takes part with probability `rate`, given that one does: the pmf of M_r, [machines].
+
+    Raises:
+        ValueError: for a rate outside (0, 1].
+
+    >>> binomial_cohort(machines=2, rate=0.5).round(6)
+    array([0.666667, 0.333333])
+    """
+    counts(machines=machines)
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate must be above 0 and at most 1, got {rate}")
+    pmf = stats.binom.pmf(np.arange(1, machines + 1), machines, rate)
+    return pmf / pmf.sum()
+
+
+def harmonic_machines(pmf: ArrayLike) -> float:
+    """The harmonic mean of the number of machines in a round: `M = 1/E[1/M_r]`.
+
+    Args:
+        pmf: probabilities of 1, 2, …, machines.
+
+    Source: Lowy & Razaviyayn 2023, Assumption 3.
+
+    >>> harmonic_machines([0.5, 0.0, 0.5])
+    1.5
+    """
+    pmf = checked(pmf)
+    return float(1 / (pmf @ (1 / sizes(pmf))))
+
+
+def second_moment_machines(pmf: ArrayLike) -> float:
+    """The second-moment mean of the number of machines in a round: `M′ = 1/√E[1/M_r²]`, never above M.
+
+    The paper prints the root inside the expectation, where M′ would be M; its use as a second moment settles it.
+
+    Args:
+        pmf: probabilities of 1, 2, …, machines.
+
+    Source: Lowy & Razaviyayn 2023, Assumption 3.
+
+    >>> round(second_moment_machines([0.5, 0.0, 0.5]), 6)
+    1.341641
+    """
+    pmf = checked(pmf)
+    return float(1 / np.sqrt(pmf @ (1 / sizes(pmf) ** 2)))
+
+
+def checked(pmf: ArrayLike) -> np.ndarray:
+    """The pmf as an array; refused unless it is a list of probabilities that sum to 1."""
+    array = np.asarray(pmf, float)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"pmf must be a list of probabilities of 1..machines, got shape {array.shape}")
+    if not (array >= 0).all():
+        raise ValueError(f"pmf must be at least 0, got {array.min()}")
+    if not abs(array.sum() - 1) < 1e-9:
+        raise ValueError(f"pmf must sum to 1, got {array.sum()}")
+    return array
+
+
+def sizes(pmf: np.ndarray) -> np.ndarray:
+    return np.arange(1, pmf.size + 1, dtype=float)

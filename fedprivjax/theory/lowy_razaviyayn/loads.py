@@ -1,0 +1,88 @@
+"""The privacy load ξ: one number for what privacy costs a machine, in which every bound and step size is written.
+
+A message's noise is `σ² = 256·R·L²·ξ` by advanced composition, so noise from elsewhere has a load too.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory.lowy_razaviyayn._numbers import (
+    at_least_one,
+    counts,
+    inverse,
+    nonnegative,
+    plain,
+    positive,
+    probability,
+)
+
+NOISE_CONSTANT = 256
+
+
+def privacy_load(
+    *, records: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, rounds: int, lipschitz: ArrayLike = 1.0
+) -> Any:
+    """What privacy costs a machine: `ψ = (L/(nε))²·ln(2.5R/δ)·ln(2/δ)`; with the default L it is `ξ = ψ/L²`.
+
+    The noise of advanced composition is `σ² = 256·R·ψ`. Everything but `rounds` broadcasts over machines.
+
+    Args:
+        records: n, a machine's records.
+        epsilon: at most 2·ln(2/δ), or inf for no privacy (load 0).
+
+    Raises:
+        ValueError: for an epsilon beyond the range of the theorem.
+
+    Source: Lowy & Razaviyayn 2023, appendix E.1 (where one `ln(2δ)` is a slip for `ln(2/δ)`).
+
+    >>> round(privacy_load(records=100, epsilon=1.0, delta=1e-5, rounds=10), 6)
+    0.017982
+    """
+    counts(rounds=rounds)
+    delta, epsilon = np.broadcast_arrays(probability("delta", delta), _privacy(epsilon))
+    most = 2 * np.log(2 / delta)
+    wrong = (epsilon > most) & np.isfinite(epsilon)
+    if wrong.any():
+        raise ValueError(f"epsilon must be at most 2·ln(2/delta) ({most[wrong][0]:.6g}), got {epsilon[wrong][0]}")
+    logs = np.log(2.5 * rounds / delta) * np.log(2 / delta)
+    return plain((positive("lipschitz", lipschitz) / (at_least_one("records", records) * epsilon)) ** 2 * logs)
+
+
+def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
+    """The load ξ without its logarithms, `1/(nε)²`, as in the paper's informal theorems; for plots and round counts.
+
+    >>> bare_load(records=100, epsilon=0.5)
+    0.0004
+    """
+    return plain(1 / (at_least_one("records", records) * _privacy(epsilon)) ** 2)
+
+
+def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
+    """The load ξ whose noise by advanced composition is the given one: `σ²/(256·R·L²)`.
+
+    With it the theorems' step sizes fit noise that came from an accountant.
+
+    Args:
+        noise_std: σ, per coordinate, of a machine's message (a mean of gradients).
+
+    >>> equivalent_load(noise_std=32.0, lipschitz=1.0, rounds=4)
+    1.0
+    """
+    counts(rounds=rounds)
+    ratio = nonnegative("noise_std", noise_std) / positive("lipschitz", lipschitz)
+    return plain(ratio**2 / (NOISE_CONSTANT * rounds))
+
+
+def precision(*, records: ArrayLike, dimension: int, load: ArrayLike) -> np.ndarray:
+    """`min{n, 1/(dξ)}`, the smaller of the statistical and the private precision; its root is in every step size."""
+    counts(dimension=dimension)
+    return np.minimum(at_least_one("records", records), inverse(dimension * nonnegative("load", load)))
+
+
+def _privacy(epsilon: ArrayLike) -> np.ndarray:
+    epsilon = np.asarray(epsilon, float)
+    if not (epsilon > 0).all():
+        raise ValueError(f"epsilon must be positive, got {epsilon[~(epsilon > 0)].flat[0]}")
+    return epsilon

@@ -1,0 +1,194 @@
+"""Algorithm 1, noisy minibatch SGD on independent data: steps, rounds, averaging weights and bounds (Theorem 2.1).
+
+`per_round` is M̃ and `load` ξ̃: the pair that `average_or_max` chooses, or simply the machines of a round and the load
+where all machines are alike. L, β, μ and n are the worst machine's. A load may be a function of the rounds where rounds
+are asked for, since ξ holds a logarithm of R.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory.lowy_razaviyayn._numbers import (
+    Load,
+    at_least_one,
+    counts,
+    inverse,
+    least_rounds,
+    load_at,
+    nonnegative,
+    one,
+    ordered,
+    plain,
+    positive,
+)
+from fedprivjax.theory.lowy_razaviyayn.loads import precision
+from fedprivjax.theory.lowy_razaviyayn.variance import Variance
+
+
+def minibatch_step(
+    *,
+    rounds: int,
+    records: ArrayLike,
+    per_round: ArrayLike,
+    dimension: int,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    smoothness: ArrayLike,
+    load: ArrayLike,
+) -> Any:
+    """The step for a convex loss: `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`; average the iterates equally.
+
+    Args:
+        diameter: D, a bound on the distance from the start to the optimum.
+        smoothness: β; 0 drops the cap.
+        load: ξ̃; 0 for no privacy.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1 (which prints √M̃ for M̃).
+
+    >>> minibatch_step(rounds=10, records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=0.5,
+    ...                load=0.01)
+    0.2
+    """
+    counts(rounds=rounds)
+    signal = np.sqrt(at_least_one("per_round", per_round) * precision(records=records, dimension=dimension, load=load))
+    step = positive("diameter", diameter) * signal / (positive("lipschitz", lipschitz) * rounds)
+    return plain(np.minimum(step, _cap(smoothness)))
+
+
+def minibatch_rounds(
+    *,
+    records: float,
+    batch: int,
+    per_round: float,
+    dimension: int,
+    diameter: float,
+    lipschitz: float,
+    smoothness: float,
+    load: Load,
+) -> int:
+    """The least rounds at which `minibatch_bound` holds: `R ≥ max{(βD√M̃/L)·√p, p/K}`, `p = min{n, 1/(dξ̃)}`.
+
+    Args:
+        load: ξ̃, or a function of the rounds; `bare_load` gives the informal theorem's count.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1.
+
+    >>> minibatch_rounds(records=100, batch=10, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=6.0,
+    ...                  load=0.01)
+    12
+    >>> minibatch_rounds(records=100, batch=10, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=6.0,
+    ...                  load=lambda rounds: 0.001 * rounds)
+    12
+    """
+    counts(batch=batch)
+    slope = one(positive, "diameter", diameter) * one(nonnegative, "smoothness", smoothness)
+    slope /= one(positive, "lipschitz", lipschitz)
+    slope *= np.sqrt(one(at_least_one, "per_round", per_round))
+
+    def need(rounds: int) -> float:
+        p = float(precision(records=records, dimension=dimension, load=load_at(load, rounds)))
+        return max(slope * np.sqrt(p), p / batch)
+
+    return least_rounds(need)
+
+
+def minibatch_bound(
+    *,
+    records: ArrayLike,
+    per_round: ArrayLike,
+    dimension: int,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    load: ArrayLike,
+) -> Any:
+    """The excess population loss at those steps and rounds: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1.
+
+    >>> minibatch_bound(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    136.0
+    """
+    p = precision(records=records, dimension=dimension, load=load)
+    scale = positive("lipschitz", lipschitz) * positive("diameter", diameter)
+    return plain(272 * scale / np.sqrt(at_least_one("per_round", per_round) * p))
+
+
+def minibatch_step_bound(
+    *,
+    step: ArrayLike,
+    rounds: int,
+    diameter: ArrayLike,
+    smoothness: ArrayLike,
+    variance: Variance,
+    stability: ArrayLike = 0.0,
+) -> Any:
+    """The excess loss at any step up to 1/(4β): `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`.
+
+    With stability α = 0 it bounds the empirical loss, for any data; with `uniform_stability` the population's.
+
+    Args:
+        variance: at the optimum: `population_variance` or `worst_variance`.
+        stability: α.
+
+    Raises:
+        ValueError: for a step above 1/(4·smoothness).
+
+    Source: Lowy & Razaviyayn 2023, Lemma E.4 and (27); (26) prints 4Rd for 128Rd.
+
+    >>> minibatch_step_bound(step=0.5, rounds=4, diameter=1.0, smoothness=0.5, variance=Variance(0.25, 0.0, 0.5))
+    1.0
+    """
+    counts(rounds=rounds)
+    step = _allowed(step, smoothness)
+    spread = variance.sampling + variance.clients + variance.noise / 2
+    start = positive("diameter", diameter) ** 2 / (step * rounds)
+    return plain(nonnegative("stability", stability) + start + 2 * step * spread)
+
+
+def uniform_stability(
+    *, step: ArrayLike, rounds: int, records: ArrayLike, per_round: ArrayLike, lipschitz: ArrayLike
+) -> Any:
+    """How far the population loss may be from the empirical one, convex: `α = 2L²Rη/(nM)`, for η ≤ 1/β.
+
+    For M below the machines it is loose: the average over who takes part would allow all machines in place of M.
+
+    Source: Lowy & Razaviyayn 2023, Lemmas E.1 and E.2.
+
+    >>> uniform_stability(step=0.5, rounds=10, records=5, per_round=2, lipschitz=1.0)
+    1.0
+    """
+    counts(rounds=rounds)
+    records_in_all = at_least_one("records", records) * at_least_one("per_round", per_round)
+    return plain(2 * positive("lipschitz", lipschitz) ** 2 * rounds * positive("step", step) / records_in_all)
+
+
+def strong_stability(
+    *, records: ArrayLike, per_round: ArrayLike, lipschitz: ArrayLike, strong_convexity: ArrayLike
+) -> Any:
+    """The same for a strongly convex loss, at any number of rounds: `α = 4L²/(μ(Mn − 1))`.
+
+    Raises:
+        ValueError: for a single record in all.
+
+    Source: Lowy & Razaviyayn 2023, Lemma E.2.
+
+    >>> strong_stability(records=5, per_round=1, lipschitz=1.0, strong_convexity=2.0)
+    0.5
+    """
+    records_in_all = at_least_one("records", records) * at_least_one("per_round", per_round)
+    if (records_in_all <= 1).any():
+        raise ValueError(f"records·per_round must be above 1, got {records_in_all.min()}")
+    mu = positive("strong_convexity", strong_convexity)
+    return plain(4 * positive("lipschitz", lipschitz) ** 2 / (mu * (records_in_all - 1)))
+
+
+def _cap(smoothness: ArrayLike) -> np.ndarray:
+    return inverse(4 * nonnegative("smoothness", smoothness))
+
+
+def _allowed(step: ArrayLike, smoothness: ArrayLike) -> np.ndarray:
+    step = positive("step", step)
+    ordered("step", step, "1/(4·smoothness)", _cap(smoothness))
+    return step

@@ -1,0 +1,221 @@
+"""Algorithm 1 on strongly convex losses: Stich's step, weights in log space, rounds, rates (Theorem 2.1.2, Lemma E.9).
+
+`per_round`, `load` and the rest as for the convex loss.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
+from fedprivjax.theory.lowy_razaviyayn._numbers import (
+    Load,
+    at_least_one,
+    counts,
+    least_rounds,
+    load_at,
+    nonnegative,
+    ordered,
+    plain,
+    positive,
+)
+from fedprivjax.theory.lowy_razaviyayn.loads import precision
+from fedprivjax.theory.lowy_razaviyayn.variance import Variance
+
+
+def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int) -> Any:
+    """Stich's step for `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`: `η = min{1/g, ln(max{2, a²r_0T²/c})/(aT)}`.
+
+    Args:
+        contraction, cap, start, drift: a, g, r_0 and c; c may be 0.
+
+    Source: Lowy & Razaviyayn 2023, Lemma E.9 (Stich 2019).
+
+    >>> round(recursion_step(contraction=0.1, cap=1.0, start=1.0, drift=1.0, rounds=10), 6)
+    0.693147
+    """
+    counts(rounds=rounds)
+    a, start = positive("contraction", contraction), nonnegative("start", start)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.nan_to_num(a**2 * start * rounds**2 / nonnegative("drift", drift), nan=2.0, posinf=np.inf)
+    return plain(np.minimum(1 / positive("cap", cap), np.log(np.maximum(2, ratio)) / (a * rounds)))
+
+
+def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
+    """The weighted mean of s under that recursion, at any step: `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`.
+
+    The weights are those of `averaging_weights`; the sum telescopes exactly. At Stich's step it is
+    `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
+
+    Raises:
+        ValueError: unless contraction·step is below 1.
+
+    Source: Stich 2019, Lemma 2; Lowy & Razaviyayn 2023, Lemma E.9.
+
+    >>> recursion_bound(contraction=0.5, start=3.0, drift=1.0, rounds=2, step=1.0)
+    1.5
+    """
+    counts(rounds=rounds)
+    a, step = positive("contraction", contraction), positive("step", step)
+    growth = -rounds * np.log1p(-_below_one(a * step))
+    with np.errstate(over="ignore"):
+        forgotten = a * nonnegative("start", start) / np.expm1(growth)
+    return plain(forgotten + nonnegative("drift", drift) * step)
+
+
+def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0) -> np.ndarray:
+    """The weights of the iterates w_0..w_{R−1} in the output: `γ_r ∝ (1 − μη)^{−(r+1)}`, summing to 1, [rounds].
+
+    Equal for μ = 0. Computed in log space, so that no number of rounds overflows.
+
+    Raises:
+        ValueError: unless strong_convexity·step is below 1.
+
+    Source: Lowy & Razaviyayn 2023, Lemma E.9.
+
+    >>> averaging_weights(rounds=2, step=0.5, strong_convexity=1.0).round(6)
+    array([0.333333, 0.666667])
+    """
+    counts(rounds=rounds)
+    rate = _below_one(positive("step", step) * nonnegative("strong_convexity", strong_convexity))
+    logs = -np.arange(1, rounds + 1) * np.log1p(-rate)
+    return np.exp(logs - logsumexp(logs))
+
+
+def strong_drift(variance: Variance) -> float:
+    """The recursion's c of Algorithm 1: `2·(sampling + clients) + noise`, of a variance at the optimum.
+
+    With `worst_variance` it is `8L²/(MK) + 2Υ*²/M + dσ²/M`, as Lemma E.9 needs it; some printed forms differ.
+
+    Source: Lowy & Razaviyayn 2023, (21).
+
+    >>> strong_drift(Variance(sampling=1.0, clients=0.5, noise=2.0))
+    5.0
+    """
+    return 2 * (variance.sampling + variance.clients) + variance.noise
+
+
+def strong_step(
+    *, rounds: int, diameter: ArrayLike, smoothness: ArrayLike, strong_convexity: ArrayLike, variance: Variance
+) -> Any:
+    """The step for a strongly convex loss: `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`.
+
+    Average the iterates by `averaging_weights`. Where c is above μ²D²R strong convexity is drowned in noise, and
+    `minibatch_step` with equal weights does better.
+
+    Args:
+        variance: at the optimum: `worst_variance` or `population_variance`; c is its `strong_drift`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1.2 and Lemma E.9.
+
+    >>> strong_step(rounds=100, diameter=1.0, smoothness=1.0, strong_convexity=1.0, variance=Variance(0.0, 0.0, 0.0))
+    0.25
+    """
+    mu, beta = _curvatures(strong_convexity, smoothness)
+    start = positive("diameter", diameter) ** 2
+    return recursion_step(contraction=mu, cap=4 * beta, start=start, drift=strong_drift(variance), rounds=rounds)
+
+
+def strong_step_bound(
+    *,
+    step: ArrayLike,
+    rounds: int,
+    diameter: ArrayLike,
+    smoothness: ArrayLike,
+    strong_convexity: ArrayLike,
+    variance: Variance,
+    stability: ArrayLike = 0.0,
+) -> Any:
+    """The excess loss of the weighted mean at any step up to 1/(4β): `α + μD²/((1 − μη)^{−R} − 1) + cη`.
+
+    With stability α = 0 it bounds the empirical loss, with `strong_stability` the population's.
+
+    Raises:
+        ValueError: for a step above 1/(4·smoothness).
+
+    Source: Lowy & Razaviyayn 2023, Lemma E.4, with the sum of Lemma E.9 carried out.
+
+    >>> strong_step_bound(step=0.25, rounds=1, diameter=1.0, smoothness=1.0, strong_convexity=1.0,
+    ...                   variance=Variance(0.0, 0.0, 4.0))
+    4.0
+    """
+    mu, beta = _curvatures(strong_convexity, smoothness)
+    step = positive("step", step)
+    ordered("step", step, "1/(4·smoothness)", 1 / (4 * beta))
+    start, drift = positive("diameter", diameter) ** 2, strong_drift(variance)
+    empirical = recursion_bound(contraction=mu, start=start, drift=drift, rounds=rounds, step=step)
+    return plain(nonnegative("stability", stability) + empirical)
+
+
+def strong_rounds(
+    *,
+    records: float,
+    batch: int,
+    per_round: float,
+    dimension: int,
+    diameter: float,
+    lipschitz: float,
+    smoothness: float,
+    strong_convexity: float,
+    load: Load,
+    formal: bool = False,
+) -> int:
+    """The least rounds at which `strong_rate` holds: `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}`, `p = min{n, 1/(dξ̃)}`.
+
+    Args:
+        load: positive, or a function of the rounds.
+        formal: the formal theorem's second term, `1/(dξ̃)` in place of p/K: a safe over-estimate.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal.
+
+    >>> strong_rounds(records=100, batch=10, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=1.0,
+    ...               strong_convexity=1.0, load=0.01)
+    12
+    """
+    counts(batch=batch)
+    mu, beta = _curvatures(strong_convexity, smoothness)
+    scale = beta * mu * positive("diameter", diameter) ** 2 / positive("lipschitz", lipschitz) ** 2
+    scale = float(scale * at_least_one("per_round", per_round))
+
+    def need(rounds: int) -> float:
+        xi = load_at(load, rounds)
+        unbounded = float("inf") if xi == 0 else 1 / (dimension * xi)
+        second = unbounded if formal else float(precision(records=records, dimension=dimension, load=xi)) / batch
+        return max(8 * beta / mu * np.log(scale * unbounded), second)
+
+    return least_rounds(need)
+
+
+def strong_rate(
+    *,
+    records: ArrayLike,
+    per_round: ArrayLike,
+    dimension: int,
+    lipschitz: ArrayLike,
+    strong_convexity: ArrayLike,
+    load: ArrayLike,
+) -> Any:
+    """The rate of the excess population loss, with constant 1 and no logarithms: `(L²/(μM̃))·(1/n + dξ̃)`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1.2.
+
+    >>> strong_rate(records=4, per_round=2, dimension=5, lipschitz=2.0, strong_convexity=1.0, load=0.05)
+    1.0
+    """
+    counts(dimension=dimension)
+    terms = 1 / at_least_one("records", records) + dimension * nonnegative("load", load)
+    scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)
+    return plain(scale / at_least_one("per_round", per_round) * terms)
+
+
+def _curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
+    ordered("strong_convexity", mu, "smoothness", beta)
+    return mu, beta
+
+
+def _below_one(rate: np.ndarray) -> np.ndarray:
+    if not (rate < 1).all():
+        raise ValueError(f"strong_convexity·step must be below 1, got {np.max(rate)}")
+    return rate

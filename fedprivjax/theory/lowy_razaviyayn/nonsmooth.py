@@ -1,0 +1,145 @@
+"""Algorithm 1 on the Moreau envelopes of losses that are not smooth (Theorem 2.2).
+
+Take the envelope's smoothness for β in the steps of `minibatch` and `minibatch_strong`; noise and Lipschitz constant
+stay, since an envelope's gradient on the constraint set is no longer than the loss's. Arguments as in those modules.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory.lowy_razaviyayn._numbers import (
+    Load,
+    at_least_one,
+    counts,
+    least_rounds,
+    load_at,
+    one,
+    plain,
+    positive,
+)
+from fedprivjax.theory.lowy_razaviyayn.loads import precision
+from fedprivjax.theory.lowy_razaviyayn.minibatch import minibatch_bound
+
+
+def envelope_smoothness(
+    *,
+    records: ArrayLike,
+    per_round: ArrayLike,
+    dimension: int,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    load: ArrayLike,
+) -> Any:
+    """The envelope's smoothness for a convex loss: `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> envelope_smoothness(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    8.0
+    """
+    p = precision(records=records, dimension=dimension, load=load)
+    scale = positive("lipschitz", lipschitz) / positive("diameter", diameter)
+    return plain(scale * np.sqrt(at_least_one("per_round", per_round) * p))
+
+
+def envelope_strong_smoothness(
+    *, records: ArrayLike, per_round: ArrayLike, dimension: int, strong_convexity: ArrayLike, load: ArrayLike
+) -> Any:
+    """The envelope's smoothness for a strongly convex loss: `b = μM̃·min{n, 1/(dξ̃)}`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> envelope_strong_smoothness(records=100, per_round=4, dimension=25, strong_convexity=0.5, load=0.01)
+    8.0
+    """
+    p = precision(records=records, dimension=dimension, load=load)
+    return plain(positive("strong_convexity", strong_convexity) * at_least_one("per_round", per_round) * p)
+
+
+def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayLike) -> Any:
+    """The strong convexity that a loss's envelope of smoothness b keeps: `μb/(μ + b)`; for the step where b is not ≫ μ.
+
+    >>> envelope_strong_convexity(strong_convexity=1.0, smoothness=3.0)
+    0.75
+    """
+    mu, smoothness = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
+    return plain(mu * smoothness / (mu + smoothness))
+
+
+def nonsmooth_rounds(*, records: float, per_round: float, dimension: int, load: Load) -> int:
+    """The least rounds at which `nonsmooth_bound` holds: `R ≥ M̃·min{n, 1/(dξ̃)}`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> nonsmooth_rounds(records=100, per_round=4, dimension=25, load=0.01)
+    16
+    """
+    machines = one(at_least_one, "per_round", per_round)
+
+    def need(rounds: int) -> float:
+        return machines * float(precision(records=records, dimension=dimension, load=load_at(load, rounds)))
+
+    return least_rounds(need)
+
+
+def nonsmooth_bound(
+    *,
+    records: ArrayLike,
+    per_round: ArrayLike,
+    dimension: int,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    load: ArrayLike,
+) -> Any:
+    """The excess population loss of a convex loss that need not be smooth: `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+
+    The paper counts 2L for the envelope's Lipschitz constant; L is enough, and 272.5 then.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> nonsmooth_bound(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    272.5
+    """
+    smooth = minibatch_bound(
+        records=records, per_round=per_round, dimension=dimension, diameter=diameter, lipschitz=lipschitz, load=load
+    )
+    return plain(smooth * (545 / 272))
+
+
+def nonsmooth_strong_rounds(
+    *,
+    records: float,
+    per_round: float,
+    dimension: int,
+    diameter: float,
+    lipschitz: float,
+    strong_convexity: float,
+    load: Load,
+) -> int:
+    """The least rounds for `strong_rate` without smoothness: `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`.
+
+    Here `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
+
+    Args:
+        load: positive, or a function of the rounds.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> nonsmooth_strong_rounds(records=4, per_round=2, dimension=5, diameter=1.0, lipschitz=1.0, strong_convexity=0.5,
+    ...                         load=0.1)
+    45
+    """
+    counts(dimension=dimension)
+    machines = one(at_least_one, "per_round", per_round)
+    mu, length = positive("strong_convexity", strong_convexity), positive("lipschitz", lipschitz)
+    scale = float(mu * positive("diameter", diameter) / length) ** 2 * machines**2
+
+    def need(rounds: int) -> float:
+        xi = load_at(load, rounds)
+        p = float(precision(records=records, dimension=dimension, load=xi))
+        unbounded = float("inf") if xi == 0 else 1 / (dimension * xi)
+        return max(8 * machines * p * np.log(scale * p * unbounded), unbounded)
+
+    return least_rounds(need)

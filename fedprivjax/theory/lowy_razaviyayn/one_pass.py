@@ -1,0 +1,218 @@
+"""The one-pass Algorithm 2 on machines that differ: batches, rounds, rates of the population loss (Theorem 2.3).
+
+Every record is used once, so the noise of a round is that of one release, `σ² = 32L²·ln(1.25/δ)/(εK)²`, and the fewer
+rounds the less noise: the batch K is what is tuned. Rates have constant 1. `epsilon` must be at most 8·ln(1/δ).
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory.lowy_razaviyayn._numbers import (
+    at_least_one,
+    counts,
+    inverse,
+    nonnegative,
+    ordered,
+    plain,
+    positive,
+    probability,
+)
+from fedprivjax.theory.lowy_razaviyayn.heterogeneity import client_variance
+
+
+def one_pass_rounds(*, records: int, batch: int) -> int:
+    """How many rounds one pass has: `R = ⌊n/K⌋`; the records left over are dropped.
+
+    >>> one_pass_rounds(records=100, batch=30)
+    3
+    """
+    counts(records=records, batch=batch)
+    ordered("batch", batch, "records", records)
+    return records // batch
+
+
+def one_pass_batch(
+    *,
+    records: int,
+    per_round: float,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    diameter: float,
+    lipschitz: float,
+    smoothness: float,
+) -> int:
+    """The batch for a convex loss, where the first error is as large as the noise's.
+
+    `K = (L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded into 1..n.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
+
+    >>> one_pass_batch(records=1000, per_round=4, dimension=10, epsilon=1.0, delta=1e-5, diameter=1.0, lipschitz=1.0,
+    ...                smoothness=1.0)
+    124
+    """
+    counts(records=records)
+    noise = _noise(dimension, epsilon, delta)
+    length = positive("lipschitz", lipschitz) / (positive("smoothness", smoothness) * positive("diameter", diameter))
+    batch = (length * noise) ** 0.4 * records**0.6 / at_least_one("per_round", per_round) ** 0.2
+    return _rounded(float(batch), records)
+
+
+def one_pass_strong_batch(
+    *,
+    records: int,
+    per_round: float,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    lipschitz: float,
+    smoothness: float,
+    strong_convexity: float,
+    gap: float,
+    deviation: float,
+) -> int:
+    """The batch for a strongly convex loss: `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`, rounded into 1..n.
+
+    κ = β/μ; where the logarithm is not positive K = n.
+
+    Args:
+        gap: Δ, a bound on the loss at the start above the minimum.
+        deviation: φ, a bound on a record gradient's standard deviation (all coordinates).
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2.
+
+    >>> one_pass_strong_batch(records=1000, per_round=4, dimension=10, epsilon=1.0, delta=1e-5, lipschitz=1.0,
+    ...                       smoothness=4.0, strong_convexity=1.0, gap=1.0, deviation=1.0)
+    60
+    """
+    counts(records=records)
+    mu, root = _condition(strong_convexity, smoothness)
+    noise = _noise(dimension, epsilon, delta) * positive("lipschitz", lipschitz)
+    precise = np.minimum((records / noise) ** 2, records * inverse(nonnegative("deviation", deviation) ** 2))
+    log = np.log(mu * positive("gap", gap) * at_least_one("per_round", per_round) * precise)
+    return _rounded(float(records / (root * log)) if log > 0 else records, records)
+
+
+def one_pass_bound(
+    *,
+    batch: ArrayLike,
+    records: ArrayLike,
+    machines: int,
+    per_round: ArrayLike,
+    dimension: int,
+    epsilon: ArrayLike,
+    delta: float,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    smoothness: ArrayLike,
+    deviation: ArrayLike,
+    diversity: ArrayLike = 0.0,
+) -> Any:
+    """The rate of the convex run at any batch (a real number will do).
+
+    `βD²K²/n² + φD/√(nM) + LD√(d·ln(1/δ))/(ε√(KnM)) + √K·υD/√(nM)·√((N−M)/(N−1))`
+
+    Args:
+        diversity: υ², how far the machines' gradients are from their mean, mean squared.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.1 (which prints β² for β).
+
+    >>> round(one_pass_bound(batch=25, records=100, machines=4, per_round=4, dimension=4, epsilon=1.0, delta=0.5,
+    ...                      diameter=1.0, lipschitz=1.0, smoothness=16.0, deviation=2.0), 6)
+    1.116651
+    """
+    batch, records = at_least_one("batch", batch), at_least_one("records", records)
+    ordered("batch", batch, "records", records)
+    diameter, per_round = positive("diameter", diameter), at_least_one("per_round", per_round)
+    start = nonnegative("smoothness", smoothness) * (diameter * batch / records) ** 2
+    noise = positive("lipschitz", lipschitz) * _noise(dimension, epsilon, delta) / np.sqrt(batch)
+    clients = np.sqrt(batch * client_variance(diversity=diversity, machines=machines, per_round=per_round))
+    spread = nonnegative("deviation", deviation) + noise + clients
+    return plain(start + diameter * spread / np.sqrt(records * per_round))
+
+
+def one_pass_rate(
+    *,
+    records: ArrayLike,
+    machines: int,
+    per_round: ArrayLike,
+    dimension: int,
+    epsilon: ArrayLike,
+    delta: float,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    smoothness: ArrayLike,
+    deviation: ArrayLike,
+    diversity: ArrayLike = 0.0,
+) -> Any:
+    """The convex rate at the best batch, before its rounding.
+
+    `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5}
+    + √((N−M)/(N−1))·υL^{1/5}D^{4/5}β^{−1/5}·(√(d·ln(1/δ))/(εnM³))^{1/5}`
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
+
+    >>> round(one_pass_rate(records=100, machines=4, per_round=4, dimension=1, epsilon=1.0, delta=1e-5,
+    ...                     diameter=1.0, lipschitz=1.0, smoothness=1.0, deviation=0.0), 6)
+    0.03834
+    """
+    records, per_round = at_least_one("records", records), at_least_one("per_round", per_round)
+    diameter, lipschitz = positive("diameter", diameter), positive("lipschitz", lipschitz)
+    smoothness = positive("smoothness", smoothness)
+    noise = _noise(dimension, epsilon, delta) / records
+    statistical = nonnegative("deviation", deviation) * diameter / np.sqrt(records * per_round)
+    private = (smoothness**0.25 * lipschitz * diameter**1.5 * noise / np.sqrt(per_round)) ** 0.8
+    clients = np.sqrt(client_variance(diversity=diversity, machines=machines, per_round=per_round))
+    chosen = clients * diameter**0.8 * (lipschitz / smoothness * noise / per_round**3) ** 0.2
+    return plain(statistical + private + chosen)
+
+
+def one_pass_strong_rate(
+    *,
+    records: ArrayLike,
+    machines: int,
+    per_round: ArrayLike,
+    dimension: int,
+    epsilon: ArrayLike,
+    delta: float,
+    lipschitz: ArrayLike,
+    smoothness: ArrayLike,
+    strong_convexity: ArrayLike,
+    deviation: ArrayLike,
+    diversity: ArrayLike = 0.0,
+) -> Any:
+    """The strongly convex rate: `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2 (which drops 1/μ from the first term, and in (9) from the second).
+
+    >>> round(one_pass_strong_rate(records=100, machines=4, per_round=4, dimension=1, epsilon=1.0, delta=1e-5,
+    ...                            lipschitz=1.0, smoothness=4.0, strong_convexity=1.0, deviation=2.0), 6)
+    0.010576
+    """
+    records, per_round = at_least_one("records", records), at_least_one("per_round", per_round)
+    mu, root = _condition(strong_convexity, smoothness)
+    statistical = nonnegative("deviation", deviation) ** 2 / records
+    private = root * (positive("lipschitz", lipschitz) * _noise(dimension, epsilon, delta) / records) ** 2
+    clients = client_variance(diversity=diversity, machines=machines, per_round=per_round) / root
+    return plain((statistical + private + clients) / (mu * per_round))
+
+
+def _noise(dimension: int, epsilon: ArrayLike, delta: float) -> np.ndarray:
+    """`√(d·ln(1/δ))/ε`, within the theorem's range."""
+    counts(dimension=dimension)
+    epsilon, log = positive("epsilon", epsilon), np.log(1 / probability("delta", delta))
+    ordered("epsilon", epsilon, "8·ln(1/delta)", 8 * log)
+    return np.sqrt(dimension * log) / epsilon
+
+
+def _condition(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
+    ordered("strong_convexity", mu, "smoothness", beta)
+    return mu, np.sqrt(beta / mu)
+
+
+def _rounded(batch: float, records: int) -> int:
+    return int(np.clip(np.rint(batch), 1, records))

@@ -1,0 +1,117 @@
+"""Algorithm 1 with a shuffler, machines alike, M of them in every round, one record each: Theorem 4.1.
+
+The noise is `σ² = C·R·L²·load` with the load below in place of ξ (and an unnamed constant C in place of 256), so the
+steps, bounds and rates are those of Algorithm 1 at this load: `minibatch_step`, `strong_step`, `strong_rate`.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory.lowy_razaviyayn._numbers import (
+    at_least_one,
+    counts,
+    nonnegative,
+    one,
+    ordered,
+    plain,
+    positive,
+    probability,
+)
+from fedprivjax.theory.lowy_razaviyayn.minibatch import minibatch_rounds
+from fedprivjax.theory.lowy_razaviyayn.minibatch_strong import strong_rounds
+
+
+def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, epsilon: float, delta: float) -> float:
+    """The load with a shuffler: `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
+
+    Raises:
+        ValueError: unless ε ≤ ln(2/δ) and M ≥ 16·ln(18RM²/(Nδ)), the theorem's hypotheses.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 4.1.
+
+    >>> round(shuffled_load(machines=1000, per_round=1000, records=10, rounds=100, epsilon=1.0, delta=1e-6), 6)
+    0.064459
+    """
+    counts(machines=machines, per_round=per_round, records=records, rounds=rounds)
+    ordered("per_round", per_round, "machines", machines)
+    epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
+    ordered("epsilon", epsilon, "ln(2/delta)", np.log(2 / delta))
+    shuffled = rounds * per_round**2 / (machines * delta)
+    least = 16 * np.log(18 * shuffled)
+    if per_round < least:
+        raise ValueError(f"per_round must be at least 16·ln(18RM²/(Nδ)) ({least:.6g}), got {per_round}")
+    logs = np.log(shuffled) * np.log(rounds / delta) * np.log(1 / delta)
+    return float(per_round * logs / (epsilon * records * machines) ** 2)
+
+
+def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
+    """The same without logarithms: `M/(εnN)²`, for round counts and plots.
+
+    >>> shuffled_bare_load(machines=10, per_round=4, records=2, epsilon=0.1)
+    1.0
+    """
+    counts(machines=machines)
+    ordered("per_round", at_least_one("per_round", per_round), "machines", machines)
+    total = positive("epsilon", epsilon) * at_least_one("records", records) * machines
+    return plain(np.asarray(per_round, float) / total**2)
+
+
+def shuffled_rounds(
+    *,
+    machines: int,
+    per_round: int,
+    records: int,
+    dimension: int,
+    epsilon: float,
+    diameter: float,
+    lipschitz: float,
+    smoothness: float,
+    strong_convexity: float = 0.0,
+) -> int:
+    """Rounds with a shuffler, so many that a round's privacy is small enough to be amplified.
+
+    `R ≥ max{(εnN)²/M, N/M, p, T}` with `p = min{n, (εnN)²/(dM)}` and `T = (βD√M/L)·√p`, or for a strongly convex loss
+    `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 4.1 (proved for one record a round).
+
+    >>> shuffled_rounds(machines=100, per_round=50, records=10, dimension=5, epsilon=0.1, diameter=1.0, lipschitz=1.0,
+    ...                 smoothness=1.0)
+    200
+    """
+    load = shuffled_bare_load(machines=machines, per_round=per_round, records=records, epsilon=epsilon)
+    problem = {"diameter": diameter, "lipschitz": lipschitz, "smoothness": smoothness}
+    sizes = {"records": records, "batch": 1, "per_round": per_round, "dimension": dimension, "load": load}
+    if strong_convexity:
+        rounds = strong_rounds(**problem, **sizes, strong_convexity=strong_convexity)
+    else:
+        rounds = minibatch_rounds(**problem, **sizes)
+    amplified = int(np.ceil(max(1 / load, machines / per_round) * (1 - 1e-12)))
+    return max(rounds, amplified)
+
+
+def shuffled_rate(
+    *,
+    per_round: ArrayLike,
+    records: ArrayLike,
+    dimension: int,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    load: ArrayLike,
+) -> Any:
+    """The rate of the excess population loss, convex: `(LD/√M)·(1/√n + √(d·load))`, with constant 1.
+
+    With `shuffled_load` it is `LD·(1/√(nM) + √(d·logs)/(εnN))`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 4.1.
+
+    >>> shuffled_rate(per_round=4, records=100, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    0.6
+    """
+    counts(dimension=dimension)
+    scale = positive("lipschitz", lipschitz) * positive("diameter", diameter)
+    records = at_least_one("records", records)
+    terms = 1 / np.sqrt(records) + np.sqrt(dimension * nonnegative("load", load))
+    return plain(scale / np.sqrt(at_least_one("per_round", per_round)) * terms)
