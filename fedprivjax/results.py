@@ -7,59 +7,37 @@ import numpy as np
 import xarray as xr
 from scipy.stats import t
 
-from fedprivjax.privacy import gdp
-from fedprivjax.privacy.event import GaussianEvent
-
 
 def sweep_dataset(
-    metrics: Mapping[str, np.ndarray],
-    coordinates: Mapping[str, np.ndarray],
-    members,
-    events: Sequence[GaussianEvent],
-    protocol,
-    delta: float,
-    *,
-    noise: str,
-    non_private: Sequence[str],
+    values: Mapping[str, np.ndarray], coordinates: Mapping[str, np.ndarray], members, said: Mapping[str, Any]
 ) -> xr.Dataset:
     """A sweep's dataset.
 
     Args:
-        metrics: arrays [seeds, members, records] (`diverged`: [seeds, members]).
-        non_private: names of metrics that are computed on private data.
+        values: by name, [seeds, members] or [seeds, members, records]; members in the grid's order.
         coordinates: the swept axes in the grid's order, then `seed` and `round`.
-        members: noise_std, step_size and sensitivity, [members] each.
-        events: one per seed.
-        noise: how it was produced and shared, in words.
+        members: noise_std and step_size, [members] each.
+        said: attributes.
     """
     grid = [name for name in coordinates if name not in ("seed", "round")]
     shape = [len(coordinates[name]) for name in grid]
     variables = {}
-    for name, values in metrics.items():
-        moved = np.moveaxis(values, 0, 1)
+    for name, value in values.items():
+        moved = np.moveaxis(value, 0, 1)
         dims = [*grid, "seed", *(["round"] if moved.ndim == 3 else [])]
         variables[name] = (dims, moved.reshape(*shape, *moved.shape[1:]))
     variables["diverged"] = (variables["diverged"][0], variables["diverged"][1].astype(bool))
-    worst = np.array([event.exposure.max() for event in events])
-    with np.errstate(divide="ignore"):
-        mu = (members.sensitivity / members.noise_std)[:, None] * worst
-    variables["realised_mu"] = ([*grid, "seed"], mu.reshape(*shape, len(events)))
-    variables["realised_epsilon"] = ([*grid, "seed"], gdp.epsilon(mu, delta).reshape(*shape, len(events)))
     for name in (name for name in ("noise_std", "step_size") if name not in grid):
         variables[name] = (grid, getattr(members, name).reshape(shape))
-    return xr.Dataset(
-        variables,
-        dict(coordinates),
-        attributes(events[0], protocol, delta, noise, _with_iterates(metrics, non_private)),
-    )
+    return xr.Dataset(variables, dict(coordinates), dict(said))
 
 
-def _with_iterates(metrics: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
+def with_iterates(metrics: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
     """The recorded names among `names`, with those of a protocol's other iterates (`name_average`, `name_last`)."""
     return [name for name in metrics if name in names or name.rpartition("_")[0] in names]
 
 
-def attributes(event: GaussianEvent, protocol, delta: float, noise: str, non_private: Sequence[str]) -> dict[str, Any]:
+def attributes(event, protocol, delta: float, noise: str, non_private: Sequence[str]) -> dict[str, Any]:
     """What a dataset says of its guarantee, and of what that does not cover."""
     return {
         "protocol": type(protocol).__name__,

@@ -12,14 +12,14 @@ import numpy as np
 import xarray as xr
 from jax.sharding import Mesh, PartitionSpec
 
-from fedprivjax.checks import require_at_least, require_between
+from fedprivjax.checks import require_at_least, require_between, require_choice
 from fedprivjax.chunks import chunk_sizes, chunks
 from fedprivjax.grid import Members, axes_of, members_of, stacked
 from fedprivjax.metrics import Metric, non_private
 from fedprivjax.noise import Silent, aligned
 from fedprivjax.participation import Participation
 from fedprivjax.problem import Problem
-from fedprivjax.results import sweep_dataset
+from fedprivjax.results import attributes, sweep_dataset, with_iterates
 from fedprivjax.sampling import Plan, Seeds, as_seeds, draw_plan
 from fedprivjax.simulate import Recipe, make_recipe, record_rounds, round_inputs, trajectory
 from fedprivjax.store import ChunkStore, fingerprint
@@ -32,7 +32,9 @@ AXIS = "runs"
 class Prepared:
     """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet.
 
-    `first` is the first member's protocol, `first_problem` its problem; `sizes` are a chunk's seeds and members.
+    `first` is the first member's protocol, `first_problem` its problem. Randomness is drawn for every *draw*: a seed at
+    a point of the axes along which it is drawn anew; draw i is seed i // points at point i % points. `index` tells
+    which members of the grid share a draw, int [points, members of a draw]; `sizes` are a chunk's draws and members.
     """
 
     problem: Problem
@@ -40,9 +42,11 @@ class Prepared:
     first_problem: Problem
     axes: dict[str, np.ndarray]
     seeds: list[Seeds]
+    draws: list[Seeds]
     plans: list[Plan]
     recipe: Recipe
     members: Members
+    index: np.ndarray
     sources: list[Any]
     sizes: tuple[int, int]
     delta: float
@@ -56,8 +60,8 @@ class Prepared:
 
     @property
     def runs(self) -> tuple[int, int]:
-        """Seeds and members of the grid."""
-        return len(self.seeds), self.members.noise_std.size
+        """Draws, and members that share one."""
+        return len(self.draws), self.index.shape[1]
 
     @property
     def non_private(self) -> tuple[str, ...]:
@@ -86,6 +90,7 @@ def sweep(
     every: int | None = None,
     delta: float = 1e-5,
     common_noise: bool = True,
+    anew: Sequence[str] = (),
     order: str = "shuffled",
     noise_method: str = "auto",
     memory_budget: int = MEMORY_BUDGET,
@@ -99,6 +104,8 @@ def sweep(
         over: values by name, see `grid.SWEPT`; the grid is their product.
         seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
         common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
+        anew: swept names along which everything random (participation, samples, noise) is drawn anew. Needed where one
+            selects along an axis: common random numbers keep each member's law, but not that of the selected best.
         memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
         folder: keeps every finished chunk here, and goes on from what is there: a killed sweep loses nothing finished.
         mesh: one-dimensional mesh of devices to spread the runs over; None takes all devices.
@@ -131,6 +138,7 @@ def sweep(
             every=every,
             delta=delta,
             common_noise=common_noise,
+            anew=anew,
             order=order,
             noise_method=noise_method,
             memory_budget=memory_budget,
@@ -154,6 +162,7 @@ def prepare(
     every: int | None = None,
     delta: float = 1e-5,
     common_noise: bool = True,
+    anew: Sequence[str] = (),
     order: str = "shuffled",
     noise_method: str = "auto",
     memory_budget: int = MEMORY_BUDGET,
@@ -163,15 +172,30 @@ def prepare(
     axes = axes_of(over)
     require_between("delta", delta, 0, 1)
     seeds = _seeds(seeds)
-    plans = [draw_plan(problem, participation, rounds, seed, order=order) for seed in seeds]
+    index = _index(axes, anew)
+    draws = seeds if len(index) == 1 else [seed.anew(point) for seed in seeds for point in range(len(index))]
+    plans = [draw_plan(problem, participation, rounds, draw, order=order) for draw in draws]
     recipe = make_recipe(problem, plans[0], record, every)
     first, first_problem, members = members_of(protocol, problem, plans[0], axes, delta)
     silent = not members.noise_std.any()
     sources = aligned([Silent() if silent else first.noise(problem, plan, noise_method) for plan in plans])
-    runs = len(seeds), members.noise_std.size
+    runs = len(draws), index.shape[1]
     sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget, devices)
     return Prepared(
-        problem, first, first_problem, axes, seeds, plans, recipe, members, sources, sizes, delta, common_noise
+        problem=problem,
+        first=first,
+        first_problem=first_problem,
+        axes=axes,
+        seeds=seeds,
+        draws=draws,
+        plans=plans,
+        recipe=recipe,
+        members=members,
+        index=index,
+        sources=sources,
+        sizes=sizes,
+        delta=delta,
+        common_noise=common_noise,
     )
 
 
@@ -194,25 +218,39 @@ def execute(
             values = _chunk(p, some, which, spread)
             if store:
                 store.save(index, values)
+        seeds, members = some // len(p.index), p.index[some % len(p.index)][:, which]
         for name, value in values.items():
-            metrics.setdefault(name, np.full((*p.runs, *value.shape[2:]), np.nan))[np.ix_(some, which)] = value
+            whole = metrics.setdefault(name, np.full((len(p.seeds), p.index.size, *value.shape[2:]), np.nan))
+            whole[seeds[:, None], members] = value
         done += np.unique(some).size * np.unique(which).size
         if progress:
             progress(done, p.runs[0] * p.runs[1])
-    events = [p.event(plan) for plan in p.plans]
     coordinates = {**p.axes, "seed": _labels(p.seeds), "round": record_rounds(p.recipe)}
-    return sweep_dataset(
-        metrics, coordinates, p.members, events, p.first, p.delta, noise=p.noise, non_private=p.non_private
-    )
+    said = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, with_iterates(metrics, p.non_private))
+    return sweep_dataset({**metrics, **_realised(p)}, coordinates, p.members, said)
+
+
+def _realised(p: Prepared) -> dict[str, np.ndarray]:
+    """What each run's own schedule makes of privacy, [seeds, members]."""
+    with np.errstate(divide="ignore"):
+        ratio = p.members.noise_std / p.members.sensitivity
+    mu, epsilon = (np.empty((len(p.seeds), p.index.size)) for _ in range(2))
+    for draw, plan in enumerate(p.plans):
+        seed, members = draw // len(p.index), p.index[draw % len(p.index)]
+        event = p.event(plan)
+        mu[seed, members] = event.mu(ratio[members])
+        epsilon[seed, members] = event.epsilon(ratio[members], p.delta)
+    return {"realised_mu": mu, "realised_epsilon": epsilon}
 
 
 def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str, np.ndarray]:
-    """The metrics of some seeds and members, [seeds, members, ...]."""
+    """The metrics of some draws and of members that share them, [draws, members, ...]."""
+    members = p.index[some % len(p.index)][:, which]
     values = _run_many(
-        jax.tree.map(lambda leaf: leaf[which], (p.members.protocol, p.members.constraint)),
+        jax.tree.map(lambda leaf: leaf[members], (p.members.protocol, p.members.constraint)),
         p.problem,
         (stacked([p.sources[i] for i in some]), stacked([round_inputs(p.plans[i]) for i in some])),
-        jnp.stack([jax.random.key(p.seeds[i].noise) for i in some]),
+        jnp.stack([jax.random.key(p.draws[i].noise) for i in some]),
         None if p.common_noise else jnp.asarray(which),
         p.recipe,
         spread,
@@ -222,9 +260,9 @@ def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str
 
 @partial(jax.jit, static_argnames=("recipe", "spread"))
 def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: Recipe, spread=None):
-    """Metrics with leaves [seeds, members, records]; `drawn` (noise source, round inputs) has a leading seed axis.
+    """Metrics with leaves [draws, members, records].
 
-    `spread` is a mesh and which of the two axes divides over it, or None for one device.
+    `members` have leaves [draws, members, ...], `drawn` (noise source, round inputs) a leading axis of draws. `spread` is a mesh and which of the two axes divides over it, or None for one device.
     """
 
     def run_all(members, problem, drawn, noise_keys, member_ids):
@@ -236,21 +274,22 @@ def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: 
             return {**metrics, "diverged": ~finite}
 
         over_members = jax.vmap(one, in_axes=(0, None if member_ids is None else 0, None, None))
-        over_seeds = jax.vmap(over_members, in_axes=(None, None, 0, 0))
-        return over_seeds(members, member_ids, drawn, noise_keys)
+        over_draws = jax.vmap(over_members, in_axes=(0, None, 0, 0))
+        return over_draws(members, member_ids, drawn, noise_keys)
 
     if spread is not None:
-        mesh, by_seed = spread
-        seed, member = (PartitionSpec(*mesh.axis_names), PartitionSpec()) if by_seed else (PartitionSpec(), None)
-        member = PartitionSpec(*mesh.axis_names) if member is None else member
-        out = seed if by_seed else PartitionSpec(None, *mesh.axis_names)
-        specs = (member, PartitionSpec(), seed, seed, member)
-        run_all = jax.shard_map(run_all, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+        mesh, by_draw = spread
+        (axis,) = mesh.axis_names
+        draw, both, ids = PartitionSpec(axis), PartitionSpec(axis), PartitionSpec()
+        if not by_draw:
+            draw, both, ids = PartitionSpec(), PartitionSpec(None, axis), PartitionSpec(axis)
+        specs = (both, PartitionSpec(), draw, draw, ids)
+        run_all = jax.shard_map(run_all, mesh=mesh, in_specs=specs, out_specs=both, check_vma=False)
     return run_all(members, problem, drawn, noise_keys, member_ids)
 
 
 def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | None:
-    """A mesh and whether a chunk's seeds, rather than its members, divide over it; None for one device.
+    """A mesh and whether a chunk's draws, rather than its members, divide over it; None for one device.
 
     Without a mesh all devices are taken, where the chunk divides over them.
     """
@@ -261,7 +300,7 @@ def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | No
         raise ValueError(f"mesh must have one axis, got {mesh.axis_names}")
     divides = [size % mesh.size == 0 for size in sizes]
     if given and not any(divides):
-        raise ValueError(f"a chunk's seeds ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
+        raise ValueError(f"a chunk's draws ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
     return None if mesh.size == 1 or not any(divides) else (mesh, divides[0])
 
 
@@ -269,7 +308,17 @@ def _fingerprint(p: Prepared) -> str:
     problem = p.problem.model, p.problem.excess, getattr(p.problem.pool, "generate", None)
     statics = (repr(p.first), p.recipe, type(p.sources[0]).__name__, p.delta, p.common_noise, *problem)
     plans = [(plan.schedule.participants, plan.samples) for plan in p.plans]
-    return fingerprint(statics, p.problem, p.members.protocol, p.members.constraint, plans, p.seeds)
+    return fingerprint(statics, p.problem, p.members.protocol, p.members.constraint, p.index, plans, p.draws)
+
+
+def _index(axes: Mapping[str, np.ndarray], anew: Sequence[str]) -> np.ndarray:
+    """Which members of the grid share a draw: int [points of the axes drawn anew, members of the other axes]."""
+    for name in anew:
+        require_choice("axis to draw anew", name, axes)
+    grid = np.arange(np.prod([axis.size for axis in axes.values()], dtype=int)).reshape([a.size for a in axes.values()])
+    outer = [place for place, name in enumerate(axes) if name in anew]
+    points = np.prod([grid.shape[place] for place in outer], dtype=int)
+    return np.moveaxis(grid, outer, range(len(outer))).reshape(points, -1)
 
 
 def _seeds(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:

@@ -98,7 +98,7 @@ def compiled_bytes(prepared):
     """What XLA sets aside for a whole sweep as one chunk, beside its arguments."""
     members, sources = prepared.members, prepared.sources
     lowered = _run_many.lower(
-        (members.protocol, members.constraint),
+        jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, *leaf.shape)), (members.protocol, members.constraint)),
         prepared.problem,
         (stacked(sources), stacked([round_inputs(plan) for plan in prepared.plans])),
         jnp.stack([jax.random.key(seed.noise) for seed in prepared.seeds]),

@@ -97,7 +97,7 @@ def test_other_chunks_and_devices_agree(prepared):
 
 
 def test_a_mesh_that_does_not_divide_is_refused(prepared):
-    with pytest.raises(ValueError, match=r"a chunk's seeds \(3\) or members \(1\) must divide over 4 devices"):
+    with pytest.raises(ValueError, match=r"a chunk's draws \(3\) or members \(1\) must divide over 4 devices"):
         execute(replace(prepared(), sizes=(3, 1)), mesh=jax.make_mesh((4,), ("runs",)))
     with pytest.raises(ValueError, match="mesh must have one axis, got"):
         execute(prepared(), mesh=jax.make_mesh((2, 2), ("a", "b")))

@@ -133,6 +133,37 @@ def test_without_common_noise_every_member_draws_its_own(grid):
     assert seen == [(6, 12), (8, 12), (11, 12), (12, 12)]
 
 
+def test_along_an_axis_everything_may_be_drawn_anew(grid):
+    found = swept(GRID, anew=["step_scale"])
+    assert found["test_loss"].dims == grid["test_loss"].dims
+    np.testing.assert_array_equal(found["noise_std"], grid["noise_std"])
+    unit = (found["noise_norm"] / found["noise_std"]).isel(round=-1)
+    np.testing.assert_allclose(unit.isel(mu=0), unit.isel(mu=1), rtol=1e-5)  # shared along mu
+    assert np.unique(np.round(unit.isel(mu=0), 4)).size == 6  # but not along the other
+    for place, scale in enumerate(GRID["step_scale"]):
+        member = found.sel(mu=4.0, step_scale=scale, seed=2)
+        run = single(replace(PROTOCOL, mu=4.0, step_scale=scale), seed=Seeds(2, 2, 2).anew(place))
+        close(member, run)
+        assert float(member["realised_mu"]) == pytest.approx(run.guarantee.mu)
+    everything = swept(GRID, anew=["mu", "step_scale"])
+    close(
+        everything.isel(mu=1, step_scale=0, seed=0),
+        single(replace(PROTOCOL, mu=4.0, step_scale=0.5), seed=Seeds(0, 0, 0).anew(2)),
+    )
+    assert refusal(anew=["clip"]) == "unknown axis to draw anew 'clip' (known: mu, step_scale)"
+
+
+def test_sharing_noise_shifts_the_law_of_the_selected_best():
+    """The least final noise norm over four members: one draw if shared, the least of four if drawn anew."""
+    grid = {"step_scale": [1.0, 1.0001, 1.0002, 1.0003]}
+    least = [
+        swept(grid, replace(PROTOCOL, mu=4.0), seeds=150, anew=anew)["noise_norm"].isel(round=-1).min("step_scale")
+        for anew in ([], ["step_scale"])
+    ]
+    error = float(np.sqrt(sum(values.var("seed") / 150 for values in least)))
+    assert float(least[0].mean("seed") - least[1].mean("seed")) > 5 * error
+
+
 def test_an_epsilon_axis_is_the_mu_axis_converted():
     epsilons = [0.5, 2.0, 10.0, 65.0]
     by_epsilon = swept({"epsilon": epsilons}, delta=1e-6)

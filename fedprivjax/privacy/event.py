@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 
@@ -25,6 +26,15 @@ class GaussianEvent:
     assumptions: tuple[str, ...] = ()
     unit: str = "one sample of one machine"
     relation: str = "replace-one"
+
+    def mu(self, ratio: np.ndarray) -> np.ndarray:
+        """The worst machine's μ where noise_std/sensitivity is `ratio`; infinite where that is 0."""
+        with np.errstate(divide="ignore"):
+            return self.exposure.max() / np.asarray(ratio, float)
+
+    def epsilon(self, ratio: np.ndarray, delta: float) -> np.ndarray:
+        """The worst machine's exact ε at δ, by the same ratio."""
+        return gdp.epsilon(self.mu(ratio), delta)
 
     def guarantee(self, noise_std: float, delta: float) -> PrivacyGuarantee:
         """The guarantee at this noise; noise_std = 0 is non-private."""
