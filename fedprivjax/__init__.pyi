@@ -1,7 +1,7 @@
 from . import datasets, privacy, theory
 from .constraints import Ball, WholeSpace
 from .datasets.as_problem import from_dataset
-from .losses import LinearLoss, Logistic, Softmax, Squared
+from .losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
 from .metrics import Snapshot
 from .participation import Balanced, Full, Given, Schedule, Uniform
 from .privacy.calibration import calibrate, guarantee
@@ -10,18 +10,24 @@ from .protocols import DPMu2, NoisySGD, StaleMomentum
 from .results import final, mean_interval
 from .sampling import Plan, Seeds, draw_plan
 from .simulate import Run, simulate
+from .smoothing import Moreau, ball_envelope
 from .sweep import sweep
 from .transcript import Transcript, transcript
 
 __all__ = [
+    "Absolute",
     "Balanced",
     "Ball",
     "DPMu2",
     "Full",
     "Given",
+    "Hinge",
+    "Huber",
     "LinearLoss",
     "Logistic",
+    "Moreau",
     "NoisySGD",
+    "Pinball",
     "Plan",
     "Problem",
     "Run",
@@ -34,6 +40,7 @@ __all__ = [
     "Transcript",
     "Uniform",
     "WholeSpace",
+    "ball_envelope",
     "calibrate",
     "datasets",
     "draw_plan",

@@ -1,5 +1,6 @@
 """The command line: `fedprivjax list | run | reproduce | privacy`."""
 
+import json
 import os
 import sys
 import tomllib
@@ -135,6 +136,28 @@ def privacy(spec: Spec, change: Change = None) -> None:
         noise_std = float(job.prepared.members.noise_std[0])
         out.print(f"[bold]{label}[/bold], first row of its part of the table:")
         out.print(str(event.guarantee(noise_std, experiment.record.delta)), markup=False, highlight=False)
+
+
+@app.command()
+def bench(
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here, too")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a group of figures; repeatable")] = None,
+) -> None:
+    """Speed on this machine, as ratios measured side by side; minutes. Let nothing else run meanwhile."""
+    from fedprivjax import bench, report
+    from fedprivjax.checks import require_choice
+
+    for group in only or ():
+        require_choice("group", group, bench.GROUPS)
+    if json_file is not None and not json_file.parent.is_dir():
+        raise ValueError(f"--json must be in a folder that exists, got {json_file}")
+    lines = []
+    for line in bench.measure(only):
+        err.print(f"{line.name}: {line.value:.3g} {line.unit}")
+        lines.append(line)
+    out.print(report.bench_table(lines, bench.machine()))
+    if json_file is not None:
+        json_file.write_text(json.dumps(bench.as_json(lines), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool):

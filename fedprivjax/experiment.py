@@ -17,17 +17,23 @@ from fedprivjax.checks import require_at_least, require_between, require_choice,
 from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.grid import SWEPT
-from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
+from fedprivjax.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
 from fedprivjax.metrics import METRICS, OF_PARAMETERS
 from fedprivjax.participation import Balanced, Full, Given, Participation, Uniform
 from fedprivjax.problem import Problem
 from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.smoothing import Moreau
 
 LOSSES = {
     "softmax": "cross-entropy of a softmax over classes, linear predictor",
     "logistic": "binary cross-entropy, labels 0 and 1, linear predictor",
     "squared": "half the squared error, linear predictor",
+    "hinge": "hinge loss, labels 0 and 1, linear predictor",
+    "absolute": "absolute error, linear predictor",
+    "pinball": "quantile regression at `quantile`, linear predictor",
+    "huber": "squared within `huber_width` and linear beyond, linear predictor",
 }
+LOSS_OF = {"quantile": "pinball", "huber_width": "huber", "score_bound": "logistic"}  # whose setting it is
 STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
 
 
@@ -38,11 +44,18 @@ class Settings(BaseModel):
 
 
 class ProblemSettings(Settings):
-    """`[problem]`: a data set by name with its options, a loss, a ball, a split over machines."""
+    """`[problem]`: a data set by name with its options, a loss, a ball, a split over machines.
+
+    `smoothing` is the strength of the loss's Moreau envelope, `score_bound` what a logistic score is clipped to.
+    """
 
     dataset: str
     options: dict[str, Any] = {}
-    loss: Literal["softmax", "logistic", "squared"] | None = None
+    loss: Literal["softmax", "logistic", "squared", "hinge", "absolute", "pinball", "huber"] | None = None
+    smoothing: float | None = None
+    quantile: float | None = None
+    huber_width: float | None = None
+    score_bound: float | None = None
     radius: float | None = None
     partition: dict[str, Any] | None = None
 
@@ -130,11 +143,16 @@ class Experiment(Settings):
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
-def bundled() -> dict[str, Path]:
-    """The experiments that come with the package: name -> file."""
+def bundle() -> Path:
+    """The folder of experiments that comes with the package."""
     checkout = Path(__file__).parent.parent
     installed = Path(sysconfig.get_path("data")) / "share" / "fedprivjax"
-    folder = (checkout if (checkout / "pyproject.toml").is_file() else installed) / "experiments"
+    return (checkout if (checkout / "pyproject.toml").is_file() else installed) / "experiments"
+
+
+def bundled() -> dict[str, Path]:
+    """The experiments that come with the package: name -> file."""
+    folder = bundle()
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 
@@ -203,7 +221,7 @@ def make_problem(settings: ProblemSettings, machines: int) -> Problem:
     elif data.machine_of is not None:
         table = datasets.table(datasets.by_machine(data.machine_of, machines))[0]
     constraint = WholeSpace() if settings.radius is None else Ball(settings.radius)
-    return from_dataset(data, _loss(settings.loss, data), constraint=constraint, table=table)
+    return from_dataset(data, _loss(settings, data), constraint=constraint, table=table)
 
 
 def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]) -> tuple[Participation, int | None]:
@@ -239,10 +257,40 @@ def make_protocol(settings: ProtocolSettings) -> Any:
     return PROTOCOLS[settings.name][0](**settings.settings)
 
 
-def _loss(name: str | None, data: datasets.Dataset) -> LinearLoss | None:
-    if name == "softmax":
-        return Softmax(data.classes or 0)
-    return {None: None, "logistic": Logistic(), "squared": Squared(data.label_bound)}[name]
+def _loss(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream) -> LinearLoss | None:
+    given = "none" if settings.loss is None else f"loss {settings.loss!r}"
+    for key, owner in LOSS_OF.items():
+        if getattr(settings, key) is not None and settings.loss != owner:
+            raise ValueError(f"problem.{key} must go with loss {owner!r}, got {given}")
+    if settings.loss is None:
+        if settings.smoothing is not None:
+            raise ValueError("problem.smoothing must go with a loss, got none")
+        return None
+    loss = _plain_loss(settings, data)
+    require_positive("problem.smoothing", settings.smoothing, optional=True)
+    return loss if settings.smoothing is None else Moreau(loss, settings.smoothing)
+
+
+def _plain_loss(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream) -> LinearLoss:
+    match settings.loss:
+        case "softmax":
+            return Softmax(data.classes or 0)
+        case "squared":
+            return Squared(data.label_bound)
+        case "logistic":
+            return Logistic(settings.score_bound)
+        case "pinball":
+            return Pinball(_needed(settings, "quantile"))
+        case "huber":
+            return Huber(_needed(settings, "huber_width"))
+    return Hinge() if settings.loss == "hinge" else Absolute()
+
+
+def _needed(settings: ProblemSettings, key: str) -> float:
+    value = getattr(settings, key)
+    if value is None:
+        raise ValueError(f"problem.{key} must be given for loss {settings.loss!r}")
+    return value
 
 
 def _section(name: str, value: Any) -> Any:

@@ -29,13 +29,14 @@ class LinearModel:
 
     def value(self, params, example: Example):
         """Loss of one example."""
-        return self.loss.value(params @ example.features, example.label)
+        return self.loss.for_norm(example.feature_norm).value(params @ example.features, example.label)
 
     def gradients(self, points: tuple[Any, ...], example: Example) -> tuple[Outer, ...]:
         """Gradients of one example's loss at several parameters, factored: the features are read once for all."""
         scores = jnp.stack(points) @ example.features
+        loss = self.loss.for_norm(example.feature_norm)
         return tuple(
-            Outer(self.loss.residual(score, example.label), example.features, example.feature_norm) for score in scores
+            Outer(loss.residual(score, example.label), example.features, example.feature_norm) for score in scores
         )
 
     def correct(self, params, example: Example):
@@ -63,11 +64,12 @@ class GeneralModel:
         """Gradients of one example's loss at several parameters."""
         return tuple(Dense(jax.grad(self.function)(params, example)) for params in points)
 
-    def summed_gradients(self, points: tuple[Any, ...], examples) -> tuple[Dense, ...]:
-        """Gradients of the sum of the examples' losses: no gradient of one example is ever written out."""
+    def summed_gradients(self, points: tuple[Any, ...], examples, weights=None) -> tuple[Dense, ...]:
+        """Gradients of the (weighted) sum of the examples' losses: no example's own gradient is ever written out."""
 
         def total(params):
-            return jnp.sum(jax.vmap(partial(self.function, params))(examples))
+            losses = jax.vmap(partial(self.function, params))(examples)
+            return jnp.sum(losses if weights is None else weights * losses)
 
         return tuple(Dense(jax.grad(total)(params)) for params in points)
 

@@ -135,7 +135,7 @@ def linear_problem(
     Args:
         features: [examples, features], or [machines, examples, features] for data already split over machines.
         labels: [examples] or [machines, examples].
-        loss: `Softmax`, `Logistic` or `Squared`.
+        loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
         feature_bound: public bound on the norm of a feature vector; needed by protocols that do not clip.
         constraint: `Ball(radius)`; the whole space if None.
         test: held-out (features, labels).

@@ -1,6 +1,6 @@
 """What a run says on the screen: tables with intervals, guarantees, verdicts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 import numpy as np
@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from fedprivjax.bench.timing import Line
 from fedprivjax.experiment import Experiment
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
@@ -17,6 +18,7 @@ from fedprivjax.runner import Job
 from fedprivjax.verdict import Verdict, describe
 
 PER_CENT = ("accuracy",)
+_SAID = {None: "–", True: "ok", False: "MISS"}
 
 
 def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: str) -> Table:
@@ -82,8 +84,7 @@ def _verdict_table(found: list[Verdict]) -> Table:
         if v.value is not None:
             value = _number(v.value, scale)
             difference = "" if np.isnan(v.mean) else f"{(v.mean - v.value) * scale:+.{_digits(scale)}f}"
-        said = {None: "–", True: "ok", False: "MISS"}[v.holds]
-        table.add_row(where, ours, _number(v.sd, scale), value, difference, said)
+        table.add_row(where, ours, _number(v.sd, scale), value, difference, _SAID[v.holds])
     return table
 
 
@@ -91,6 +92,17 @@ def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
     """How many of how many judged cells hold, and whether all do."""
     judged = [v.holds for v in found if v.holds is not None]
     return f"{sum(judged)} of {len(judged)} cells within their tolerance", all(judged)
+
+
+def bench_table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
+    """Figures of `bench` with their targets."""
+    table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()), title_justify="left")
+    table.add_column("what")
+    for name in ("value", "unit", "target", "met"):
+        table.add_column(name, justify="left" if name == "unit" else "right")
+    for line in lines:
+        table.add_row(line.name, f"{line.value:.3g}", line.unit, line.target or "", _SAID[line.met])
+    return table
 
 
 def guarantee_table(jobs: Iterable[Job], delta: float) -> Table:

@@ -8,7 +8,9 @@ import tomli_w
 
 from fedprivjax import experiment, runner
 from fedprivjax.datasets import mnist
+from fedprivjax.losses import Absolute, Hinge, Huber, Logistic, Pinball
 from fedprivjax.participation import Balanced, Full, Given, Uniform
+from fedprivjax.smoothing import Moreau
 
 BUNDLED = experiment.bundled()
 SMALL = """
@@ -173,7 +175,12 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"title": 3}, "title must be a valid string, got 3"),
         ({"problem": 3}, "[problem] must be a table, got 3"),
         ({"problem__radius": "2"}, "problem.radius must be a valid number, got '2'"),
-        ({"problem__loss": "sofmax"}, "problem.loss must be 'softmax', 'logistic' or 'squared', got 'sofmax'"),
+        (
+            {"problem__loss": "sofmax"},
+            "problem.loss must be 'softmax', 'logistic', 'squared', 'hinge', 'absolute', 'pinball' or 'huber', "
+            "got 'sofmax'",
+        ),
+        ({"problem__smoothing": "x"}, "problem.smoothing must be a valid number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a valid dictionary, got 5"),
         ({"problem__partition": 5}, "problem.partition must be a valid dictionary, got 5"),
         ({"problem__partition": {"seed": "a"}}, "problem.partition.seed must be an integer, got 'a'"),
@@ -204,6 +211,38 @@ def test_a_value_of_another_type_is_refused_by_its_key(change, message):
     assert refusal(small(**change)) == message
 
 
+@pytest.mark.parametrize(
+    ("settings", "loss"),
+    [
+        ({"loss": "absolute"}, Absolute()),
+        ({"loss": "absolute", "smoothing": 2}, Moreau(Absolute(), 2)),
+        ({"loss": "pinball", "quantile": 0.9}, Pinball(0.9)),
+        ({"loss": "pinball", "quantile": 0.9, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
+        ({"loss": "huber", "huber_width": 0.5}, Huber(0.5)),
+    ],
+)
+def test_a_regression_loss_is_reached_by_its_settings(settings, loss):
+    raw = small()
+    raw["problem"].update(settings)
+    parsed = experiment.parse(raw)
+    assert experiment.make_problem(parsed.problem, 6).model.loss == loss
+    assert experiment.parse(experiment.to_mapping(parsed)) == parsed
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss"),
+    [
+        ({"loss": "logistic"}, Logistic()),
+        ({"loss": "logistic", "score_bound": 15.0}, Logistic(15.0)),
+        ({"loss": "hinge"}, Hinge()),
+        ({"loss": "hinge", "smoothing": 0.1}, Moreau(Hinge(), 0.1)),
+    ],
+)
+def test_a_classifiers_loss_is_reached_by_its_settings(settings, loss):
+    problem = {"dataset": "logistic", "options": {"examples": 40, "features": 3, "test_examples": 5}, **settings}
+    assert experiment.make_problem(experiment.ProblemSettings(**problem), 4).model.loss == loss
+
+
 INTEGERS = "a list of distinct positive integers"
 
 
@@ -212,6 +251,20 @@ INTEGERS = "a list of distinct positive integers"
     [
         ({"problem__radius": -1.0}, "radius must be positive, got -1.0"),
         ({"problem__radius": float("nan")}, "radius must be positive, got nan"),
+        ({"problem__smoothing": 2.0}, "problem.smoothing must go with a loss, got none"),
+        ({"problem__loss": "absolute", "problem__smoothing": 0.0}, "problem.smoothing must be positive, got 0.0"),
+        ({"problem__quantile": 0.5}, "problem.quantile must go with loss 'pinball', got none"),
+        (
+            {"problem__loss": "absolute", "problem__huber_width": 0.5},
+            "problem.huber_width must go with loss 'huber', got loss 'absolute'",
+        ),
+        (
+            {"problem__loss": "hinge", "problem__score_bound": 15.0},
+            "problem.score_bound must go with loss 'logistic', got loss 'hinge'",
+        ),
+        ({"problem__loss": "pinball"}, "problem.quantile must be given for loss 'pinball'"),
+        ({"problem__loss": "huber"}, "problem.huber_width must be given for loss 'huber'"),
+        ({"problem__loss": "pinball", "problem__quantile": 1.0}, "quantile must be between 0 and 1, got 1.0"),
         ({"participation__per_round": 7}, "per_round must be at most machines (6), got 7"),
         ({"participation__schedule": [[0]]}, "participation.schedule must go with kind 'given', got kind 'uniform'"),
         ({"participation__kind": "given"}, "participation.schedule must be given for kind 'given'"),

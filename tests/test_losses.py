@@ -7,18 +7,29 @@ import optax
 import pytest
 from scipy.special import expit, logsumexp
 
-from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
+from fedprivjax.losses import Absolute, Hinge, Huber, Kinked, LinearLoss, Logistic, Pinball, Softmax, Squared
 from fedprivjax.models import Example, LinearModel
 
 BOUND, RADIUS, LABEL_BOUND = 3.0, 0.7, 1.5
-LOSSES = {"softmax": Softmax(4), "logistic": Logistic(), "squared": Squared(LABEL_BOUND)}
+LOSSES = {
+    "softmax": Softmax(4),
+    "logistic": Logistic(),
+    "clipped logistic": Logistic(score_bound=8.0),
+    "squared": Squared(LABEL_BOUND),
+    "huber": Huber(0.8),
+    "hinge": Hinge(),
+    "absolute": Absolute(),
+    "pinball": Pinball(0.7),
+}
+SMOOTH = [name for name, loss in LOSSES.items() if not isinstance(loss, Kinked)]
+KINKED = [name for name, loss in LOSSES.items() if isinstance(loss, Kinked)]
 
 
 def scores_and_labels(name, count=200, scale=5.0):
     rng = np.random.default_rng(11)
     if name == "softmax":
         return scale * rng.normal(size=(count, 4)), rng.integers(0, 4, count)
-    if name == "logistic":
+    if LOSSES[name].classifies:
         return scale * rng.normal(size=count), rng.integers(0, 2, count)
     return scale * rng.normal(size=count), rng.uniform(-LABEL_BOUND, LABEL_BOUND, count)
 
@@ -30,7 +41,20 @@ def closed_form(name, score, label):
         return logsumexp(score) - score[label], p - np.eye(4)[label]
     if name == "logistic":
         return np.logaddexp(0, score) - label * score, expit(score) - label
-    return (score - label) ** 2 / 2, score - label
+    if name == "clipped logistic":
+        kept = np.clip(score, -8, 8)
+        return np.logaddexp(0, kept) - label * kept, expit(kept) - label
+    if name == "hinge":
+        a = 2 * label - 1
+        return max(0, 1 - a * score), -a * (a * score < 1)
+    gap = score - label
+    if name == "huber":
+        return (gap**2 / 2, gap) if abs(gap) <= 0.8 else (0.8 * (abs(gap) - 0.4), 0.8 * np.sign(gap))
+    if name == "absolute":
+        return abs(gap), np.sign(gap)
+    if name == "pinball":
+        return max(-0.7 * gap, 0.3 * gap), 0.3 if gap > 0 else -0.7
+    return gap**2 / 2, gap
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -43,7 +67,63 @@ def test_values_and_residuals(name):
     np.testing.assert_allclose(jax.vmap(loss.residual)(scores, labels), [r for _, r in expected], rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["softmax", "logistic"])
+def central(name, score, label, width=1e-5):
+    """Derivative in the score by central differences of the closed form."""
+    change = [closed_form(name, score + sign * width, label)[0] for sign in (1, -1)]
+    return (change[0] - change[1]) / (2 * width)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("softmax", "clipped logistic")])
+def test_residuals_are_derivatives(name):
+    loss = LOSSES[name]
+    scores, labels = scores_and_labels(name, scale=2.0)
+    labels = labels.astype(np.float32)
+    found = jax.vmap(loss.residual)(jnp.asarray(scores, jnp.float32), labels)
+    np.testing.assert_allclose(
+        found, jax.vmap(jax.grad(loss.value))(jnp.asarray(scores, jnp.float32), labels), atol=1e-6
+    )
+    differences = [central(name, s, y) for s, y in zip(scores, labels.astype(float), strict=True)]
+    np.testing.assert_allclose(found, differences, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_the_slope_at_a_kink_is_none(name):
+    loss, labels = LOSSES[name], jnp.array([0.0, 1.0])
+    kinks = loss.kink(labels)
+    assert jax.vmap(loss.value)(kinks, labels).tolist() == [0, 0]
+    assert jax.vmap(loss.residual)(kinks, labels).tolist() == [0, 0]
+    assert jax.vmap(jax.grad(loss.value))(kinks, labels).tolist() == [0, 0]
+    assert kinks.tolist() == ([-1, 1] if name == "hinge" else [0, 1])
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "clipped logistic"])
+def test_losses_are_convex_in_the_score(name):
+    one, labels = scores_and_labels(name)
+    other = one[np.random.default_rng(14).permutation(len(one))]
+    ends = [[closed_form(name, s, y)[0] for s, y in zip(scores, labels, strict=True)] for scores in (one, other)]
+    middle = jax.vmap(LOSSES[name].value)(jnp.asarray((one + other) / 2, jnp.float32), jnp.asarray(labels))
+    assert (middle <= np.mean(ends, axis=0) * (1 + 1e-5) + 1e-5).all()
+
+
+def test_a_score_bound_clips_scores_and_nothing_else():
+    """The loss of Lowy & Razaviyayn's experiments: p of the clipped score, log(1e-12 + p), gradient p − y."""
+    scores = np.random.default_rng(15).normal(size=200) * 20
+    for label in (0.0, 1.0):
+        p = expit(np.clip(scores, -15, 15))
+        expected = -np.log(1e-12 + (p if label else 1 - p))
+        given = jnp.asarray(scores, jnp.float32), jnp.full(200, label)
+        loss = Logistic(score_bound=15.0)
+        np.testing.assert_allclose(jax.vmap(loss.value)(*given), expected, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(jax.vmap(loss.residual)(*given), p - label, rtol=1e-4, atol=1e-7)
+        within = np.abs(scores) < 15
+        assert 20 < within.sum() < 180
+        unclipped = jax.vmap(Logistic().value)(*given)
+        np.testing.assert_allclose(jax.vmap(loss.value)(*given)[within], unclipped[within], rtol=1e-4, atol=2e-7)
+        assert jax.vmap(loss.value)(*given).max() == pytest.approx(15, abs=1e-5)
+        np.testing.assert_array_equal(jax.vmap(loss.correct)(*given), (p > 0.5) == (label == 1))
+
+
+@pytest.mark.parametrize("name", ["softmax", "logistic", "clipped logistic", "huber", "hinge", "absolute", "pinball"])
 def test_huge_scores_stay_finite(name):
     scores, labels = scores_and_labels(name, scale=1e6)
     scores = jnp.asarray(scores, jnp.float32)
@@ -73,8 +153,8 @@ def adversary(name):
         params[1, 0] = 20.0  # certain of class 1, while the label is 0
         return params, x, 0
     params = np.zeros(5)
-    params[0] = 20.0 if name == "logistic" else RADIUS
-    return params, x, 0 if name == "logistic" else -LABEL_BOUND
+    params[0] = RADIUS if name == "squared" else 20.0 * (-1 if name == "pinball" else 1)
+    return params, x, 0 if LOSSES[name].classifies else -LABEL_BOUND
 
 
 def flattest(name):
@@ -100,12 +180,13 @@ def random_cases(name, count=100):
 
 
 def model(name):
-    """Value and gradient as jitted functions of (params, features, label)."""
+    """Gradient and Hessian as jitted functions of (params, features, label)."""
 
-    def value(params, features, label):
-        return LinearModel(LOSSES[name]).value(params, Example(features, label, jnp.float32(0)))
+    def gradient(params, features, label):
+        example = Example(features, label, jnp.linalg.norm(features))
+        return LinearModel(LOSSES[name]).gradients((params,), example)[0].written_out()
 
-    return jax.jit(jax.grad(value)), jax.jit(jax.hessian(value))
+    return jax.jit(gradient), jax.jit(jax.jacfwd(gradient))
 
 
 def as_arrays(name, case):
@@ -124,7 +205,7 @@ def test_lipschitz_is_a_bound_and_is_nearly_attained(name):
     assert 0.999 * bound <= worst <= bound * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", SMOOTH)
 def test_smoothness_is_a_bound_and_is_nearly_attained(name):
     bound = LOSSES[name].smoothness(BOUND)
     _, hessian = model(name)
@@ -137,7 +218,7 @@ def test_smoothness_is_a_bound_and_is_nearly_attained(name):
     assert 0.999 * bound <= curvature(flattest(name)) <= bound * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", SMOOTH)
 def test_gradients_move_at_most_by_the_smoothness(name):
     gradient, _ = model(name)
     bound = LOSSES[name].smoothness(BOUND)
@@ -158,21 +239,30 @@ def test_constants_in_closed_form():
     assert Squared(1.0).smoothness(2.0) == 4.0
     assert Squared(1.0).lipschitz(2.0) == inf
     assert Squared().lipschitz(2.0, 3.0) == inf
+    assert (Hinge().lipschitz(2.0), Absolute().lipschitz(2.0)) == (2.0, 2.0)
+    assert (Pinball(0.9).lipschitz(2.0), Pinball(0.2).lipschitz(2.0)) == (1.8, 1.6)
+    assert (Huber(0.3).lipschitz(2.0), Huber(0.3).smoothness(2.0)) == (0.6, 4.0)
+    assert [LOSSES[name].smoothness(2.0) for name in KINKED] == [inf, inf, inf]
+    assert Logistic(score_bound=8.0).smoothness(2.0) == 1.0
 
 
 def test_correct():
     scores = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
     assert jax.vmap(Softmax(3).correct)(scores, jnp.array([1, 2])).tolist() == [1.0, 0.0]
     score, label = jnp.array([-1.0, -1.0, 1.0, 1.0]), jnp.array([0.0, 1.0, 0.0, 1.0])
-    assert jax.vmap(Logistic().correct)(score, label).tolist() == [1.0, 0.0, 0.0, 1.0]
-    assert Squared().correct(score, label) is None
+    for loss in (Logistic(), Logistic(score_bound=8.0), Hinge()):
+        assert jax.vmap(loss.correct)(score, label).tolist() == [1.0, 0.0, 0.0, 1.0]
+    for loss in (Squared(), Huber(1.0), Absolute(), Pinball(0.5)):
+        assert loss.correct(score, label) is None
 
 
 def test_shapes_and_label_ranges():
     assert (Softmax(3).shape(5), Logistic().shape(5), Squared().shape(5)) == ((3, 5), (5,), (5,))
     assert (Softmax(3).outputs, Logistic().outputs) == (3, 0)
     assert Softmax(3).label_range() == (0, 2)
-    assert Logistic().label_range() == (0, 1)
+    assert Logistic().label_range() == Hinge().label_range() == (0, 1)
+    assert [loss.classifies for loss in LOSSES.values()] == [True, True, True, False, False, True, False, False]
+    assert Absolute().label_range() == Pinball(0.5).label_range() == Huber(1.0).label_range() == (-inf, inf)
     assert Squared(2.0).label_range() == (-2.0, 2.0)
     assert Squared().label_range() == (-inf, inf)
 
@@ -183,17 +273,51 @@ def test_one_class_is_no_classification(classes):
         Softmax(classes)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Logistic(score_bound=0.0), "score_bound must be positive, got 0.0"),
+        (lambda: Huber(-1.0), "width must be positive, got -1.0"),
+        (lambda: Huber(inf), "width must be finite, got inf"),
+        (lambda: Pinball(0), "quantile must be between 0 and 1, got 0"),
+        (lambda: Pinball(1.0), "quantile must be between 0 and 1, got 1.0"),
+        (lambda: Pinball(float("nan")), "quantile must be between 0 and 1, got nan"),
+    ],
+)
+def test_settings_are_refused(make, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared)
+        make()
+    assert str(caught.value) == message
+
+
 def test_a_loss_of_ones_own_needs_a_value_only():
-    class Absolute(LinearLoss):
+    class Distance(LinearLoss):
         def value(self, score, label):
             return jnp.abs(score - label)
 
     example = Example(jnp.array([1.0, 2.0]), jnp.float32(1.0), jnp.float32(sqrt(5)))
-    (gradient,) = LinearModel(Absolute()).gradients((jnp.array([3.0, 0.0]),), example)
+    (gradient,) = LinearModel(Distance()).gradients((jnp.array([3.0, 0.0]),), example)
     assert gradient.written_out().tolist() == [1.0, 2.0]
     with pytest.raises(TypeError, match="must define lipschitz"):
-        Absolute().lipschitz(1.0)
+        Distance().lipschitz(1.0)
     with pytest.raises(TypeError, match="must define smoothness"):
-        Absolute().smoothness(1.0)
+        Distance().smoothness(1.0)
     with pytest.raises(TypeError, match="must define value"):
         LinearLoss().value(jnp.float32(0), jnp.float32(0))
+    with pytest.raises(TypeError, match="must define kink"):
+        Kinked().kink(jnp.float32(0))
+    with pytest.raises(TypeError, match="must define slopes"):
+        Kinked().slopes(jnp.float32(0))
+
+
+def test_a_kinked_loss_of_ones_own_needs_its_kink_and_slopes_only():
+    class Overshoot(Kinked):
+        def kink(self, label):
+            return label
+
+        def slopes(self, label):
+            return 0.0, 2.0
+
+    scores = jnp.array([0.0, 1.0, 3.0])
+    assert jax.vmap(Overshoot().value)(scores, jnp.ones(3)).tolist() == [0, 0, 4]
+    assert jax.vmap(Overshoot().residual)(scores, jnp.ones(3)).tolist() == [0, 0, 2]

@@ -5,10 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax.losses import Logistic, Softmax, Squared
+from fedprivjax.losses import Absolute, Hinge, Logistic, Pinball, Softmax, Squared
 from fedprivjax.models import Example, GeneralModel, LinearModel
+from fedprivjax.smoothing import Moreau
 
-LOSSES = {"softmax": Softmax(3), "logistic": Logistic(), "squared": Squared()}
+LOSSES = {
+    "softmax": Softmax(3),
+    "logistic": Logistic(),
+    "squared": Squared(),
+    "pinball": Pinball(0.8),
+    "smoothed hinge": Moreau(Hinge(), 2.0),
+}
 
 
 def case(name, count=7):
@@ -21,7 +28,10 @@ def case(name, count=7):
 
 
 def general_twin(loss):
-    return GeneralModel(lambda params, example: loss.value(params @ example.features, example.label))
+    def value(params, example):
+        return loss.for_norm(example.feature_norm).value(params @ example.features, example.label)
+
+    return GeneralModel(value)
 
 
 def points(params):
@@ -83,6 +93,8 @@ def test_constants():
     linear = LinearModel(Squared(1.0))
     assert linear.lipschitz(2.0, 3.0) == Squared(1.0).lipschitz(2.0, 3.0)
     assert linear.smoothness(2.0) == 4.0
+    smoothed = LinearModel(Moreau(Absolute(), 5.0))
+    assert (smoothed.lipschitz(2.0, 3.0), smoothed.smoothness(2.0)) == (2.0, 5.0)
     general = GeneralModel(lambda params, example: 0.0)
     assert (general.lipschitz(1.0, 1.0), general.smoothness(1.0)) == (inf, inf)
 
@@ -91,3 +103,5 @@ def test_equal_models_are_one_program():
     assert LinearModel(Softmax(3)) == LinearModel(Softmax(3))
     assert hash(LinearModel(Softmax(3))) == hash(LinearModel(Softmax(3)))
     assert LinearModel(Softmax(3)) != LinearModel(Softmax(4))
+    assert LinearModel(Moreau(Hinge(), 2.0)) == LinearModel(Moreau(Hinge(), 2.0))
+    assert hash(LinearModel(Moreau(Hinge(), 2.0))) != hash(LinearModel(Moreau(Hinge(), 3.0)))

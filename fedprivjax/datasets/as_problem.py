@@ -22,8 +22,9 @@ def from_dataset(
     >>> from_dataset(datasets.load("digits"), constraint=Ball(8.0)).dimension
     650
     """
-    if loss is None:
-        loss = _usual_loss(dataset)
+    usual = _usual_loss(dataset)
+    loss = usual if loss is None else loss
+    known = type(loss) is type(usual)  # an optimum of one loss is none of another
     if isinstance(dataset, Stream):
         if table is not None:
             raise ValueError("table must be None for a stream: every machine computes its own examples")
@@ -41,8 +42,8 @@ def from_dataset(
         constraint=constraint,
         test=(dataset.test_features, dataset.test_labels) if tested else None,
         start=start,
-        optimum=dataset.optimum,
-        excess=dataset.population,
+        optimum=dataset.optimum if known else None,
+        excess=dataset.population if known else None,
         table=table,
     )
 

@@ -1,0 +1,134 @@
+"""One run of the 2025 table's cell: where its time goes, and what else it could have cost.
+
+Features are random: no time here depends on their values.
+"""
+
+import runpy
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.bench.timing import Line, side_by_side
+from fedprivjax.constraints import Ball
+from fedprivjax.experiment import bundle
+from fedprivjax.losses import Softmax
+from fedprivjax.noise import Silent, relative_std
+from fedprivjax.participation import Uniform
+from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.problem import Problem, linear_problem
+from fedprivjax.protocols import DPMu2
+from fedprivjax.sampling import Plan, draw_plan
+from fedprivjax.simulate import _run, as_leaves, make_recipe, round_inputs
+
+MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
+PARTICIPATION = Uniform(MACHINES, PER_ROUND)
+RECORD = ("noise_norm",)
+
+
+class Cell(NamedTuple):
+    """The cell's problem and the plan of its first seed."""
+
+    problem: Problem
+    plan: Plan
+
+
+@cache
+def make() -> Cell:
+    """M = 100, m = 50, T = 1200, d = 7850, on 60,000 random images."""
+    rng = np.random.default_rng(0)
+    features = rng.random((PER_ROUND * ROUNDS, FEATURES), np.float32)
+    labels = rng.integers(0, CLASSES, len(features))
+    bound = float(np.sqrt(FEATURES))
+    problem = linear_problem(features, labels, Softmax(CLASSES), feature_bound=bound, constraint=Ball(RADIUS))
+    return Cell(problem, draw_plan(problem, PARTICIPATION, ROUNDS))
+
+
+def run_of(protocol, source: Any = None, method: str = "auto"):
+    """A function that runs the cell: the protocol with its noise by a method, or with a given source."""
+    problem, plan = make()
+    ready = calibrate(protocol, problem, plan)
+    source = ready.noise(problem, plan, method) if source is None else source
+    recipe = make_recipe(problem, plan, RECORD, ROUNDS)
+    return partial(_run, as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(0), recipe)
+
+
+def lines() -> Iterator[Line]:
+    """Noise by every method, the noise-free scan against a floor, clipping, and a NumPy loop."""
+    protocol = DPMu2(mu=8.0)
+    taken = side_by_side(
+        {
+            "covariance": run_of(protocol, method="covariance"),
+            "silent": run_of(protocol, Silent()),
+            "clipped": run_of(DPMu2(mu=8.0, clip=5.6), Silent()),
+            "draw": partial(_draw, jax.random.key(1)),
+            "gather": partial(_gather, make().problem.pool, make().plan.samples),
+            "floor": partial(_floor, jnp.ones((PER_ROUND, FEATURES)), jnp.zeros((2 * CLASSES, FEATURES))),
+        },
+        repeats=11,
+    )
+    slow = side_by_side(
+        {name: run_of(protocol, method=name) for name in ("covariance", "materialised", "replayed")}, repeats=5
+    )
+    for name in ("materialised", "replayed"):
+        target = "≥ 12" if name == "materialised" else None
+        yield Line(f"{name} noise, over covariance noise", slow[name] / slow["covariance"], "times", target)
+    allowed = taken["silent"] + taken["draw"]
+    yield Line("covariance noise, over noise-free and T·d normals", taken["covariance"] / allowed, "times", "≤ 1.25")
+    rest = taken["silent"] - taken["gather"]
+    yield Line("noise-free but for the gather, over the floor", rest / taken["floor"], "times", "≤ 2.5")
+    yield Line("the gather, over the floor", taken["gather"] / taken["floor"], "times")
+    yield Line("clipped, over unclipped", taken["clipped"] / taken["silent"], "times", "≤ 1.2")
+    loop = side_by_side({"loop": _numpy_loop, "ours": run_of(protocol)}, repeats=3)
+    yield Line("a NumPy loop, over ours", loop["loop"] / loop["ours"], "times", "≥ 15")
+
+
+@jax.jit
+def _draw(key):
+    return jax.random.normal(key, (ROUNDS, CLASSES * FEATURES))
+
+
+@jax.jit
+def _gather(pool, samples):
+    """The scan's gathers alone, every row of them used."""
+
+    def step(total, rows):
+        return total + jnp.sum(pool.features[rows]) + jnp.sum(pool.feature_norm[rows] * pool.label[rows]), ()
+
+    return jax.lax.scan(step, 0.0, samples)[0]
+
+
+@jax.jit
+def _floor(examples, w):
+    """As many scan steps of two matrix products and three updates: no gather, no softmax, no projection."""
+
+    def step(state, _):
+        w, x, q = state
+        scores = examples @ w.T
+        q = q + jnp.tile(scores[:, :CLASSES].T @ examples, (2, 1))
+        w = w - 0.001 * q
+        return (w, x + 0.5 * (w - x), q), ()
+
+    return jax.lax.scan(step, (w, w, w), None, length=ROUNDS)[0]
+
+
+def _numpy_loop():
+    problem, plan = make()
+    ready = calibrate(DPMu2(mu=8.0), problem, plan)
+    loop = runpy.run_path(str(bundle() / "benchmarks" / "numpy_loop.py"))["run"]
+    relative = relative_std(ready.noise_schedule, plan.schedule)
+    pool = np.asarray(problem.pool.features), np.asarray(problem.pool.label)
+    settings = {"noise_std": ready.noise_std, "step_size": ready.step_size, "radius": RADIUS}
+    return loop(
+        *pool,
+        plan.schedule.participants,
+        plan.samples,
+        relative,
+        machines=MACHINES,
+        classes=CLASSES,
+        seed=0,
+        **settings,
+    )

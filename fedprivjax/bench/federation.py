@@ -1,0 +1,63 @@
+"""A million machines beside a hundred, on examples that are computed as they are used."""
+
+import json
+import resource
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import jax
+
+from fedprivjax import datasets
+from fedprivjax.bench.timing import Line, in_a_process, side_by_side
+from fedprivjax.constraints import Ball
+from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.participation import Uniform
+from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.protocols import DPMu2
+from fedprivjax.sampling import draw_plan
+from fedprivjax.simulate import _run, as_leaves, make_recipe, round_inputs
+
+PER_ROUND, ROUNDS, MILLION = 50, 1200, 10**6
+
+
+def lines() -> Iterator[Line]:
+    """Time of a round by either noise method, and peak memory with the one that is chosen."""
+    ratios = in_a_process(__name__, "time")
+    for method, value in ratios.items():
+        target = "≤ 1.3" if method == "replayed" else None
+        yield Line(f"10⁶ machines over 100, a round, {method} noise on both", value, "times", target)
+    peak = in_a_process(__name__, "memory")
+    yield Line(f"10⁶ machines, peak memory, {peak['noise']} noise (chosen)", peak["megabytes"], "MB", "≤ 1000")
+
+
+def runner(machines: int, method: str):
+    """A compiled run's function, and the kind of noise that it has."""
+    problem = from_dataset(datasets.load("stream", features=785), constraint=Ball(0.05))
+    plan = draw_plan(problem, Uniform(machines, PER_ROUND), ROUNDS)
+    ready = calibrate(DPMu2(mu=8.0), problem, plan)
+    source = ready.noise(problem, plan, method)
+    recipe = make_recipe(problem, plan, ("test_loss",), ROUNDS)
+    job = partial(_run, as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(0), recipe)
+    return job, type(source).__name__.lower()
+
+
+def ratios() -> dict[str, float]:
+    """Time with a million machines over time with a hundred, by noise method."""
+    found = {}
+    for method in ("replayed", "covariance"):
+        jobs = {str(machines): runner(machines, method)[0] for machines in (100, MILLION)}
+        taken = side_by_side(jobs, repeats=5)
+        found[method] = taken[str(MILLION)] / taken["100"]
+    return found
+
+
+def memory() -> dict[str, object]:
+    """Peak resident memory of this process after one run."""
+    job, noise = runner(MILLION, "auto")
+    jax.block_until_ready(job())
+    return {"noise": noise, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+if __name__ == "__main__":
+    json.dump({"time": ratios, "memory": memory}[sys.argv[1]](), sys.stdout)

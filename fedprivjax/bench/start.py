@@ -1,0 +1,33 @@
+"""What a second start of the same program costs: nothing is compiled anew."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedprivjax.bench.timing import Line
+
+COMMAND = ("-c", "from fedprivjax.cli import main; main()", "run", "quickstart", "--tiny", "--out")
+
+
+def lines() -> Iterator[Line]:
+    """The command line on a small experiment, twice, with a compilation cache that is empty at first."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder) / "compiled"
+        first = _start(cache, Path(folder) / "first")
+        kept = len(list(cache.iterdir()))
+        second = _start(cache, Path(folder) / "second")
+        new = len(list(cache.iterdir())) - kept
+    yield Line("quickstart --tiny, first start over second", first / second, "times")
+    yield Line("quickstart --tiny, second start", second, "s", "≤ 5")
+    yield Line("programs that the second start compiled and kept", new, "programs", "≤ 0")
+
+
+def _start(cache: Path, out: Path) -> float:
+    began = time.perf_counter()
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)}
+    subprocess.run([sys.executable, *COMMAND, str(out)], env=environment, check=True, capture_output=True)
+    return time.perf_counter() - began

@@ -1,0 +1,41 @@
+"""Sweeps: what a member costs beside a run of its own, on one device and on two."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import jax
+
+from fedprivjax.bench import cell
+from fedprivjax.bench.timing import Line, in_a_process, side_by_side
+from fedprivjax.protocols import DPMu2
+from fedprivjax.sweep import execute, prepare
+
+MU, SEEDS = [4.0, 8.0, 12.0], 20
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
+
+
+def lines() -> Iterator[Line]:
+    """A sweep of 3 privacy levels and 20 seeds."""
+    if jax.default_backend() != "cpu":
+        yield Line("60-member sweep, a member over a run", per_member(), "times", "≤ 0.5")
+        return
+    alone = in_a_process(__name__, XLA_FLAGS="")
+    yield Line("60-member sweep, a member over a run", alone, "times", "≤ 0.5")
+    two = in_a_process(__name__, XLA_FLAGS=TWO_DEVICES)
+    yield Line("the same on two simulated devices", two, "times", "≤ 0.45")
+
+
+def per_member() -> float:
+    """Time of a sweep's member in units of a single run's, both compiled; host work of the sweep included."""
+    problem = cell.make().problem
+    options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": cell.ROUNDS, "record": cell.RECORD, "every": cell.ROUNDS}
+    prepared = prepare(DPMu2(), problem, cell.PARTICIPATION, devices=jax.device_count(), **options)
+    jobs = {"sweep": lambda: execute(replace(prepared)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0))}
+    taken = side_by_side(jobs, repeats=5)
+    return taken["sweep"] / (len(MU) * SEEDS) / taken["run"]
+
+
+if __name__ == "__main__":
+    json.dump(per_member(), sys.stdout)

@@ -1,0 +1,63 @@
+"""Medians of things timed in turn, and a line of the table."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Line(NamedTuple):
+    """One figure; `target` is a bound and its sense ("≥ 12"), or None for a figure that is only shown."""
+
+    name: str
+    value: float
+    unit: str
+    target: str | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met.
+
+        >>> Line("a", 13.0, "times", "≥ 12").met, Line("a", 1.3, "times", "≤ 1.25").met, Line("a", 1.0, "s").met
+        (True, False, None)
+        """
+        if self.target is None:
+            return None
+        sense, bound = self.target.split()
+        return self.value >= float(bound) if sense == "≥" else self.value <= float(bound)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "met": self.met}
+
+
+def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
+    """Median seconds of each job, after a warm-up, all in turn so that they share what else the machine does."""
+    for job in jobs.values():
+        jax.block_until_ready(job())
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(repeats):
+        for name, job in jobs.items():
+            began = time.perf_counter()
+            jax.block_until_ready(job())
+            seconds[name].append(time.perf_counter() - began)
+    return {name: float(np.median(taken)) for name, taken in seconds.items()}
+
+
+def in_a_process(module: str, *arguments: object, **environment: str) -> Any:
+    """What `python -m module arguments` prints last, as JSON: for figures that need a process of their own."""
+    answer = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if answer.returncode:
+        raise RuntimeError(f"{module} failed: {answer.stderr.strip().splitlines()[-1]}")
+    return json.loads(answer.stdout.strip().splitlines()[-1])
