@@ -262,7 +262,8 @@ def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str
 def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: Recipe, spread=None):
     """Metrics with leaves [draws, members, records].
 
-    `members` have leaves [draws, members, ...], `drawn` (noise source, round inputs) a leading axis of draws. `spread` is a mesh and which of the two axes divides over it, or None for one device.
+    `members` have leaves [draws, members, ...], `drawn` (noise source, round inputs) a leading axis of draws. `spread`
+    is a mesh and which of the two axes divides over it, or None for one device.
     """
 
     def run_all(members, problem, drawn, noise_keys, member_ids):

@@ -115,7 +115,7 @@ def test_an_experiment_file_reaches_a_stream():
     }
     found = runner.run(experiment.parse(settings))
     assert np.isfinite(found["dp_mu2"]["test_loss"]).all()
-    with pytest.raises(ValueError, match="problem.partition must be left out: each machine of 'stream'"):
+    with pytest.raises(ValueError, match=r"problem\.partition must be left out: each machine of 'stream'"):
         runner.jobs(experiment.parse({**settings, "problem": {**settings["problem"], "partition": {"kind": "iid"}}}))
 
 
