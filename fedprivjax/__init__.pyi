@@ -3,10 +3,10 @@ from .constraints import Ball, WholeSpace
 from .datasets.as_problem import from_dataset
 from .losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
 from .metrics import Snapshot
-from .participation import Balanced, Full, Given, Schedule, Uniform
+from .participation import Balanced, Full, Given, Schedule, Uniform, Varying
 from .privacy.calibration import calibrate, guarantee
 from .problem import Problem, general_problem, linear_problem, procedural_problem
-from .protocols import DPMu2, NoisySGD, StaleMomentum
+from .protocols import AcceleratedMinibatchSGD, DPMu2, LocalSGD, NoisyMinibatchSGD, NoisySGD, StaleMomentum
 from .results import final, mean_interval
 from .sampling import Plan, Seeds, draw_plan
 from .simulate import Run, simulate
@@ -16,6 +16,7 @@ from .transcript import Transcript, transcript
 
 __all__ = [
     "Absolute",
+    "AcceleratedMinibatchSGD",
     "Balanced",
     "Ball",
     "DPMu2",
@@ -24,8 +25,10 @@ __all__ = [
     "Hinge",
     "Huber",
     "LinearLoss",
+    "LocalSGD",
     "Logistic",
     "Moreau",
+    "NoisyMinibatchSGD",
     "NoisySGD",
     "Pinball",
     "Plan",
@@ -39,6 +42,7 @@ __all__ = [
     "StaleMomentum",
     "Transcript",
     "Uniform",
+    "Varying",
     "WholeSpace",
     "ball_envelope",
     "calibrate",

@@ -58,9 +58,9 @@ def members_of(
     for values in product(*axes.values()):
         settings = dict(zip(axes, map(float, values), strict=True))
         own = _with_radius(problem, settings.pop("radius", None))
-        if "epsilon" in settings:
+        if "epsilon" in settings and not hasattr(protocol, "calibrated"):
             settings["mu"] = float(gdp.mu(settings.pop("epsilon"), delta))
-        protocols.append(calibrate(replace(protocol, **settings), own, plan))
+        protocols.append(calibrate(replace(protocol, **settings), own, plan, delta=delta))
         problems.append(own)
     members = Members(
         protocol=stacked([as_leaves(p) for p in protocols]),

@@ -5,8 +5,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import binom
 
-from fedprivjax.checks import require_at_least
+from fedprivjax.checks import require_at_least, require_between
+
+UNSEEN = 1e-12  # a number of machines that a million rounds do not see
 
 
 class Size(NamedTuple):
@@ -19,10 +22,21 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A public schedule: which machines take part in each round, int32 [rounds, per_round]."""
+    """A public schedule: which machines take part in each round, int32 [rounds, per_round].
+
+    Where their number varies, `filled` tells how many of a row's slots are filled, from the left: int [rounds].
+    """
 
     machines: int
     participants: np.ndarray
+    filled: np.ndarray | None = None
+
+    @cached_property
+    def present(self) -> np.ndarray:
+        """Which slots are filled, bool [rounds, per_round]."""
+        slots = np.arange(self.participants.shape[1])
+        most = self.participants.shape[1] if self.filled is None else self.filled[:, None]
+        return np.broadcast_to(slots < most, self.participants.shape)
 
     @property
     def size(self) -> Size:
@@ -45,8 +59,10 @@ class Schedule:
         [1, 1, 2]
         """
         order, first = self._order
+        ones = self.present.ravel()[order]
+        so_far = np.cumsum(ones)
         counts = np.empty(order.size, np.int32)
-        counts[order] = np.arange(order.size) - first + 1
+        counts[order] = so_far - so_far[first] + ones[first]
         return counts.reshape(self.participants.shape)
 
     def previous(self, values: np.ndarray) -> np.ndarray:
@@ -65,7 +81,7 @@ class Schedule:
     @cached_property
     def total(self) -> np.ndarray:
         """How often each machine takes part in all, n_i: int [machines]."""
-        return np.bincount(self.participants.ravel(), minlength=self.machines)
+        return np.bincount(self.participants[self.present], minlength=self.machines)
 
     @cached_property
     def gaps(self) -> np.ndarray:
@@ -128,6 +144,52 @@ class Uniform:
 
 
 @dataclass(frozen=True)
+class Varying:
+    """A random number of machines in each round, then a uniformly random subset of that size.
+
+    Args:
+        sizes: probability of each number of machines, from 1 up; its length is the largest.
+
+    >>> Varying.binomial(100, 0.1).per_round
+    36
+    """
+
+    machines: int
+    sizes: tuple[float, ...] = field(repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "sizes", tuple(map(float, self.sizes)))
+        _check_sizes(self.machines, len(self.sizes))
+        if min(self.sizes) < 0 or abs(sum(self.sizes) - 1) > 1e-6:
+            raise ValueError(f"sizes must be probabilities that add up to 1, got a sum of {sum(self.sizes):g}")
+
+    @classmethod
+    def between(cls, machines: int, least: int, most: int) -> "Varying":
+        """Every number from `least` to `most` alike."""
+        require_at_least("least", least, 1)
+        require_at_least("most", most, least)
+        return cls(machines, tuple(float(least <= m) / (most - least + 1) for m in range(1, most + 1)))
+
+    @classmethod
+    def binomial(cls, machines: int, rate: float) -> "Varying":
+        """Each machine by itself with probability `rate`; a round without any is drawn again."""
+        require_between("rate", rate, 0, 1)
+        weights = binom.pmf(np.arange(1, machines + 1), machines, rate)
+        weights = weights[: int(np.flatnonzero(weights > UNSEEN)[-1]) + 1]
+        return cls(machines, tuple(weights / weights.sum()))
+
+    @property
+    def per_round(self) -> int:
+        return len(self.sizes)
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        weights = np.array(self.sizes)
+        filled = rng.choice(np.arange(1, self.per_round + 1), rounds, p=weights / weights.sum())
+        drawn = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
+        return Schedule(self.machines, rng.permuted(drawn, axis=1), filled)  # a random subset in a random order
+
+
+@dataclass(frozen=True)
 class Balanced:
     """The machines permuted and cut into cohorts of `per_round`, again and again: nearly equal gaps.
 
@@ -185,7 +247,7 @@ class Given:
         return Schedule(self.machines, rows[:rounds])
 
 
-Participation = Full | Uniform | Balanced | Given
+Participation = Full | Uniform | Varying | Balanced | Given
 
 
 def _as_rows(participants) -> np.ndarray:

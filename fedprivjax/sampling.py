@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedprivjax.checks import require_at_least, require_choice
-from fedprivjax.participation import Participation, Schedule, Size
+from fedprivjax.participation import Participation, Schedule, Size, Varying
 from fedprivjax.problem import Problem
+from fedprivjax.samplers import Sampling, draw_minibatches
 
 ORDERS = {"shuffled": "a random order, from the seed", "stored": "as the problem holds them"}
 
@@ -36,11 +37,14 @@ class Seeds(NamedTuple):
 class Plan:
     """What is drawn before a run: the public schedule, and each participant's example, int32 [rounds, per_round].
 
-    Samples index the problem's pool; where examples are computed, the machine's own examples, from 0.
+    Samples index the problem's pool; where examples are computed, the machine's own examples, from 0. Minibatches have
+    samples [rounds, per_round, width] with weights of the same shape; these are secret, for amplification holds only
+    then.
     """
 
     schedule: Schedule
     samples: np.ndarray
+    weights: np.ndarray | None = None
 
     @property
     def size(self) -> Size:
@@ -66,12 +70,14 @@ def draw_plan(
     seed: int | Seeds = 0,
     *,
     order: str = "shuffled",
+    sampling: Sampling | None = None,
 ) -> Plan:
     """Draw a run's schedule and the order of its samples, on the host.
 
     Args:
         rounds: None takes as many as the samples allow.
         order: "shuffled", or "stored": samples are used in the order in which the problem holds them.
+        sampling: how machines draw minibatches of their own records; None is one fresh example a message.
 
     Raises:
         ValueError: more samples asked for than there are, in the pool or in a machine's share.
@@ -84,18 +90,28 @@ def draw_plan(
     """
     seeds = as_seeds(seed)
     require_choice("order", order, ORDERS)
-    rounds = most_rounds(problem, participation) if rounds is None else rounds
+    if rounds is None and sampling is not None and sampling.kind != "disjoint":
+        raise ValueError("rounds must be given where records are used again and again")
+    rounds = most_rounds(problem, participation, sampling) if rounds is None else rounds
     require_at_least("rounds", rounds, 1)
+    if sampling is not None and problem.table is None:
+        raise ValueError("table must be given: machines draw minibatches from records of their own")
+    if sampling is None and isinstance(participation, Varying):
+        raise ValueError("participation must have a fixed number of machines a round, but for minibatch protocols")
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
         raise ValueError(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
         )
-    if rounds * participation.per_round > problem.examples:
+    if sampling is None and rounds * participation.per_round > problem.examples:
         raise ValueError(
             f"per_round · rounds must be at most the {problem.examples} examples, "
             f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
         )
     schedule = participation.draw(rounds, _stream(seeds.participation, 1))
+    if sampling is not None:
+        assert problem.table is not None
+        batches = draw_minibatches(sampling, problem.table.rows, schedule, _stream(seeds.samples, 2))
+        return Plan(schedule, *batches)
     rng = None if order == "stored" else _stream(seeds.samples, 2)
     if not problem.stored:
         return Plan(schedule, schedule.counts - 1)
@@ -108,7 +124,7 @@ def _stream(seed: int, which: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2**20 + which,)))
 
 
-def most_rounds(problem: Problem, participation: Participation) -> int:
+def most_rounds(problem: Problem, participation: Participation, sampling: Sampling | None = None) -> int:
     """Rounds that use each example at most once; with a fixed partition, those that the smallest share allows.
 
     Raises:
@@ -117,7 +133,8 @@ def most_rounds(problem: Problem, participation: Participation) -> int:
     if not problem.stored:
         raise ValueError("rounds must be given where examples are computed: they have no end")
     if problem.table is not None:
-        return max(1, int(problem.table.sizes.min()))
+        batches = 1 if sampling is None else sampling.batches(problem.table.sizes)
+        return max(1, int((problem.table.sizes // batches).min()))
     return max(1, int(problem.examples // participation.per_round))
 
 

@@ -21,10 +21,10 @@ from fedprivjax.metrics import (
     default_metrics,
     metric_name,
 )
-from fedprivjax.noise import Silent
+from fedprivjax.noise import PerStep, Silent
 from fedprivjax.participation import Participation, Size
 from fedprivjax.privacy.calibration import calibrate
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs
 from fedprivjax.sampling import Plan, Seeds, as_seeds, draw_plan
@@ -56,7 +56,7 @@ class Run:
     rounds: np.ndarray
     metrics: dict[str, np.ndarray]
     params: Any
-    guarantee: PrivacyGuarantee
+    guarantee: PrivacyGuarantee | RecordGuarantee
     protocol: Any
     plan: Plan
 
@@ -104,9 +104,10 @@ def simulate(
     """
     require_between("delta", delta, 0, 1)
     seeds = as_seeds(seed)
-    plan = draw_plan(problem, participation, rounds, seeds, order=order)
+    sampling = getattr(protocol, "sampling", None)
+    plan = draw_plan(problem, participation, rounds, seeds, order=order, sampling=sampling)
     recipe = make_recipe(problem, plan, record, every)
-    ready = calibrate(protocol, problem, plan)
+    ready = calibrate(protocol, problem, plan, delta=delta)
     guarantee = ready.event(problem, plan).guarantee(ready.noise_std, delta)
     source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, noise_method)
     key = jax.random.key(seeds.noise)
@@ -132,12 +133,16 @@ def round_inputs(plan: Plan) -> RoundInputs:
     """The scan's inputs, leaves [rounds, ...], as host arrays."""
     schedule = plan.schedule
     numbers = np.arange(1, plan.size.rounds + 1, dtype=np.int32)
-    return RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
+    always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
+    if plan.weights is None:
+        return always
+    return always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))
 
 
 def trajectory(protocol, problem: Problem, source, inputs: RoundInputs, key, recipe: Recipe):
     """The pure function behind every run: (reported parameters, metrics with leaves [records])."""
     dimension = problem.dimension
+    vectors = not isinstance(source, Silent | PerStep)
     block = ceil(recipe.every / ceil(recipe.every / BLOCK))
 
     def one_round(state, step):
@@ -150,18 +155,17 @@ def trajectory(protocol, problem: Problem, source, inputs: RoundInputs, key, rec
         keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(inputs.round)
         noise_state, noise = source.block(noise_state, noise_inputs, keys, dimension)
         state, _ = jax.lax.scan(one_round, state, (inputs, noise))
-        return (state, noise_state, None if noise is None else noise[-1]), ()
+        return (state, noise_state, noise[-1] if vectors else None), ()
 
     def one_segment(carry, some):
         carry, _ = scan_in_chunks(one_block, carry, some, block)
         state, _, noise = carry
         return carry, evaluate(protocol, problem, state, noise, recipe.record)
 
-    silent = isinstance(source, Silent)
     carry = (
         protocol.init(problem, recipe.size),
         source.init(dimension, key),
-        None if silent else jnp.zeros(dimension),
+        jnp.zeros(dimension) if vectors else None,
     )
     (state, _, _), metrics = scan_in_chunks(one_segment, carry, (inputs, source.inputs), recipe.every)
     return protocol.output(state), metrics

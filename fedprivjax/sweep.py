@@ -174,7 +174,8 @@ def prepare(
     seeds = _seeds(seeds)
     index = _index(axes, anew)
     draws = seeds if len(index) == 1 else [seed.anew(point) for seed in seeds for point in range(len(index))]
-    plans = [draw_plan(problem, participation, rounds, draw, order=order) for draw in draws]
+    sampling = getattr(protocol, "sampling", None)
+    plans = [draw_plan(problem, participation, rounds, draw, order=order, sampling=sampling) for draw in draws]
     recipe = make_recipe(problem, plans[0], record, every)
     first, first_problem, members = members_of(protocol, problem, plans[0], axes, delta)
     silent = not members.noise_std.any()
@@ -308,7 +309,7 @@ def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | No
 def _fingerprint(p: Prepared) -> str:
     problem = p.problem.model, p.problem.excess, getattr(p.problem.pool, "generate", None)
     statics = (repr(p.first), p.recipe, type(p.sources[0]).__name__, p.delta, p.common_noise, *problem)
-    plans = [(plan.schedule.participants, plan.samples) for plan in p.plans]
+    plans = [(plan.schedule.participants, plan.schedule.filled, plan.samples, plan.weights) for plan in p.plans]
     return fingerprint(statics, p.problem, p.members.protocol, p.members.constraint, p.index, plans, p.draws)
 
 

@@ -38,6 +38,7 @@ def transcript(
     *,
     rounds: int | None = None,
     seed: int | Seeds = 0,
+    delta: float = 1e-5,
     order: str = "shuffled",
 ) -> Transcript:
     """Run a protocol with every message and every machine's noise written out (rounds · per_round · d floats).
@@ -51,8 +52,9 @@ def transcript(
     (3, 2, 12)
     """
     seeds = as_seeds(seed)
-    plan = draw_plan(problem, participation, rounds, seeds, order=order)
-    ready = calibrate(protocol, problem, plan)
+    sampling = getattr(protocol, "sampling", None)
+    plan = draw_plan(problem, participation, rounds, seeds, order=order, sampling=sampling)
+    ready = calibrate(protocol, problem, plan, delta=delta)
     source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, "materialised")
     state, (queries, sent) = _replay(
         as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(seeds.noise), plan.size

@@ -60,7 +60,7 @@ def load(name: str, **options: Any) -> Any:
     (1437, 65)
     >>> load("mnsit")
     Traceback (most recent call last):
-    ValueError: unknown dataset 'mnsit', did you mean 'mnist'? (known: digits, mnist, least_squares, stream, logistic)
+    ValueError: unknown dataset 'mnsit', did you mean 'mnist'? (known: ...)
     """
     require_choice("dataset", name, DATASETS)
     known = inspect.signature(DATASETS[name].loader).parameters

@@ -46,11 +46,13 @@ class Fresh:
 class PerMachine:
     """Every participant's own fresh noise, written out: `z_t = (1/m)·Σ_j r_{t,j}·N(0, I)`.
 
-    inputs: r, float32 [rounds, per_round]. The same law as `Fresh`; needed where single messages are looked at.
+    inputs: r, float32 [rounds, per_round]. The same law as `Fresh`; needed where single messages are looked at. With
+    `summed` it is their sum rather than their mean.
     """
 
     inputs: Any
     accumulate: bool = struct.field(pytree_node=False, default=False)
+    summed: bool = struct.field(pytree_node=False, default=False)
 
     def init(self, dimension: int, key):
         return jnp.zeros(dimension) if self.accumulate else ()
@@ -66,10 +68,29 @@ class PerMachine:
     def block(self, state, inputs, keys, dimension: int):
         def one(_, step):
             inputs, key = step
-            return (), jnp.mean(self.message_noise((), inputs, key, dimension)[1], axis=0)
+            noise = self.message_noise((), inputs, key, dimension)[1]
+            return (), (jnp.sum if self.summed else jnp.mean)(noise, axis=0)
 
         noise = jax.lax.scan(one, (), (inputs, keys))[1]
         return running(noise, state) if self.accumulate else (state, noise)
+
+
+@struct.dataclass
+class PerStep:
+    """Noise inside the machines' own steps, which no sum carries: a round gets the key that it draws from."""
+
+    inputs: Any = ()
+
+    def init(self, dimension: int, key) -> tuple[()]:
+        return ()
+
+    def block(self, state, inputs, keys, dimension: int):
+        return state, keys
+
+    @staticmethod
+    def draw(key, step, shape):
+        """Standard normals of one step."""
+        return normals(jax.random.fold_in(key, step), shape)
 
 
 def mean_of_fresh(relative: np.ndarray) -> np.ndarray:

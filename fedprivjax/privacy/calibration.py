@@ -8,7 +8,7 @@ import numpy as np
 
 from fedprivjax.checks import require_positive
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
 
 SENSITIVITY_UNKNOWN = (
     "clip must be set, for the loss has no finite gradient bound here "
@@ -25,12 +25,17 @@ def calibrate(
 
     Args:
         plan: the drawn plan, or its size (machines, per_round, rounds).
+        delta: also the δ of protocols that are private by records.
         mu: GDP target; or `epsilon` and `delta`, of which the largest μ with δ(ε) ≤ δ is taken. None of them: the
             protocol's own `mu` or `noise_std`. `mu=inf` is non-private.
 
     Raises:
         ValueError: no target or two, or a default that the problem's constants do not allow.
     """
+    if hasattr(protocol, "calibrated"):
+        if mu is not None:
+            raise ValueError(f"mu must be None for {type(protocol).__name__}: give epsilon (with delta)")
+        return protocol.calibrated(problem, plan, epsilon=epsilon, delta=delta)
     size = getattr(plan, "size", plan)
     target = _target(protocol, mu, epsilon, delta)
     noise_std = protocol.noise_std if target is None else _noise_std(protocol, problem, size, target)
@@ -47,17 +52,18 @@ def calibrate(
     return replace(protocol, mu=None, noise_std=float(noise_std), step_size=float(step_size))
 
 
-def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
+def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee | RecordGuarantee:
     """The guarantee of a protocol on the plan that is really used.
 
     Args:
         protocol: calibrated, or with a `mu` or `noise_std` of its own.
 
     Returns:
-        μ-GDP per machine with the conversions to (ε, δ), its unit, relation, trust model and theorem.
+        μ-GDP per machine with the conversions to (ε, δ) (ε alone where records are sampled), its unit, relation, trust
+        model and theorem.
     """
     if protocol.noise_std is None:
-        protocol = calibrate(protocol, problem, plan)
+        protocol = calibrate(protocol, problem, plan, delta=delta)
     return protocol.event(problem, plan).guarantee(float(protocol.noise_std), delta)
 
 

@@ -1,11 +1,81 @@
-"""What a protocol does to privacy, as numbers: Gaussian mechanisms composed over a machine's messages."""
+"""What a protocol does to privacy, as numbers: (sampled) Gaussian mechanisms composed over a machine's messages."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
+from fedprivjax.privacy.sampled import sampled_epsilon
+
+
+@dataclass(frozen=True, eq=False)
+class SampledEvent:
+    """Every machine releases Gaussian-noised means of records that a sampler picks anew each time.
+
+    Attributes:
+        sampler: how, see `fedprivjax.samplers`.
+        sensitivity: unit in which noise is given, see `epsilon`.
+        shift: each machine's largest L2 change of one release by one replaced record that occurs once, over its
+            relative noise, float64 [machines].
+        records, batch: each machine's, int [machines].
+        messages: releases of each machine, int [machines].
+        trust, theorem, assumptions, unit, relation: what is protected, against whom, and why.
+    """
+
+    sampler: str
+    sensitivity: float
+    shift: np.ndarray
+    records: np.ndarray
+    batch: np.ndarray
+    messages: np.ndarray
+    trust: str
+    theorem: str
+    assumptions: tuple[str, ...] = ()
+    unit: str = "one record of one machine"
+    relation: str = "replace-one"
+
+    def mu(self, ratio: np.ndarray) -> np.ndarray:
+        """No GDP parameter is stated: NaN (infinite where there is no noise)."""
+        return np.where(np.asarray(ratio, float) == 0, np.inf, np.nan)
+
+    def epsilon(self, ratio: np.ndarray, delta: float) -> np.ndarray:
+        """The worst machine's ε at δ where noise_std/sensitivity is `ratio`; infinite where that is 0."""
+        flat = [self.per_machine(float(value), delta).max() for value in np.ravel(ratio)]
+        return np.reshape(flat, np.shape(ratio))
+
+    def per_machine(self, ratio: float, delta: float) -> np.ndarray:
+        """Every machine's ε at δ, float64 [machines]: a rigorous upper bound."""
+        result = np.zeros(self.shift.size)
+        used = np.flatnonzero(self.messages)
+        if ratio == 0:
+            result[used] = np.inf
+            return result
+        columns = np.stack([ratio * self.sensitivity / self.shift, self.records, self.batch, self.messages])[:, used]
+        unique, which = np.unique(columns.round(12), axis=1, return_inverse=True)
+        found = [_sampled(self.sampler, *column, delta) for column in unique.T]
+        result[used] = np.array(found)[which.ravel()]
+        return result
+
+    def guarantee(self, noise_std: float, delta: float) -> RecordGuarantee:
+        """The guarantee at this noise; noise_std = 0 is non-private."""
+        return RecordGuarantee(
+            per_machine=self.per_machine(noise_std / self.sensitivity, delta),
+            delta=delta,
+            unit=self.unit,
+            relation=self.relation,
+            trust=self.trust,
+            theorem=self.theorem,
+            assumptions=self.assumptions,
+        )
+
+
+@cache
+def _sampled(sampler: str, ratio: float, records: float, batch: float, messages: float, delta: float) -> float:
+    # the accountant's noise multiplier is in units of L/K, and a replaced record shifts a message by 2L/K
+    sizes = {"records": int(records), "batch": int(batch), "rounds": int(messages)}
+    return sampled_epsilon(2 * ratio, sampler=sampler, delta=delta, **sizes)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from fedprivjax.privacy import gdp
 
 TRUST = {
     "none": "every message a machine sends (no trusted server)",
+    "shuffler": "every round's messages without their senders (a trusted shuffler)",
     "server": "the query points that other machines see (trusted server)",
 }
 LARGE_EPSILON = 10.0
@@ -137,6 +138,55 @@ class PrivacyGuarantee:
             f"(ε, δ) = ({self.epsilon:.4g}, {self.delta:g}) exact{large}; "
             f"ε = {self.paper_epsilon:.4g} by the paper's conversion; {self.zcdp:.4g}-zCDP",
             f"per machine ({self.per_machine.size}): μ min {low:.4g}, median {middle:.4g}, max {high:.4g}",
+            *(f"assumes: {assumption}" for assumption in self.assumptions),
+        ]
+        return "\n  ".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordGuarantee:
+    """An (ε, δ) guarantee of every machine's records, where sampling amplifies privacy and no GDP parameter is stated.
+
+    Attributes:
+        per_machine: each machine's ε at `delta`, float64 [machines].
+        delta, unit, relation, trust, theorem, assumptions: as in `PrivacyGuarantee`.
+    """
+
+    per_machine: np.ndarray
+    delta: float
+    unit: str
+    relation: str
+    trust: str
+    theorem: str
+    assumptions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require_choice("trust", self.trust, TRUST)
+
+    @property
+    def epsilon(self) -> float:
+        """The worst machine's ε at `delta`."""
+        return float(self.per_machine.max())
+
+    @property
+    def private(self) -> bool:
+        """Whether anything at all is promised."""
+        return bool(np.isfinite(self.epsilon))
+
+    @property
+    def large(self) -> bool:
+        """Whether ε is above 10: results mark such rows."""
+        return self.epsilon > LARGE_EPSILON
+
+    def __str__(self) -> str:
+        low, middle, high = np.min(self.per_machine), np.median(self.per_machine), np.max(self.per_machine)
+        large = " (large: ε > 10)" if self.large else ""
+        head = f"({self.epsilon:.4g}, {self.delta:g})-DP{large}" if self.private else "non-private: ε = inf"
+        lines = [
+            f"{head} for {self.unit} ({self.relation})",
+            f"covers: {TRUST[self.trust]}",
+            f"theorem: {self.theorem}",
+            f"per machine ({self.per_machine.size}): ε min {low:.4g}, median {middle:.4g}, max {high:.4g}",
             *(f"assumes: {assumption}" for assumption in self.assumptions),
         ]
         return "\n  ".join(lines)

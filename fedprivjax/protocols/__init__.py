@@ -1,6 +1,9 @@
 """One method a file, named after its paper's method; the shared round machinery in `cohort`."""
 
+from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedprivjax.protocols.dp_mu2 import DPMu2
+from fedprivjax.protocols.local_sgd import LocalSGD
+from fedprivjax.protocols.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedprivjax.protocols.noisy_sgd import NoisySGD
 from fedprivjax.protocols.stale_momentum import StaleMomentum
 
@@ -8,6 +11,17 @@ PROTOCOLS = {
     "dp_mu2": (DPMu2, "DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not"),
     "noisy_sgd": (NoisySGD, "single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping"),
     "stale_momentum": (StaleMomentum, "per-machine momentum with stale corrections, the paper's alternative 1"),
+    "noisy_minibatch_sgd": (NoisyMinibatchSGD, "ISRL-DP minibatch SGD (Lowy & Razaviyayn), any sampler of records"),
+    "accelerated_minibatch_sgd": (AcceleratedMinibatchSGD, "ISRL-DP AC-SA: plain, regularised, multistage, one-pass"),
+    "local_sgd": (LocalSGD, "local SGD (FedAvg), plain or with noise in every local step"),
 }
 
-__all__ = ["PROTOCOLS", "DPMu2", "NoisySGD", "StaleMomentum"]
+__all__ = [
+    "PROTOCOLS",
+    "AcceleratedMinibatchSGD",
+    "DPMu2",
+    "LocalSGD",
+    "NoisyMinibatchSGD",
+    "NoisySGD",
+    "StaleMomentum",
+]

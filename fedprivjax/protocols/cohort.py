@@ -1,6 +1,7 @@
 """The round machinery all protocols share: what the cohort sends, summed by the cheapest way that is exact."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,16 +19,21 @@ CHUNK_FLOATS = 2**24  # written-out gradients held at once
 
 
 class RoundInputs(NamedTuple):
-    """What a round is given: its number (from 1), and each participant's example, machine and participation count."""
+    """What a round is given: its number (from 1), and each participant's example, machine and participation count.
+
+    Minibatch protocols get samples and weights [per_round, width], and which slots are filled, [per_round].
+    """
 
     round: Any
     samples: Any
     machine: Any
     participation: Any
+    weights: Any = None
+    present: Any = None
 
 
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, *, linear: bool):
-    """Sum of the participants' messages, a pytree of the parameters' structure.
+    """Sum of the participants' messages (of weighted records), a pytree of the parameters' structure.
 
     A linear predictor's messages stay factored until one matrix product. Otherwise, a message that is linear in the
     gradient is computed once on the cohort's summed gradient; one that is not is written out, a chunk at a time.
@@ -37,12 +43,29 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, *, linea
         inputs: the round's participants and their examples.
         linear: whether the message is linear in the gradient.
     """
-    examples = problem.take(inputs.samples, inputs.machine)
+    examples, weights = problem.take(inputs.samples, inputs.machine), inputs.weights
+    if weights is not None:  # records of all machines in one row
+        weights = weights.reshape(-1)
+        examples = jax.tree.map(lambda leaf: leaf.reshape(weights.size, *leaf.shape[2:]), examples)
     if isinstance(problem.model, LinearModel):
-        return messages(problem, machine, examples).total()
+        return weighted(messages(problem, machine, examples), weights).total()
     if linear:
-        return machine(oracle(problem.model.summed_gradients, examples)).value
-    return _chunked_sum(problem, machine, examples)
+        return machine(oracle(partial(problem.model.summed_gradients, weights=weights), examples)).value
+    return _chunked_sum(problem, machine, examples, weights)
+
+
+def machine_messages(problem: Problem, machine: Machine, inputs: RoundInputs):
+    """Each participant's weighted sum over its own records, written out, leaves [per_round, ...]."""
+
+    def one(examples, weights):
+        return weighted(messages(problem, machine, examples), weights).total()
+
+    return jax.vmap(one)(problem.take(inputs.samples, inputs.machine), inputs.weights)
+
+
+def weighted(vectors, weights):
+    """Vectors with a leading axis, each times its weight; None leaves them as they are."""
+    return vectors if weights is None else jax.vmap(lambda vector, weight: weight * vector)(vectors, weights)
 
 
 def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
@@ -60,15 +83,16 @@ def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:
     return gradient
 
 
-def _chunked_sum(problem: Problem, machine: Machine, examples):
+def _chunked_sum(problem: Problem, machine: Machine, examples, weights):
     assert isinstance(problem.model, GeneralModel)
     per_round = jax.tree.leaves(examples)[0].shape[0]
     chunk = max(1, min(per_round, CHUNK_FLOATS // problem.dimension))
 
     def add(total, some):
-        return jax.tree.map(jnp.add, total, messages(problem, machine, some).total()), ()
+        examples, weights = some
+        return jax.tree.map(jnp.add, total, weighted(messages(problem, machine, examples), weights).total()), ()
 
-    return scan_in_chunks(add, jax.tree.map(jnp.zeros_like, problem.start), examples, chunk)[0]
+    return scan_in_chunks(add, jax.tree.map(jnp.zeros_like, problem.start), (examples, weights), chunk)[0]
 
 
 def flat_rows(problem: Problem, tree):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import datasets
-from fedprivjax.datasets import Dataset, DatasetInfo, from_arrays
+from fedprivjax.datasets import DATASETS, Dataset, DatasetInfo, from_arrays
 
 FEATURES = np.full((20, 3), 0.5, np.float32)
 LABELS = np.arange(20, dtype=np.int32) % 10
@@ -152,7 +152,7 @@ def test_registry_helps_and_loads():
         (
             "mnsit",
             {},
-            "unknown dataset 'mnsit', did you mean 'mnist'? (known: digits, mnist, least_squares, logistic)",
+            f"unknown dataset 'mnsit', did you mean 'mnist'? (known: {', '.join(DATASETS)})",
         ),
         ("mnist", {"bais": True}, "dataset 'mnist' takes no options, got 'bais'"),
         (

@@ -1,0 +1,170 @@
+r"""Accelerated noisy minibatch SGD: AC-SA (Ghadimi & Lan) on the noisy gradients of a cohort.
+
+Lowy & Razaviyayn, ICLR 2023, Algorithm 2, and its one-pass form (Theorem 2.3, with the sampler "disjoint"). With
+α_r = 2/(r+1), η_r = 4v/(r(r+1)), μ the modulus of what is minimised, and g the cohort's noisy mean at w_md,
+
+    w_md = [(1−α)(μ+η)·w_ag + α((1−α)μ+η)·w] / (η + (1−α²)μ)
+    w    = Π_W([αμ·w_md + ((1−α)μ+η)·w − α·g] / (μ+η))
+    w_ag ← α·w + (1−α)·w_ag                                                output w_ag
+
+The argmin that the paper prints is that projection exactly, for its Hessian is (μ+η)·I. A convex loss is run plainly,
+or with a regulariser (λ/2)‖w − w_0‖² added at the server; a strongly convex one in stages that halve the excess loss.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks import require_choice, require_positive
+from fedprivjax.participation import Size
+from fedprivjax.problem import Problem
+from fedprivjax.protocols.cohort import RoundInputs
+from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus
+from fedprivjax.protocols.records import RecordProtocol
+from fedprivjax.theory import lowy_razaviyayn as theory
+
+FORMS = {
+    "plain": "one stage, the loss as it is",
+    "regularised": "one stage on the loss with a regulariser centred at the start",
+    "multistage": "stages that halve the excess loss of a strongly convex loss",
+}
+
+
+class AcceleratedState(NamedTuple):
+    """w, its running average w_ag, and the rounds done."""
+
+    w: Any
+    average: Any
+    rounds: jax.Array
+
+
+@struct.dataclass
+class AcceleratedMinibatchSGD(RecordProtocol):
+    """Accelerated noisy minibatch SGD.
+
+    Attributes:
+        step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage.
+        form: "plain", "regularised" or "multistage".
+        strong_convexity: modulus μ of the loss.
+        regularisation: λ of the form "regularised"; None is the theory's, `factor·V/(D√R)`.
+        factor: of that λ: the paper's theorem has 1/2, its lemma 1.
+        gap: Δ, a bound on the first excess loss, for "multistage"; None is L·D.
+        variance: V², a bound on the mean squared error of a round's gradient; None is that of the noise and the most
+            that sampling records and machines may add.
+        printed: the stages' v as the paper prints it.
+        schedule: r within its stage and v of every round, float32 [rounds, 2], r = 0 in rounds left over; `calibrate`
+            fills it in.
+
+    The other attributes are `RecordProtocol`'s.
+
+    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP).
+    """
+
+    strong_convexity: Any = 0.0
+    regularisation: Any = None
+    schedule: Any = None
+    form: str = struct.field(pytree_node=False, default="plain")
+    factor: float = struct.field(pytree_node=False, default=0.5)
+    gap: float | None = struct.field(pytree_node=False, default=None)
+    variance: float | None = struct.field(pytree_node=False, default=None)
+    printed: bool = struct.field(pytree_node=False, default=False)
+
+    def __post_init__(self):
+        RecordProtocol.__post_init__(self)
+        require_choice("form", self.form, FORMS)
+        require_choice("aggregate", self.aggregate, ("mean",))
+        require_modulus(self.strong_convexity)
+        for name in ("regularisation", "gap", "variance", "factor"):
+            require_positive(name, getattr(self, name), optional=True)
+        if isinstance(self.strong_convexity, int | float) and not self.strong_convexity and self.form == "multistage":
+            raise ValueError("strong_convexity must be positive for the form 'multistage', got 0")
+
+    def init(self, problem: Problem, size: Size) -> AcceleratedState:
+        return AcceleratedState(problem.start, problem.start, jnp.zeros((), jnp.int32))
+
+    def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise) -> AcceleratedState:
+        (w, middle), (alpha, eta, mu) = self._points(state)
+        lam = mu - self.strong_convexity
+        g = self.gradient(problem, middle, inputs, noise)
+        g = jax.tree.map(lambda g, m, start: g + lam * (m - start), g, middle, problem.start)
+        keep = (1 - alpha) * mu + eta
+        step = jax.tree.map(lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), middle, w, g)
+        step = problem.constraint.project(step)
+        average = jax.tree.map(lambda w, a: alpha * w + (1 - alpha) * a, step, state.average)
+        counts = self.schedule[state.rounds, 0] > 0
+        new, old = (step, average), (state.w, state.average)
+        w, average = jax.tree.map(lambda new, old: jnp.where(counts, new, old), new, old)
+        return AcceleratedState(w, average, state.rounds + 1)
+
+    def query(self, state: AcceleratedState):
+        """w_md, the point that machines are asked about in the next round."""
+        return self._points(state)[0][1]
+
+    def output(self, state: AcceleratedState):
+        return state.average
+
+    def _points(self, state: AcceleratedState):
+        """(w, w_md), both w_ag where a stage begins, and (α, η, μ), of the next round."""
+        r, v = jnp.maximum(self.schedule[state.rounds], 1e-6)
+        w = jax.tree.map(lambda w, average: jnp.where(r == 1, average, w), state.w, state.average)
+        mu = self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
+        alpha, eta = 2 / (r + 1), 4 * v / (self.step_scale * r * (r + 1))
+        total = eta + (1 - alpha**2) * mu
+        of_average, of_w = (1 - alpha) * (mu + eta) / total, alpha * ((1 - alpha) * mu + eta) / total
+        middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
+        return (w, middle), (alpha, eta, mu)
+
+    def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
+        """As `RecordProtocol.calibrated`, with the regulariser and every round's place in its stage."""
+        rounds = plan.size.rounds
+        step = 1.0 if self.step_size is None else self.step_size  # the stages below stand in for the default
+        settled = replace(self, step_size=step)
+        ready: Any = RecordProtocol.calibrated(settled, problem, plan, epsilon=epsilon, delta=delta)
+        if self.form == "regularised" and self.regularisation is None:
+            spread, distance = ready._variance(problem, plan), self._distance(problem)
+            settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
+            ready = replace(ready, regularisation=float(theory.acsa_regularization(**settings)))
+        stages = [theory.Stage(rounds, 1 / float(step))] if self.step_size is not None else ready._stages(problem, plan)
+        places = [(r, stage.v) for stage in stages for r in range(1, stage.rounds + 1)]
+        places += [(0, stages[-1].v)] * (rounds - len(places))
+        return replace(ready, step_size=float(1 / stages[0].v), schedule=np.array(places, np.float32))
+
+    def _stages(self, problem: Problem, plan) -> list[theory.Stage]:
+        rounds, smoothness, modulus = plan.size.rounds, problem.smoothness, float(self.strong_convexity)
+        if not np.isfinite(smoothness):
+            raise ValueError("step_size must be set, or the loss smoothed: its smoothness is not known")
+        if self.form == "multistage":
+            gap = self.gap or float(self.machines(problem).lipschitz.max()) * self._distance(problem)
+            curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": self.printed}
+            return theory.acsa_stages(rounds=rounds, gap=gap, variance=self._variance(problem, plan), **curved)
+        if self.form == "regularised":
+            modulus += float(self.regularisation)
+            v = theory.acsa_v(rounds=rounds, smoothness=smoothness + float(self.regularisation), form="strong")
+        elif modulus:
+            v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
+        else:
+            settings = {"variance": self._variance(problem, plan), "diameter": self._distance(problem)}
+            v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
+        return [theory.Stage(rounds, float(v))]
+
+    def _variance(self, problem: Problem, plan) -> float:
+        """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
+        if self.variance is not None:
+            return float(self.variance)
+        m, cohort = self.machines(problem), self.cohort(plan)
+        lipschitz = float(m.lipschitz.max())
+        if not np.isfinite(lipschitz):
+            raise ValueError("variance must be given, or clip, for the loss has no finite gradient bound here")
+        records = 0.0 if self.sampler == "full" else lipschitz**2 / (cohort * m.batch.min())
+        left_out = 0.0 if cohort >= plan.size.machines else lipschitz**2 / cohort
+        return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
+
+    def _distance(self, problem: Problem) -> float:
+        distance = self.distance(problem)
+        if not np.isfinite(distance):
+            raise ValueError("diameter must be given, or a ball: the theory's step needs a distance to the optimum")
+        return distance

@@ -1,0 +1,136 @@
+r"""Local SGD (FedAvg), plain and noisy: machines of a cohort walk K steps by themselves, and the server averages.
+
+The baseline of Lowy & Razaviyayn, ICLR 2023, as their code runs it (McMahan et al. 2017; Stich 2019). Machine i starts
+from w_r and does K steps, each on one of its own records,
+
+    v ← Π_W(v − η·(∇f(v; x_ik) + N(0, σ²·I)))                  w_{r+1} = (1/M_r)·Σ_{i∈S_r} v_i
+
+A step is private by itself, so a machine's R·K steps are composed: that is what is proved for any loss, though only
+the end points are sent. Messages are no sums of gradients, so every machine's walk is computed.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.noise import PerStep, Silent
+from fedprivjax.participation import Size
+from fedprivjax.problem import Problem
+from fedprivjax.protocols.cohort import RoundInputs, oracle
+from fedprivjax.protocols.noisy_minibatch_sgd import appended, iterates, mean_of
+from fedprivjax.protocols.records import Machines, RecordProtocol
+from fedprivjax.sampling import Plan
+
+
+class LocalState(NamedTuple):
+    """w_r, the mean of the iterates before it, their number, and the last `window` iterates."""
+
+    w: Any
+    average: Any
+    rounds: jax.Array
+    last: Any
+
+
+@struct.dataclass
+class LocalSGD(RecordProtocol):
+    """Local SGD, with noise in every local step where `epsilon` is finite.
+
+    Attributes:
+        batch: K, local steps in a round, one record each.
+        sampler: how the K records are picked: "replacement" or "disjoint".
+        window: report the mean of this many last iterates instead of the mean of all before w_R.
+
+    The other attributes are `RecordProtocol`'s; the noise rule is applied to R·K releases of one record each.
+
+    **Privacy**: (ε_i, δ_i)-DP for replacing one record, every local step released (post-processing covers what is
+    sent). Claims beyond that hold for linear losses only.
+    """
+
+    sampler: str = struct.field(pytree_node=False, default="replacement")
+    window: int | None = struct.field(pytree_node=False, default=None)
+
+    def __post_init__(self):
+        RecordProtocol.__post_init__(self)
+        require_choice("sampler", self.sampler, ("replacement", "disjoint"))
+        require_choice("aggregate", self.aggregate, ("mean",))
+        if self.batch is not None and np.ndim(self.batch):
+            raise ValueError("batch must be one number for local SGD: machines take equally many steps")
+        if self.window is not None:
+            require_at_least("window", self.window, 1)
+
+    def init(self, problem: Problem, size: Size) -> LocalState:
+        w = problem.start
+        return LocalState(w, w, jnp.zeros(()), iterates(w, self.window))
+
+    def round(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise) -> LocalState:
+        ends = self.messages(problem, state, inputs, noise)
+        count = jnp.sum(inputs.present)
+        w = jax.tree.map(lambda rows: jnp.tensordot(inputs.present, rows, axes=1) / count, ends)
+        rounds = state.rounds + 1
+        average = jax.tree.map(lambda a, w: a + (w - a) / rounds, state.average, state.w)
+        return LocalState(w, average, rounds, appended(state.last, w))
+
+    def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise=None):
+        """Where the participants' walks end, leaves [per_round, ...]; `noise` is a key, or None."""
+        step = self.step_scale * self.step_size
+        machines = inputs.machine.shape[0]
+        starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (machines, *leaf.shape)), state.w)
+
+        def one(v, example, z):
+            g = self.record(v)(oracle(problem.model.gradients, example)).written_out()
+            if z is not None:
+                g = jax.tree.map(lambda g, z: g + self.noise_std * z, g, problem.unravel(z))
+            return problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
+
+        def together(v, some):
+            k, samples = some
+            z = None if noise is None else PerStep.draw(noise, k, (machines, problem.dimension))
+            return jax.vmap(one)(v, problem.take(samples, inputs.machine), z), None
+
+        steps = inputs.samples.shape[1]
+        return jax.lax.scan(together, starts, (jnp.arange(steps), inputs.samples.T))[0]
+
+    def output(self, state: LocalState):
+        return state.average if self.window is None else mean_of(state.last)
+
+    def also(self, state: LocalState) -> dict[str, Any]:
+        """The last iterate, recorded beside the output."""
+        return {"last": state.w}
+
+    def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
+        require_choice("noise method", method, ("auto",))
+        if np.ptp(self.relative(problem)) > 1e-6:
+            raise ValueError(
+                "machines must have equal noise in local SGD: set records, delta and lipschitz to one value"
+            )
+        return Silent() if self.noise_std == 0 else PerStep()
+
+    def releases(self, m: Machines) -> int:
+        return int(m.batch[0])
+
+    def sensitivity(self, problem: Problem, size: Size) -> float:
+        """2L, of one local step."""
+        return 2 * float(self.machines(problem).lipschitz.max())
+
+    def event(self, problem: Problem, plan: Plan):
+        m = self.machines(problem)
+        return self.sampled_event(problem, plan, m._replace(batch=np.ones_like(m.batch)))
+
+    @property
+    def theorem(self) -> str:
+        return "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
+
+    def theory_step(self, problem: Problem, plan) -> float:
+        """None is proved under privacy; set a step."""
+        return np.inf
+
+    def _released_batch(self, m: Machines) -> np.ndarray:
+        return np.ones_like(m.batch)
+
+    @property
+    def _released_sampler(self) -> str:
+        return self.sampler

@@ -1,0 +1,258 @@
+"""What methods that protect a machine's records share: minibatch messages, their noise, and their guarantee (ISRL-DP).
+
+Lowy & Razaviyayn, ICLR 2023. In round r, every machine i of a random cohort sends
+
+    (1/K_i)·Σ_j ∇f(w; x_ij) + N(0, σ_i²·I)
+
+on K_i of its own n_i records, which a sampler picks anew each round; nobody knows which, and that amplifies privacy.
+A machine's whole transcript is (ε_i, δ_i)-DP for replacing one of its records, whatever the others do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, isfinite
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks import require_choice, require_positive
+from fedprivjax.gradients import clip
+from fedprivjax.noise import Fresh, PerMachine
+from fedprivjax.participation import Schedule, Size
+from fedprivjax.privacy.event import SampledEvent
+from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_std
+from fedprivjax.problem import Problem
+from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum, machine_messages
+from fedprivjax.samplers import SAMPLERS, Sampling, machine_values
+from fedprivjax.sampling import Plan
+
+AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
+Setting = float | Sequence[float] | None
+
+
+class Machines(NamedTuple):
+    """Every machine's records, batch, Lipschitz constant and privacy target, [machines] each."""
+
+    records: np.ndarray
+    batch: np.ndarray
+    lipschitz: np.ndarray
+    epsilon: np.ndarray
+    delta: np.ndarray
+
+
+@struct.dataclass
+class RecordProtocol:
+    """Settings and machinery that `NoisyMinibatchSGD`, `AcceleratedMinibatchSGD` and `LocalSGD` share.
+
+    Attributes:
+        epsilon: target of every machine, or one for each; inf is non-private.
+        noise_std: the noisiest machine's σ, per coordinate of its message (instead of `epsilon`).
+        step_size, step_scale: as in `DPMu2`.
+        clip: bound that a machine enforces on every record's gradient; it takes the place of L.
+        batch: K, an integer or one for each machine; None with the sampler "full".
+        sampler: how a machine picks records, see `fedprivjax.samplers`.
+        noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
+        acknowledged: needed by the rule "paper_moments", whose claimed ε is not what it gives.
+        delta: δ of every machine, or one for each; "records" is 1/n_i²; None is the run's.
+        lipschitz: L of every machine, or one for each; None is the problem's.
+        records: n in the noise rule; None is the machine's own number.
+        diameter: D, a bound on the distance from the start to the optimum; None is the constraint set's.
+        aggregate: what the server makes of messages, "mean" or "sum".
+    """
+
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
+    sampler: str = struct.field(pytree_node=False, default="subset")
+    noise_rule: str = struct.field(pytree_node=False, default="accountant")
+    acknowledged: bool = struct.field(pytree_node=False, default=False)
+    delta: Setting | str = struct.field(pytree_node=False, default=None)
+    lipschitz: Setting = struct.field(pytree_node=False, default=None)
+    records: int | None = struct.field(pytree_node=False, default=None)
+    diameter: float | None = struct.field(pytree_node=False, default=None)
+    aggregate: str = struct.field(pytree_node=False, default="mean")
+
+    mu = None
+    trust = "none"
+
+    def __post_init__(self):
+        for name in ("step_size", "step_scale", "clip", "diameter"):
+            require_positive(name, getattr(self, name), optional=True)
+        if not isinstance(self.epsilon, list | tuple):
+            require_positive("epsilon", self.epsilon, optional=True, infinite=True)
+        if isinstance(self.noise_std, int | float | np.number) and not 0 <= self.noise_std < np.inf:
+            raise ValueError(f"noise_std must be finite and not negative, got {self.noise_std}")
+        if self.noise_std is not None and isinstance(self.epsilon, int | float | np.number):
+            raise ValueError(f"give epsilon or noise_std, not both, got {self.epsilon} and {self.noise_std}")
+        require_choice("sampler", self.sampler, SAMPLERS)
+        require_choice("noise_rule", self.noise_rule, NOISE_RULES)
+        require_choice("aggregate", self.aggregate, AGGREGATES)
+        if isinstance(self.delta, str):
+            require_choice("delta", self.delta, ("records",))
+        for name in ("epsilon", "batch", "delta", "lipschitz"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.sampler, self.batch)  # type: ignore[arg-type]
+
+    def machines(self, problem: Problem, delta: float | None = None) -> Machines:
+        """Every machine's constants; δ is the run's where the protocol has none of its own."""
+        assert problem.table is not None
+        sizes = problem.table.sizes
+        bound = self.clip if self.clip is not None else problem.lipschitz if self.lipschitz is None else self.lipschitz
+        target = inf if self.epsilon is None else self.epsilon
+        own: Any = self.delta if self.delta is not None else delta
+        own = 1 / sizes**2.0 if self.delta == "records" else own
+        values = (
+            machine_values(name, value, sizes.size)
+            for name, value in (("lipschitz", bound), ("epsilon", target), ("delta", np.nan if own is None else own))
+        )
+        return Machines(sizes, self.sampling.batches(sizes), *values)
+
+    def relative(self, problem: Problem) -> np.ndarray:
+        """Each machine's σ as a part of the largest, [machines]: as the noise rules have it, L·√ln(1/δ)/(n·ε)."""
+        m = self.machines(problem, 1e-5)
+        epsilon = np.ones(m.epsilon.size) if np.isinf(m.epsilon).all() else m.epsilon
+        records = m.records if self.records is None else np.full(m.records.size, self.records)
+        shape = m.lipschitz * np.sqrt(np.log(1 / m.delta)) / (records * epsilon)
+        return shape / shape.max() if np.isfinite(shape).all() else np.ones(shape.size)
+
+    def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
+        """A protocol with `noise_std` and `step_size` filled in, and `epsilon` spent."""
+        given = self if epsilon is None else replace(self, epsilon=epsilon)
+        if given.epsilon is None and given.noise_std is None:
+            raise ValueError("give epsilon (with delta) or noise_std; epsilon = inf is non-private")
+        noise = given.noise_std if given.noise_std is not None else given._noise_std(problem, plan.size, delta)
+        ready = replace(given, epsilon=None, noise_std=float(noise))
+        step = given.step_size
+        if step is None:
+            step = ready.theory_step(problem, plan)
+            if not (isfinite(step) and step > 0):
+                raise ValueError("step_size must be set: its default needs a finite diameter and gradient bound")
+        return replace(ready, step_size=float(step))
+
+    def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
+        require_choice("noise method", method, ("auto", "aggregate", "materialised"))
+        relative = self.relative(problem)[plan.schedule.participants] * plan.schedule.present
+        if method == "materialised":
+            if plan.schedule.filled is not None:
+                raise ValueError("noise method 'materialised' must have a fixed number of machines a round")
+            return PerMachine(np.asarray(relative, np.float32), summed=self.aggregate == "sum")
+        return Fresh(np.asarray(np.sqrt(np.sum(relative**2, axis=1)) / self._divisor(plan.schedule), np.float32))
+
+    def sensitivity(self, problem: Problem, size: Size) -> float:
+        """2L/K of the machine for which it is largest, in units of its own noise."""
+        m = self.machines(problem)
+        return float(np.max(2 * m.lipschitz / (m.batch * self.relative(problem))))
+
+    def event(self, problem: Problem, plan: Plan) -> SampledEvent:
+        return self.sampled_event(problem, plan, self.machines(problem))
+
+    def sampled_event(self, problem: Problem, plan: Plan, m: Machines) -> SampledEvent:
+        """The event of messages that are means over a batch, of those that each machine releases."""
+        return SampledEvent(
+            sampler=self.sampler,
+            sensitivity=self.sensitivity(problem, plan.size),
+            shift=2 * m.lipschitz / (m.batch * self.relative(problem)),
+            records=m.records,
+            batch=m.batch,
+            messages=plan.schedule.total * self.releases(self.machines(problem)),
+            trust=self.trust,
+            theorem=self.theorem,
+            assumptions=self._assumptions(problem),
+        )
+
+    def releases(self, m: Machines) -> int | np.ndarray:
+        """Noisy releases that a machine makes in a round, in which it takes part."""
+        return 1
+
+    @property
+    def theorem(self) -> str:
+        return "Lowy & Razaviyayn 2023, Algorithm 1; composed profile of the subsampled Gaussian mechanism"
+
+    def record(self, w):
+        """What one record adds to its machine's message, as a function of its gradient oracle."""
+
+        def gradient_of(gradient):
+            g = gradient(w)
+            return g if self.clip is None else clip(g, self.clip)
+
+        return gradient_of
+
+    def gradient(self, problem: Problem, w, inputs: RoundInputs, noise):
+        """The server's aggregate of the cohort's messages at w, with noise."""
+        total = cohort_sum(problem, self.record(w), inputs, linear=self.clip is None)
+        count = jnp.sum(inputs.present) if self.aggregate == "mean" else 1.0
+        return add_noise(problem, jax.tree.map(lambda g: g / count, total), self.noise_std, noise)
+
+    def messages(self, problem: Problem, state, inputs: RoundInputs):
+        """The participants' messages without noise, leaves [per_round, ...]."""
+        return machine_messages(problem, self.record(self.query(state)), inputs)
+
+    def cohort(self, plan) -> float:
+        """M: the harmonic mean of the cohorts' sizes."""
+        schedule = getattr(plan, "schedule", None)
+        return plan.size.per_round if schedule is None else float(1 / np.mean(1 / schedule.present.sum(axis=1)))
+
+    def query(self, state):
+        """The point that machines are asked about."""
+        return state.w
+
+    def theory_step(self, problem: Problem, plan) -> float:
+        """The step size of the theory, on a calibrated protocol."""
+        raise TypeError("a protocol must define theory_step")
+
+    def distance(self, problem: Problem) -> float:
+        """D: the given bound, or the constraint set's diameter (infinite where there is none)."""
+        return problem.constraint.diameter if self.diameter is None else self.diameter
+
+    def _divisor(self, schedule: Schedule) -> np.ndarray | float:
+        return schedule.present.sum(axis=1) if self.aggregate == "mean" else 1.0
+
+    def _noise_std(self, problem: Problem, size: Size, delta: float | None) -> float:
+        m = self.machines(problem, delta)
+        if np.isinf(m.epsilon).all():
+            return 0.0
+        if not np.isfinite(m.lipschitz).all():
+            raise ValueError("clip must be set, for the loss has no finite gradient bound here")
+        if np.isnan(m.delta).any():
+            raise ValueError("delta must be given with epsilon")
+        rounds = size.rounds * self.releases(m)
+        records = m.records if self.records is None else np.full(m.records.size, self.records)
+        each = np.stack(np.broadcast_arrays(m.lipschitz, records, self._released_batch(m), rounds, m.epsilon, m.delta))
+        unique, which = np.unique(each, axis=1, return_inverse=True)
+        found = np.array([self._one_noise_std(*column) for column in unique.T])[which.ravel()]
+        return float(np.max(found / self.relative(problem)))
+
+    def _one_noise_std(self, lipschitz, records, batch, rounds, epsilon, delta) -> float:
+        return noise_std(
+            self.noise_rule,
+            sampler=self._released_sampler,
+            lipschitz=float(lipschitz),
+            records=int(records),
+            batch=int(batch),
+            rounds=int(rounds),
+            epsilon=float(epsilon),
+            delta=float(delta),
+            acknowledged=self.acknowledged,
+        )
+
+    @property
+    def _released_sampler(self) -> str:
+        return self.sampler
+
+    def _released_batch(self, m: Machines) -> np.ndarray:
+        return m.batch
+
+    def _assumptions(self, problem: Problem) -> tuple[str, ...]:
+        bounded = "every record's gradient is clipped" if self.clip is not None else "losses are Lipschitz as stated"
+        known = "participation is public and independent of the data; which records are used is secret"
+        return (known, bounded, "hyper-parameters, and what the data were prepared with, are not covered")

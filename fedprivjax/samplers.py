@@ -1,0 +1,140 @@
+"""Minibatches: which of its own records a machine uses in a round, and with what weight."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binom
+
+from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.participation import Schedule
+
+SAMPLERS = {
+    "replacement": "batch records drawn independently, so that one may come twice",
+    "subset": "a uniformly random subset of batch records",
+    "poisson": "each record with probability batch/records, divided by batch whatever their number",
+    "disjoint": "one pass: a machine's k-th message uses the k-th slice of a permutation of its records",
+    "full": "all of a machine's records",
+}
+NEVER = 1e-12  # chance, over a run, that Poisson's padding is too short and a record is left out
+
+
+class Sampling(NamedTuple):
+    """A sampler and its batch: an integer, one for each machine, or None for all records."""
+
+    kind: str
+    batch: int | tuple[int, ...] | None = None
+
+    def batches(self, sizes: np.ndarray) -> np.ndarray:
+        """The batch of each machine that owns `sizes` records, int [machines].
+
+        Raises:
+            ValueError: a batch that the records do not allow.
+        """
+        require_choice("sampler", self.kind, SAMPLERS)
+        if self.kind == "full":
+            return sizes
+        if self.batch is None:
+            raise ValueError(f"batch must be given for the sampler {self.kind!r}")
+        batch = np.asarray(self.batch)
+        require_at_least("batch", int(batch.min(initial=np.iinfo(int).max)), 1)
+        if batch.ndim and batch.shape != sizes.shape:
+            raise ValueError(f"batch must be one number or one for each of {sizes.size} machines, got {batch.size}")
+        batch = np.broadcast_to(batch, sizes.shape)
+        over = np.flatnonzero((batch > sizes) & (self.kind != "replacement"))
+        if over.size:
+            i = over[0]
+            raise ValueError(f"batch must be at most machine {i}'s {sizes[i]} records ({self.kind}), got {batch[i]}")
+        return batch
+
+
+class Minibatches(NamedTuple):
+    """Records [rounds, per_round, width], and their weights in the machine's mean (0 where padded)."""
+
+    samples: np.ndarray
+    weights: np.ndarray
+
+
+def draw_minibatches(sampling: Sampling, rows: np.ndarray, schedule: Schedule, rng: np.random.Generator) -> Minibatches:
+    """The records of every message of a run.
+
+    Args:
+        rows: which records each machine owns, [machines, most], padded with −1 at the end.
+
+    Returns:
+        Weights add up to 1 for every message, but for Poisson, where they do so on average; all are 0 in slots of the
+        schedule that nobody fills.
+
+    Raises:
+        ValueError: a batch larger than a machine's records, or more one-pass messages than they allow.
+
+    >>> rows = np.arange(6).reshape(2, 3)
+    >>> from fedprivjax.participation import Full
+    >>> everyone = Full(2).draw(1, np.random.default_rng(0))
+    >>> draw_minibatches(Sampling("subset", 2), rows, everyone, np.random.default_rng(0)).weights.tolist()
+    [[[0.5, 0.5], [0.5, 0.5]]]
+    """
+    sizes = np.sum(rows >= 0, axis=1)
+    batches = sampling.batches(sizes)
+    width = _width(sampling.kind, sizes, batches, schedule.participants.size)
+    if sampling.kind == "disjoint":
+        picks, used = _slices(rows, sizes, batches, schedule, rng, width)
+    else:
+        picks, used = _picks(sampling.kind, sizes, batches, schedule, rng, width)
+    machines = schedule.participants[:, :, None]
+    used &= schedule.present[:, :, None]
+    samples = np.where(used, rows[machines, picks], 0).astype(np.int32)
+    return Minibatches(samples, np.where(used, 1 / batches[machines], 0.0).astype(np.float32))
+
+
+def _width(kind: str, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:
+    if kind != "poisson":
+        return int(batches.max())
+    most = binom.isf(NEVER / messages, sizes, batches / sizes)
+    return int(np.minimum(most, sizes).max())
+
+
+def _picks(kind, sizes, batches, schedule: Schedule, rng, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places in each participant's own list, [rounds, per_round, width], and which of them count; a round at a time."""
+    picks = np.zeros((*schedule.participants.shape, width), np.int32)
+    counts = np.zeros(schedule.participants.shape, int)
+    for t, machines in enumerate(schedule.participants):
+        n, batch = sizes[machines], batches[machines]
+        if kind == "replacement":
+            picks[t] = rng.integers(0, n[:, None], (machines.size, width))
+            counts[t] = batch
+            continue
+        keys = np.where(np.arange(sizes.max()) < n[:, None], rng.random((machines.size, sizes.max())), 2.0)
+        picks[t] = np.argsort(keys, axis=1)[:, :width]
+        counts[t] = np.sum(keys < (batch / n)[:, None], axis=1) if kind == "poisson" else batch
+    return picks, np.arange(width) < counts[:, :, None]
+
+
+def _slices(rows, sizes, batches, schedule: Schedule, rng, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The one-pass places: slice k of a permutation of the machine's own."""
+    needed = schedule.total * batches
+    short = np.flatnonzero(needed > sizes)
+    if short.size:
+        i = short[0]
+        raise ValueError(
+            f"batch · messages must be at most machine {i}'s {sizes[i]} records in one pass, "
+            f"got {batches[i]} · {schedule.total[i]} = {needed[i]}"
+        )
+    order = np.argsort(np.where(rows >= 0, rng.random(rows.shape), 2.0), axis=1)
+    place = np.arange(width)
+    batch = batches[schedule.participants][:, :, None]
+    used = place < batch
+    at = (schedule.counts[:, :, None] - 1) * batch + place
+    return order[schedule.participants[:, :, None], np.where(used, at, 0).clip(0, rows.shape[1] - 1)], used
+
+
+def machine_values(name: str, value: float | Sequence[float], machines: int) -> np.ndarray:
+    """A setting of one number or one for each machine, float64 [machines].
+
+    >>> machine_values("epsilon", 2.0, 3).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    values = np.asarray(value, float)
+    if values.ndim and values.shape != (machines,):
+        raise ValueError(f"{name} must be one number or one for each of {machines} machines, got {values.size}")
+    return np.broadcast_to(values, machines)
