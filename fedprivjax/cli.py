@@ -173,11 +173,13 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool):
             found = runner.run(experiment, progress, done, todo, folder / results_folder.CHUNKS)
         results_folder.save(found, folder)
     best = runner.selected(experiment, found)
-    metrics = [m for m in ("test_accuracy", "test_loss", "excess_risk") if any(m in data for data in best.values())]
+    metrics = [name for name in report.SHOWN if any(name in data for data in best.values())]
     for metric in metrics:
         out.print(report.results_table(experiment, best, metric))
+    if "epsilon" in experiment.real_axes:
+        out.print(report.realised_table(experiment, best))
     out.print(report.footnotes(experiment, best))
-    pictures = plots.save_all(best, folder)
+    pictures = plots.save_all(best, folder, experiment.record.bars)
     out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)
     return best
 

@@ -35,6 +35,7 @@ LOSSES = {
 }
 LOSS_OF = {"quantile": "pinball", "huber_width": "huber", "score_bound": "logistic"}  # whose setting it is
 STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
+TRIAL = "trial"
 
 
 class Settings(BaseModel):
@@ -82,39 +83,55 @@ class ProtocolSettings(Settings):
 
 
 class SweepSettings(Settings):
-    """`[sweep]`: values that every protocol is run over, and how."""
+    """`[sweep]`: values that every protocol is run over, and how.
+
+    With `trials`, the data set is drawn anew for each (its option `trial`), `seeds` are runs within a trial, a
+    protocol's own grid is chosen from trial by trial, and a trial's figure is the mean of its runs.
+    """
 
     over: dict[str, list[float]] = {}
     seeds: int | list[int] = 8
+    trials: int | None = None
     common_noise: bool = True
+    anew: list[str] = []
     noise_method: str = "auto"
     memory_budget: int = 2 * 2**30
 
 
 class RecordSettings(Settings):
-    """`[record]`: what is recorded how often, and the metric by which a protocol's own grid is chosen from."""
+    """`[record]`: what is recorded how often, the metric by which a protocol's own grid is chosen from, and what a
+    plot's bars are: the mean's 95% interval, or half the distance of the 5th and 95th percentile."""
 
     metrics: list[str] | None = None
     every: int | None = None
     delta: float = 1e-5
     select: str = "test_accuracy"
+    bars: Literal["interval", "percentiles"] = "interval"
 
 
 class Cell(Settings):
-    """One published or measured number: where it stands in the sweep, and its value."""
+    """One published or measured number: where it stands in the sweep, its value, and its sd over how many runs."""
 
     at: dict[str, float] = {}
     value: float | None = None
+    sd: float | None = None
+    runs: int | None = None
 
 
 class Expected(Settings):
-    """`[[expected]]`: numbers to compare a protocol's metric with, and the rule of the verdict."""
+    """`[[expected]]`: numbers to compare a protocol's metric with, and the rule of the verdict.
+
+    "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
+    hold, and none may be beyond `limit` standard errors.
+    """
 
     protocol: str
     metric: str = "test_accuracy"
     source: str = ""
-    rule: Literal["within", "within_sd", "at_least", "above", "shown"] = "within"
+    rule: Literal["within", "within_sd", "within_se", "at_least", "above", "shown"] = "within"
     tolerance: float = 0.0
+    share: float = 1.0
+    limit: float | None = None
     other: str | None = None
     cells: list[Cell] = []
 
@@ -140,6 +157,8 @@ class Experiment(Settings):
     def shapes(self) -> list[dict[str, int]]:
         """Every combination of the swept integers (machines, per_round, rounds): one program each."""
         axes = {name: [int(v) for v in values] for name, values in self.sweep.over.items() if name in STRUCTURAL}
+        if self.sweep.trials is not None:
+            axes[TRIAL] = list(range(self.sweep.trials))
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
@@ -206,9 +225,10 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
     return raw
 
 
-def make_problem(settings: ProblemSettings, machines: int) -> Problem:
+def make_problem(settings: ProblemSettings, machines: int, trial: int | None = None) -> Problem:
     """The problem of an experiment; a partition, where asked for, deals the samples over `machines`."""
-    data = datasets.load(settings.dataset, **settings.options)
+    options = settings.options if trial is None else {**settings.options, TRIAL: trial}
+    data = datasets.load(settings.dataset, **options)
     table = None
     if settings.partition is not None and isinstance(data, datasets.Stream):
         raise ValueError(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.checks import require_choice
+from fedprivjax.losses import Squared
 from fedprivjax.problem import Problem
 
 
@@ -37,6 +38,12 @@ def _excess_risk(problem: Problem, snapshot: Snapshot):
     return mean_loss(problem, snapshot.params, examples) - mean_loss(problem, problem.optimum, examples)
 
 
+def _relative_mse(problem: Problem, snapshot: Snapshot):
+    """Mean squared error on the test set over that of always predicting the training labels' mean."""
+    errors = 2 * mean_loss(problem, snapshot.params, problem.test)
+    return errors / jnp.mean((problem.test.label - jnp.mean(problem.pool.label)) ** 2)
+
+
 def _distance(problem: Problem, snapshot: Snapshot):
     apart = jax.tree.map(jnp.subtract, snapshot.params, problem.optimum)
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(apart)))
@@ -49,27 +56,30 @@ def _noise_norm(problem: Problem, snapshot: Snapshot):
 METRICS: dict[str, Metric] = {
     "test_loss": lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.test),
     "test_accuracy": lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
+    "test_error": lambda problem, snapshot: 1 - _accuracy(problem, snapshot.params, problem.test),
     "train_loss": lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.pool),
     "train_accuracy": lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.pool),
     "excess_risk": _excess_risk,
+    "relative_mse": _relative_mse,
     "distance": _distance,
     "noise_norm": _noise_norm,
 }
 
 # on private data, so outside the guarantee
-NON_PRIVATE = ("train_loss", "train_accuracy", "noise_norm")
+NON_PRIVATE = ("train_loss", "train_accuracy", "relative_mse", "noise_norm")
+NOT_BY_DEFAULT = ("train_loss", "train_accuracy", "test_error", "relative_mse")
 OF_PARAMETERS = tuple(name for name in METRICS if name != "noise_norm")
 
 
 def default_metrics(problem: Problem) -> tuple[str, ...]:
-    """Every metric that the problem defines, but for those that pass over the whole training pool.
+    """Every metric that the problem defines, but for those that another says, or that look at the whole pool.
 
     >>> import numpy as np
     >>> from fedprivjax import Squared, linear_problem
     >>> default_metrics(linear_problem(np.eye(2), np.zeros(2), Squared(), optimum=np.zeros(2)))
     ('excess_risk', 'distance', 'noise_norm')
     """
-    return tuple(n for n in METRICS if not n.startswith("train") and _missing(problem, n) is None)
+    return tuple(n for n in METRICS if n not in NOT_BY_DEFAULT and _missing(problem, n) is None)
 
 
 def check_metrics(problem: Problem, record) -> tuple[str | Metric, ...]:
@@ -117,13 +127,18 @@ def _missing(problem: Problem, name: str) -> str | None:
         return "stored examples"
     if name.startswith("test") and problem.test is None:
         return "a test set"
-    if name.endswith("accuracy") and not _classifies(problem):
+    if name.endswith(("accuracy", "test_error")) and not _classifies(problem):
         return "a loss that classifies"
     if name == "excess_risk" and problem.excess is None:
         if problem.optimum is None:
             return "a known optimum"
         if problem.test is None and not problem.stored:
             return "a test set or an exact excess risk"
+    if name == "relative_mse":
+        if problem.test is None or not problem.stored:
+            return "a test set and stored examples"
+        if not isinstance(getattr(problem.model, "loss", None), Squared):
+            return "the squared loss of a linear predictor"
     if name == "distance" and problem.optimum is None:
         return "a known optimum"
     return None

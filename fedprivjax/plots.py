@@ -13,8 +13,13 @@ from fedprivjax.results import final, mean_interval
 PANELS = ("machines", "per_round", "rounds")
 
 
-def metric_against_epsilon(best: Mapping[str, xr.Dataset], metric: str = "test_accuracy") -> Figure:
-    """A metric's last record against ε, a line per protocol with 95% intervals, a panel per participation.
+def metric_against_epsilon(
+    best: Mapping[str, xr.Dataset], metric: str = "test_accuracy", *, bars: str = "interval", realised: bool = False
+) -> Figure:
+    """A metric's last record against ε, a line per protocol, a panel per participation.
+
+    Bars are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`. With `realised`, ε is
+    what the runs' noise really gives, rather than the swept target.
 
     Non-private protocols are horizontal lines. Needs a swept `mu` (or `epsilon`) in at least one protocol; any other
     swept setting is held at its middle value.
@@ -26,8 +31,12 @@ def metric_against_epsilon(best: Mapping[str, xr.Dataset], metric: str = "test_a
     delta = next(iter(best.values())).attrs["delta"]
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            _draw_curve(axis, label, _at(data, {**chosen, **panel}), metric, f"C{index}")
-        axis.set(xscale="log", xlabel=f"ε  (δ = {delta:g}, replace-one sample)", title=_title({**panel, **chosen}))
+            _draw_curve(axis, label, _at(data, {**chosen, **panel}), metric, f"C{index}", bars, realised)
+        axis.set(
+            xscale="log",
+            xlabel=f"{'realised ' * realised}ε  (δ = {delta:g}, replace-one)",
+            title=_title({**panel, **chosen}),
+        )
         axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.replace("_", " "))
@@ -55,13 +64,16 @@ def metric_over_rounds(
     return figure
 
 
-def save_all(best: Mapping[str, xr.Dataset], folder: Path) -> list[Path]:
+def save_all(best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval") -> list[Path]:
     """Every plot that the results allow, written to `folder`."""
     figures = {}
     if any(name in data.dims for data in best.values() for name in ("mu", "epsilon")):
-        for metric in ("test_accuracy", "excess_risk"):
+        for metric in ("test_accuracy", "test_error", "relative_rmse", "excess_risk"):
             if all(metric in data for data in best.values()):
-                figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric)
+                figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars)
+                if any("epsilon" in data.dims for data in best.values()):
+                    figure = metric_against_epsilon(best, metric, bars=bars, realised=True)
+                    figures[f"{metric}_against_realised_epsilon.png"] = figure
     for metric in ("test_loss", "excess_risk"):
         if all(metric in data and data.sizes["round"] > 1 for data in best.values()):
             figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric)
@@ -71,15 +83,20 @@ def save_all(best: Mapping[str, xr.Dataset], folder: Path) -> list[Path]:
     return [folder / name for name in figures]
 
 
-def _draw_curve(axis, label: str, data: xr.Dataset, metric: str, colour: str) -> None:
+def _draw_curve(
+    axis, label: str, data: xr.Dataset, metric: str, colour: str, bars: str = "interval", realised: bool = False
+) -> None:
     runs = final(data, metric)
     mean, half = mean_interval(runs)
+    if bars == "percentiles":
+        half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
     swept = next((name for name in ("mu", "epsilon") if name in mean.dims), None)
     if swept is None:
         axis.axhline(float(mean), color=colour, ls="--", label=label)
         return
     values = mean[swept].values
     epsilon = values if swept == "epsilon" else gdp.epsilon(values, data.attrs["delta"])
+    epsilon = data["realised_epsilon"].mean("seed").values if realised else epsilon
     axis.errorbar(epsilon, mean, half, color=colour, marker="o", ms=4, capsize=3, label=label)
 
 

@@ -101,6 +101,11 @@ class Problem:
             return self.own_smoothness
         return inf if self.feature_bound is None else self.model.smoothness(self.feature_bound)
 
+    @property
+    def traced(self) -> "Problem":
+        """Without what only the host reads, so that other constants or another split are no other program."""
+        return replace(self, table=None, feature_bound=None, own_lipschitz=None, own_smoothness=None)
+
     def take(self, samples, machine=0):
         """Examples, leaves [..., per-example shape].
 

@@ -10,10 +10,11 @@ import jax
 import numpy as np
 import xarray as xr
 
-from fedprivjax.experiment import Experiment, ProtocolSettings, make_participation, make_problem, make_protocol
+from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, make_participation, make_problem, make_protocol
 from fedprivjax.metrics import default_metrics
 from fedprivjax.problem import Problem
 from fedprivjax.results import attributes, final
+from fedprivjax.sampling import Seeds, as_seeds
 from fedprivjax.sweep import Prepared, execute, prepare
 
 Progress = Callable[[int, int], None]
@@ -30,7 +31,7 @@ class Job(NamedTuple):
 
 def jobs(experiment: Experiment) -> list[Job]:
     """Prepare the whole experiment; whatever is wrong with it is refused here, before anything is compiled."""
-    problems: dict[int | None, Problem] = {}
+    problems: dict[tuple[int | None, int | None], Problem] = {}
     return [
         _job(experiment, settings, shape, problems) for settings in experiment.protocol for shape in experiment.shapes
     ]
@@ -72,7 +73,7 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
     The chosen values become variables `best_<name>`. Selection looks at the results, so no guarantee covers it.
     """
     return {
-        settings.label: _best(results[settings.label], list(settings.grid), experiment.record.select)
+        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.record.select))
         for settings in experiment.protocol
     }
 
@@ -97,9 +98,10 @@ def tiny(experiment: Experiment) -> Experiment:
 
 def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, int], problems: dict) -> Job:
     participation, rounds = make_participation(experiment.participation, shape)
-    shares = participation.machines if experiment.problem.partition is not None else None
+    trial = shape.get(TRIAL)
+    shares = participation.machines if experiment.problem.partition is not None else None, trial
     if shares not in problems:
-        problems[shares] = make_problem(experiment.problem, participation.machines)
+        problems[shares] = make_problem(experiment.problem, participation.machines, trial)
     own = {"mu", "epsilon", "noise_std"} if settings.settings.keys() & {"mu", "noise_std"} else set()
     own |= settings.settings.keys()
     over = {name: values for name, values in experiment.real_axes.items() if name not in own}
@@ -107,12 +109,13 @@ def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, in
     sweep, record = experiment.sweep, experiment.record
     options = {
         "over": {**over, **settings.grid},
-        "seeds": sweep.seeds,
+        "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
         "rounds": rounds,
         "record": default_metrics(problems[shares]) if record.metrics is None else tuple(record.metrics),
         "every": record.every,
         "delta": record.delta,
         "common_noise": sweep.common_noise,
+        "anew": [name for name in sweep.anew if name in over or name in settings.grid],
         "order": experiment.participation.order,
         "noise_method": sweep.noise_method,
     }
@@ -123,7 +126,7 @@ def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, in
     prepared = prepare(protocol, problems[shares], participation, **limits, **options)
     # with one machine, server noise and the machine's own noise are one law: such runs are done once
     alike = replace(protocol, trust="server") if _one_law(protocol, prepared) else protocol
-    data = [experiment.problem.model_dump(), repr(participation), experiment.participation.schedule]
+    data = [experiment.problem.model_dump(), repr(participation), experiment.participation.schedule, trial]
     identity = json.dumps([*data, repr(alike), options], default=list)
     return Job(settings.label, shape, prepared, identity)
 
@@ -140,6 +143,11 @@ def _as_own(job: Job, data: xr.Dataset) -> xr.Dataset:
     return data.assign_attrs({**own, "non_private_metrics": data.attrs["non_private_metrics"]})
 
 
+def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:
+    """A trial's own seeds."""
+    return [as_seeds(seed).anew(trial) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
+
+
 def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:
     return None if progress is None else lambda finished, _: progress(offset + finished, total)
 
@@ -148,6 +156,8 @@ def _join(parts: list[tuple[dict[str, int], xr.Dataset]]) -> xr.Dataset:
     """Datasets at single points of the swept integers, as one dataset with these as dimensions."""
     rounds = np.unique(np.concatenate([data["round"].values for _, data in parts]))
     points = [data.reindex(round=rounds).expand_dims({k: [v] for k, v in shape.items()}) for shape, data in parts]
+    if TRIAL in parts[0][0]:
+        points = [data.assign_coords(seed=np.arange(data.sizes["seed"])) for data in points]
     joined = points[0]
     if len(points) > 1:
         joined = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
@@ -156,10 +166,23 @@ def _join(parts: list[tuple[dict[str, int], xr.Dataset]]) -> xr.Dataset:
     return joined.assign_attrs({**parts[0][1].attrs, **{name: " / ".join(texts) for name, texts in said.items()}})
 
 
+def _reduced(data: xr.Dataset) -> xr.Dataset:
+    """Trials in the place of seeds, each the mean of its runs."""
+    if TRIAL not in data.dims:
+        return data
+    runs = [name for name in data.data_vars if "seed" in data[name].dims]
+    means = data[runs].astype(float).mean("seed", skipna=False)
+    means["diverged"] = data["diverged"].any("seed")
+    if "relative_mse" in means:
+        means["relative_rmse"] = np.sqrt(means["relative_mse"])
+    rest = data.drop_vars([*runs, "seed"])
+    return xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
+
+
 def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
     if not grid:
         return data
-    mean = final(data, metric).mean("seed", skipna=False)
+    mean = final(data, metric).mean("seed", skipna=False)  # trial by trial, where there are trials
     score = mean if metric.endswith("accuracy") else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))

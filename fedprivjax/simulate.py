@@ -111,7 +111,7 @@ def simulate(
     guarantee = ready.event(problem, plan).guarantee(ready.noise_std, delta)
     source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, noise_method)
     key = jax.random.key(seeds.noise)
-    params, metrics = _run(as_leaves(ready), problem, source, round_inputs(plan), key, recipe)
+    params, metrics = _run(as_leaves(ready), problem.traced, source, round_inputs(plan), key, recipe)
     return Run(record_rounds(recipe), {n: np.asarray(v) for n, v in metrics.items()}, params, guarantee, ready, plan)
 
 

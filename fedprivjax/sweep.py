@@ -249,7 +249,7 @@ def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str
     members = p.index[some % len(p.index)][:, which]
     values = _run_many(
         jax.tree.map(lambda leaf: leaf[members], (p.members.protocol, p.members.constraint)),
-        p.problem,
+        p.problem.traced,
         (stacked([p.sources[i] for i in some]), stacked([round_inputs(p.plans[i]) for i in some])),
         jnp.stack([jax.random.key(p.draws[i].noise) for i in some]),
         None if p.common_noise else jnp.asarray(which),

@@ -12,7 +12,7 @@ from fedprivjax.results import final, mean_interval
 class Verdict(NamedTuple):
     """One cell: our mean, half its 95% interval and the sd over seeds; the number it is held against; whether it holds.
 
-    `holds` is None where nothing is judged.
+    For "within_se" the sd is the standard error of the difference. `holds` is None where nothing is judged.
     """
 
     expected: Expected
@@ -60,6 +60,7 @@ def describe(expected: Expected) -> str:
     return {
         "within": f"within {amount}",
         "within_sd": f"within {expected.tolerance:g} sd",
+        "within_se": f"within {expected.tolerance:g} standard errors",
         "at_least": f"at least it − {amount}",
         "above": f"above {expected.other}",
         "shown": "not judged",
@@ -85,7 +86,11 @@ def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdi
     value = cell.value
     if expected.rule == "above":
         value = float(_runs(str(expected.other), expected.metric, cell, best).mean("seed"))
-    return Verdict(expected, cell.at, mean, half, sd, runs.sizes["seed"], value, _holds(expected, mean, sd, value))
+    count = runs.sizes["seed"]
+    if expected.rule == "within_se" and cell.sd is not None and cell.runs is not None:
+        pooled = np.sqrt((cell.sd**2 * (cell.runs - 1) + sd**2 * (count - 1)) / (cell.runs + count - 2))
+        sd = float(pooled * np.sqrt(1 / cell.runs + 1 / count))
+    return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, sd, value))
 
 
 def _runs(label: str, metric: str, cell: Cell, best: dict[str, xr.Dataset]) -> xr.DataArray:
@@ -109,7 +114,7 @@ def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> b
         return None
     if expected.rule == "within":
         return abs(mean - value) <= expected.tolerance
-    if expected.rule == "within_sd":
+    if expected.rule in ("within_sd", "within_se"):
         return abs(mean - value) <= expected.tolerance * sd
     if expected.rule == "at_least":
         return mean >= value - expected.tolerance

@@ -37,6 +37,7 @@ def accuracy(params, part):
 EXPECTED = {
     "test_loss": loss(PARAMS, TEST),
     "test_accuracy": accuracy(PARAMS, TEST),
+    "test_error": 1 - accuracy(PARAMS, TEST),
     "train_loss": loss(PARAMS, TRAIN),
     "train_accuracy": accuracy(PARAMS, TRAIN),
     "excess_risk": loss(PARAMS, TEST) - loss(OPTIMUM, TEST),
@@ -45,7 +46,25 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", METRICS)
+def test_relative_mse_is_one_for_the_mean_of_the_training_labels():
+    targets = np.linspace(-1.0, 3.0, len(FEATURES))
+    features = np.column_stack([np.ones(len(FEATURES)), FEATURES])
+    problem = linear_problem(features[TRAIN], targets[TRAIN], Squared(), test=(features[TEST], targets[TEST]))
+    naive = np.zeros(5, np.float32)
+    naive[0] = targets[TRAIN].mean()
+    assert float(METRICS["relative_mse"](problem, Snapshot(jnp.asarray(naive)))) == pytest.approx(1.0, rel=1e-5)
+    w = np.arange(5.0) / 5
+    expected = np.mean((features[TEST] @ w - targets[TEST]) ** 2) / np.mean(
+        (targets[TEST] - targets[TRAIN].mean()) ** 2
+    )
+    found = METRICS["relative_mse"](problem, Snapshot(jnp.asarray(w, jnp.float32)))
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    message = "metric 'relative_mse' must have the squared loss of a linear predictor, and the problem has none"
+    with pytest.raises(ValueError, match=message):
+        check_metrics(make(), ["relative_mse"])
+
+
+@pytest.mark.parametrize("name", EXPECTED)
 def test_values(name):
     value = METRICS[name](make(), Snapshot(jnp.asarray(PARAMS), jnp.array([3.0, 0.0, -4.0])))
     assert jnp.shape(value) == ()
@@ -107,7 +126,7 @@ def test_defaults_are_what_the_problem_defines(problem, names):
             make(),
             "test_acuracy",
             "unknown metric 'test_acuracy', did you mean 'test_accuracy'? (known: test_loss, test_accuracy, "
-            "train_loss, train_accuracy, excess_risk, distance, noise_norm)",
+            "test_error, train_loss, train_accuracy, excess_risk, relative_mse, distance, noise_norm)",
         ),
         (make(test=False), "test_loss", "metric 'test_loss' must have a test set, and the problem has none"),
         (

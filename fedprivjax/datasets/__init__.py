@@ -1,4 +1,4 @@
-"""Data: digits, MNIST, synthetic populations with a known optimum, one's own arrays, and splits over machines."""
+"""Data: digits, MNIST, insurance charges, synthetic populations with a known optimum, one's own arrays, and splits over machines."""
 
 import inspect
 from collections.abc import Callable
@@ -8,7 +8,9 @@ from fedprivjax.checks import require_choice
 from fedprivjax.datasets.arrays import from_arrays
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
 from fedprivjax.datasets.digits import load_digits
+from fedprivjax.datasets.insurance import insurance
 from fedprivjax.datasets.mnist import load_mnist
+from fedprivjax.datasets.mnist_pairs import mnist_pairs
 from fedprivjax.datasets.partition import by_machine, partition, table
 from fedprivjax.datasets.stream import Stream, stream
 from fedprivjax.datasets.synthetic import least_squares, logistic
@@ -22,11 +24,13 @@ __all__ = [
     "Stream",
     "by_machine",
     "from_arrays",
+    "insurance",
     "least_squares",
     "load",
     "load_digits",
     "load_mnist",
     "logistic",
+    "mnist_pairs",
     "partition",
     "stream",
     "table",
@@ -43,6 +47,8 @@ class DatasetInfo(NamedTuple):
 DATASETS: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn"),
     "mnist": DatasetInfo(load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded"),
+    "mnist_pairs": DatasetInfo(mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each"),
+    "insurance": DatasetInfo(insurance, "1338 insurance charges sorted over few machines, from $FEDPRIVJAX_DATA"),
     "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
     "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed as they are used: a million machines"),
     "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),

@@ -1,5 +1,7 @@
 """From a data set to a problem."""
 
+from dataclasses import replace
+
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
@@ -24,7 +26,7 @@ def from_dataset(
     """
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
-    known = type(loss) is type(usual)  # an optimum of one loss is none of another
+    known = type(loss) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
     if isinstance(dataset, Stream):
         if table is not None:
             raise ValueError("table must be None for a stream: every machine computes its own examples")
@@ -34,7 +36,7 @@ def from_dataset(
     if table is None and dataset.machine_of is not None:
         table = rows(by_machine(dataset.machine_of))[0]
     tested = dataset.test_features is not None
-    return linear_problem(
+    problem = linear_problem(
         dataset.features,
         dataset.labels,
         loss,
@@ -46,6 +48,9 @@ def from_dataset(
         excess=dataset.population if known else None,
         table=table,
     )
+    if known and dataset.noise_lipschitz is not None:
+        return replace(problem, own_lipschitz=dataset.noise_lipschitz)
+    return problem
 
 
 def _usual_loss(dataset: Dataset | Stream) -> LinearLoss:

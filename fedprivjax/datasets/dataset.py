@@ -36,6 +36,8 @@ class Dataset:
         optimum: exact minimiser of the population risk where known, [features].
         population: exact excess risk `params -> scalar` in jax.numpy where known.
         machine_of: int32 [examples], each example's machine where the data comes already split, or None.
+        noise_lipschitz: where set, the Lipschitz constant that the authors of an experiment calibrate its noise with
+            for the usual loss. A statistic of private data, so what it calibrates is not private.
 
     Raises:
         ValueError: non-finite features, labels out of range, lengths that differ, a norm above the bound.
@@ -56,10 +58,12 @@ class Dataset:
     optimum: np.ndarray | None = None
     population: Callable[[Any], Any] | None = None
     machine_of: np.ndarray | None = None
+    noise_lipschitz: float | None = None
 
     def __post_init__(self):
         require_positive("feature_bound", self.feature_bound)
         require_positive("label_bound", self.label_bound, infinite=True)
+        require_positive("noise_lipschitz", self.noise_lipschitz, optional=True)
         if self.classes is not None:
             require_at_least("classes", self.classes, 2)
         if (self.test_features is None) != (self.test_labels is None):

@@ -42,18 +42,31 @@ class SampledEvent:
 
     def epsilon(self, ratio: np.ndarray, delta: float) -> np.ndarray:
         """The worst machine's ε at δ where noise_std/sensitivity is `ratio`; infinite where that is 0."""
-        flat = [self.per_machine(float(value), delta).max() for value in np.ravel(ratio)]
+        flat = [self._each(float(value), delta, worst=True).max() for value in np.ravel(ratio)]
         return np.reshape(flat, np.shape(ratio))
 
     def per_machine(self, ratio: float, delta: float) -> np.ndarray:
         """Every machine's ε at δ, float64 [machines]: a rigorous upper bound."""
+        return self._each(ratio, delta, worst=False)
+
+    def _each(self, ratio: float, delta: float, *, worst: bool) -> np.ndarray:
+        """Machines that differ in nothing are accounted for once, with `worst` at their largest number of messages."""
         result = np.zeros(self.shift.size)
         used = np.flatnonzero(self.messages)
         if ratio == 0:
             result[used] = np.inf
             return result
-        columns = np.stack([ratio * self.sensitivity / self.shift, self.records, self.batch, self.messages])[:, used]
-        unique, which = np.unique(columns.round(12), axis=1, return_inverse=True)
+        with np.errstate(divide="ignore"):
+            noise = ratio * self.sensitivity / self.shift
+        # rounded down, so that settings which differ by an error of rounding are accounted for once
+        noise = np.array([float(f"{value * (1 - 1e-9):.9g}") for value in noise])
+        columns = np.stack([noise, self.records, self.batch, self.messages])[:, used]
+        if worst:
+            alike = np.unique(columns[:3], axis=1, return_inverse=True)[1].ravel()
+            most = np.zeros(alike.max() + 1)
+            np.maximum.at(most, alike, columns[3])
+            columns[3] = most[alike]
+        unique, which = np.unique(columns, axis=1, return_inverse=True)
         found = [_sampled(self.sampler, *column, delta) for column in unique.T]
         result[used] = np.array(found)[which.ravel()]
         return result

@@ -27,7 +27,7 @@ from fedprivjax.privacy import gdp
 
 SAMPLERS = ("replacement", "subset", "poisson", "disjoint", "full")
 GRID = 5e-4  # spacing of privacy losses; the estimate is from above whatever it is
-LONGEST = 600.0  # a loss of one release beyond this is taken for infinite
+LONGEST = 5000.0  # a loss of one release beyond this is taken for infinite
 CELLS = 100_000  # of a mixture's density, for the lower value
 NEGLIGIBLE = 1e-15  # probability, of occurrences and of losses, that is added to δ rather than resolved
 
@@ -86,7 +86,8 @@ def attainable_epsilon(
     times, chances = np.append(0.0, times), np.append(1 - chances.sum(), chances)
     alone = np.zeros(1), np.ones(1)
     pairs = [((times, chances), (-times, chances)), ((2 * times, chances), alone), (alone, (-2 * times, chances))]
-    return max(_attained(*pair, noise_multiplier).self_compose(rounds).get_epsilon_for_delta(delta) for pair in pairs)
+    losses = [_attained(one, other, noise_multiplier) for one, other in pairs]
+    return max(loss.self_compose(rounds).get_epsilon_for_delta(delta) for loss in losses)
 
 
 def _attained(one: Mixture, other: Mixture, z: float) -> PrivacyLossDistribution:
@@ -137,7 +138,7 @@ def _fixed_size(z: float, sampler: str, records: int, batch: int) -> PrivacyLoss
     longest = next((x for x in np.geomspace(0.05, LONGEST, 64) if _profile(x, times, chances, z) < NEGLIGIBLE), None)
     if longest is None:
         return None
-    spacing = min(GRID, longest / 2000)
+    spacing = max(min(GRID, longest / 2000), longest / 4e5)
     grid = np.arange(ceil(longest / spacing) + 1)
     above = np.minimum.accumulate(_profile(grid * spacing, times, chances, z))
     below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # of e^{−ε}, by symmetry

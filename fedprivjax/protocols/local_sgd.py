@@ -57,6 +57,7 @@ class LocalSGD(RecordProtocol):
         RecordProtocol.__post_init__(self)
         require_choice("sampler", self.sampler, ("replacement", "disjoint"))
         require_choice("aggregate", self.aggregate, ("mean",))
+        require_choice("clip_at", self.clip_at, ("record",))
         if self.batch is not None and np.ndim(self.batch):
             raise ValueError("batch must be one number for local SGD: machines take equally many steps")
         if self.window is not None:

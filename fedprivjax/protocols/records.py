@@ -19,7 +19,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks import require_choice, require_positive
-from fedprivjax.gradients import clip
+from fedprivjax.gradients import Dense, clip
 from fedprivjax.noise import Fresh, PerMachine
 from fedprivjax.participation import Schedule, Size
 from fedprivjax.privacy.event import SampledEvent
@@ -29,6 +29,11 @@ from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum, mach
 from fedprivjax.samplers import SAMPLERS, Sampling, machine_values
 from fedprivjax.sampling import Plan
 
+CLIPPED = {
+    "record": "every record's gradient",
+    "message": "a machine's mean over its batch: a record may then move it by 2C, not by 2C/K",
+    "other": "a batch's mean by the factor that another batch's norm gives: no private bound at all",
+}
 AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
 Setting = float | Sequence[float] | None
 
@@ -52,6 +57,7 @@ class RecordProtocol:
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of `epsilon`).
         step_size, step_scale: as in `DPMu2`.
         clip: bound that a machine enforces on every record's gradient; it takes the place of L.
+        clip_at: what is clipped, see `CLIPPED`; all but "record" are there to run what others have run.
         batch: K, an integer or one for each machine; None with the sampler "full".
         sampler: how a machine picks records, see `fedprivjax.samplers`.
         noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
@@ -77,6 +83,7 @@ class RecordProtocol:
     records: int | None = struct.field(pytree_node=False, default=None)
     diameter: float | None = struct.field(pytree_node=False, default=None)
     aggregate: str = struct.field(pytree_node=False, default="mean")
+    clip_at: str = struct.field(pytree_node=False, default="record")
 
     mu = None
     trust = "none"
@@ -93,6 +100,11 @@ class RecordProtocol:
         require_choice("sampler", self.sampler, SAMPLERS)
         require_choice("noise_rule", self.noise_rule, NOISE_RULES)
         require_choice("aggregate", self.aggregate, AGGREGATES)
+        require_choice("clip_at", self.clip_at, CLIPPED)
+        if self.clip_at != "record" and self.clip is None and self.epsilon is not None and self.epsilon != inf:
+            raise ValueError(f"clip must be given for clip_at {self.clip_at!r}")
+        if self.clip_at == "other" and not (self.sampler == "replacement" and isinstance(self.batch, int)):
+            raise ValueError("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
         if isinstance(self.delta, str):
             require_choice("delta", self.delta, ("records",))
         for name in ("epsilon", "batch", "delta", "lipschitz"):
@@ -101,7 +113,8 @@ class RecordProtocol:
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.sampler, self.batch)  # type: ignore[arg-type]
+        batch = 2 * self.batch if self.clip_at == "other" and isinstance(self.batch, int) else self.batch
+        return Sampling(self.sampler, batch)  # type: ignore[arg-type]
 
     def machines(self, problem: Problem, delta: float | None = None) -> Machines:
         """Every machine's constants; δ is the run's where the protocol has none of its own."""
@@ -115,7 +128,7 @@ class RecordProtocol:
             machine_values(name, value, sizes.size)
             for name, value in (("lipschitz", bound), ("epsilon", target), ("delta", np.nan if own is None else own))
         )
-        return Machines(sizes, self.sampling.batches(sizes), *values)
+        return Machines(sizes, Sampling(self.sampler, self.batch).batches(sizes), *values)  # type: ignore[arg-type]
 
     def relative(self, problem: Problem) -> np.ndarray:
         """Each machine's σ as a part of the largest, [machines]: as the noise rules have it, L·√ln(1/δ)/(n·ε)."""
@@ -150,20 +163,22 @@ class RecordProtocol:
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
         """2L/K of the machine for which it is largest, in units of its own noise."""
-        m = self.machines(problem)
-        return float(np.max(2 * m.lipschitz / (m.batch * self.relative(problem))))
+        return float(np.max(self._shift(problem, self.machines(problem))))
 
     def event(self, problem: Problem, plan: Plan) -> SampledEvent:
         return self.sampled_event(problem, plan, self.machines(problem))
 
     def sampled_event(self, problem: Problem, plan: Plan, m: Machines) -> SampledEvent:
         """The event of messages that are means over a batch, of those that each machine releases."""
+        sampler, batch = self.sampler, m.batch
+        if self.clip_at == "message" and sampler == "replacement":  # however often a record comes, it moves 2C
+            sampler, batch = "subset", np.ceil(m.records * (1 - (1 - 1 / m.records) ** m.batch)).astype(int)
         return SampledEvent(
-            sampler=self.sampler,
+            sampler=sampler,
             sensitivity=self.sensitivity(problem, plan.size),
-            shift=2 * m.lipschitz / (m.batch * self.relative(problem)),
+            shift=self._shift(problem, m),
             records=m.records,
-            batch=m.batch,
+            batch=batch,
             messages=plan.schedule.total * self.releases(self.machines(problem)),
             trust=self.trust,
             theorem=self.theorem,
@@ -189,13 +204,34 @@ class RecordProtocol:
 
     def gradient(self, problem: Problem, w, inputs: RoundInputs, noise):
         """The server's aggregate of the cohort's messages at w, with noise."""
-        total = cohort_sum(problem, self.record(w), inputs, linear=self.clip is None)
+        if self.clip is None or self.clip_at == "record":
+            total = cohort_sum(problem, self.record(w), inputs, linear=self.clip is None)
+        else:
+            total = jax.tree.map(lambda rows: jnp.sum(rows, axis=0), self._clipped(problem, w, inputs))
         count = jnp.sum(inputs.present) if self.aggregate == "mean" else 1.0
         return add_noise(problem, jax.tree.map(lambda g: g / count, total), self.noise_std, noise)
 
     def messages(self, problem: Problem, state, inputs: RoundInputs):
         """The participants' messages without noise, leaves [per_round, ...]."""
-        return machine_messages(problem, self.record(self.query(state)), inputs)
+        if self.clip is None or self.clip_at == "record":
+            return machine_messages(problem, self.record(self.query(state)), inputs)
+        return self._clipped(problem, self.query(state), inputs)
+
+    def _clipped(self, problem: Problem, w, inputs: RoundInputs):
+        """Messages that are clipped as a whole, leaves [per_round, ...]."""
+
+        def of(samples, weights):
+            return machine_messages(
+                problem, lambda gradient: gradient(w), inputs._replace(samples=samples, weights=weights)
+            )
+
+        if self.clip_at == "message":
+            return jax.vmap(lambda g: clip(Dense(g), self.clip).value)(of(inputs.samples, inputs.weights))
+        halves = zip(jnp.split(inputs.samples, 2, axis=1), jnp.split(2 * inputs.weights, 2, axis=1), strict=True)
+        measured, used = (of(*half) for half in halves)
+        norms = jax.vmap(lambda g: Dense(g).norm())(measured)
+        factors = jnp.minimum(1.0, self.clip / jnp.maximum(norms, 1e-30))
+        return jax.tree.map(lambda rows: rows * factors.reshape(-1, *[1] * (rows.ndim - 1)), used)
 
     def cohort(self, plan) -> float:
         """M: the harmonic mean of the cohorts' sizes."""
@@ -214,6 +250,13 @@ class RecordProtocol:
         """D: the given bound, or the constraint set's diameter (infinite where there is none)."""
         return problem.constraint.diameter if self.diameter is None else self.diameter
 
+    def _shift(self, problem: Problem, m: Machines) -> np.ndarray:
+        """How far one record moves each machine's release, in units of the machine's relative noise."""
+        if self.clip_at == "other":
+            return np.full(m.batch.size, inf if self.noise_std else 1.0)  # no bound; nothing is claimed without noise
+        own = 1 if self.clip_at == "message" else m.batch
+        return 2 * m.lipschitz / (own * self.relative(problem))
+
     def _divisor(self, schedule: Schedule) -> np.ndarray | float:
         return schedule.present.sum(axis=1) if self.aggregate == "mean" else 1.0
 
@@ -225,6 +268,8 @@ class RecordProtocol:
             raise ValueError("clip must be set, for the loss has no finite gradient bound here")
         if np.isnan(m.delta).any():
             raise ValueError("delta must be given with epsilon")
+        if self.clip_at == "message" and self.noise_rule != "paper_moments":
+            m = m._replace(lipschitz=m.lipschitz * m.batch)  # a record moves the message by 2C, as if L were KC
         rounds = size.rounds * self.releases(m)
         records = m.records if self.records is None else np.full(m.records.size, self.records)
         each = np.stack(np.broadcast_arrays(m.lipschitz, records, self._released_batch(m), rounds, m.epsilon, m.delta))
