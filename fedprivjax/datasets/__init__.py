@@ -1,4 +1,4 @@
-"""Data: digits, MNIST, insurance charges, synthetic populations with a known optimum, one's own arrays, and splits over machines."""
+"""Data: digits, MNIST, insurance charges, populations with a known optimum, one's own arrays, splits over machines."""
 
 import inspect
 from collections.abc import Callable
