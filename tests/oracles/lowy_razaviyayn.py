@@ -20,10 +20,42 @@ def least_squares_gradient(w, x, y):
     return x.T @ (x @ w - y) / len(y)
 
 
+def logistic_curvature(w, x, y):
+    """Second derivative of each row's loss in its score."""
+    probability = 1.0 / (1.0 + np.exp(-np.clip(x @ w, -15.0, 15.0)))
+    return probability * (1.0 - probability)
+
+
+def logistic_risk(w, x, y):
+    probability = 1.0 / (1.0 + np.exp(-np.clip(x @ w, -15.0, 15.0)))
+    return -np.mean(y * np.log(1e-12 + probability) + (1 - y) * np.log(1e-12 + 1 - probability))
+
+
+def least_squares_risk(w, x, y):
+    return np.mean((x @ w - y) ** 2) / 2
+
+
+def newton_minimum(x, y, gradient, curvature, *, damping=0.5, tolerance=1e-10):
+    """Where the mean loss over the rows of x is least: damped steps, until a full one would gain < tolerance/2."""
+    w = np.zeros(x.shape[1])
+    while True:
+        g = gradient(w, x, y)
+        step = np.linalg.solve(x.T @ (curvature(w, x, y)[:, None] * x) / len(y), g)
+        w = w - damping * step
+        if g @ step < tolerance:
+            return w
+
+
 def test_error(w, features, labels):
     """Share of wrong predictions where 1 is predicted iff its probability exceeds a half."""
     probability = 1.0 / (1.0 + np.exp(-np.clip(features @ w, -15.0, 15.0)))
     return np.mean((probability > 0.5) != (labels == 1))
+
+
+def relative_rmse(points, features, labels, train_labels):
+    """Root of the squared error, averaged over runs, relative to predicting the mean of all training labels."""
+    squares = np.mean([(features @ w - labels) ** 2 for w in points])
+    return np.sqrt(squares / np.mean((np.mean(train_labels) - labels) ** 2))
 
 
 def minibatch_sgd(
