@@ -6,6 +6,7 @@ from oracles import lowy_razaviyayn as oracle
 from scipy.optimize import minimize
 
 from fedprivjax.datasets import insurance
+from fedprivjax.datasets.insurance import available
 
 CENTRES = np.array([[[2.0, 0.0]], [[0.0, 1.0]], [[1.0, 1.0]]])  # one record a machine
 TARGETS = np.array([[1.0], [-1.0], [0.5]])
@@ -93,6 +94,7 @@ def sd_of(machines):
     return {3: (0.5691, 0.0322), 5: (0.5676, 0.0334)}[machines]
 
 
+@pytest.mark.skipif(not available(), reason="insurance.csv is neither in $FEDPRIVJAX_DATA nor in the cache")
 @pytest.mark.parametrize("machines", [3, 5])
 def test_insurance_optimum_has_the_authors_test_error(machines):
     found = []
