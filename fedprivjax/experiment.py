@@ -18,8 +18,9 @@ from fedprivjax.constraints import Ball, WholeSpace
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.grid import SWEPT
 from fedprivjax.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
-from fedprivjax.metrics import METRICS, OF_PARAMETERS
+from fedprivjax.metrics import METRICS, OF_PARAMETERS, OF_TRIALS
 from fedprivjax.participation import Balanced, Full, Given, Participation, Uniform
+from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.problem import Problem
 from fedprivjax.protocols import PROTOCOLS
 from fedprivjax.smoothing import Moreau
@@ -36,6 +37,7 @@ LOSSES = {
 LOSS_OF = {"quantile": "pinball", "huber_width": "huber", "score_bound": "logistic"}  # whose setting it is
 STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
 TRIAL = "trial"
+MOMENTS = "moments"
 
 
 class Settings(BaseModel):
@@ -74,7 +76,10 @@ class ParticipationSettings(Settings):
 
 
 class ProtocolSettings(Settings):
-    """`[[protocol]]`: its name, the label it is shown under, a grid of its own, and the protocol's own settings."""
+    """`[[protocol]]`: its name, the label it is shown under, a grid of its own, and the protocol's own settings.
+
+    A batch "moments" is what Lowy & Razaviyayn's rule K = n·√ε/(2·√R) makes of every swept ε.
+    """
 
     name: str
     label: str
@@ -277,6 +282,27 @@ def make_protocol(settings: ProtocolSettings) -> Any:
     return PROTOCOLS[settings.name][0](**settings.settings)
 
 
+def by_batch(
+    experiment: Experiment, settings: ProtocolSettings, problem: Problem, rounds: int | None
+) -> list[tuple[ProtocolSettings, dict[str, float]]]:
+    """A protocol's settings, with the point of the sweep where they hold: one for each ε with the batch "moments"."""
+    batch = settings.settings.get("batch")
+    if not isinstance(batch, str):
+        return [(settings, {})]
+    require_choice("batch", batch, (MOMENTS,))
+    over = experiment.sweep.over.get("epsilon")
+    if over is None or "epsilon" in settings.settings or rounds is None or problem.table is None:
+        raise ValueError(
+            f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records"
+        )
+    fewest = int(problem.table.sizes.min())
+    found = []
+    for epsilon in over:
+        own = {"epsilon": epsilon, "batch": moments_batch(records=fewest, rounds=rounds, epsilon=epsilon)}
+        found.append((settings.model_copy(update={"settings": settings.settings | own}), {"epsilon": epsilon}))
+    return found
+
+
 def _loss(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream) -> LinearLoss | None:
     given = "none" if settings.loss is None else f"loss {settings.loss!r}"
     for key, owner in LOSS_OF.items():
@@ -409,7 +435,8 @@ def _check_metrics(experiment: Experiment) -> None:
     require_choice("record.select", experiment.record.select, METRICS)
     for expected in experiment.expected:  # a protocol's other iterate is recorded as metric_iterate
         if not expected.metric.startswith(tuple(f"{name}_" for name in OF_PARAMETERS)):
-            require_choice("metric in [[expected]]", expected.metric, METRICS)
+            known = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
+            require_choice("metric in [[expected]]", expected.metric, known)
 
 
 def _change(raw: Any, key: str, value: Any) -> None:

@@ -68,6 +68,7 @@ METRICS: dict[str, Metric] = {
 # on private data, so outside the guarantee
 NON_PRIVATE = ("train_loss", "train_accuracy", "relative_mse", "noise_norm")
 NOT_BY_DEFAULT = ("train_loss", "train_accuracy", "test_error", "relative_mse")
+OF_TRIALS = {"relative_rmse": "relative_mse"}  # the root of a trial's mean, by what it is the root of
 OF_PARAMETERS = tuple(name for name in METRICS if name != "noise_norm")
 
 

@@ -24,8 +24,7 @@ _SAID = {None: "–", True: "ok", False: "MISS"}
 
 def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: str) -> Table:
     """Mean ± 95% interval of a metric's last record: a row per swept cell, a column per protocol."""
-    seeds = next(iter(best.values())).sizes["seed"]
-    title = f"{_words(metric)}, mean ± 95% interval over {seeds} seeds; ε at δ = {experiment.record.delta:g}"
+    title = f"{_words(metric)}, mean ± 95% interval over {_runs(best)}; ε at δ = {experiment.record.delta:g}"
     table = Table(title=title, title_justify="left")
     axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
     for name in axes:
@@ -51,7 +50,8 @@ def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table
     found = {
         label: _varied(data["realised_epsilon"]).mean("seed") for label, data in best.items() if "epsilon" in data.dims
     }
-    table = Table(title=f"realised ε at δ = {experiment.record.delta:g}, mean over seeds", title_justify="left")
+    title = f"realised ε at δ = {experiment.record.delta:g}, mean over {_runs(best)}"
+    table = Table(title=title, title_justify="left")
     axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
     for name in (*axes, *found):
         table.add_column(name, justify="right")
@@ -142,9 +142,10 @@ def guarantee_table(jobs: Iterable[Job], delta: float) -> Table:
     for name in ("setting", "noise_std", "μ (worst machine)", "median μ", "ε (exact)", "ε (papers')", "sensitivity"):
         table.add_column(name, justify="right")
     for job in jobs:
-        event = job.prepared.first.event(job.prepared.problem, job.prepared.plans[0])
-        members = job.prepared.members
-        for index, point in enumerate(_points({k: v.tolist() for k, v in job.prepared.axes.items()})):
+        prepared = job.prepare()
+        event = prepared.first.event(prepared.problem, prepared.plans[0])
+        members = prepared.members
+        for index, point in enumerate(_points({k: v.tolist() for k, v in prepared.axes.items()})):
             sensitivity, noise_std = members.sensitivity[index], members.noise_std[index]
             setting = ", ".join(f"{name} {value:g}" for name, value in {**job.shape, **point}.items())
             if noise_std == 0:
@@ -156,6 +157,12 @@ def guarantee_table(jobs: Iterable[Job], delta: float) -> Table:
             row = [f"{noise_std:.4g}", f"{worst:.4g}", f"{middle:.4g}", _epsilon(exact), _epsilon(paper)]
             table.add_row(job.label, setting, *row, f"{sensitivity:.4g}")
     return table
+
+
+def _runs(best: dict[str, xr.Dataset]) -> str:
+    """What means are over, in words."""
+    data = next(iter(best.values()))
+    return f"{data.sizes['seed']} {data['seed'].attrs.get('unit', 'seeds')}"
 
 
 def _points(axes: dict[str, list[float]]) -> list[dict[str, float]]:

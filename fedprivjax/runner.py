@@ -2,16 +2,27 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import xarray as xr
 
-from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, make_participation, make_problem, make_protocol
-from fedprivjax.metrics import default_metrics
+from fedprivjax.experiment import (
+    TRIAL,
+    Experiment,
+    ProtocolSettings,
+    by_batch,
+    make_participation,
+    make_problem,
+    make_protocol,
+)
+from fedprivjax.metrics import OF_TRIALS, default_metrics
+from fedprivjax.participation import Participation
 from fedprivjax.problem import Problem
 from fedprivjax.results import attributes, final
 from fedprivjax.sampling import Seeds, as_seeds
@@ -20,20 +31,31 @@ from fedprivjax.sweep import Prepared, execute, prepare
 Progress = Callable[[int, int], None]
 
 
-class Job(NamedTuple):
-    """One prepared sweep: a protocol at one combination of machines, per_round and rounds."""
+@dataclass(frozen=True)
+class Job:
+    """A sweep to run: a protocol at one combination of what fixes a shape (machines, per_round, rounds, batch).
+
+    `prepare` makes it ready: a trial's anew at each call, for many trials' draws at once would not fit in memory.
+    """
 
     label: str
-    shape: dict[str, int]
-    prepared: Prepared
+    shape: dict[str, Any]
+    runs: int
+    prepare: Callable[[], Prepared]
     identity: str
 
 
 def jobs(experiment: Experiment) -> list[Job]:
-    """Prepare the whole experiment; whatever is wrong with it is refused here, before anything is compiled."""
+    """What there is to run; whatever is wrong with it is refused here, before anything is compiled.
+
+    Of many trials, which differ in their data only, the first is tried.
+    """
     problems: dict[tuple[int | None, int | None], Problem] = {}
     return [
-        _job(experiment, settings, shape, problems) for settings in experiment.protocol for shape in experiment.shapes
+        job
+        for settings in experiment.protocol
+        for shape in experiment.shapes
+        for job in _jobs(experiment, settings, shape, problems)
     ]
 
 
@@ -54,16 +76,17 @@ def run(
     """
     done = {} if done is None else done
     todo = jobs(experiment) if todo is None else todo
-    total = sum(job.prepared.runs[0] * job.prepared.runs[1] for job in todo)
+    total = sum(job.runs for job in todo)
     finished = 0
-    parts: dict[str, list[tuple[dict[str, int], xr.Dataset]]] = {}
+    parts: dict[str, list[tuple[dict[str, Any], xr.Dataset]]] = {}
     for job in todo:
+        prepared = job.prepare()
         if job.identity not in done:
-            done[job.identity] = execute(job.prepared, _shifted(progress, finished, total), chunks)
-        finished += job.prepared.runs[0] * job.prepared.runs[1]
+            done[job.identity] = execute(prepared, _shifted(progress, finished, total), chunks)
+        finished += job.runs
         if progress:
             progress(finished, total)
-        parts.setdefault(job.label, []).append((job.shape, _as_own(job, done[job.identity])))
+        parts.setdefault(job.label, []).append((job.shape, _as_own(prepared, done[job.identity])))
     return {label: _join(some) for label, some in parts.items()}
 
 
@@ -79,16 +102,17 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
 
 
 def tiny(experiment: Experiment) -> Experiment:
-    """The same experiment made small: two seeds, at most ten rounds, the ends of every real-valued axis."""
+    """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis."""
     over = {
         name: values if len(values) < 3 or name in ("machines", "per_round", "rounds") else [values[0], values[-1]]
         for name, values in experiment.sweep.over.items()
     }
-    given = experiment.participation
+    given, trials = experiment.participation, experiment.sweep.trials
+    trials = None if trials is None else min(trials, 2)
     rounds = [10, given.rounds or 10, len(given.schedule or range(10)), *map(int, over.pop("rounds", []))]
     return experiment.model_copy(
         update={
-            "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2}),
+            "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2, "trials": trials}),
             "participation": given.model_copy(update={"rounds": min(rounds)}),
             "record": experiment.record.model_copy(update={"every": 5}),
             "expected": [],
@@ -96,12 +120,26 @@ def tiny(experiment: Experiment) -> Experiment:
     )
 
 
-def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, int], problems: dict) -> Job:
+def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: dict) -> list[Job]:
+    """A protocol's sweep at one shape; where its batch follows from ε, one for each ε."""
     participation, rounds = make_participation(experiment.participation, shape)
     trial = shape.get(TRIAL)
     shares = participation.machines if experiment.problem.partition is not None else None, trial
     if shares not in problems:
         problems[shares] = make_problem(experiment.problem, participation.machines, trial)
+    given = experiment, participation, rounds, problems[shares]
+    return [_job(*given, own, {**shape, **at}) for own, at in by_batch(experiment, settings, problems[shares], rounds)]
+
+
+def _job(
+    experiment: Experiment,
+    participation: Participation,
+    rounds: int | None,
+    problem: Problem,
+    settings: ProtocolSettings,
+    shape: dict[str, Any],
+) -> Job:
+    trial = shape.get(TRIAL)
     own = {"mu", "epsilon", "noise_std"} if settings.settings.keys() & {"mu", "noise_std"} else set()
     own |= settings.settings.keys()
     over = {name: values for name, values in experiment.real_axes.items() if name not in own}
@@ -111,7 +149,7 @@ def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, in
         "over": {**over, **settings.grid},
         "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
         "rounds": rounds,
-        "record": default_metrics(problems[shares]) if record.metrics is None else tuple(record.metrics),
+        "record": default_metrics(problem) if record.metrics is None else tuple(record.metrics),
         "every": record.every,
         "delta": record.delta,
         "common_noise": sweep.common_noise,
@@ -123,22 +161,26 @@ def _job(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, in
         known = ", ".join(options["record"])
         raise ValueError(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
-    prepared = prepare(protocol, problems[shares], participation, **limits, **options)
+    ready = partial(prepare, protocol, problem, participation, **limits, **options)
+    if not trial:
+        prepared = ready()
+        ready = ready if trial == 0 else lambda: prepared
     # with one machine, server noise and the machine's own noise are one law: such runs are done once
-    alike = replace(protocol, trust="server") if _one_law(protocol, prepared) else protocol
+    alike = replace(protocol, trust="server") if _one_law(protocol, participation) else protocol
     data = [experiment.problem.model_dump(), repr(participation), experiment.participation.schedule, trial]
     identity = json.dumps([*data, repr(alike), options], default=list)
-    return Job(settings.label, shape, prepared, identity)
+    members = prod(len(values) for values in options["over"].values())
+    seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)
+    return Job(settings.label, shape, seeds * members, ready, identity)
 
 
-def _one_law(protocol: Any, prepared: Prepared) -> bool:
-    cancels = getattr(protocol, "cancel", True)
-    return prepared.recipe.size.machines == 1 and protocol.trust == "none" and "trust" in vars(protocol) and cancels
+def _one_law(protocol: Any, participation: Participation) -> bool:
+    gaussian = {"mu", "trust"} <= vars(protocol).keys() and getattr(protocol, "cancel", True)
+    return participation.machines == 1 and gaussian and protocol.trust == "none"
 
 
-def _as_own(job: Job, data: xr.Dataset) -> xr.Dataset:
+def _as_own(p: Prepared, data: xr.Dataset) -> xr.Dataset:
     """A sweep's dataset under this job's guarantee: one law may have been run under another trust model's name."""
-    p = job.prepared
     own = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, ())
     return data.assign_attrs({**own, "non_private_metrics": data.attrs["non_private_metrics"]})
 
@@ -152,8 +194,8 @@ def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | N
     return None if progress is None else lambda finished, _: progress(offset + finished, total)
 
 
-def _join(parts: list[tuple[dict[str, int], xr.Dataset]]) -> xr.Dataset:
-    """Datasets at single points of the swept integers, as one dataset with these as dimensions."""
+def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:
+    """Datasets at single points of some settings, as one dataset with these as dimensions."""
     rounds = np.unique(np.concatenate([data["round"].values for _, data in parts]))
     points = [data.reindex(round=rounds).expand_dims({k: [v] for k, v in shape.items()}) for shape, data in parts]
     if TRIAL in parts[0][0]:
@@ -173,10 +215,13 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     runs = [name for name in data.data_vars if "seed" in data[name].dims]
     means = data[runs].astype(float).mean("seed", skipna=False)
     means["diverged"] = data["diverged"].any("seed")
-    if "relative_mse" in means:
-        means["relative_rmse"] = np.sqrt(means["relative_mse"])
+    for root, square in OF_TRIALS.items():
+        if square in means:
+            means[root] = np.sqrt(means[square])
     rest = data.drop_vars([*runs, "seed"])
-    return xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
+    reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
+    reduced["seed"].attrs["unit"] = "trials"
+    return reduced
 
 
 def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.experiment import Cell, Expected, Experiment
+from fedprivjax.metrics import OF_TRIALS
 from fedprivjax.results import final, mean_interval
 
 
@@ -42,7 +43,7 @@ def check_cells(experiment: Experiment) -> None:
     """
     swept, recorded = experiment.sweep.over, experiment.record.metrics
     for expected in experiment.expected:
-        if recorded is not None and not expected.metric.startswith(tuple(recorded)):
+        if recorded is not None and not OF_TRIALS.get(expected.metric, expected.metric).startswith(tuple(recorded)):
             raise ValueError(f"expected metric must be recorded ({', '.join(recorded)}), got '{expected.metric}'")
         for name, value in (place for cell in expected.cells for place in cell.at.items()):
             if not np.isclose(swept.get(name, []), value).any():

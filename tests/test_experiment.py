@@ -8,6 +8,7 @@ import tomli_w
 
 from fedprivjax import experiment, runner
 from fedprivjax.datasets import mnist
+from fedprivjax.datasets.insurance import available as insurance_available
 from fedprivjax.losses import Absolute, Hinge, Huber, Logistic, Pinball
 from fedprivjax.participation import Balanced, Full, Given, Uniform
 from fedprivjax.smoothing import Moreau
@@ -78,32 +79,37 @@ def test_what_round_trips_is_not_all_alike():
     assert len({str(experiment.to_mapping(experiment.load(name))) for name in BUNDLED}) == len(BUNDLED) >= 7
 
 
+AT_HAND = {"mnist": mnist.available, "mnist_pairs": mnist.available, "insurance": insurance_available}
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.mnist if experiment.load(name).problem.dataset == "mnist" else ())
+        pytest.param(name, marks=pytest.mark.mnist if "mnist" in experiment.load(name).problem.dataset else ())
         for name in BUNDLED
     ],
 )
 def test_a_bundled_experiment_can_be_prepared(name):
     parsed = experiment.load(name)
-    if parsed.problem.dataset == "mnist" and not mnist.available():
-        pytest.skip("the MNIST files are at hand nowhere")
-    small = parsed.model_copy(update={"sweep": parsed.sweep.model_copy(update={"seeds": 1})})
+    if not AT_HAND.get(parsed.problem.dataset, lambda: True)():
+        pytest.skip(f"the {parsed.problem.dataset} files are at hand nowhere")
+    fewer = {"seeds": 1, "trials": parsed.sweep.trials and 1}
+    small = parsed.model_copy(update={"sweep": parsed.sweep.model_copy(update=fewer)})
     prepared = runner.jobs(small)
-    assert len(prepared) == len(parsed.protocol) * len(parsed.shapes)
-    assert all(np.isfinite(job.prepared.members.step_size).all() for job in prepared)
+    places = {(job.label, *job.shape.values()) for job in prepared}
+    assert len(places) == len(prepared) >= len(parsed.protocol) * len(small.shapes)
+    assert all(np.isfinite(job.prepare().members.step_size).all() for job in prepared)
 
 
 def test_small_settings_reach_the_objects():
     first, second = runner.jobs(experiment.parse(small()))
     assert (first.label, second.label) == ("ours", "noisy_sgd")
-    assert first.prepared.first.noise_schedule == "gap"
-    assert first.prepared.recipe.size == (6, 3, 4)
-    assert {name: axis.tolist() for name, axis in first.prepared.axes.items()} == {"mu": [1, 2], "clip": [0.5, 2]}
-    assert first.prepared.problem.constraint.radius == 2.0
-    assert not second.prepared.axes  # its own mu = inf is not swept over
-    assert not second.prepared.members.noise_std.any()
+    assert first.prepare().first.noise_schedule == "gap"
+    assert first.prepare().recipe.size == (6, 3, 4)
+    assert {name: axis.tolist() for name, axis in first.prepare().axes.items()} == {"mu": [1, 2], "clip": [0.5, 2]}
+    assert first.prepare().problem.constraint.radius == 2.0
+    assert not second.prepare().axes  # its own mu = inf is not swept over
+    assert not second.prepare().members.noise_std.any()
 
 
 def test_swept_integers_are_shapes_and_the_rest_axes():
@@ -309,7 +315,7 @@ def test_a_missing_size_is_named(size):
 
 def test_a_given_schedule_fixes_per_round():
     given = {"kind": "given", "machines": 6, "schedule": [[0, 1], [2, 3]]}
-    assert runner.jobs(experiment.parse(small(participation=given)))[0].prepared.recipe.size == (6, 2, 2)
+    assert runner.jobs(experiment.parse(small(participation=given)))[0].prepare().recipe.size == (6, 2, 2)
     message = refusal(small(participation=given, sweep__per_round=[3]))
     assert message == "per_round must be 2, as in participation.schedule, got 3"
 

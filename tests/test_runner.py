@@ -113,9 +113,9 @@ def test_joining_changes_no_number(joined):
 def test_a_protocols_own_level_takes_it_out_of_the_sweep():
     entries = [{"name": "dp_mu2", "label": name, **own} for name, own in {"a": {}, "b": {"mu": 2.0}}.items()]
     first, second = runner.jobs(make(entries))
-    assert list(first.prepared.axes) == ["mu"]
-    assert not second.prepared.axes
-    np.testing.assert_allclose(second.prepared.members.sensitivity / second.prepared.members.noise_std, 2.0)
+    assert list(first.prepare().axes) == ["mu"]
+    assert not second.prepare().axes
+    np.testing.assert_allclose(second.prepare().members.sensitivity / second.prepare().members.noise_std, 2.0)
 
 
 def test_progress_counts_every_run_once():
@@ -141,8 +141,8 @@ def test_a_sweep_already_done_is_not_run_again(monkeypatch):
 
 def test_jobs_prepared_before_are_run_as_they_are():
     job = runner.jobs(make())[0]
-    silent = replace(job.prepared, members=replace(job.prepared.members, noise_std=np.array([7.0, 8.0])))
-    found = runner.run(make(), todo=[job._replace(prepared=silent)])["dp_mu2"]
+    silent = replace(job.prepare(), members=replace(job.prepare().members, noise_std=np.array([7.0, 8.0])))
+    found = runner.run(make(), todo=[replace(job, prepare=lambda: silent)])["dp_mu2"]
     assert found["noise_std"].values.tolist() == [7.0, 8.0]
 
 
@@ -199,7 +199,7 @@ def test_selecting_by_what_is_not_recorded_is_refused():
 def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, rounds):
     sweep = {"mu": [1, 2, 4, 8], "per_round": [1], **sweep}
     small = runner.tiny(make(participation=participation, sweep=sweep))
-    assert [job.prepared.recipe.size.rounds for job in runner.jobs(small)] == [rounds]
+    assert [job.prepare().recipe.size.rounds for job in runner.jobs(small)] == [rounds]
     assert small.sweep.over["mu"] == [1, 8]
     assert small.sweep.seeds == 2
     assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()
