@@ -127,15 +127,19 @@ def privacy(spec: Spec, change: Change = None) -> None:
     """The guarantee of every protocol of an experiment, without running it."""
     from fedprivjax import report, runner
 
-    experiment = _load(spec, change)
+    experiment = runner.one_trial(_load(spec, change))
     jobs = runner.jobs(experiment)
-    out.print(report.guarantee_table(jobs, experiment.record.delta))
-    for label in dict.fromkeys(job.label for job in jobs):
-        job = next(job for job in jobs if job.label == label)
-        event = job.prepared.first.event(job.prepared.problem, job.prepared.plans[0])
-        noise_std = float(job.prepared.members.noise_std[0])
+    for table in report.guarantee_tables(jobs, experiment.record.delta):
+        out.print(table)
+    firsts: dict[str, Any] = {}
+    for job in jobs:
+        firsts.setdefault(job.label, job)
+    for label, job in firsts.items():
+        prepared = job.prepare()
+        event = prepared.first.event(prepared.problem, prepared.plans[0])
+        guarantee = event.guarantee(float(prepared.members.noise_std[0]), experiment.record.delta)
         out.print(f"[bold]{label}[/bold], first row of its part of the table:")
-        out.print(str(event.guarantee(noise_std, experiment.record.delta)), markup=False, highlight=False)
+        out.print(str(guarantee), markup=False, highlight=False)
 
 
 @app.command()

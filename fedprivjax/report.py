@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivjax.bench.timing import Line
-from fedprivjax.experiment import Experiment
+from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.results import final, mean_interval
 from fedprivjax.runner import Job
+from fedprivjax.sweep import Prepared
 from fedprivjax.verdict import Verdict, describe
 
 PER_CENT = ("accuracy", "test_error")
@@ -93,7 +94,8 @@ def _verdict_table(found: list[Verdict]) -> Table:
     source = f", {expected.source}" if expected.source else ""
     title = f"{expected.protocol}: {_words(expected.metric)} (mean ± 95% interval){source}; {describe(expected)}"
     table = Table(title=title, title_justify="left")
-    for name in ("cell", "ours", "sd", "expected", "difference", "verdict"):
+    spread = "standard error" if expected.rule == "within_se" else "sd"
+    for name in ("cell", "ours", spread, "expected", "difference", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right")
     scale = _scale(expected.metric)
     for v in found:
@@ -135,28 +137,55 @@ def bench_table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
     return table
 
 
-def guarantee_table(jobs: Iterable[Job], delta: float) -> Table:
-    """The guarantee of every member of an experiment, on the schedule of its first seed."""
-    table = Table(title=f"guarantees at δ = {delta:g}, on the first seed's schedule", title_justify="left")
-    table.add_column("protocol")
-    for name in ("setting", "noise_std", "μ (worst machine)", "median μ", "ε (exact)", "ε (papers')", "sensitivity"):
-        table.add_column(name, justify="right")
+def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Table]:
+    """The guarantees of an experiment on the schedule of its first seed, a table for each kind of guarantee.
+
+    Settings that change neither a target nor the noise in units of the sensitivity share a row.
+    """
+    title = f"guarantees at δ = {delta:g}, on the first seed's schedule"
+    tables: dict[tuple[str, ...], Table] = {}
     for job in jobs:
         prepared = job.prepare()
         event = prepared.first.event(prepared.problem, prepared.plans[0])
-        members = prepared.members
-        for index, point in enumerate(_points({k: v.tolist() for k, v in prepared.axes.items()})):
-            sensitivity, noise_std = members.sensitivity[index], members.noise_std[index]
-            setting = ", ".join(f"{name} {value:g}" for name, value in {**job.shape, **point}.items())
-            if noise_std == 0:
-                table.add_row(job.label, setting, "0", "non-private", "", "", "", "")
-                continue
-            mu = sensitivity * event.exposure / noise_std
-            worst, exact, paper = mu.max(), gdp.epsilon(mu.max(), delta), gdp.paper_epsilon(mu.max(), delta)
-            middle = np.median(mu[event.exposure > 0])
-            row = [f"{noise_std:.4g}", f"{worst:.4g}", f"{middle:.4g}", _epsilon(exact), _epsilon(paper)]
-            table.add_row(job.label, setting, *row, f"{sensitivity:.4g}")
+        for points, noise_std, sensitivity in _alike(prepared):
+            figures = event.figures(noise_std[0], delta)
+            table = tables.setdefault(tuple(figures), _guarantees(title, list(figures)))
+            shared = {name: value for name, value in points[0].items() if all(p[name] == value for p in points)}
+            setting = ", ".join(f"{name} {value:g}" for name, value in {**job.shape, **shared}.items() if name != TRIAL)
+            row = [_figure(name, value) for name, value in figures.items()]
+            row = row if noise_std[0] else ["non-private", *[""] * (len(row) - 1)]
+            table.add_row(job.label, setting, _range(noise_std), *row, _range(sensitivity))
+    return list(tables.values())
+
+
+def _guarantees(title: str, figures: list[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("protocol")
+    for name in ("setting", "noise_std", *figures, "sensitivity"):
+        table.add_column(name, justify="right")
     return table
+
+
+def _alike(prepared: Prepared) -> list[tuple[list[dict[str, float]], list[float], list[float]]]:
+    """Members of a sweep by privacy: the points of each group, their noise and their sensitivity."""
+    groups: dict[tuple, tuple[list, list, list]] = {}
+    points = _points({name: values.tolist() for name, values in prepared.axes.items()})
+    numbers = zip(points, prepared.members.noise_std.tolist(), prepared.members.sensitivity.tolist(), strict=True)
+    for point, noise_std, sensitivity in numbers:
+        targets = tuple(point.get(name) for name in ("mu", "epsilon", "noise_std"))
+        group = groups.setdefault((*targets, f"{noise_std / sensitivity:.6g}"), ([], [], []))
+        for place, value in zip(group, (point, noise_std, sensitivity), strict=True):
+            place.append(value)
+    return list(groups.values())
+
+
+def _figure(name: str, value: float) -> str:
+    return _epsilon(value) if "ε" in name else f"{value:.4g}"
+
+
+def _range(values: list[float]) -> str:
+    low, high = f"{min(values):.4g}", f"{max(values):.4g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _runs(best: dict[str, xr.Dataset]) -> str:

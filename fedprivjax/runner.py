@@ -101,6 +101,12 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
     }
 
 
+def one_trial(experiment: Experiment) -> Experiment:
+    """The same experiment with its first seed and trial only, whose guarantees are every trial's."""
+    trials = None if experiment.sweep.trials is None else 1
+    return experiment.model_copy(update={"sweep": experiment.sweep.model_copy(update={"trials": trials, "seeds": 1})})
+
+
 def tiny(experiment: Experiment) -> Experiment:
     """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis."""
     over = {

@@ -166,7 +166,7 @@ def test_verdict_tables_and_their_line(best):
 
 def test_a_guarantee_table_gives_every_member_its_own_row():
     jobs = runner.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
-    table = columns(report.guarantee_table(jobs, DELTA))
+    (table,) = map(columns, report.guarantee_tables(jobs, DELTA))
     assert table["protocol"] == ["ours"] * 4 + ["free"] * 2
     worst = table["μ (worst machine)"]
     # the first seed's schedule spends the target at most, and the μ of the rows are in the proportion of the targets

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
-from fedprivjax.privacy.sampled import sampled_epsilon
+from fedprivjax.privacy.sampled import attainable_epsilon, sampled_epsilon
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,15 @@ class SampledEvent:
         result[used] = np.array(found)[which.ravel()]
         return result
 
+    def figures(self, noise_std: float, delta: float) -> dict[str, float]:
+        """ε at δ in figures: the worst machine's proved bound and what an adversary attains, and the median bound."""
+        each = self.per_machine(noise_std / self.sensitivity, delta)
+        worst = int(np.argmax(each))
+        ratio = noise_std / self.shift[worst]
+        own = (self.sampler, ratio, self.records[worst], self.batch[worst], self.messages[worst], delta)
+        least = _sampled(*own, least=True) if np.isfinite(each[worst]) else np.inf
+        return {"ε (at least)": least, "ε (at most)": each[worst], "median ε": float(np.median(each))}
+
     def guarantee(self, noise_std: float, delta: float) -> RecordGuarantee:
         """The guarantee at this noise; noise_std = 0 is non-private."""
         return RecordGuarantee(
@@ -85,10 +94,13 @@ class SampledEvent:
 
 
 @cache
-def _sampled(sampler: str, ratio: float, records: float, batch: float, messages: float, delta: float) -> float:
+def _sampled(
+    sampler: str, ratio: float, records: float, batch: float, messages: float, delta: float, least: bool = False
+) -> float:
     # the accountant's noise multiplier is in units of L/K, and a replaced record shifts a message by 2L/K
     sizes = {"records": int(records), "batch": int(batch), "rounds": int(messages)}
-    return sampled_epsilon(2 * ratio, sampler=sampler, delta=delta, **sizes)
+    account = attainable_epsilon if least else sampled_epsilon
+    return account(2 * ratio, sampler=sampler, delta=delta, **sizes)
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,18 @@ class GaussianEvent:
     def epsilon(self, ratio: np.ndarray, delta: float) -> np.ndarray:
         """The worst machine's exact ε at δ, by the same ratio."""
         return gdp.epsilon(self.mu(ratio), delta)
+
+    def figures(self, noise_std: float, delta: float) -> dict[str, float]:
+        """The worst and the median machine's μ; the worst's ε at δ, exact and as the papers convert."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = np.where(self.exposure > 0, self.sensitivity * self.exposure / noise_std, 0.0)
+        worst = each.max()
+        return {
+            "μ (worst machine)": worst,
+            "median μ": float(np.median(each[self.exposure > 0])),
+            "ε (exact)": float(gdp.epsilon(worst, delta)),
+            "ε (papers')": float(gdp.paper_epsilon(worst, delta)),
+        }
 
     def guarantee(self, noise_std: float, delta: float) -> PrivacyGuarantee:
         """The guarantee at this noise; noise_std = 0 is non-private."""

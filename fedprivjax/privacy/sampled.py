@@ -86,16 +86,17 @@ def attainable_epsilon(
     times, chances = np.append(0.0, times), np.append(1 - chances.sum(), chances)
     alone = np.zeros(1), np.ones(1)
     pairs = [((times, chances), (-times, chances)), ((2 * times, chances), alone), (alone, (-2 * times, chances))]
-    losses = [_attained(one, other, noise_multiplier) for one, other in pairs]
+    # rounding down costs half a spacing a release
+    losses = [_attained(one, other, noise_multiplier, min(GRID, 0.1 / rounds)) for one, other in pairs]
     return max(loss.self_compose(rounds).get_epsilon_for_delta(delta) for loss in losses)
 
 
-def _attained(one: Mixture, other: Mixture, z: float) -> PrivacyLossDistribution:
+def _attained(one: Mixture, other: Mixture, z: float, spacing: float) -> PrivacyLossDistribution:
     """The loss of a Gaussian mixture (shifts, weights) against one further left, every loss rounded down."""
     edges = np.linspace(min(m.min() for m, _ in (one, other)) - 10 * z, one[0].max() + 10 * z, CELLS + 1)
     mass = sum(weight * np.diff(ndtr((edges - shift) / z)) for shift, weight in zip(*one, strict=True))
     loss = _log_density(edges[:-1], one, z) - _log_density(edges[:-1], other, z)
-    spacing = max(GRID, float(np.ptp(loss)) / 4e5)
+    spacing = max(spacing, float(np.ptp(loss)) / 1e6)
     places, which = np.unique(np.floor(loss / spacing).astype(int), return_inverse=True)
     masses = dict(zip(places.tolist(), np.bincount(which, mass).tolist(), strict=True))
     pmf = pld_pmf.create_pmf(masses, spacing, infinity_mass=0.0, pessimistic_estimate=False)
