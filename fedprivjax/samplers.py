@@ -20,10 +20,14 @@ NEVER = 1e-12  # chance, over a run, that Poisson's padding is too short and a r
 
 
 class Sampling(NamedTuple):
-    """A sampler and its batch: an integer, one for each machine, or None for all records."""
+    """A sampler and its batch: an integer, one for each machine, or None for all records.
+
+    `factors`, one for each machine, multiply the messages.
+    """
 
     kind: str
     batch: int | tuple[int, ...] | None = None
+    factors: tuple[float, ...] | None = None
 
     def batches(self, sizes: np.ndarray) -> np.ndarray:
         """The batch of each machine that owns `sizes` records, int [machines].
@@ -62,8 +66,8 @@ def draw_minibatches(sampling: Sampling, rows: np.ndarray, schedule: Schedule, r
         rows: which records each machine owns, [machines, most], padded with −1 at the end.
 
     Returns:
-        Weights add up to 1 for every message, but for Poisson, where they do so on average; all are 0 in slots of the
-        schedule that nobody fills.
+        Weights add up to 1 (times the machine's factor) for every message, but for Poisson, where they do so on
+        average; all are 0 in slots of the schedule that nobody fills.
 
     Raises:
         ValueError: a batch larger than a machine's records, or more one-pass messages than they allow.
@@ -84,7 +88,8 @@ def draw_minibatches(sampling: Sampling, rows: np.ndarray, schedule: Schedule, r
     machines = schedule.participants[:, :, None]
     used &= schedule.present[:, :, None]
     samples = np.where(used, rows[machines, picks], 0).astype(np.int32)
-    return Minibatches(samples, np.where(used, 1 / batches[machines], 0.0).astype(np.float32))
+    factors = np.ones(sizes.size) if sampling.factors is None else np.asarray(sampling.factors)
+    return Minibatches(samples, np.where(used, (factors / batches)[machines], 0.0).astype(np.float32))
 
 
 def _width(kind: str, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:

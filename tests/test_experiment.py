@@ -9,6 +9,7 @@ import tomli_w
 from fedprivjax import experiment, runner
 from fedprivjax.datasets import mnist
 from fedprivjax.datasets.insurance import available as insurance_available
+from fedprivjax.experiment import reading
 from fedprivjax.losses import Absolute, Hinge, Huber, Logistic, Pinball
 from fedprivjax.participation import Balanced, Full, Given, Uniform
 from fedprivjax.smoothing import Moreau
@@ -56,7 +57,7 @@ cells = [{ at = { mu = 1 }, value = 0.25 }]
 def small(**changes):
     raw = tomllib.loads(SMALL)
     for key, value in changes.items():
-        experiment._change(raw, key.replace("__", "."), value)
+        reading._change(raw, key.replace("__", "."), value)
     return raw
 
 
@@ -351,7 +352,7 @@ def file(tmp_path: Path):
 def test_set_reaches_its_place_and_only_that(file, key, value, read):
     before, after = experiment.load(file), experiment.load(file, {key: value})
     raw = copy.deepcopy(tomllib.loads(SMALL))
-    experiment._change(raw, key, value)
+    reading._change(raw, key, value)
     assert read(after) == value
     assert experiment.to_mapping(after) != experiment.to_mapping(before)
     assert after == experiment.parse(raw)

@@ -60,6 +60,8 @@ class LocalSGD(RecordProtocol):
         require_choice("clip_at", self.clip_at, ("record",))
         if self.batch is not None and np.ndim(self.batch):
             raise ValueError("batch must be one number for local SGD: machines take equally many steps")
+        if self.machine_weights is not None:
+            raise ValueError("machine_weights must be left out in local SGD: end points are averaged alike")
         if self.window is not None:
             require_at_least("window", self.window, 1)
 

@@ -67,6 +67,8 @@ class RecordProtocol:
         records: n in the noise rule; None is the machine's own number.
         diameter: D, a bound on the distance from the start to the optimum; None is the constraint set's.
         aggregate: what the server makes of messages, "mean" or "sum".
+        machine_weights: p_i of the objective Σ_i p_i·F_i, adding up to 1; messages and L_i are multiplied by p_i times
+            the number of machines. None is equal weights. Recorded training losses weigh all records alike.
     """
 
     epsilon: Any = None
@@ -84,6 +86,7 @@ class RecordProtocol:
     diameter: float | None = struct.field(pytree_node=False, default=None)
     aggregate: str = struct.field(pytree_node=False, default="mean")
     clip_at: str = struct.field(pytree_node=False, default="record")
+    machine_weights: Sequence[float] | None = struct.field(pytree_node=False, default=None)
 
     mu = None
     trust = "none"
@@ -107,14 +110,16 @@ class RecordProtocol:
             raise ValueError("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
         if isinstance(self.delta, str):
             require_choice("delta", self.delta, ("records",))
-        for name in ("epsilon", "batch", "delta", "lipschitz"):
+        self._check_weights()
+        for name in ("epsilon", "batch", "delta", "lipschitz", "machine_weights"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def sampling(self) -> Sampling:
         batch = 2 * self.batch if self.clip_at == "other" and isinstance(self.batch, int) else self.batch
-        return Sampling(self.sampler, batch)  # type: ignore[arg-type]
+        factors = None if self.machine_weights is None else tuple(self._factors(len(self.machine_weights)))
+        return Sampling(self.sampler, batch, factors)  # type: ignore[arg-type]
 
     def machines(self, problem: Problem, delta: float | None = None) -> Machines:
         """Every machine's constants; δ is the run's where the protocol has none of its own."""
@@ -123,12 +128,13 @@ class RecordProtocol:
         bound = self.clip if self.clip is not None else problem.lipschitz if self.lipschitz is None else self.lipschitz
         target = inf if self.epsilon is None else self.epsilon
         own: Any = self.delta if self.delta is not None else delta
-        own = 1 / sizes**2.0 if self.delta == "records" else own
-        values = (
+        own = 1 / sizes**2.0 if self.delta == "records" else np.nan if own is None else own
+        lipschitz, epsilon, own = (
             machine_values(name, value, sizes.size)
-            for name, value in (("lipschitz", bound), ("epsilon", target), ("delta", np.nan if own is None else own))
+            for name, value in (("lipschitz", bound), ("epsilon", target), ("delta", own))
         )
-        return Machines(sizes, Sampling(self.sampler, self.batch).batches(sizes), *values)  # type: ignore[arg-type]
+        batch = Sampling(self.sampler, self.batch).batches(sizes)  # type: ignore[arg-type]
+        return Machines(sizes, batch, lipschitz * self._factors(sizes.size), epsilon, own)
 
     def relative(self, problem: Problem) -> np.ndarray:
         """Each machine's σ as a part of the largest, [machines]: as the noise rules have it, L·√ln(1/δ)/(n·ε)."""
@@ -249,6 +255,20 @@ class RecordProtocol:
     def distance(self, problem: Problem) -> float:
         """D: the given bound, or the constraint set's diameter (infinite where there is none)."""
         return problem.constraint.diameter if self.diameter is None else self.diameter
+
+    def _check_weights(self) -> None:
+        if self.machine_weights is None:
+            return
+        weights = np.asarray(self.machine_weights, float)
+        if weights.ndim != 1 or not (weights > 0).all() or abs(weights.sum() - 1) > 1e-6:
+            raise ValueError(f"machine_weights must be positive and add up to 1, got a sum of {weights.sum():g}")
+        if self.clip_at != "record":
+            raise ValueError(f"machine_weights must go with clip_at 'record', got {self.clip_at!r}")
+
+    def _factors(self, machines: int) -> np.ndarray:
+        """What messages are multiplied by: p_i times the number of machines."""
+        weights = 1 / machines if self.machine_weights is None else self.machine_weights
+        return machines * machine_values("machine_weights", weights, machines)
 
     def _shift(self, problem: Problem, m: Machines) -> np.ndarray:
         """How far one record moves each machine's release, in units of the machine's relative noise."""

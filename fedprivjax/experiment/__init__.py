@@ -1,0 +1,33 @@
+"""Experiments as data: TOML files read into checked settings, and settings into what runs."""
+
+from fedprivjax.experiment.making import LOSSES, by_batch, make_participation, make_problem, make_protocol
+from fedprivjax.experiment.reading import bundle, bundled, load, parse, to_mapping
+from fedprivjax.experiment.settings import (
+    TRIAL,
+    Cell,
+    Expected,
+    Experiment,
+    ParticipationSettings,
+    ProblemSettings,
+    ProtocolSettings,
+)
+
+__all__ = [
+    "LOSSES",
+    "TRIAL",
+    "Cell",
+    "Expected",
+    "Experiment",
+    "ParticipationSettings",
+    "ProblemSettings",
+    "ProtocolSettings",
+    "bundle",
+    "bundled",
+    "by_batch",
+    "load",
+    "make_participation",
+    "make_problem",
+    "make_protocol",
+    "parse",
+    "to_mapping",
+]
