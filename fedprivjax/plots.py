@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedprivjax.privacy import gdp
 from fedprivjax.results import final, mean_interval
@@ -37,10 +38,13 @@ def metric_against_epsilon(
             xlabel=f"{'realised ' * realised}ε  (δ = {delta:g}, replace-one)",
             title=_title({**panel, **chosen}),
         )
+        low, high = axis.get_xlim()
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
         axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.replace("_", " "))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(best), fontsize=9)
+    _legend(figure, axes[0], len(panels))
     return figure
 
 
@@ -60,7 +64,7 @@ def metric_over_rounds(
         axis.set(xlabel="round", title=_title({**panel, **chosen}))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.replace("_", " "))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(best), fontsize=9)
+    _legend(figure, axes[0], len(panels))
     return figure
 
 
@@ -81,6 +85,11 @@ def save_all(best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval
         with matplotlib.rc_context({"savefig.dpi": 130}):
             figure.savefig(folder / name)
     return [folder / name for name in figures]
+
+
+def _legend(figure: Figure, axis, panels: int) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * panels), fontsize=9)
 
 
 def _draw_curve(

@@ -112,6 +112,8 @@ def _verdict_table(found: list[Verdict]) -> Table:
 def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
     """How many of how many judged cells hold, and whether enough do: all, but for entries that ask for a share."""
     judged = [v for v in found if v.holds is not None]
+    if not judged:
+        return "nothing to judge", True
     line = f"{sum(bool(v.holds) for v in judged)} of {len(judged)} cells within their tolerance"
     asked = [v for v in judged if v.expected.share < 1]
     good = all(v.holds for v in judged if v.expected.share == 1)
