@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedprivjax import datasets
-from fedprivjax.checks import require_between, require_choice, require_positive
+from fedprivjax.checks import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.experiment.settings import (
     STRUCTURAL,
     Cell,
@@ -161,6 +161,8 @@ def _check(experiment: Experiment) -> None:
         if labels.count(label) > 1 or not label.strip(".") or "/" in label:
             raise ValueError(f"protocol labels must be distinct, not empty and without '/', got {label!r}")
     require_choice("dataset", experiment.problem.dataset, datasets.DATASETS)
+    if experiment.sweep.trials is not None:
+        require_at_least("sweep.trials", experiment.sweep.trials, 1)
     for axis, values in experiment.sweep.over.items():
         whole = axis not in STRUCTURAL or all(v >= 1 and v.is_integer() for v in values)
         if not values or not whole or len(set(values)) < len(values):
