@@ -88,7 +88,7 @@ def draw_minibatches(sampling: Sampling, rows: np.ndarray, schedule: Schedule, r
     machines = schedule.participants[:, :, None]
     used &= schedule.present[:, :, None]
     samples = np.where(used, rows[machines, picks], 0).astype(np.int32)
-    factors = np.ones(sizes.size) if sampling.factors is None else np.asarray(sampling.factors)
+    factors = machine_values("machine_weights", 1.0 if sampling.factors is None else sampling.factors, sizes.size)
     return Minibatches(samples, np.where(used, (factors / batches)[machines], 0.0).astype(np.float32))
 
 
