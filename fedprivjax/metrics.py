@@ -68,6 +68,7 @@ METRICS: dict[str, Metric] = {
 # on private data, so outside the guarantee
 NON_PRIVATE = ("train_loss", "train_accuracy", "relative_mse", "noise_norm")
 NOT_BY_DEFAULT = ("train_loss", "train_accuracy", "test_error", "relative_mse")
+RESERVED = ("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged", "seed", "round", "trial")
 OF_TRIALS = {"relative_rmse": "relative_mse"}  # the root of a trial's mean, by what it is the root of
 OF_PARAMETERS = tuple(name for name in METRICS if name != "noise_norm")
 
@@ -92,6 +93,9 @@ def check_metrics(problem: Problem, record) -> tuple[str | Metric, ...]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"record must have metrics of different names, got {twice[0]!r} twice")
+    taken = [name for name in names if name in RESERVED]
+    if taken:
+        raise ValueError(f"record must not have a metric named {taken[0]!r}: results have that already")
     for name in record:
         if callable(name):
             continue

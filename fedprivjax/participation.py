@@ -237,11 +237,16 @@ class Given:
             raise ValueError("participants must be distinct within a round, got a machine twice")
 
     @property
+    def rows(self) -> np.ndarray:
+        """The schedule as an array, int32 [rounds, per_round]."""
+        return np.asarray(self.participants, np.int32)
+
+    @property
     def per_round(self) -> int:
-        return np.asarray(self.participants).shape[1]
+        return self.rows.shape[1]
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        rows = np.asarray(self.participants, np.int32)
+        rows = self.rows
         if rounds > rows.shape[0]:
             raise ValueError(f"rounds must be at most the schedule's ({rows.shape[0]}), got {rounds}")
         return Schedule(self.machines, rows[:rounds])

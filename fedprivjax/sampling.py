@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedprivjax.checks import require_at_least, require_choice
-from fedprivjax.participation import Participation, Schedule, Size, Varying
+from fedprivjax.participation import Given, Participation, Schedule, Size, Varying
 from fedprivjax.problem import Problem
 from fedprivjax.samplers import Sampling, draw_minibatches
 
@@ -75,7 +75,7 @@ def draw_plan(
     """Draw a run's schedule and the order of its samples, on the host.
 
     Args:
-        rounds: None takes as many as the samples allow.
+        rounds: None takes as many as the samples, and a given schedule, allow.
         order: "shuffled", or "stored": samples are used in the order in which the problem holds them.
         sampling: how machines draw minibatches of their own records; None is one fresh example a message.
 
@@ -92,7 +92,9 @@ def draw_plan(
     require_choice("order", order, ORDERS)
     if rounds is None and sampling is not None and sampling.kind != "disjoint":
         raise ValueError("rounds must be given where records are used again and again")
-    rounds = most_rounds(problem, participation, sampling) if rounds is None else rounds
+    if rounds is None:
+        rounds = most_rounds(problem, participation, sampling)
+        rounds = min(rounds, len(participation.rows)) if isinstance(participation, Given) else rounds
     require_at_least("rounds", rounds, 1)
     if sampling is not None and problem.table is None:
         raise ValueError("table must be given: machines draw minibatches from records of their own")

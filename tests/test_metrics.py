@@ -161,10 +161,14 @@ def test_metrics_of_ones_own_pass_and_keep_their_name():
     assert (metric_name(largest), metric_name("distance")) == ("largest", "distance")
 
 
+def step_size(problem, snapshot):
+    return 0.0
+
+
 @pytest.mark.parametrize(
     "record",
-    [["test_loss", "test_loss"], [lambda p, s: 0.0, lambda p, s: 1.0], "test_loss"],
-    ids=["twice", "two of one name", "a string"],
+    [["test_loss", "test_loss"], [lambda p, s: 0.0, lambda p, s: 1.0], "test_loss", [step_size]],
+    ids=["twice", "two of one name", "a string", "a variable of every result"],
 )
 def test_what_would_overwrite_a_metric_is_refused(record):
     """Two metrics of one name would be one variable, and the first would be lost; a string is not a list of names."""

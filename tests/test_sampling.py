@@ -50,6 +50,11 @@ def test_stored_order():
     np.testing.assert_array_equal(plan.samples, [[0, 8], [1, 5], [9, 2], [3, 6]])
 
 
+@pytest.mark.parametrize(("problem", "rounds"), [(make(6), 3), (make(24), 4)])
+def test_without_rounds_a_given_schedule_runs_as_long_as_it_and_the_samples_last(problem, rounds):
+    assert draw_plan(problem, UNEVEN).size.rounds == rounds
+
+
 @pytest.mark.parametrize(("problem", "participation"), [(POOLED, Full(4)), (SPLIT, Full(3))])
 def test_every_example_is_as_likely_in_every_place(problem, participation):
     places = np.array([draw_plan(problem, participation, 1, seed).samples[0, 0] for seed in range(600)])
