@@ -12,7 +12,7 @@ adaptive choice of what is released.
 """
 
 from functools import cache
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, inf, isinf, log, sqrt
 
 import numpy as np
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
@@ -28,6 +28,7 @@ from fedprivjax.privacy import gdp
 SAMPLERS = ("replacement", "subset", "poisson", "disjoint", "full")
 GRID = 5e-4  # spacing of privacy losses; the estimate is from above whatever it is
 LONGEST = 5000.0  # a loss of one release beyond this is taken for infinite
+MOST = 600.0  # beyond, dp-accounting's search for ε divides by an e^{−ε} that underflows
 CELLS = 100_000  # of a mixture's density, for the lower value
 NEGLIGIBLE = 1e-15  # probability, of occurrences and of losses, that is added to δ rather than resolved
 
@@ -61,7 +62,7 @@ def sampled_epsilon(
         return float(gdp.epsilon(2 * sqrt(releases) / noise_multiplier, delta))
     one = _poisson(noise_multiplier, batch / records) if sampler == "poisson" else None
     one = _fixed_size(noise_multiplier, sampler, records, batch) if one is None else one
-    return inf if one is None else float(one.self_compose(rounds).get_epsilon_for_delta(delta))
+    return inf if one is None else _epsilon(one.self_compose(rounds), delta)[1]
 
 
 @cache
@@ -88,7 +89,7 @@ def attainable_epsilon(
     pairs = [((times, chances), (-times, chances)), ((2 * times, chances), alone), (alone, (-2 * times, chances))]
     # rounding down costs half a spacing a release
     losses = [_attained(one, other, noise_multiplier, min(GRID, 0.1 / rounds)) for one, other in pairs]
-    return max(loss.self_compose(rounds).get_epsilon_for_delta(delta) for loss in losses)
+    return max(_epsilon(loss.self_compose(rounds), delta)[0] for loss in losses)
 
 
 def _attained(one: Mixture, other: Mixture, z: float, spacing: float) -> PrivacyLossDistribution:
@@ -131,6 +132,23 @@ def noise_multiplier_for(epsilon: float, *, sampler: str, records: int, batch: i
     while low == high or excess(low) <= 0:
         low, high = low - 0.5, high if excess(low) > 0 else low
     return exp(float(brentq(excess, low, high, xtol=5e-5)) + 1e-4)  # type: ignore[arg-type]
+
+
+def _epsilon(loss: PrivacyLossDistribution, delta: float) -> tuple[float, float]:
+    """Between which two numbers the ε at δ lies, which are one where dp-accounting can tell."""
+    low = MOST
+    if loss.get_delta_for_epsilon(low) <= delta:
+        found = float(loss.get_epsilon_for_delta(delta))
+        return found, found
+    high = 2 * low
+    while loss.get_delta_for_epsilon(high) > delta:
+        low, high = high, 2 * high
+        if isinf(high):
+            return inf, inf
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if loss.get_delta_for_epsilon(middle) > delta else (low, middle)
+    return low, high
 
 
 def _fixed_size(z: float, sampler: str, records: int, batch: int) -> PrivacyLossDistribution | None:
