@@ -19,21 +19,17 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks import require_choice, require_positive
-from fedprivjax.gradients import Dense, clip
+from fedprivjax.gradients import clip
 from fedprivjax.noise import Fresh, PerMachine
 from fedprivjax.participation import Schedule, Size
 from fedprivjax.privacy.event import SampledEvent
 from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_std
 from fedprivjax.problem import Problem
+from fedprivjax.protocols.clipped import CLIPPED, clipped_messages
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum, machine_messages
 from fedprivjax.samplers import SAMPLERS, Sampling, machine_values
 from fedprivjax.sampling import Plan
 
-CLIPPED = {
-    "record": "every record's gradient",
-    "message": "a machine's mean over its batch: a record may then move it by 2C, not by 2C/K",
-    "other": "a batch's mean by the factor that another batch's norm gives: no private bound at all",
-}
 AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
 Setting = float | Sequence[float] | None
 
@@ -213,7 +209,8 @@ class RecordProtocol:
         if self.clip is None or self.clip_at == "record":
             total = cohort_sum(problem, self.record(w), inputs, linear=self.clip is None)
         else:
-            total = jax.tree.map(lambda rows: jnp.sum(rows, axis=0), self._clipped(problem, w, inputs))
+            messages = clipped_messages(problem, w, inputs, self.clip_at, self.clip)
+            total = jax.tree.map(lambda rows: jnp.sum(rows, axis=0), messages)
         count = jnp.sum(inputs.present) if self.aggregate == "mean" else 1.0
         return add_noise(problem, jax.tree.map(lambda g: g / count, total), self.noise_std, noise)
 
@@ -221,23 +218,7 @@ class RecordProtocol:
         """The participants' messages without noise, leaves [per_round, ...]."""
         if self.clip is None or self.clip_at == "record":
             return machine_messages(problem, self.record(self.query(state)), inputs)
-        return self._clipped(problem, self.query(state), inputs)
-
-    def _clipped(self, problem: Problem, w, inputs: RoundInputs):
-        """Messages that are clipped as a whole, leaves [per_round, ...]."""
-
-        def of(samples, weights):
-            return machine_messages(
-                problem, lambda gradient: gradient(w), inputs._replace(samples=samples, weights=weights)
-            )
-
-        if self.clip_at == "message":
-            return jax.vmap(lambda g: clip(Dense(g), self.clip).value)(of(inputs.samples, inputs.weights))
-        halves = zip(jnp.split(inputs.samples, 2, axis=1), jnp.split(2 * inputs.weights, 2, axis=1), strict=True)
-        measured, used = (of(*half) for half in halves)
-        norms = jax.vmap(lambda g: Dense(g).norm())(measured)
-        factors = jnp.minimum(1.0, self.clip / jnp.maximum(norms, 1e-30))
-        return jax.tree.map(lambda rows: rows * factors.reshape(-1, *[1] * (rows.ndim - 1)), used)
+        return clipped_messages(problem, self.query(state), inputs, self.clip_at, self.clip)
 
     def cohort(self, plan) -> float:
         """M: the harmonic mean of the cohorts' sizes."""
