@@ -88,24 +88,25 @@ def federation(todo: job.Job) -> FederatedDataset:
 
 def main() -> None:
     todo = job.from_command_line(__doc__)
-    np.random.seed(todo.seed)  # noqa: NPY002: pfl takes its seeds from here
-    mechanism = GaussianMechanism(todo.step_size * GRADIENT_BOUND, todo.noise_std / GRADIENT_BOUND)
-    clock = job.Clock(todo.rounds)
+    rounds, noise_std, step_size, seed = todo.settings
+    np.random.seed(seed)  # noqa: NPY002: pfl takes its seeds from here
+    mechanism = GaussianMechanism(step_size * GRADIENT_BOUND, noise_std / GRADIENT_BOUND)
+    clock = job.Clock(rounds)
     data = federation(todo)
     model = OneStep().run(
         NNAlgorithmParams(
-            central_num_iterations=todo.rounds,
-            evaluation_frequency=todo.rounds,
+            central_num_iterations=rounds,
+            evaluation_frequency=rounds,
             train_cohort_size=job.PER_ROUND,
             val_cohort_size=0,
         ),
-        SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism] if todo.noise_std else []),
+        SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism] if noise_std else []),
         SoftmaxRegression(),
-        NNTrainHyperParams(local_learning_rate=todo.step_size, local_num_epochs=1, local_batch_size=1),
+        NNTrainHyperParams(local_learning_rate=step_size, local_num_epochs=1, local_batch_size=1),
         callbacks=[Timed(clock)],
         send_metrics_to_platform=False,
     )
-    job.report("pfl", clock.seconds_per_round, todo.accuracy(model.weights))
+    job.report("pfl", clock.seconds_per_round, model.weights)
 
 
 if __name__ == "__main__":
