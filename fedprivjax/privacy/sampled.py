@@ -157,7 +157,7 @@ def _fixed_size(z: float, sampler: str, records: int, batch: int) -> PrivacyLoss
     longest = next((x for x in np.geomspace(0.05, LONGEST, 64) if _profile(x, times, chances, z) < NEGLIGIBLE), None)
     if longest is None:
         return None
-    spacing = max(min(GRID, longest / 2000), longest / 4e5)
+    spacing = max(min(GRID, longest / 2000), longest / 4e4)  # the estimate is off by its square
     grid = np.arange(ceil(longest / spacing) + 1)
     above = np.minimum.accumulate(_profile(grid * spacing, times, chances, z))
     below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # of e^{−ε}, by symmetry
