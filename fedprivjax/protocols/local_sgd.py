@@ -131,9 +131,5 @@ class LocalSGD(RecordProtocol):
         """None is proved under privacy; set a step."""
         return np.inf
 
-    def _released_batch(self, m: Machines) -> np.ndarray:
-        return np.ones_like(m.batch)
-
-    @property
-    def _released_sampler(self) -> str:
-        return self.sampler
+    def _released(self, m: Machines) -> tuple[str, np.ndarray]:
+        return self.sampler, np.ones_like(m.batch)

@@ -172,9 +172,7 @@ class RecordProtocol:
 
     def sampled_event(self, problem: Problem, plan: Plan, m: Machines) -> SampledEvent:
         """The event of messages that are means over a batch, of those that each machine releases."""
-        sampler, batch = self.sampler, m.batch
-        if self.clip_at == "message" and sampler == "replacement":  # however often a record comes, it moves 2C
-            sampler, batch = "subset", np.ceil(m.records * (1 - (1 - 1 / m.records) ** m.batch)).astype(int)
+        sampler, batch = self._released(m)
         return SampledEvent(
             sampler=sampler,
             sensitivity=self.sensitivity(problem, plan.size),
@@ -269,19 +267,20 @@ class RecordProtocol:
             raise ValueError("clip must be set, for the loss has no finite gradient bound here")
         if np.isnan(m.delta).any():
             raise ValueError("delta must be given with epsilon")
+        sampler, batch = self._released(m)
         if self.clip_at == "message" and self.noise_rule != "paper_moments":
-            m = m._replace(lipschitz=m.lipschitz * m.batch)  # a record moves the message by 2C, as if L were KC
+            m = m._replace(lipschitz=m.lipschitz * batch)  # a record moves the message by 2C, as if L were KC
         rounds = size.rounds * self.releases(m)
         records = m.records if self.records is None else np.full(m.records.size, self.records)
-        each = np.stack(np.broadcast_arrays(m.lipschitz, records, self._released_batch(m), rounds, m.epsilon, m.delta))
+        each = np.stack(np.broadcast_arrays(m.lipschitz, records, batch, rounds, m.epsilon, m.delta))
         unique, which = np.unique(each, axis=1, return_inverse=True)
-        found = np.array([self._one_noise_std(*column) for column in unique.T])[which.ravel()]
+        found = np.array([self._one_noise_std(sampler, *column) for column in unique.T])[which.ravel()]
         return float(np.max(found / self.relative(problem)))
 
-    def _one_noise_std(self, lipschitz, records, batch, rounds, epsilon, delta) -> float:
+    def _one_noise_std(self, sampler, lipschitz, records, batch, rounds, epsilon, delta) -> float:
         return noise_std(
             self.noise_rule,
-            sampler=self._released_sampler,
+            sampler=sampler,
             lipschitz=float(lipschitz),
             records=int(records),
             batch=int(batch),
@@ -291,12 +290,11 @@ class RecordProtocol:
             acknowledged=self.acknowledged,
         )
 
-    @property
-    def _released_sampler(self) -> str:
-        return self.sampler
-
-    def _released_batch(self, m: Machines) -> np.ndarray:
-        return m.batch
+    def _released(self, m: Machines) -> tuple[str, np.ndarray]:
+        """Sampler and batch of a release as accounting sees them."""
+        if self.clip_at == "message" and self.sampler == "replacement":  # however often a record comes, it moves 2C
+            return "subset", np.ceil(m.records * (1 - (1 - 1 / m.records) ** m.batch)).astype(int)
+        return self.sampler, m.batch
 
     def _assumptions(self, problem: Problem) -> tuple[str, ...]:
         bounded = "every record's gradient is clipped" if self.clip is not None else "losses are Lipschitz as stated"

@@ -1,7 +1,7 @@
 """The job in pfl: federated averaging with its Gaussian mechanism as local privacy, on a model in NumPy.
 
-A model update is the step times a gradient, so the mechanism's clipping bound is the step times the bound on a gradient's
-norm, √2·√785: it never acts. pfl's own models need PyTorch or TensorFlow; a gradient in closed form is the fastest here.
+A model update is the step times a gradient, so the clipping bound is the step times √2·√785 and never acts. pfl's own
+models need PyTorch, TensorFlow or MLX; this one has its gradient in closed form in NumPy.
 """
 
 import job
@@ -89,7 +89,7 @@ def federation(todo: job.Job) -> FederatedDataset:
 def main() -> None:
     todo = job.from_command_line(__doc__)
     rounds, noise_std, step_size, seed = todo.settings
-    np.random.seed(seed)  # noqa: NPY002: pfl takes its seeds from here
+    np.random.seed(seed)  # noqa: NPY002  (pfl draws all its seeds from here)
     mechanism = GaussianMechanism(step_size * GRADIENT_BOUND, noise_std / GRADIENT_BOUND)
     clock = job.Clock(rounds)
     data = federation(todo)
