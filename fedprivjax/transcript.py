@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.noise import Cancelling, PerMachine, Silent
+from fedprivjax.noise import Cancelling, PerMachine, PerStep, Silent
 from fedprivjax.participation import Participation
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem import Problem
@@ -72,14 +72,18 @@ def _replay(protocol, problem: Problem, source, inputs, key, size):
         inputs, noise_inputs = step
         round_key = jax.random.fold_in(key, inputs.round)
         query = flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], protocol.query(state)))[0]
-        sent = flat_rows(problem, _unperturbed(protocol, problem, state, inputs))
-        if written_out:
-            memory, noise = source.message_noise(memory, noise_inputs, round_key, dimension)
-            sent = sent + protocol.noise_std * noise
         noise_state, block = source.block(
             noise_state, jax.tree.map(lambda x: x[None], noise_inputs), round_key[None], dimension
         )
-        state = protocol.round(problem, state, inputs, None if block is None else block[0])
+        noise = None if block is None else block[0]
+        if isinstance(source, PerStep):  # noise is inside what a machine computes
+            sent = flat_rows(problem, protocol.messages(problem, state, inputs, noise))
+        else:
+            sent = flat_rows(problem, _unperturbed(protocol, problem, state, inputs))
+        if written_out:
+            memory, own = source.message_noise(memory, noise_inputs, round_key, dimension)
+            sent = sent + protocol.noise_std * own
+        state = protocol.round(problem, state, inputs, noise)
         return (state, noise_state, memory), (query, sent)
 
     memory = source.init_memory(dimension) if written_out else ()

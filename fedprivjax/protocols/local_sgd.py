@@ -105,7 +105,7 @@ class LocalSGD(RecordProtocol):
         return {"last": state.w}
 
     def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
-        require_choice("noise method", method, ("auto",))
+        require_choice("noise method", method, ("auto", "materialised"))
         if np.ptp(self.relative(problem)) > 1e-6:
             raise ValueError(
                 "machines must have equal noise in local SGD: set records, delta and lipschitz to one value"

@@ -1,0 +1,64 @@
+"""Transcripts of methods that protect a machine's records."""
+
+import numpy as np
+import pytest
+
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    LocalSGD,
+    NoisyMinibatchSGD,
+    Squared,
+    Uniform,
+    linear_problem,
+    simulate,
+    transcript,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(4, 8, 3)).astype(np.float32)
+PROBLEM = linear_problem(X, X.sum(axis=2), Squared())
+SOME, ROUNDS, STEP = Uniform(4, 2), 6, 0.1
+COMMON = {"noise_std": 0.5, "batch": 3, "step_size": STEP}
+CASES = {
+    "minibatch": NoisyMinibatchSGD(**COMMON),
+    "sum": NoisyMinibatchSGD(aggregate="sum", **COMMON),
+    "clipped message": NoisyMinibatchSGD(clip=1.0, clip_at="message", sampler="replacement", **COMMON),
+    "accelerated": AcceleratedMinibatchSGD(**COMMON),
+    "local": LocalSGD(**COMMON),
+}
+
+
+@pytest.fixture(scope="module")
+def views():
+    return {name: transcript(protocol, PROBLEM, SOME, rounds=ROUNDS, seed=1) for name, protocol in CASES.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_trajectory_as_the_materialised_run(name, views):
+    run = simulate(CASES[name], PROBLEM, SOME, rounds=ROUNDS, seed=1, noise_method="materialised")
+    np.testing.assert_allclose(views[name].params, run.params, rtol=1e-5, atol=1e-6)
+    assert views[name].messages.shape == (ROUNDS, 2, 3)
+    assert views[name].queries.shape == (ROUNDS, 3)
+
+
+@pytest.mark.parametrize("name", ["minibatch", "sum", "clipped message"])
+def test_messages_move_the_query_by_a_step(name, views):
+    view = views[name]
+    together = view.messages.sum(axis=1) if name == "sum" else view.messages.mean(axis=1)
+    np.testing.assert_allclose(view.queries[1:], view.queries[:-1] - STEP * together[:-1], rtol=1e-4, atol=1e-5)
+    assert np.linalg.norm(np.diff(view.queries, axis=0)) > 0.05
+
+
+def test_the_mean_of_end_points_is_the_next_query(views):
+    view = views["local"]
+    np.testing.assert_allclose(view.queries[1:], view.messages.mean(axis=1)[:-1], rtol=1e-4, atol=1e-5)
+
+
+def test_messages_carry_the_noise_that_is_claimed():
+    """Without a gradient: a message is N(0, σ²); the end of K local steps N(0, K·(ησ)²) about its start."""
+    flat = linear_problem(np.zeros((4, 8, 500), np.float32), np.zeros((4, 8), np.float32), Squared())
+    for name, expected in (("minibatch", 0.5), ("local", STEP * 0.5 * np.sqrt(3))):
+        view = transcript(CASES[name], flat, SOME, rounds=20)
+        noise = view.messages - (view.queries[:, None] if name == "local" else 0)
+        assert noise.std() == pytest.approx(expected, rel=0.03)  # 20·2·500 numbers: six standard errors
+        assert abs(np.corrcoef(noise[:, 0].ravel(), noise[:, 1].ravel())[0, 1]) < 0.04
