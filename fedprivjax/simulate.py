@@ -189,8 +189,8 @@ def _others(protocol, state) -> dict[str, Any]:
 
 
 def as_leaves(protocol):
-    """Python numbers as float32 arrays, so that another number is not another program."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), protocol)
+    """Python numbers as float32 arrays, so that another number is not another program; nothing that is the host's."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), getattr(protocol, "traced", protocol))
 
 
 @partial(jax.jit, static_argnames="recipe")

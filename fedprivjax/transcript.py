@@ -80,7 +80,7 @@ def _replay(protocol, problem: Problem, source, inputs, key, size):
             sent = flat_rows(problem, protocol.messages(problem, state, inputs, noise))
         else:
             sent = flat_rows(problem, _unperturbed(protocol, problem, state, inputs))
-        if written_out:
+        if isinstance(source, PerMachine | Cancelling):
             memory, own = source.message_noise(memory, noise_inputs, round_key, dimension)
             sent = sent + protocol.noise_std * own
         state = protocol.round(problem, state, inputs, noise)

@@ -17,6 +17,7 @@ running sum. Ours: the noise schedules `uniform` and `gap`, which use that parti
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -78,6 +79,11 @@ class DPMu2:
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES))
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise ValueError("cancel=False must go with trust='none' and noise_schedule='uniform'")
+
+    @property
+    def traced(self):
+        """Without what only the host reads, so that other schedules are no other program."""
+        return replace(self, noise_schedule="uniform")
 
     def init(self, problem: Problem, size: Size) -> Mu2State:
         x = problem.start

@@ -13,7 +13,8 @@ class FederatedProtocol(Protocol):
     """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions.
 
     Real-valued hyper-parameters are leaves, so that they can be swept without another compilation; what fixes a shape
-    or a branch is static. `init`, `round` and `output` are traced; the rest runs on the host in float64.
+    or a branch is static. `init`, `round` and `output` are traced; the rest runs on the host in float64. A property
+    `traced`, where there is one, is the protocol without the static settings that only the host reads.
     """
 
     mu: Any

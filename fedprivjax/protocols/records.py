@@ -117,6 +117,13 @@ class RecordProtocol:
         factors = None if self.machine_weights is None else tuple(self._factors(len(self.machine_weights)))
         return Sampling(self.sampler, batch, factors)  # type: ignore[arg-type]
 
+    @property
+    def traced(self):
+        """Without what only the host reads, so that other constants are no other program."""
+        batch = self.batch if self.clip_at == "other" else None
+        host = dict.fromkeys(("delta", "lipschitz", "records", "diameter", "machine_weights"))
+        return replace(self, batch=batch, noise_rule="accountant", acknowledged=False, **host)
+
     def machines(self, problem: Problem, delta: float | None = None) -> Machines:
         """Every machine's constants; δ is the run's where the protocol has none of its own."""
         assert problem.table is not None

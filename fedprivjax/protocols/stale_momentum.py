@@ -12,6 +12,7 @@ to C. A sample's weight grows by (t_j−1)/t_{j−1} at every later message, so 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -65,6 +66,11 @@ class StaleMomentum:
     def __post_init__(self):
         check_settings(self)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
+
+    @property
+    def traced(self):
+        """Without what only the host reads, so that other schedules are no other program."""
+        return replace(self, noise_schedule="uniform")
 
     def init(self, problem: Problem, size: Size) -> StaleState:
         x = problem.start

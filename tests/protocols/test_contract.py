@@ -171,6 +171,17 @@ def test_new_numbers_are_no_new_program(case, base, softmax_problem):
     assert not np.array_equal(result.params, base.params)
 
 
+def test_another_noise_schedule_is_no_new_program(softmax_problem):
+    protocol = DPMu2(noise_schedule=SEQUENCE, **SETTINGS)
+    one = run(protocol, softmax_problem)
+    before = _run._cache_size()
+    two = run(replace(protocol, noise_schedule=SEQUENCE[::-1]), softmax_problem)
+    three = run(replace(protocol, noise_schedule="gap"), softmax_problem)
+    assert _run._cache_size() == before
+    assert not np.array_equal(one.params, two.params)
+    assert not np.array_equal(one.params, three.params)
+
+
 def test_seeds_decide(case, base, softmax_problem):
     again = run(case.protocol, softmax_problem)
     other = run(case.protocol, softmax_problem, seed=4)
