@@ -20,7 +20,8 @@ class Transcript(NamedTuple):
 
     Attributes:
         queries: the points machines are asked about, [rounds, d]: the whole view under a trusted server.
-        messages: what each participant sends, noise included, [rounds, per_round, d]; None under a trusted server.
+        messages: what each participant sends, noise included, [rounds, per_round, d], each round's in a random order
+            behind a shuffler; None under a trusted server.
         params: the reported point.
         plan: the public schedule, and the (secret) samples.
     """
@@ -59,8 +60,16 @@ def transcript(
     state, (queries, sent) = _replay(
         as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(seeds.noise), plan.size
     )
-    visible = None if ready.trust == "server" else np.asarray(sent)
-    return Transcript(np.asarray(queries), visible, ready.output(state), plan)
+    return Transcript(np.asarray(queries), _visible(ready.trust, np.asarray(sent), seeds), ready.output(state), plan)
+
+
+def _visible(trust: str, sent: np.ndarray, seeds: Seeds) -> np.ndarray | None:
+    if trust == "server":
+        return None
+    if trust == "none":
+        return sent
+    order = np.random.default_rng([seeds.noise, 3]).permuted(np.tile(np.arange(sent.shape[1]), (len(sent), 1)), axis=1)
+    return np.take_along_axis(sent, order[:, :, None], axis=1)
 
 
 def _replay(protocol, problem: Problem, source, inputs, key, size):

@@ -1,6 +1,6 @@
 """What a protocol does to privacy, as numbers: (sampled) Gaussian mechanisms composed over a machine's messages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
 from fedprivjax.privacy.sampled import attainable_epsilon, sampled_epsilon
+from fedprivjax.privacy.shuffled import shuffled_epsilon
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +68,13 @@ class SampledEvent:
             np.maximum.at(most, alike, columns[3])
             columns[3] = most[alike]
         unique, which = np.unique(columns, axis=1, return_inverse=True)
-        found = [_sampled(self.sampler, *column, delta) for column in unique.T]
+        found = [self.account(z, n, batch, messages, delta) for z, n, batch, messages in unique.T]
         result[used] = np.array(found)[which.ravel()]
         return result
+
+    def account(self, ratio: float, records: float, batch: float, messages: float, delta: float) -> float:
+        """ε of one machine, at noise over shift."""
+        return _sampled(self.sampler, ratio, records, batch, messages, delta)
 
     def figures(self, noise_std: float, delta: float) -> dict[str, float]:
         """ε at δ in figures: the worst machine's proved bound and what an adversary attains, and the median bound."""
@@ -91,6 +96,24 @@ class SampledEvent:
             theorem=self.theorem,
             assumptions=self.assumptions,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ShuffledEvent(SampledEvent):
+    """A sampled event with one record a message, whose senders a trusted shuffler hides among `per_round`."""
+
+    per_round: int = 1
+
+    def account(self, ratio: float, records: float, batch: float, messages: float, delta: float) -> float:
+        """ε of one machine, at noise over shift."""
+        sizes = {"records": int(records), "per_round": self.per_round, "rounds": int(messages)}
+        return shuffled_epsilon(2 * ratio, delta=delta, **sizes)
+
+    def figures(self, noise_std: float, delta: float) -> dict[str, float]:
+        """ε at δ in figures: the worst machine's, what it is without the shuffler, and the median machine's."""
+        each = self.per_machine(noise_std / self.sensitivity, delta)
+        in_sight = SampledEvent.per_machine(replace(self, per_round=1), noise_std / self.sensitivity, delta)
+        return {"ε (at most)": each.max(), "ε unshuffled": in_sight.max(), "median ε": float(np.median(each))}
 
 
 @cache

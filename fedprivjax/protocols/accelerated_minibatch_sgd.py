@@ -83,10 +83,8 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         if isinstance(self.strong_convexity, int | float) and not self.strong_convexity and self.form == "multistage":
             raise ValueError("strong_convexity must be positive for the form 'multistage', got 0")
 
-    @property
-    def traced(self):
-        plain = super().traced
-        return replace(plain, gap=None, variance=None, factor=1.0, printed=False)
+    def _host_settings(self) -> dict[str, Any]:
+        return {**super()._host_settings(), "gap": None, "variance": None, "factor": 1.0, "printed": False}
 
     def init(self, problem: Problem, size: Size) -> AcceleratedState:
         return AcceleratedState(problem.start, problem.start, jnp.zeros((), jnp.int32))

@@ -10,6 +10,7 @@ their mean (`aggregate="sum"`), picks records with replacement, and reports the 
 (`window=8`, which counts w_R).
 """
 
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_at_least, require_positive
+from fedprivjax.checks import require_at_least, require_choice, require_positive
 from fedprivjax.participation import Size
+from fedprivjax.privacy.event import SampledEvent, ShuffledEvent
+from fedprivjax.privacy.shuffled import shuffled_noise_multiplier
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs
-from fedprivjax.protocols.records import RecordProtocol
+from fedprivjax.protocols.records import Machines, RecordProtocol
+from fedprivjax.sampling import Plan
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 
@@ -41,13 +45,17 @@ class NoisyMinibatchSGD(RecordProtocol):
     Attributes:
         strong_convexity: modulus μ of the loss; positive, it makes the averaging weights grow and the step follow.
         window: report the mean of this many last iterates (w_R with them) instead of the weighted mean.
+        trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, so that
+            less noise will do. Machines must be alike, and as many in every round.
 
     The other attributes are `RecordProtocol`'s.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP).
+    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP); with a shuffler,
+    of all shuffled messages for replacing one record of one machine.
     """
 
     strong_convexity: Any = 0.0
+    trust: str = struct.field(pytree_node=False, default="none")  # type: ignore[assignment]
     window: int | None = struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
@@ -55,6 +63,12 @@ class NoisyMinibatchSGD(RecordProtocol):
         require_modulus(self.strong_convexity)
         if self.window is not None:
             require_at_least("window", self.window, 1)
+        require_choice("trust", self.trust, ("none", "shuffler"))
+        if self.trust == "shuffler":
+            self._check_shuffled()
+
+    def _host_settings(self) -> dict[str, Any]:
+        return {**super()._host_settings(), "trust": "none"}
 
     def init(self, problem: Problem, size: Size) -> MinibatchState:
         w = problem.start
@@ -74,6 +88,22 @@ class NoisyMinibatchSGD(RecordProtocol):
     def also(self, state: MinibatchState) -> dict[str, Any]:
         """The last iterate, recorded beside the output."""
         return {"last": state.w}
+
+    def event(self, problem: Problem, plan: Plan) -> SampledEvent:
+        plain = RecordProtocol.event(self, problem, plan)
+        if self.trust == "none":
+            return plain
+        self._alike(self.machines(problem))
+        if plan.schedule.filled is not None:
+            raise ValueError("participation must have a fixed number of machines a round with a shuffler")
+        settings = {field.name: getattr(plain, field.name) for field in fields(plain)}
+        return ShuffledEvent(**settings, per_round=plan.size.per_round)
+
+    @property
+    def theorem(self) -> str:
+        if self.trust == "none":
+            return super().theorem
+        return "Lowy & Razaviyayn 2023, Theorem 4.1 with its proof's steps in numbers; sampled among a machine's own"
 
     def theory_step(self, problem: Problem, plan) -> float:
         """Theorem 2.1's, with the load that the calibrated noise has; for the mean of the messages."""
@@ -101,6 +131,28 @@ class NoisyMinibatchSGD(RecordProtocol):
                 load=load,
             )
         return float(step) / (cohort if self.aggregate == "sum" else 1.0)
+
+    def _noise_std(self, problem: Problem, size: Size, delta: float | None) -> float:
+        m = self.machines(problem, delta)
+        if self.trust == "none" or np.isinf(m.epsilon).all():
+            return super()._noise_std(problem, size, delta)
+        self._alike(m)
+        sizes = {"records": int(m.records[0]), "per_round": size.per_round, "rounds": size.rounds}
+        z = shuffled_noise_multiplier(float(m.epsilon[0]), delta=float(m.delta[0]), **sizes)
+        return float(m.lipschitz[0]) * z
+
+    def _alike(self, m: Machines) -> None:
+        for name, values in m._asdict().items():
+            if np.unique(values).size > 1:
+                raise ValueError(f"{name} must be alike on all machines with a shuffler, got {np.unique(values)[:3]}")
+
+    def _check_shuffled(self) -> None:
+        if self.batch != 1 or self.sampler not in ("replacement", "subset"):
+            raise ValueError(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {self.sampler}")
+        if self.noise_rule != "accountant":
+            raise ValueError(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
+        if self.clip_at != "record":
+            raise ValueError(f"clip_at must be 'record' with a shuffler, got {self.clip_at!r}")
 
 
 def require_modulus(value: Any) -> None:

@@ -121,8 +121,12 @@ class RecordProtocol:
     def traced(self):
         """Without what only the host reads, so that other constants are no other program."""
         batch = self.batch if self.clip_at == "other" else None
-        host = dict.fromkeys(("delta", "lipschitz", "records", "diameter", "machine_weights"))
-        return replace(self, batch=batch, noise_rule="accountant", acknowledged=False, **host)
+        return replace(self, batch=batch, **self._host_settings())
+
+    def _host_settings(self) -> dict[str, Any]:
+        """Static settings that no traced function reads, at the values that stand for any."""
+        unset = dict.fromkeys(("delta", "lipschitz", "records", "diameter", "machine_weights"))
+        return {**unset, "noise_rule": "accountant", "acknowledged": False}
 
     def machines(self, problem: Problem, delta: float | None = None) -> Machines:
         """Every machine's constants; δ is the run's where the protocol has none of its own."""
