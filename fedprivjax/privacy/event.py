@@ -54,13 +54,13 @@ class SampledEvent:
         """Machines that differ in nothing are accounted for once, with `worst` at their largest number of messages."""
         result = np.zeros(self.shift.size)
         used = np.flatnonzero(self.messages)
-        if ratio == 0:
+        if ratio == 0 or not used.size:
             result[used] = np.inf
             return result
         with np.errstate(divide="ignore"):
             noise = ratio * self.sensitivity / self.shift
         # rounded down, so that settings which differ by an error of rounding are accounted for once
-        noise = np.array([float(f"{value * (1 - 1e-9):.9g}") for value in noise])
+        noise = np.array([float(f"{value * (1 - 1e-8):.9g}") for value in noise])
         columns = np.stack([noise, self.records, self.batch, self.messages])[:, used]
         if worst:
             alike = np.unique(columns[:3], axis=1, return_inverse=True)[1].ravel()

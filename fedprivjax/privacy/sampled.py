@@ -57,6 +57,8 @@ def sampled_epsilon(
     9.997
     """
     _check(noise_multiplier, sampler, records, batch, rounds, delta)
+    if isinf(noise_multiplier):
+        return 0.0
     if sampler in ("full", "disjoint") or (sampler in ("subset", "poisson") and batch == records):
         releases = 1 if sampler == "disjoint" else rounds
         return float(gdp.epsilon(2 * sqrt(releases) / noise_multiplier, delta))
@@ -71,7 +73,8 @@ def attainable_epsilon(
 ) -> float:
     """A lower value of the same ε: what an adversary attains on a linear loss. A claim below it is refuted.
 
-    The record's gradient is +L in one world and −L in the other, all others' 0 or −L: of these pairs the worst.
+    The record's gradient is +L in one world and −L in the other, and all others' are 0, or, where a record that is
+    drawn takes another's place, −L or +L: of these pairs the worst.
 
     >>> from math import isclose
     >>> settings = {"sampler": "full", "records": 10, "batch": 10, "rounds": 4, "delta": 1e-5}
@@ -83,10 +86,14 @@ def attainable_epsilon(
         return sampled_epsilon(
             noise_multiplier, sampler=sampler, records=records, batch=batch, rounds=rounds, delta=delta
         )
+    if isinf(noise_multiplier):
+        return 0.0
     times, chances = _occurrences(sampler, records, batch)
     times, chances = np.append(0.0, times), np.append(1 - chances.sum(), chances)
     alone = np.zeros(1), np.ones(1)
-    pairs = [((times, chances), (-times, chances)), ((2 * times, chances), alone), (alone, (-2 * times, chances))]
+    pairs = [((times, chances), (-times, chances))]
+    if sampler != "poisson":
+        pairs += [((2 * times, chances), alone), (alone, (-2 * times, chances))]
     # rounding down costs half a spacing a release
     losses = [_attained(one, other, noise_multiplier, min(GRID, 0.1 / rounds)) for one, other in pairs]
     return max(_epsilon(loss.self_compose(rounds), delta)[0] for loss in losses)
