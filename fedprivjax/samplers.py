@@ -109,6 +109,9 @@ def _picks(kind, sizes, batches, schedule: Schedule, rng, width: int) -> tuple[n
             picks[t] = rng.integers(0, n[:, None], (machines.size, width))
             counts[t] = batch
             continue
+        if kind == "full":
+            picks[t], counts[t] = np.arange(width), n
+            continue
         keys = np.where(np.arange(sizes.max()) < n[:, None], rng.random((machines.size, sizes.max())), 2.0)
         picks[t] = np.argsort(keys, axis=1)[:, :width]
         counts[t] = np.sum(keys < (batch / n)[:, None], axis=1) if kind == "poisson" else batch

@@ -90,11 +90,7 @@ def draw_plan(
     """
     seeds = as_seeds(seed)
     require_choice("order", order, ORDERS)
-    if rounds is None and sampling is not None and sampling.kind != "disjoint":
-        raise ValueError("rounds must be given where records are used again and again")
-    if rounds is None:
-        rounds = most_rounds(problem, participation, sampling)
-        rounds = min(rounds, len(participation.rows)) if isinstance(participation, Given) else rounds
+    rounds = most_rounds(problem, participation, sampling) if rounds is None else rounds
     require_at_least("rounds", rounds, 1)
     if sampling is not None and problem.table is None:
         raise ValueError("table must be given: machines draw minibatches from records of their own")
@@ -127,17 +123,25 @@ def _stream(seed: int, which: int) -> np.random.Generator:
 
 
 def most_rounds(problem: Problem, participation: Participation, sampling: Sampling | None = None) -> int:
-    """Rounds that use each example at most once; with a fixed partition, those that the smallest share allows.
+    """Rounds of a given schedule that use each example at most once; with a fixed partition, those that the smallest
+    share allows. Where examples are computed or used again, a given schedule alone sets an end.
 
     Raises:
-        ValueError: examples are computed, so they have no end.
+        ValueError: there is no end.
     """
-    if not problem.stored:
-        raise ValueError("rounds must be given where examples are computed: they have no end")
+    given = len(participation.rows) if isinstance(participation, Given) else None
+    again = sampling is not None and sampling.kind != "disjoint"
+    if again or not problem.stored:
+        if given is None:
+            why = "records are used again and again" if again else "examples are computed: they have no end"
+            raise ValueError(f"rounds must be given where {why}")
+        return given
     if problem.table is not None:
         batches = 1 if sampling is None else sampling.batches(problem.table.sizes)
-        return max(1, int((problem.table.sizes // batches).min()))
-    return max(1, int(problem.examples // participation.per_round))
+        most = int((problem.table.sizes // batches).min())
+    else:
+        most = int(problem.examples // participation.per_round)
+    return max(1, most if given is None else min(most, given))
 
 
 def _deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
