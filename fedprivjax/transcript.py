@@ -84,7 +84,7 @@ def _replay(protocol, problem: Problem, source, inputs, key, size):
         noise_state, block = source.block(
             noise_state, jax.tree.map(lambda x: x[None], noise_inputs), round_key[None], dimension
         )
-        noise = None if block is None else block[0]
+        noise = jax.tree.map(lambda leaf: leaf[0], block)
         if isinstance(source, PerStep):  # noise is inside what a machine computes
             sent = flat_rows(problem, protocol.messages(problem, state, inputs, noise))
         else:

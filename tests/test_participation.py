@@ -3,10 +3,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 
 from fedprivjax import Ball, Seeds, Softmax, draw_plan, linear_problem
-from fedprivjax.participation import Balanced, Full, Given, Schedule, Size, Uniform
+from fedprivjax.participation import Balanced, Full, Given, Schedule, Size, Uniform, Varying
 
 MACHINES, PER_ROUND, ROUNDS = 7, 3, 6000
 LEVEL = 1e-4  # of every chi-square test below
@@ -154,6 +154,50 @@ def test_odd_schedules_are_refused_by_name(rows):
 )
 def test_sizes_that_cannot_be_are_refused(make, message):
     assert refusal(make) == message
+
+
+def drawn(participation, rounds=ROUNDS):
+    return participation.draw(rounds, np.random.default_rng(2))
+
+
+def sizes_p_value(schedule, law):
+    expected = schedule.filled.size * np.asarray(law)
+    observed = np.bincount(schedule.filled - 1, minlength=len(law))
+    return chi2.sf(np.sum((observed - expected) ** 2 / expected), len(law) - 1)
+
+
+def test_a_varying_number_follows_its_law():
+    for participation, law in (
+        (Varying(MACHINES, (0.5, 0.1, 0.4)), (0.5, 0.1, 0.4)),
+        (Varying.between(MACHINES, 1, 4), np.full(4, 0.25)),
+        (Varying.binomial(MACHINES, 0.3), binom.pmf(np.arange(1, 8), 7, 0.3) / (1 - 0.7**7)),
+    ):
+        schedule = drawn(participation)
+        assert sizes_p_value(schedule, law) > LEVEL
+        assert sizes_p_value(schedule, np.roll(law, 1) if len(set(law)) > 1 else (0.3, 0.25, 0.25, 0.2)) < LEVEL
+    assert drawn(Varying.between(MACHINES, 3, 5)).filled.min() == 3
+
+
+@pytest.mark.parametrize("participation", [Varying(MACHINES, (0.2, 0.3, 0.5)), Varying.binomial(MACHINES, 0.3)])
+def test_a_varying_cohort_is_uniform_at_each_size(participation):
+    schedule = drawn(participation)
+    for size in (1, 2, 3):
+        rows = schedule.participants[schedule.filled == size, :size]
+        assert all(len(set(row)) == size for row in rows.tolist())
+        assert machines_p_value(rows, MACHINES) > LEVEL
+        if size > 1:
+            assert pairs_p_value(rows, MACHINES) > LEVEL
+
+
+def test_counts_of_a_varying_cohort_pass_over_empty_slots():
+    schedule = drawn(Varying.between(4, 1, 4), 30)
+    total = np.zeros(4, int)
+    for t, row in enumerate(schedule.participants):
+        for j in range(schedule.filled[t]):
+            total[row[j]] += 1
+            assert schedule.counts[t, j] == total[row[j]]
+    np.testing.assert_array_equal(schedule.total, total)
+    assert schedule.present.sum() == total.sum() == schedule.filled.sum()
 
 
 @pytest.mark.parametrize("seed", range(6))

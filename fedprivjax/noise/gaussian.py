@@ -77,20 +77,25 @@ class PerMachine:
 
 @struct.dataclass
 class PerStep:
-    """Noise inside the machines' own steps, which no sum carries: a round gets the key that it draws from."""
+    """Noise inside the machines' own steps, which no sum carries: a round gets (key, r) to draw it from.
 
-    inputs: Any = ()
+    inputs: r, float32 [rounds, per_round].
+    """
+
+    inputs: Any
 
     def init(self, dimension: int, key) -> tuple[()]:
         return ()
 
     def block(self, state, inputs, keys, dimension: int):
-        return state, keys
+        return state, (keys, inputs)
 
     @staticmethod
-    def draw(key, step, shape):
-        """Standard normals of one step."""
-        return normals(jax.random.fold_in(key, step), shape)
+    def draw(noise, step, dimension: int):
+        """The participants' noises of one step, [per_round, d]."""
+        key, relative = noise
+        shape = (*relative.shape, dimension)
+        return relative[:, None] * normals(jax.random.fold_in(key, step), shape)
 
 
 def mean_of_fresh(relative: np.ndarray) -> np.ndarray:

@@ -8,7 +8,9 @@ With z = σ/L, cohorts of M machines that own n records each, and T rounds:
     sampled     ε₂ = ln(1 + q(e^{ε₁} − 1)),  δ₂ = q·δ₁
     composed    the optimal composition of T mechanisms that are (ε₂, δ₂)-DP
 
-where q = 1/n and T counts a machine's own rounds if participation is public, and q = M/(nN), T = R if it is secret.
+With numbers for constants, little noise is saved below 10⁵ machines a round (n = 10, T = 100, ε = 1, δ = 10⁻⁶: z is 9.2
+unshuffled, 6.9 at M = 10⁵, 3.9 at M = 10⁶). Above, q = 1/n and T counts a machine's own rounds if participation
+is public, and q = M/(nN), T = R if it is secret.
 """
 
 from functools import cache

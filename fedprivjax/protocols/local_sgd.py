@@ -78,7 +78,7 @@ class LocalSGD(RecordProtocol):
         return LocalState(w, average, rounds, appended(state.last, w))
 
     def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise=None):
-        """Where the participants' walks end, leaves [per_round, ...]; `noise` is a key, or None."""
+        """Where the participants' walks end, leaves [per_round, ...]; `noise` is `PerStep`'s of the round, or None."""
         step = self.step_scale * self.step_size
         machines = inputs.machine.shape[0]
         starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (machines, *leaf.shape)), state.w)
@@ -91,7 +91,7 @@ class LocalSGD(RecordProtocol):
 
         def together(v, some):
             k, samples = some
-            z = None if noise is None else PerStep.draw(noise, k, (machines, problem.dimension))
+            z = None if noise is None else PerStep.draw(noise, k, problem.dimension)
             return jax.vmap(one)(v, problem.take(samples, inputs.machine), z), None
 
         steps = inputs.samples.shape[1]
@@ -106,22 +106,19 @@ class LocalSGD(RecordProtocol):
 
     def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
         require_choice("noise method", method, ("auto", "materialised"))
-        if np.ptp(self.relative(problem)) > 1e-6:
-            raise ValueError(
-                "machines must have equal noise in local SGD: set records, delta and lipschitz to one value"
-            )
-        return Silent() if self.noise_std == 0 else PerStep()
+        if self.noise_std == 0:
+            return Silent()
+        return PerStep(np.asarray(self.participants_noise(problem, plan), np.float32))
 
     def releases(self, m: Machines) -> int:
         return int(m.batch[0])
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
-        """2L, of one local step."""
-        return 2 * float(self.machines(problem).lipschitz.max())
+        """2L, of one local step, in units of the noise of the machine for which it is largest."""
+        return float(np.max(self._shift(problem, self._single(problem), size)))
 
     def event(self, problem: Problem, plan: Plan):
-        m = self.machines(problem)
-        return self.sampled_event(problem, plan, m._replace(batch=np.ones_like(m.batch)))
+        return self.sampled_event(problem, plan, self._single(problem))
 
     @property
     def theorem(self) -> str:
@@ -130,6 +127,11 @@ class LocalSGD(RecordProtocol):
     def theory_step(self, problem: Problem, plan) -> float:
         """None is proved under privacy; set a step."""
         return np.inf
+
+    def _single(self, problem: Problem) -> Machines:
+        """The machines as they release a step: of one record."""
+        m = self.machines(problem)
+        return m._replace(batch=np.ones_like(m.batch))
 
     def _released(self, m: Machines) -> tuple[str, np.ndarray]:
         return self.sampler, np.ones_like(m.batch)

@@ -31,6 +31,7 @@ from fedprivjax.samplers import SAMPLERS, Sampling, machine_values
 from fedprivjax.sampling import Plan
 
 AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
+SMALL = 1e-6  # an ε that every rule takes, where only machines' proportions matter
 Setting = float | Sequence[float] | None
 
 
@@ -49,8 +50,10 @@ class RecordProtocol:
     """Settings and machinery that `NoisyMinibatchSGD`, `AcceleratedMinibatchSGD` and `LocalSGD` share.
 
     Attributes:
-        epsilon: target of every machine, or one for each; inf is non-private.
-        noise_std: the noisiest machine's σ, per coordinate of its message (instead of `epsilon`).
+        epsilon: target of every machine, or one for each; inf is non-private. Where each has its own, each gets exactly
+            the noise that its own needs. Otherwise machines' noises are in the proportions of the noise rule (of its
+            formula L·√ln(1/δ)/(nε), for the accountant), as large as the last machine needs them.
+        noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
         step_size, step_scale: as in `DPMu2`.
         clip: bound that a machine enforces on every record's gradient; it takes the place of L.
         clip_at: what is clipped, see `CLIPPED`; all but "record" are there to run what others have run.
@@ -106,6 +109,8 @@ class RecordProtocol:
             raise ValueError("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
         if isinstance(self.delta, str):
             require_choice("delta", self.delta, ("records",))
+        if isinstance(self.epsilon, list | tuple) and 0 < np.sum(np.isinf(self.epsilon)) < len(self.epsilon):
+            raise ValueError(f"epsilon must be finite on all machines or on none, got {list(self.epsilon)}")
         self._check_weights()
         for name in ("epsilon", "batch", "delta", "lipschitz", "machine_weights"):
             if isinstance(getattr(self, name), list):
@@ -125,7 +130,7 @@ class RecordProtocol:
 
     def _host_settings(self) -> dict[str, Any]:
         """Static settings that no traced function reads, at the values that stand for any."""
-        unset = dict.fromkeys(("delta", "lipschitz", "records", "diameter", "machine_weights"))
+        unset = dict.fromkeys(("epsilon", "delta", "lipschitz", "records", "diameter", "machine_weights"))
         return {**unset, "noise_rule": "accountant", "acknowledged": False}
 
     def machines(self, problem: Problem, delta: float | None = None) -> Machines:
@@ -143,21 +148,28 @@ class RecordProtocol:
         batch = Sampling(self.sampler, self.batch).batches(sizes)  # type: ignore[arg-type]
         return Machines(sizes, batch, lipschitz * self._factors(sizes.size), epsilon, own)
 
-    def relative(self, problem: Problem) -> np.ndarray:
-        """Each machine's σ as a part of the largest, [machines]: as the noise rules have it, L·√ln(1/δ)/(n·ε)."""
+    def relative(self, problem: Problem, size: Size) -> np.ndarray:
+        """Each machine's σ as a part of the largest, [machines]."""
         m = self.machines(problem, 1e-5)
-        epsilon = np.ones(m.epsilon.size) if np.isinf(m.epsilon).all() else m.epsilon
-        records = m.records if self.records is None else np.full(m.records.size, self.records)
-        shape = m.lipschitz * np.sqrt(np.log(1 / m.delta)) / (records * epsilon)
-        return shape / shape.max() if np.isfinite(shape).all() else np.ones(shape.size)
+        if not np.isfinite(m.lipschitz).all() or (isinstance(self.epsilon, tuple) and inf in self.epsilon):
+            return np.ones(m.records.size)
+        if isinstance(self.epsilon, tuple):
+            needed = self._needed(m, size, self.noise_rule)
+        else:
+            stands = "advanced" if self.sampler == "disjoint" else "paper_moments"
+            rule = stands if self.noise_rule == "accountant" else self.noise_rule
+            needed = self._needed(m._replace(epsilon=np.full(m.epsilon.size, SMALL)), size, rule)
+        return needed / needed.max()
 
     def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
         """A protocol with `noise_std` and `step_size` filled in, and `epsilon` spent."""
-        given = self if epsilon is None else replace(self, epsilon=epsilon)
+        target = self.epsilon if epsilon is None else epsilon
+        given = replace(self, epsilon=target, delta=delta if self.delta is None else self.delta)
         if given.epsilon is None and given.noise_std is None:
             raise ValueError("give epsilon (with delta) or noise_std; epsilon = inf is non-private")
         noise = given.noise_std if given.noise_std is not None else given._noise_std(problem, plan.size, delta)
-        ready = replace(given, epsilon=None, noise_std=float(noise))
+        own = given.epsilon if isinstance(given.epsilon, tuple) else None  # the proportions of machines' noises
+        ready = replace(given, epsilon=own, noise_std=float(noise))
         step = given.step_size
         if step is None:
             step = ready.theory_step(problem, plan)
@@ -167,16 +179,20 @@ class RecordProtocol:
 
     def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
-        relative = self.relative(problem)[plan.schedule.participants] * plan.schedule.present
+        relative = self.participants_noise(problem, plan)
         if method == "materialised":
             if plan.schedule.filled is not None:
                 raise ValueError("noise method 'materialised' must have a fixed number of machines a round")
             return PerMachine(np.asarray(relative, np.float32), summed=self.aggregate == "sum")
         return Fresh(np.asarray(np.sqrt(np.sum(relative**2, axis=1)) / self._divisor(plan.schedule), np.float32))
 
+    def participants_noise(self, problem: Problem, plan: Plan) -> np.ndarray:
+        """Relative noise of every message, [rounds, per_round]; 0 in slots that nobody fills."""
+        return self.relative(problem, plan.size)[plan.schedule.participants] * plan.schedule.present
+
     def sensitivity(self, problem: Problem, size: Size) -> float:
         """2L/K of the machine for which it is largest, in units of its own noise."""
-        return float(np.max(self._shift(problem, self.machines(problem))))
+        return float(np.max(self._shift(problem, self.machines(problem), size)))
 
     def event(self, problem: Problem, plan: Plan) -> SampledEvent:
         return self.sampled_event(problem, plan, self.machines(problem))
@@ -187,7 +203,7 @@ class RecordProtocol:
         return SampledEvent(
             sampler=sampler,
             sensitivity=self.sensitivity(problem, plan.size),
-            shift=self._shift(problem, m),
+            shift=self._shift(problem, m, plan.size),
             records=m.records,
             batch=batch,
             messages=plan.schedule.total * self.releases(self.machines(problem)),
@@ -260,12 +276,12 @@ class RecordProtocol:
         weights = 1 / machines if self.machine_weights is None else self.machine_weights
         return machines * machine_values("machine_weights", weights, machines)
 
-    def _shift(self, problem: Problem, m: Machines) -> np.ndarray:
+    def _shift(self, problem: Problem, m: Machines, size: Size) -> np.ndarray:
         """How far one record moves each machine's release, in units of the machine's relative noise."""
         if self.clip_at == "other":
             return np.full(m.batch.size, inf if self.noise_std else 1.0)  # no bound; nothing is claimed without noise
         own = 1 if self.clip_at == "message" else m.batch
-        return 2 * m.lipschitz / (own * self.relative(problem))
+        return 2 * m.lipschitz / (own * self.relative(problem, size))
 
     def _divisor(self, schedule: Schedule) -> np.ndarray | float:
         return schedule.present.sum(axis=1) if self.aggregate == "mean" else 1.0
@@ -278,28 +294,34 @@ class RecordProtocol:
             raise ValueError("clip must be set, for the loss has no finite gradient bound here")
         if np.isnan(m.delta).any():
             raise ValueError("delta must be given with epsilon")
-        sampler, batch = self._released(m)
-        if self.clip_at == "message" and self.noise_rule != "paper_moments":
-            m = m._replace(lipschitz=m.lipschitz * batch)  # a record moves the message by 2C, as if L were KC
-        rounds = size.rounds * self.releases(m)
-        records = m.records if self.records is None else np.full(m.records.size, self.records)
-        each = np.stack(np.broadcast_arrays(m.lipschitz, records, batch, rounds, m.epsilon, m.delta))
-        unique, which = np.unique(each, axis=1, return_inverse=True)
-        found = np.array([self._one_noise_std(sampler, *column) for column in unique.T])[which.ravel()]
-        return float(np.max(found / self.relative(problem)))
+        return float(np.max(self._needed(m, size, self.noise_rule) / self.relative(problem, size)))
 
-    def _one_noise_std(self, sampler, lipschitz, records, batch, rounds, epsilon, delta) -> float:
-        return noise_std(
-            self.noise_rule,
-            sampler=sampler,
-            lipschitz=float(lipschitz),
-            records=int(records),
-            batch=int(batch),
-            rounds=int(rounds),
-            epsilon=float(epsilon),
-            delta=float(delta),
-            acknowledged=self.acknowledged,
-        )
+    def _needed(self, m: Machines, size: Size, rule: str) -> np.ndarray:
+        """Every machine's σ by a noise rule, [machines]."""
+        sampler, batch = self._released(m)
+        lipschitz = m.lipschitz
+        if self.clip_at == "message" and rule != "paper_moments":
+            lipschitz = lipschitz * batch  # a record moves the message by 2C, as if L were KC
+        records = m.records if self.records is None else np.full(m.records.size, self.records)
+        rounds = size.rounds * self.releases(m)
+        each = np.stack(np.broadcast_arrays(lipschitz, records, batch, rounds, m.epsilon, m.delta))
+        unique, which = np.unique(each, axis=1, return_inverse=True)
+        acknowledged = self.acknowledged or rule != self.noise_rule
+        found = [
+            noise_std(
+                rule,
+                sampler=sampler,
+                lipschitz=float(lipschitz),
+                records=int(records),
+                batch=int(batch),
+                rounds=int(rounds),
+                epsilon=float(epsilon),
+                delta=float(delta),
+                acknowledged=acknowledged,
+            )
+            for lipschitz, records, batch, rounds, epsilon, delta in unique.T
+        ]
+        return np.array(found)[which.ravel()]
 
     def _released(self, m: Machines) -> tuple[str, np.ndarray]:
         """Sampler and batch of a release as accounting sees them."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Full, LocalSGD, NoisyMinibatchSGD, Squared, Uniform, linear_problem, simulate
+from fedprivjax.participation import Size
 
 RNG = np.random.default_rng(3)
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -38,7 +39,7 @@ def test_it_is_unbiased_where_some_take_part():
 def test_noise_and_sensitivity_are_those_of_the_scaled_loss():
     """p_i·N·L_i takes the place of L_i, so machines alike in all but weight have noise in its proportion."""
     protocol = make(epsilon=1.0, clip=2.0, noise_rule="advanced", sampler="subset", batch=4)
-    np.testing.assert_allclose(protocol.relative(PROBLEM), np.array(WEIGHTS) / 0.5)
+    np.testing.assert_allclose(protocol.relative(PROBLEM, Size(3, 3, 2)), np.array(WEIGHTS) / 0.5)
     np.testing.assert_allclose(protocol.machines(PROBLEM).lipschitz, 2.0 * 3 * np.array(WEIGHTS))
     even = make(epsilon=1.0, clip=2.0, noise_rule="advanced", sampler="subset", batch=4, machine_weights=None)
     plan = simulate(make(noise_std=0.0), PROBLEM, Full(3), rounds=2).plan

@@ -155,8 +155,8 @@ def followed(case, ready, source, plan, key):
     if isinstance(source, Silent):
         noise = None if isinstance(ready, LocalSGD) else 0.0
     elif isinstance(source, PerStep):
-        shape = (plan.size.per_round, FEATURES)
-        noise = np.array([[PerStep.draw(k, step, shape) for step in range(ready.batch)] for k in keys])
+        rounds = list(zip(keys, source.inputs, strict=True))
+        noise = np.array([[PerStep.draw(each, step, FEATURES) for step in range(ready.batch)] for each in rounds])
         noise = ready.noise_std * noise
     else:
         block = source.block(source.init(FEATURES, key), source.inputs, keys, FEATURES)[1]
@@ -169,7 +169,7 @@ def test_structure_and_dtypes_are_stable(case):
     ready, source, plan, key = pieces(case)
     inputs = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
     state = ready.init(PROBLEM, plan.size)
-    noise = key if isinstance(source, PerStep) else jnp.zeros(FEATURES)
+    noise = (key, source.inputs[0]) if isinstance(source, PerStep) else jnp.zeros(FEATURES)
     protocol = as_leaves(ready)
     after = jax.eval_shape(lambda s: protocol.round(PROBLEM, s, inputs, noise), state)
     chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
@@ -192,7 +192,7 @@ def test_jit_equals_eager(case, base):
     ready, source, plan, key = pieces(case)
     recipe = Recipe(plan.size._replace(rounds=3), (probe,), 3)
     inputs = jax.tree.map(lambda leaf: leaf[:3], round_inputs(plan))
-    cut = source if isinstance(source, PerStep) else replace(source, inputs=source.inputs[:3])
+    cut = replace(source, inputs=source.inputs[:3])
     with jax.disable_jit():
         _, metrics = trajectory(as_leaves(ready), PROBLEM, cut, inputs, key, recipe)
     np.testing.assert_allclose(metrics["probe"][0], base.metrics["probe"][2], rtol=1e-4, atol=1e-6)

@@ -1,0 +1,124 @@
+"""Machines that differ: constants, targets, records and batches of their own, and the noise that follows from them."""
+
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    Full,
+    LocalSGD,
+    Logistic,
+    NoisyMinibatchSGD,
+    draw_plan,
+    linear_problem,
+    transcript,
+)
+from fedprivjax.datasets import table
+from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
+
+MACHINES, RECORDS, FEATURES, ROUNDS = 3, 20, 400, 6
+EPSILON, DELTA, LIPSCHITZ, BATCH = (1.0, 2.0, 4.0), (1e-5, 1e-4, 1e-5), (1.0, 0.5, 2.0), (4, 4, 8)
+OWN = {"epsilon": EPSILON, "delta": DELTA, "lipschitz": LIPSCHITZ}
+ZEROS = np.zeros((MACHINES, RECORDS, FEATURES), np.float32)
+PROBLEM = linear_problem(ZEROS, ZEROS[..., 0].astype(int), Logistic(), feature_bound=1.0)
+
+
+def wanted(i, rule, batch, releases=ROUNDS, sampler="subset"):
+    return noise_std(
+        rule,
+        sampler=sampler,
+        lipschitz=LIPSCHITZ[i],
+        records=RECORDS,
+        batch=batch,
+        rounds=releases,
+        epsilon=EPSILON[i],
+        delta=DELTA[i],
+    )
+
+
+def stds(protocol):
+    """Of every machine's messages about a gradient that is 0, or of how far it walks: [machines]."""
+    view = transcript(replace(protocol, step_size=0.1), PROBLEM, Full(MACHINES), rounds=ROUNDS, seed=2)
+    sent = view.messages - view.queries[:, None] if isinstance(protocol, LocalSGD) else view.messages
+    return sent.std(axis=(0, 2))
+
+
+@pytest.mark.parametrize("method", [NoisyMinibatchSGD, AcceleratedMinibatchSGD])
+def test_the_theorems_noise_is_each_machines_own(method):
+    found = stds(method(batch=BATCH, noise_rule="advanced", **OWN))
+    expected = [wanted(i, "advanced", BATCH[i]) for i in range(MACHINES)]
+    assert max(expected) / min(expected) > 3
+    np.testing.assert_allclose(found, expected, rtol=0.06)  # 2400 normals each: 4 standard errors
+
+
+@pytest.mark.parametrize("sampler", ["subset", "replacement", "poisson", "full", "disjoint"])
+def test_the_accountants_noise_is_just_enough_for_every_machine(sampler):
+    batch = {"full": None, "disjoint": (1, 3, 2)}.get(sampler, BATCH)
+    protocol = NoisyMinibatchSGD(batch=batch, sampler=sampler, step_size=0.1, **OWN)
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=protocol.sampling)
+    ready = calibrate(protocol, PROBLEM, plan)
+    for i in range(MACHINES):
+        found = wanted(i, "accountant", RECORDS if batch is None else batch[i], sampler=sampler)
+        assert ready.noise_std * ready.relative(PROBLEM, plan.size)[i] == pytest.approx(found, rel=1e-9)
+    spent = [guarantee(protocol, PROBLEM, plan, delta=DELTA[i]).per_machine[i] for i in range(MACHINES)]
+    np.testing.assert_allclose(spent, EPSILON, rtol=1e-3)
+    assert (np.array(spent) <= np.array(EPSILON) * (1 + 1e-6)).all()
+
+
+def test_one_target_for_machines_that_differ_is_kept_by_all_and_reached_by_one():
+    protocol = NoisyMinibatchSGD(batch=BATCH, epsilon=2.0, delta=1e-5, lipschitz=LIPSCHITZ, step_size=0.1)
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=protocol.sampling)
+    relative = calibrate(protocol, PROBLEM, plan).relative(PROBLEM, plan.size)
+    np.testing.assert_allclose(relative, np.array(LIPSCHITZ) / 2, rtol=1e-9)
+    spent = guarantee(protocol, PROBLEM, plan, delta=1e-5).per_machine
+    assert spent.max() == pytest.approx(2, rel=1e-3)
+    assert spent.max() <= 2 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("sampler", ["subset", "disjoint"])
+def test_the_guarantee_is_that_of_the_noise_which_is_really_drawn(sampler):
+    """From messages about a gradient that is 0, machine by machine, by the accountant alone."""
+    protocol = NoisyMinibatchSGD(batch=(1, 3, 2), sampler=sampler, step_size=0.1, **OWN)
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=protocol.sampling)
+    stated = guarantee(protocol, PROBLEM, plan, delta=1e-5).per_machine
+    for i, std in enumerate(stds(protocol)):
+        sizes = {"records": RECORDS, "batch": (1, 3, 2)[i], "rounds": ROUNDS, "delta": 1e-5}
+        low, high = (true_epsilon(std * off, sampler=sampler, lipschitz=LIPSCHITZ[i], **sizes) for off in (1.06, 0.94))
+        assert low < stated[i] < high
+
+
+def test_local_steps_are_noised_for_each_machine():
+    protocol = LocalSGD(batch=4, sampler="replacement", **OWN)
+    step = stds(protocol) / (0.1 * sqrt(4))  # the end of four steps
+    expected = [wanted(i, "accountant", 1, 4 * ROUNDS, "replacement") for i in range(MACHINES)]
+    assert max(expected) / min(expected) > 2
+    np.testing.assert_allclose(step, expected, rtol=0.06)
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=protocol.sampling)
+    spent = [
+        guarantee(replace(protocol, step_size=0.1), PROBLEM, plan, delta=DELTA[i]).per_machine[i]
+        for i in range(MACHINES)
+    ]
+    np.testing.assert_allclose(spent, EPSILON, rtol=1e-3)
+
+
+def test_some_private_and_some_not():
+    with pytest.raises(ValueError, match=r"^epsilon must be finite on all machines or on none, got \[1\.0, inf\]$"):
+        NoisyMinibatchSGD(epsilon=[1.0, float("inf")])
+
+
+def test_unequal_numbers_of_records():
+    sizes = (10, 20, 40)
+    shares = [np.arange(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(3)]
+    rows = table(shares)[0]
+    problem = linear_problem(
+        np.zeros((70, FEATURES), np.float32), np.zeros(70, int), Logistic(), feature_bound=1.0, table=rows
+    )
+    protocol = NoisyMinibatchSGD(epsilon=1.0, delta="records", batch=5, noise_rule="advanced", step_size=0.1)
+    view = transcript(protocol, problem, Full(3), rounds=ROUNDS, seed=2)
+    settings = {"sampler": "subset", "lipschitz": 1.0, "batch": 5, "rounds": ROUNDS, "epsilon": 1.0}
+    expected = [noise_std("advanced", records=n, delta=n**-2.0, **settings) for n in sizes]
+    np.testing.assert_allclose(view.messages.std(axis=(0, 2)), expected, rtol=0.06)
