@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+LIST = 12  # choices, beyond which a refusal that has a suggestion names no others
+
 
 def require_positive(name: str, value: Any, *, optional: bool = False, infinite: bool = False) -> None:
     """Refuse a concrete number that is not positive (NaN included); traced values pass.
@@ -51,7 +53,8 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
         return
     near = difflib.get_close_matches(str(value), known, n=1)
     hint = f", did you mean '{near[0]}'?" if near else ""
-    raise ValueError(f"unknown {name} {value!r}{hint} (known: {', '.join(known)})")
+    rest = "" if near and len(known) > LIST else f" (known: {', '.join(known)})"
+    raise ValueError(f"unknown {name} {value!r}{hint}{rest}")
 
 
 def require_between(name: str, value: Any, low: float, high: float) -> None:

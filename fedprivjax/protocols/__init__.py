@@ -11,7 +11,7 @@ PROTOCOLS = {
     "dp_mu2": (DPMu2, "DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not"),
     "noisy_sgd": (NoisySGD, "single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping"),
     "stale_momentum": (StaleMomentum, "per-machine momentum with stale corrections, the paper's alternative 1"),
-    "noisy_minibatch_sgd": (NoisyMinibatchSGD, "ISRL-DP minibatch SGD (Lowy & Razaviyayn), any sampler of records"),
+    "noisy_minibatch_sgd": (NoisyMinibatchSGD, "ISRL-DP minibatch SGD, any sampler of records, or with a shuffler"),
     "accelerated_minibatch_sgd": (AcceleratedMinibatchSGD, "ISRL-DP AC-SA: plain, regularised, multistage, one-pass"),
     "local_sgd": (LocalSGD, "local SGD (FedAvg), plain or with noise in every local step"),
 }
