@@ -81,7 +81,9 @@ def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
     if any((data["realised_epsilon"] > LARGE_EPSILON).any() for data in best.values()):
         lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
     lines.append("simulation randomness: not for deployment")
-    return Group(*[Text(line) for line in lines], *([Text(experiment.notes)] if experiment.notes else []))
+    return Group(
+        *[Text(line) for line in lines], *([Text(" ".join(experiment.notes.split()))] if experiment.notes else [])
+    )
 
 
 def verdict_tables(found: Iterable[Verdict]) -> list[Table]:
