@@ -17,7 +17,7 @@ from fedprivjax.sampling import Plan
 from fedprivjax.simulate import as_leaves
 
 SWEPT = {
-    "mu": "GDP target",
+    "mu": "GDP target; its ε at the sweep's delta for methods that sample records",
     "epsilon": "(ε, δ) target, at the sweep's delta",
     "noise_std": "noise at relative scale 1",
     "step_size": "step",
@@ -56,10 +56,8 @@ def members_of(
     """The first member, calibrated, with its problem; and all of them stacked."""
     protocols, problems = [], []
     for values in product(*axes.values()):
-        settings = dict(zip(axes, map(float, values), strict=True))
+        settings = _in_its_currency(protocol, dict(zip(axes, map(float, values), strict=True)), delta)
         own = _with_radius(problem, settings.pop("radius", None))
-        if "epsilon" in settings and not hasattr(protocol, "calibrated"):
-            settings["mu"] = float(gdp.mu(settings.pop("epsilon"), delta))
         protocols.append(calibrate(replace(protocol, **settings), own, plan, delta=delta))
         problems.append(own)
     members = Members(
@@ -75,6 +73,20 @@ def members_of(
 def stacked(trees: Sequence[Any]) -> Any:
     """Pytrees of one structure on a leading axis, as host arrays."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _in_its_currency(protocol: Any, settings: dict[str, float], delta: float) -> dict[str, float]:
+    """A GDP target as the (ε, δ) target that it implies for protocols that ask for one; and the other way round."""
+    by_records = hasattr(protocol, "calibrated")
+    if by_records and "mu" in settings:
+        if protocol.delta is not None:
+            raise ValueError(
+                f"delta must be None with an axis mu, which is converted at the run's, got {protocol.delta}"
+            )
+        settings["epsilon"] = float(gdp.epsilon(settings.pop("mu"), delta))
+    elif not by_records and "epsilon" in settings:
+        settings["mu"] = float(gdp.mu(settings.pop("epsilon"), delta))
+    return settings
 
 
 def _with_radius(problem: Problem, radius: float | None) -> Problem:

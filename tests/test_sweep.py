@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fedprivjax import Ball, DPMu2, NoisySGD, Seeds, Softmax, Uniform, WholeSpace, linear_problem, simulate, sweep
+from fedprivjax import (
+    Ball,
+    DPMu2,
+    Full,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    Seeds,
+    Softmax,
+    Uniform,
+    WholeSpace,
+    linear_problem,
+    simulate,
+    sweep,
+)
 from fedprivjax.grid import SWEPT
 from fedprivjax.privacy import gdp
 from fedprivjax.sweep import _labels, _run_many, execute, prepare
@@ -173,6 +186,18 @@ def test_an_epsilon_axis_is_the_mu_axis_converted():
     agree(by_epsilon, by_mu)
     np.testing.assert_allclose(by_epsilon["realised_mu"].max("seed"), by_mu["mu"].values, rtol=1e-9)
     np.testing.assert_allclose(by_epsilon["realised_epsilon"].max("seed"), epsilons, rtol=1e-6)
+
+
+def test_a_mu_axis_is_converted_for_methods_that_sample_records():
+    """Full batches are Gaussian mechanisms, so μ → ε → noise gives back the noise of μ-GDP, 2L√R/(nμ)."""
+    problem = linear_problem(FEATURES.reshape(4, 14, 5), LABELS.reshape(4, 14), Softmax(3), feature_bound=1.0)
+    protocol = NoisyMinibatchSGD(sampler="full", step_size=0.1)
+    found = sweep(protocol, problem, Full(4), over={"mu": [1.0, 8.0, np.inf]}, seeds=1, rounds=9, delta=1e-6)
+    expected = 2 * problem.lipschitz * np.sqrt(9) / (14 * found["mu"].values)
+    np.testing.assert_allclose(found["noise_std"].values, expected, rtol=1e-9)
+    np.testing.assert_allclose(found["realised_epsilon"].isel(seed=0), gdp.epsilon(found["mu"].values, 1e-6), rtol=1e-6)
+    with pytest.raises(ValueError, match="delta must be None with an axis mu"):
+        sweep(replace(protocol, delta=1e-5), problem, Full(4), over={"mu": [1.0]}, seeds=1, rounds=9)
 
 
 def test_a_radius_axis():
