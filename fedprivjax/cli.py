@@ -136,8 +136,9 @@ def privacy(spec: Spec, change: Change = None) -> None:
         firsts.setdefault(job.label, job)
     for label, job in firsts.items():
         prepared = job.prepare()
-        event = prepared.first.event(prepared.problem, prepared.plans[0])
-        guarantee = event.guarantee(float(prepared.members.noise_std[0]), experiment.record.delta)
+        guarantee = prepared.event(prepared.plans[0]).guarantee(
+            float(prepared.members.noise_std[0]), experiment.record.delta
+        )
         out.print(f"[bold]{label}[/bold], first row of its part of the table:")
         out.print(str(guarantee), markup=False, highlight=False)
 

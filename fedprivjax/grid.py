@@ -94,6 +94,12 @@ def _with_radius(problem: Problem, radius: float | None) -> Problem:
         return problem
     if not isinstance(problem.constraint, Ball):
         raise ValueError("radius can be swept for a ball only, and the problem has none")
+    declared = problem.own_lipschitz is not None or problem.own_smoothness is not None
+    if declared and radius > problem.constraint.radius:
+        raise ValueError(
+            f"radius must be at most {problem.constraint.radius:g}, where lipschitz and smoothness were declared, "
+            f"got {radius:g}"
+        )
     ball = Ball(radius)
     if not ball.contains(problem.start):
         raise ValueError(f"start must lie in the constraint set, a ball of radius {radius:g}")

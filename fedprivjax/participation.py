@@ -24,12 +24,19 @@ class Size(NamedTuple):
 class Schedule:
     """A public schedule: which machines take part in each round, int32 [rounds, per_round].
 
-    Where their number varies, `filled` tells how many of a row's slots are filled, from the left: int [rounds].
+    Where their number varies, `filled` tells how many of a row's slots are filled, from the left: int [rounds], and
+    `mean` is M, the harmonic mean of that number's law.
     """
 
     machines: int
     participants: np.ndarray
     filled: np.ndarray | None = None
+    mean: float | None = None
+
+    @property
+    def cohort(self) -> float:
+        """M: machines in a round, the harmonic mean of their law where their number varies."""
+        return self.participants.shape[1] if self.mean is None else self.mean
 
     @cached_property
     def present(self) -> np.ndarray:
@@ -186,7 +193,8 @@ class Varying:
         weights = np.array(self.sizes)
         filled = rng.choice(np.arange(1, self.per_round + 1), rounds, p=weights / weights.sum())
         drawn = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
-        return Schedule(self.machines, rng.permuted(drawn, axis=1), filled)  # a random subset in a random order
+        mean = float(1 / (weights / np.arange(1, weights.size + 1)).sum())
+        return Schedule(self.machines, rng.permuted(drawn, axis=1), filled, mean)  # a random subset in a random order
 
 
 @dataclass(frozen=True)

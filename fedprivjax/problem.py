@@ -56,6 +56,8 @@ class Problem:
         optimum: the exact minimiser where known, of the structure of `start`, or None.
         model: the loss of one example and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
+        own_lipschitz, own_smoothness: constants declared on the constraint set, instead of the model's own.
+        lipschitz_note: what a guarantee must say of that constant.
         table: a fixed partition of the pool over machines, or None: samples are dealt in order of use.
         excess: exact excess risk `params -> scalar` where known.
     """
@@ -69,6 +71,7 @@ class Problem:
     feature_bound: float | None = struct.field(pytree_node=False, default=None)
     own_lipschitz: float | None = struct.field(pytree_node=False, default=None)
     own_smoothness: float | None = struct.field(pytree_node=False, default=None)
+    lipschitz_note: str = struct.field(pytree_node=False, default="")
     table: Table | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
 
@@ -95,6 +98,13 @@ class Problem:
         return inf if self.feature_bound is None else self.model.lipschitz(self.feature_bound, self.constraint.radius)
 
     @property
+    def lipschitz_in_words(self) -> str:
+        """The assumption that a guarantee without clipping rests on."""
+        return f"losses are {self.lipschitz:.4g}-Lipschitz" + (
+            f" ({self.lipschitz_note})" if self.lipschitz_note else ""
+        )
+
+    @property
     def smoothness(self) -> float:
         """L: bound on the curvature of one example's loss; infinite where unknown."""
         if self.own_smoothness is not None:
@@ -104,7 +114,8 @@ class Problem:
     @property
     def traced(self) -> "Problem":
         """Without what only the host reads, so that other constants or another split are no other program."""
-        return replace(self, table=None, feature_bound=None, own_lipschitz=None, own_smoothness=None)
+        host = {"table": None, "feature_bound": None, "own_lipschitz": None, "own_smoothness": None}
+        return replace(self, **host, lipschitz_note="")
 
     def take(self, samples, machine=0):
         """Examples, leaves [..., per-example shape].
@@ -264,7 +275,8 @@ def procedural_problem(
         loss: a `LinearLoss`, or `(params, example) -> scalar` as in `general_problem`.
         seed: of the data.
         start: first parameters; needed unless the predictor is linear.
-        feature_bound: public bound on the norm of a feature vector, which `generate` keeps by itself.
+        feature_bound: public bound on the norm of a feature vector: longer ones are scaled to it. Those that are not
+            finite become zero.
         lipschitz, smoothness, hit: as in `general_problem`.
         constraint, test, optimum, excess: as in `linear_problem`.
 
@@ -294,19 +306,23 @@ def procedural_problem(
     options = {"feature_bound": feature_bound, "constraint": constraint, "test": test, "start": start}
     toy = np.zeros((1, *shapes[0].shape)), np.zeros(1)
     built = linear_problem(*toy, loss, optimum=optimum, excess=excess, **options)
-    return replace(built, pool=Procedural(np.uint32(seed), _Labelled(generate)))
+    return replace(built, pool=Procedural(np.uint32(seed), _Labelled(generate, feature_bound)))
 
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A generator of (features, label) as one of `Example`s."""
+    """A generator of (features, label) as one of `Example`s, whose features keep the bound that privacy rests on."""
 
     generate: Callable[[Any, Any], Any]
+    feature_bound: float | None
 
     def __call__(self, key, machine) -> Example:
         features, label = self.generate(key, machine)
         features = features.astype(jnp.float32)
-        return Example(features, label, jnp.linalg.norm(features))
+        norm = jnp.linalg.norm(features)
+        most = jnp.finfo(jnp.float32).max if self.feature_bound is None else self.feature_bound
+        features = jnp.where(norm <= most, features, jnp.where(jnp.isfinite(norm), features * (most / norm), 0.0))
+        return Example(features, label, jnp.minimum(jnp.nan_to_num(norm, nan=0.0, posinf=0.0), most))
 
 
 def _merge_machines(features, labels, table):

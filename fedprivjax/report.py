@@ -150,9 +150,9 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Table]:
     tables: dict[tuple[str, ...], Table] = {}
     for job in jobs:
         prepared = job.prepare()
-        event = prepared.first.event(prepared.problem, prepared.plans[0])
+        event = prepared.event(prepared.plans[0])
         for points, noise_std, sensitivity in _alike(prepared):
-            figures = event.figures(noise_std[0], delta)
+            figures = event.figures(noise_std[0] / sensitivity[0], delta)
             table = tables.setdefault(tuple(figures), _guarantees(title, list(figures)))
             shared = {name: value for name, value in points[0].items() if all(p[name] == value for p in points)}
             setting = ", ".join(f"{name} {value:g}" for name, value in {**job.shape, **shared}.items() if name != TRIAL)

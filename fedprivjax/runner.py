@@ -146,7 +146,7 @@ def _job(
     shape: dict[str, Any],
 ) -> Job:
     trial = shape.get(TRIAL)
-    own = {"mu", "epsilon", "noise_std"} if settings.settings.keys() & {"mu", "noise_std"} else set()
+    own = {"mu", "epsilon", "noise_std"} if settings.settings.keys() & {"mu", "epsilon", "noise_std"} else set()
     own |= settings.settings.keys()
     over = {name: values for name, values in experiment.real_axes.items() if name not in own}
     protocol = make_protocol(settings)
@@ -173,7 +173,7 @@ def _job(
         ready = ready if trial == 0 else lambda: prepared
     # with one machine, server noise and the machine's own noise are one law: such runs are done once
     alike = replace(protocol, trust="server") if _one_law(protocol, participation) else protocol
-    data = [experiment.problem.model_dump(), repr(participation), experiment.participation.schedule, trial]
+    data = [experiment.problem.model_dump(), repr(participation), experiment.participation.model_dump(), trial]
     identity = json.dumps([*data, repr(alike), options], default=list)
     members = prod(len(values) for values in options["over"].values())
     seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)

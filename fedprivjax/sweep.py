@@ -73,9 +73,21 @@ class Prepared:
         event = self.first.event(self.first_problem, plan)
         if "radius" not in self.axes:
             return event
-        kept = tuple(a for a in event.assumptions if "diameter" not in a)
-        constants = "each member's Lipschitz and smoothness constants hold on its own ball"
+        kept = tuple(a for a in event.assumptions if "Lipschitz" not in a)
+        constants = "losses have each member's Lipschitz (and smoothness) constant on its own ball"
         return replace(event, assumptions=kept if kept == event.assumptions else (*kept, constants))
+
+    def realised(self) -> dict[str, np.ndarray]:
+        """What each run's own schedule makes of privacy, [seeds, members]."""
+        with np.errstate(divide="ignore"):
+            ratio = self.members.noise_std / self.members.sensitivity
+        mu, epsilon = (np.empty((len(self.seeds), self.index.size)) for _ in range(2))
+        for draw, plan in enumerate(self.plans):
+            seed, members = draw // len(self.index), self.index[draw % len(self.index)]
+            event = self.event(plan)
+            mu[seed, members] = event.mu(ratio[members])
+            epsilon[seed, members] = event.epsilon(ratio[members], self.delta)
+        return {"realised_mu": mu, "realised_epsilon": epsilon}
 
 
 def sweep(
@@ -179,7 +191,7 @@ def prepare(
     recipe = make_recipe(problem, plans[0], record, every)
     first, first_problem, members = members_of(protocol, problem, plans[0], axes, delta)
     silent = not members.noise_std.any()
-    sources = aligned([Silent() if silent else first.noise(problem, plan, noise_method) for plan in plans])
+    sources = aligned([Silent() if silent else first.noise(first_problem, plan, noise_method) for plan in plans])
     runs = len(draws), index.shape[1]
     sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget, devices)
     return Prepared(
@@ -228,20 +240,7 @@ def execute(
             progress(done, p.runs[0] * p.runs[1])
     coordinates = {**p.axes, "seed": _labels(p.seeds), "round": record_rounds(p.recipe)}
     said = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, with_iterates(metrics, p.non_private))
-    return sweep_dataset({**metrics, **_realised(p)}, coordinates, p.members, said)
-
-
-def _realised(p: Prepared) -> dict[str, np.ndarray]:
-    """What each run's own schedule makes of privacy, [seeds, members]."""
-    with np.errstate(divide="ignore"):
-        ratio = p.members.noise_std / p.members.sensitivity
-    mu, epsilon = (np.empty((len(p.seeds), p.index.size)) for _ in range(2))
-    for draw, plan in enumerate(p.plans):
-        seed, members = draw // len(p.index), p.index[draw % len(p.index)]
-        event = p.event(plan)
-        mu[seed, members] = event.mu(ratio[members])
-        epsilon[seed, members] = event.epsilon(ratio[members], p.delta)
-    return {"realised_mu": mu, "realised_epsilon": epsilon}
+    return sweep_dataset({**metrics, **p.realised()}, coordinates, p.members, said)
 
 
 def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str, np.ndarray]:

@@ -277,3 +277,10 @@ def test_a_schedule_may_be_written_down():
     assert schedule.counts.tolist() == [[1, 1], [2, 1], [3, 2]]
     assert schedule.gaps.tolist() == [[2, 1], [1, 2], [1, 1]]
     assert schedule.total.tolist() == [2, 3, 1, 0]
+
+
+def test_the_mean_cohort_is_that_of_the_law_not_of_the_draw():
+    law = Varying.between(20, 1, 20)
+    drawn = [law.draw(5, np.random.default_rng(seed)).cohort for seed in range(3)]
+    assert drawn == [pytest.approx(20 / sum(1 / m for m in range(1, 21)))] * 3
+    assert Uniform(20, 7).draw(5, np.random.default_rng(0)).cohort == 7

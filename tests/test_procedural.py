@@ -149,3 +149,20 @@ def test_what_cannot_be_is_refused(call, message, computed):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared)
         call(computed)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, 1e10])
+def test_features_keep_the_bound_that_privacy_rests_on(bad):
+    """One machine's features are not finite, or far beyond the bound: no other's part of the run is touched."""
+
+    def broken(key, machine):
+        x, label = example(key, machine)
+        return jnp.where(machine == 1, bad, x), label
+
+    problem = procedural_problem(broken, Softmax(3), feature_bound=1.01, constraint=Ball(1.0))
+    taken = problem.take(jnp.arange(3), jnp.array([0, 1, 2]))
+    norms = np.linalg.norm(np.asarray(taken.features), axis=1)
+    np.testing.assert_allclose(norms, taken.feature_norm, rtol=1e-6)
+    np.testing.assert_allclose(norms, [1, 1.01 if bad == 1e10 else 0, 1], rtol=1e-6)
+    for protocol in (DPMu2(mu=1.0, clip=1.0), DPMu2(mu=1.0), NoisySGD(mu=1.0, clip=1.0)):
+        assert np.isfinite(simulate(protocol, problem, SOME, rounds=ROUNDS).params).all()

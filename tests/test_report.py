@@ -176,3 +176,41 @@ def test_a_guarantee_table_gives_every_member_its_own_row():
     exact = next(cells for name, cells in table.items() if "exact" in name)
     for cell, mu in zip(exact[:4], worst, strict=False):
         assert float(cell.removesuffix(" !")) == pytest.approx(float(gdp.epsilon(float(mu), DELTA)), rel=6e-3)
+
+
+GRIDS = {
+    "clip": {"name": "dp_mu2", "noise_std": 10.0, "grid": {"clip": [1, 10]}},
+    "clip of noisy SGD": {"name": "noisy_sgd", "noise_std": 10.0, "step_size": 0.1, "grid": {"clip": [1, 10]}},
+    "radius": {"name": "dp_mu2", "mu": 4.0, "grid": {"radius": [0.5, 5]}},
+    "noise": {"name": "dp_mu2", "clip": 1.0, "grid": {"noise_std": [1, 10]}},
+    "none first": {"name": "dp_mu2", "clip": 1.0, "grid": {"mu": [float("inf"), 2]}},
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_guarantees_printed_are_those_of_a_run(name):
+    (job,) = runner.jobs(make(protocol=[GRIDS[name]], sweep={"per_round": [3], "seeds": 1}))
+    (table,) = map(columns, report.guarantee_tables([job], DELTA))
+    realised = np.unique(job.prepare().realised()["realised_mu"])
+    printed = [np.inf if cell == "non-private" else float(cell) for cell in table["μ (worst machine)"]]
+    np.testing.assert_allclose(np.unique(printed), realised, rtol=1e-3)
+
+
+RECORD_GRIDS = {"clip": [0.1, 1], "noise_std": [1, 5], "epsilon": [float("inf"), 2]}
+
+
+@pytest.mark.parametrize("name", RECORD_GRIDS)
+@pytest.mark.parametrize("method", ["noisy_minibatch_sgd", "local_sgd"])
+def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
+    fixed = {"noise_std": 1.0} if name == "clip" else {}
+    entry = {"name": method, "batch": 2, "step_size": 0.1, **fixed, "grid": {name: RECORD_GRIDS[name]}}
+    problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
+    settings = make(problem=problem, protocol=[entry], sweep={"per_round": [3], "rounds": [5], "seeds": 1})
+    (job,) = runner.jobs(settings)
+    (table,) = map(columns, report.guarantee_tables([job], DELTA))
+    realised = np.unique(job.prepare().realised()["realised_epsilon"])
+    printed = [
+        np.inf if least == "non-private" else float(most.removesuffix(" !"))
+        for least, most in zip(table["ε (at least)"], table["ε (at most)"], strict=True)
+    ]
+    np.testing.assert_allclose(np.unique(printed), realised, rtol=6e-3)

@@ -158,6 +158,35 @@ def test_schedules_of_ones_own_are_told_apart():
     assert identities(**one) != identities(**other)
 
 
+def test_cohorts_of_random_size_are_told_apart():
+    kinds = [
+        *({"kind": "binomial", "rate": rate} for rate in (0.1, 0.9)),
+        *({"kind": "between", "least": least, "most": 5} for least in (1, 5)),
+        *({"kind": "varying", "sizes": sizes} for sizes in ([0.5, 0.5], [0.0, 1.0])),
+    ]
+    partition = {**PROBLEM, "partition": {"kind": "iid"}}
+    found = []
+    for kind in kinds:
+        settings = {"machines": 6, "rounds": 4, "per_round": None, **kind}
+        entry = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1}
+        parsed = make([entry], settings, sweep={"mu": [2.0]}, problem=partition)
+        found.append(runner.jobs(parsed)[0].identity)
+    assert len(set(found)) == len(kinds)
+
+
+def test_a_protocols_own_target_stands_beside_a_swept_one():
+    free = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1, "epsilon": float("inf")}
+    one = {**free, "label": "one", "epsilon": 1.0}
+    swept = {**free, "label": "swept"}
+    del swept["epsilon"]
+    found = runner.run(make([free, one, swept], problem={**PROBLEM, "partition": {"kind": "iid"}}))
+    assert "mu" not in found["noisy_minibatch_sgd"].dims
+    assert "mu" not in found["one"].dims
+    assert not found["noisy_minibatch_sgd"]["noise_std"].any()
+    assert 0 < float(found["one"]["realised_epsilon"].max()) <= 1
+    assert found["swept"].sizes["mu"] == 2
+
+
 def test_one_machine_is_one_law_under_both_names():
     def both(machines):
         found = []

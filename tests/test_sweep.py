@@ -211,6 +211,13 @@ def test_a_radius_axis():
     assert np.unique(found["step_size"]).size == 4  # the theory's step knows the diameter
 
 
+@pytest.mark.parametrize("protocol", [DPMu2(mu=4.0), NoisySGD(mu=4.0, step_size=0.1)])
+def test_a_guarantee_names_no_constant_of_a_radius_that_is_swept(protocol):
+    said = swept({"radius": [0.25, 3.0]}, protocol, seeds=1, rounds=2).attrs["assumptions"]
+    assert "each member's Lipschitz (and smoothness) constant on its own ball" in said
+    assert "-Lipschitz" not in said
+
+
 def test_a_radius_axis_of_an_unclipped_protocol_moves_its_sensitivity():
     found = swept({"radius": [0.25, 0.5, 1.0, 3.0]}, DPMu2(mu=4.0), seeds=[2], rounds=4)
     increments = 2**0.5 + 2 * 0.5 * 2 * np.array([0.25, 0.5, 1.0, 3.0])  # S = G + 2LD
@@ -311,6 +318,14 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
                 "problem": replace(PROBLEM, start=np.eye(3, 5) / 3**0.5),
             },
             "start must lie in the constraint set, a ball of radius 0.5",
+        ),
+        (
+            {
+                "protocol": replace(PROTOCOL, mu=1.0),
+                "over": {"radius": [0.5, 1.5]},
+                "problem": replace(PROBLEM, own_smoothness=1.0),
+            },
+            "radius must be at most 1, where lipschitz and smoothness were declared, got 1.5",
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

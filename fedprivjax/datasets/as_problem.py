@@ -49,7 +49,8 @@ def from_dataset(
         table=table,
     )
     if known and dataset.noise_lipschitz is not None:
-        return replace(problem, own_lipschitz=dataset.noise_lipschitz)
+        note = "as in the authors' code a statistic of private data: what it calibrates is not private"
+        return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
     return problem
 
 

@@ -57,7 +57,8 @@ def _given(sequence: Sequence[float], schedule: Schedule) -> np.ndarray:
     most = int(schedule.total.max())
     if values.ndim != 1 or values.size < most:
         raise ValueError(f"noise_schedule must have at least {most} entries for this schedule, got {values.size}")
-    if not (np.isfinite(values) & (values > 0)).all():
-        raise ValueError("noise_schedule must be positive and finite, got " + str(values[~(values > 0)][:1]))
+    wrong = values[~(np.isfinite(values) & (values > 0))]
+    if wrong.size:
+        raise ValueError(f"noise_schedule must be positive and finite, got {wrong[0]}")
     relative = values[schedule.counts - 1]
     return relative * exposure(relative, schedule).max()

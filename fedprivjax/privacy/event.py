@@ -76,13 +76,14 @@ class SampledEvent:
         """ε of one machine, at noise over shift."""
         return _sampled(self.sampler, ratio, records, batch, messages, delta)
 
-    def figures(self, noise_std: float, delta: float) -> dict[str, float]:
+    def figures(self, ratio: float, delta: float) -> dict[str, float]:
         """ε at δ in figures: the worst machine's proved bound and what an adversary attains, and the median bound."""
-        each = self.per_machine(noise_std / self.sensitivity, delta)
+        each = self.per_machine(ratio, delta)
         worst = int(np.argmax(each))
-        ratio = noise_std / self.shift[worst]
-        own = (self.sampler, ratio, self.records[worst], self.batch[worst], self.messages[worst], delta)
-        least = _sampled(*own, least=True) if np.isfinite(each[worst]) else np.inf
+        least = np.inf
+        if np.isfinite(each[worst]):
+            sizes = self.records[worst], self.batch[worst], self.messages[worst]
+            least = _sampled(self.sampler, ratio * self.sensitivity / self.shift[worst], *sizes, delta, least=True)
         return {"ε (at least)": least, "ε (at most)": each[worst], "median ε": float(np.median(each))}
 
     def guarantee(self, noise_std: float, delta: float) -> RecordGuarantee:
@@ -109,10 +110,10 @@ class ShuffledEvent(SampledEvent):
         sizes = {"records": int(records), "per_round": self.per_round, "rounds": int(messages)}
         return shuffled_epsilon(2 * ratio, delta=delta, **sizes)
 
-    def figures(self, noise_std: float, delta: float) -> dict[str, float]:
+    def figures(self, ratio: float, delta: float) -> dict[str, float]:
         """ε at δ in figures: the worst machine's, what it is without the shuffler, and the median machine's."""
-        each = self.per_machine(noise_std / self.sensitivity, delta)
-        in_sight = SampledEvent.per_machine(replace(self, per_round=1), noise_std / self.sensitivity, delta)
+        each = self.per_machine(ratio, delta)
+        in_sight = SampledEvent.per_machine(replace(self, per_round=1), ratio, delta)
         return {"ε (at most)": each.max(), "ε unshuffled": in_sight.max(), "median ε": float(np.median(each))}
 
 
@@ -154,10 +155,10 @@ class GaussianEvent:
         """The worst machine's exact ε at δ, by the same ratio."""
         return gdp.epsilon(self.mu(ratio), delta)
 
-    def figures(self, noise_std: float, delta: float) -> dict[str, float]:
+    def figures(self, ratio: float, delta: float) -> dict[str, float]:
         """The worst and the median machine's μ; the worst's ε at δ, exact and as the papers convert."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = np.where(self.exposure > 0, self.sensitivity * self.exposure / noise_std, 0.0)
+            each = np.where(self.exposure > 0, np.float64(self.exposure) / ratio, 0.0)
         worst = each.max()
         return {
             "μ (worst machine)": worst,

@@ -136,7 +136,7 @@ def noise_multiplier_for(epsilon: float, *, sampler: str, records: int, batch: i
         return float(2 * sqrt(releases) / gdp.mu(epsilon, delta))
 
     def excess(logarithm: float) -> float:
-        return min(sampled_epsilon(exp(logarithm), **settings), 1e6) - epsilon
+        return min(sampled_epsilon(exp(logarithm), **settings), 2 * epsilon) - epsilon
 
     low = high = log(2 * batch / records * sqrt(rounds) / float(gdp.mu(epsilon, delta)))
     while excess(high) > 0:

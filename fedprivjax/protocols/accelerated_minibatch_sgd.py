@@ -23,8 +23,8 @@ from fedprivjax.checks import require_choice, require_positive
 from fedprivjax.participation import Size
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs
-from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus
-from fedprivjax.protocols.records import RecordProtocol
+from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
+from fedprivjax.protocols.records import RecordProtocol, cohort_of
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 FORMS = {
@@ -112,7 +112,8 @@ class AcceleratedMinibatchSGD(RecordProtocol):
 
     def _points(self, state: AcceleratedState):
         """(w, w_md), both w_ag where a stage begins, and (α, η, μ), of the next round."""
-        r, v = jnp.maximum(self.schedule[state.rounds], 1e-6)
+        place, v = self.schedule[state.rounds]
+        r = jnp.maximum(place, 1.0)  # rounds left over ask about w_ag, as the first of a stage does
         w = jax.tree.map(lambda w, average: jnp.where(r == 1, average, w), state.w, state.average)
         mu = self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
         alpha, eta = 2 / (r + 1), 4 * v / (self.step_scale * r * (r + 1))
@@ -123,47 +124,50 @@ class AcceleratedMinibatchSGD(RecordProtocol):
 
     def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
         """As `RecordProtocol.calibrated`, with the regulariser and every round's place in its stage."""
-        rounds = plan.size.rounds
+        size, cohort = getattr(plan, "size", plan), cohort_of(plan)
+        rounds = size.rounds
         step = 1.0 if self.step_size is None else self.step_size  # the stages below stand in for the default
         settled = replace(self, step_size=step)
         ready: Any = RecordProtocol.calibrated(settled, problem, plan, epsilon=epsilon, delta=delta)
         if self.form == "regularised" and self.regularisation is None:
-            spread, distance = ready._variance(problem, plan), self._distance(problem)
+            spread, distance = ready._variance(problem, size, cohort), self._distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
             ready = replace(ready, regularisation=float(theory.acsa_regularization(**settings)))
-        stages = [theory.Stage(rounds, 1 / float(step))] if self.step_size is not None else ready._stages(problem, plan)
+        stages = (
+            [theory.Stage(rounds, 1 / float(step))]
+            if self.step_size is not None
+            else ready._stages(problem, size, cohort)
+        )
         places = [(r, stage.v) for stage in stages for r in range(1, stage.rounds + 1)]
         places += [(0, stages[-1].v)] * (rounds - len(places))
         return replace(ready, step_size=float(1 / stages[0].v), schedule=np.array(places, np.float32))
 
-    def _stages(self, problem: Problem, plan) -> list[theory.Stage]:
-        rounds, smoothness, modulus = plan.size.rounds, problem.smoothness, float(self.strong_convexity)
-        if not np.isfinite(smoothness):
-            raise ValueError("step_size must be set, or the loss smoothed: its smoothness is not known")
+    def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
+        rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)
         if self.form == "multistage":
             gap = self.gap or float(self.machines(problem).lipschitz.max()) * self._distance(problem)
             curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": self.printed}
-            return theory.acsa_stages(rounds=rounds, gap=gap, variance=self._variance(problem, plan), **curved)
+            return theory.acsa_stages(rounds=rounds, gap=gap, variance=self._variance(problem, size, cohort), **curved)
         if self.form == "regularised":
             modulus += float(self.regularisation)
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness + float(self.regularisation), form="strong")
         elif modulus:
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
         else:
-            settings = {"variance": self._variance(problem, plan), "diameter": self._distance(problem)}
+            settings = {"variance": self._variance(problem, size, cohort), "diameter": self._distance(problem)}
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
         return [theory.Stage(rounds, float(v))]
 
-    def _variance(self, problem: Problem, plan) -> float:
+    def _variance(self, problem: Problem, size: Size, cohort: float) -> float:
         """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
         if self.variance is not None:
             return float(self.variance)
-        m, cohort = self.machines(problem), self.cohort(plan)
+        m = self.machines(problem)
         lipschitz = float(m.lipschitz.max())
         if not np.isfinite(lipschitz):
             raise ValueError("variance must be given, or clip, for the loss has no finite gradient bound here")
         records = 0.0 if self.sampler == "full" else lipschitz**2 / (cohort * m.batch.min())
-        left_out = 0.0 if cohort >= plan.size.machines else lipschitz**2 / cohort
+        left_out = 0.0 if cohort >= size.machines else lipschitz**2 / cohort
         return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
 
     def _distance(self, problem: Problem) -> float:

@@ -18,7 +18,7 @@ running sum. Ours: the noise schedules `uniform` and `gap`, which use that parti
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import jax
@@ -82,8 +82,8 @@ class DPMu2:
 
     @property
     def traced(self):
-        """Without what only the host reads, so that other schedules are no other program."""
-        return replace(self, noise_schedule="uniform")
+        """Without what only the host reads, so that another schedule or trust is no other program."""
+        return replace(self, noise_schedule="uniform", trust="none")
 
     def init(self, problem: Problem, size: Size) -> Mu2State:
         x = problem.start
@@ -146,6 +146,8 @@ class DPMu2:
             "increment": self._increment(problem) if self.clip is None else self.clip,
             "smoothness": problem.smoothness if self.clip is None or mu == inf else None,
         }
+        if not isfinite(settings["increment"]):
+            return inf
         if not self.cancel:
             return reshef_levy.fresh_noise_step(**settings)
         named = self.noise_schedule if isinstance(self.noise_schedule, str) else "uniform"
@@ -179,7 +181,7 @@ class DPMu2:
             return (once, "each machine clips its increments; no convergence theorem is claimed")
         return (
             once,
-            f"losses are {problem.lipschitz:.4g}-Lipschitz and {problem.smoothness:.4g}-smooth on a set of diameter "
+            f"{problem.lipschitz_in_words} and {problem.smoothness:.4g}-smooth on a set of diameter "
             f"{problem.constraint.diameter:.4g}",
             "an honest-but-curious server, which sends the protocol's own query points",
         )

@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks import require_at_least, require_choice
-from fedprivjax.noise import PerStep, Silent
+from fedprivjax.noise import PerStep
 from fedprivjax.participation import Size
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, oracle
@@ -106,8 +106,6 @@ class LocalSGD(RecordProtocol):
 
     def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
         require_choice("noise method", method, ("auto", "materialised"))
-        if self.noise_std == 0:
-            return Silent()
         return PerStep(np.asarray(self.participants_noise(problem, plan), np.float32))
 
     def releases(self, m: Machines) -> int:
@@ -124,7 +122,7 @@ class LocalSGD(RecordProtocol):
     def theorem(self) -> str:
         return "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
 
-    def theory_step(self, problem: Problem, plan) -> float:
+    def default_step(self, problem: Problem, size: Size, cohort: float) -> float:
         """None is proved under privacy; set a step."""
         return np.inf
 

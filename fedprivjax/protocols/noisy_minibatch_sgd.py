@@ -105,15 +105,22 @@ class NoisyMinibatchSGD(RecordProtocol):
             return super().theorem
         return "Lowy & Razaviyayn 2023, Theorem 4.1 with its proof's steps in numbers; sampled among a machine's own"
 
-    def theory_step(self, problem: Problem, plan) -> float:
+    def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
+        """As `RecordProtocol.calibrated`, with a step that the weights of the average allow."""
+        ready: Any = RecordProtocol.calibrated(self, problem, plan, epsilon=epsilon, delta=delta)
+        shrinkage = float(ready.strong_convexity) * ready.step_size * float(ready.step_scale)
+        if shrinkage >= 1:
+            raise ValueError(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
+        return ready
+
+    def default_step(self, problem: Problem, size: Size, cohort: float) -> float:
         """Theorem 2.1's, with the load that the calibrated noise has; for the mean of the messages."""
-        m = self.machines(problem)
-        rounds, cohort = plan.size.rounds, self.cohort(plan)
+        m, rounds = self.machines(problem), size.rounds
         lipschitz, distance = float(m.lipschitz.max()), self.distance(problem)
         if not np.isfinite([lipschitz, distance]).all():
             return np.inf
-        smoothness = problem.smoothness if np.isfinite(problem.smoothness) else 0.0
-        if self.strong_convexity and smoothness:
+        smoothness = require_smooth(problem)
+        if self.strong_convexity:
             noise = problem.dimension * float(self.noise_std) ** 2 / cohort
             variance = theory.Variance(4 * lipschitz**2 / (cohort * m.batch.min()), 0.0, noise)
             curved = {"smoothness": smoothness, "strong_convexity": float(self.strong_convexity)}
@@ -159,6 +166,17 @@ def require_modulus(value: Any) -> None:
     """Refuse a modulus of strong convexity that is negative or not finite."""
     if isinstance(value, int | float | np.number) and value != 0:
         require_positive("strong_convexity", value)
+
+
+def require_smooth(problem: Problem) -> float:
+    """The smoothness that a default step needs.
+
+    Raises:
+        ValueError: where it is not known.
+    """
+    if not np.isfinite(problem.smoothness):
+        raise ValueError("step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known")
+    return problem.smoothness
 
 
 def iterates(w, window: int | None):

@@ -7,6 +7,7 @@ once). Each machine adds N(0, (2G/μ)²·I) to its own gradient, or a trusted se
 per-sample clipping, C takes the place of G.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -56,6 +57,11 @@ class NoisySGD:
     def __post_init__(self):
         check_settings(self)
 
+    @property
+    def traced(self):
+        """Without what only the host reads, so that another trust is no other program."""
+        return replace(self, trust="none")
+
     def init(self, problem: Problem, size: Size) -> SGDState:
         return SGDState(problem.start, problem.start)
 
@@ -99,7 +105,7 @@ class NoisySGD:
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
         once = "each sample is used once; participation is public and independent of the data"
-        bounded = f"losses are {problem.lipschitz:.4g}-Lipschitz" if self.clip is None else "each gradient is clipped"
+        bounded = problem.lipschitz_in_words if self.clip is None else "each gradient is clipped"
         return GaussianEvent(
             sensitivity=float(self.sensitivity(problem, plan.size)),
             exposure=(plan.schedule.total > 0).astype(float),

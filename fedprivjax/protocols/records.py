@@ -63,7 +63,7 @@ class RecordProtocol:
         acknowledged: needed by the rule "paper_moments", whose claimed ε is not what it gives.
         delta: δ of every machine, or one for each; "records" is 1/n_i²; None is the run's.
         lipschitz: L of every machine, or one for each; None is the problem's.
-        records: n in the noise rule; None is the machine's own number.
+        records: n in the rule "paper_moments"; None is the machine's own number.
         diameter: D, a bound on the distance from the start to the optimum; None is the constraint set's.
         aggregate: what the server makes of messages, "mean" or "sum".
         machine_weights: p_i of the objective Σ_i p_i·F_i, adding up to 1; messages and L_i are multiplied by p_i times
@@ -111,6 +111,8 @@ class RecordProtocol:
             require_choice("delta", self.delta, ("records",))
         if isinstance(self.epsilon, list | tuple) and 0 < np.sum(np.isinf(self.epsilon)) < len(self.epsilon):
             raise ValueError(f"epsilon must be finite on all machines or on none, got {list(self.epsilon)}")
+        if self.records is not None and self.noise_rule != "paper_moments":
+            raise ValueError(f"records must go with noise_rule 'paper_moments', got {self.noise_rule!r}")
         self._check_weights()
         for name in ("epsilon", "batch", "delta", "lipschitz", "machine_weights"):
             if isinstance(getattr(self, name), list):
@@ -126,7 +128,7 @@ class RecordProtocol:
     def traced(self):
         """Without what only the host reads, so that other constants are no other program."""
         batch = self.batch if self.clip_at == "other" else None
-        return replace(self, batch=batch, **self._host_settings())
+        return replace(self, batch=batch, sampler="replacement", **self._host_settings())
 
     def _host_settings(self) -> dict[str, Any]:
         """Static settings that no traced function reads, at the values that stand for any."""
@@ -135,8 +137,11 @@ class RecordProtocol:
 
     def machines(self, problem: Problem, delta: float | None = None) -> Machines:
         """Every machine's constants; δ is the run's where the protocol has none of its own."""
-        assert problem.table is not None
+        if problem.table is None:
+            raise ValueError("table must be given: machines draw minibatches from records of their own")
         sizes = problem.table.sizes
+        if not sizes.all():
+            raise ValueError(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
         bound = self.clip if self.clip is not None else problem.lipschitz if self.lipschitz is None else self.lipschitz
         target = inf if self.epsilon is None else self.epsilon
         own: Any = self.delta if self.delta is not None else delta
@@ -165,14 +170,15 @@ class RecordProtocol:
         """A protocol with `noise_std` and `step_size` filled in, and `epsilon` spent."""
         target = self.epsilon if epsilon is None else epsilon
         given = replace(self, epsilon=target, delta=delta if self.delta is None else self.delta)
+        size = getattr(plan, "size", plan)
         if given.epsilon is None and given.noise_std is None:
             raise ValueError("give epsilon (with delta) or noise_std; epsilon = inf is non-private")
-        noise = given.noise_std if given.noise_std is not None else given._noise_std(problem, plan.size, delta)
+        noise = given.noise_std if given.noise_std is not None else given._noise_std(problem, size, delta)
         own = given.epsilon if isinstance(given.epsilon, tuple) else None  # the proportions of machines' noises
         ready = replace(given, epsilon=own, noise_std=float(noise))
         step = given.step_size
         if step is None:
-            step = ready.theory_step(problem, plan)
+            step = ready.default_step(problem, size, cohort_of(plan))
             if not (isfinite(step) and step > 0):
                 raise ValueError("step_size must be set: its default needs a finite diameter and gradient bound")
         return replace(ready, step_size=float(step))
@@ -245,18 +251,13 @@ class RecordProtocol:
             return machine_messages(problem, self.record(self.query(state)), inputs)
         return clipped_messages(problem, self.query(state), inputs, self.clip_at, self.clip)
 
-    def cohort(self, plan) -> float:
-        """M: the harmonic mean of the cohorts' sizes."""
-        schedule = getattr(plan, "schedule", None)
-        return plan.size.per_round if schedule is None else float(1 / np.mean(1 / schedule.present.sum(axis=1)))
-
     def query(self, state):
         """The point that machines are asked about."""
         return state.w
 
-    def theory_step(self, problem: Problem, plan) -> float:
-        """The step size of the theory, on a calibrated protocol."""
-        raise TypeError("a protocol must define theory_step")
+    def default_step(self, problem: Problem, size: Size, cohort: float) -> float:
+        """The step size of the theory, on a calibrated protocol; infinite where it has none."""
+        raise TypeError("a protocol must define default_step")
 
     def distance(self, problem: Problem) -> float:
         """D: the given bound, or the constraint set's diameter (infinite where there is none)."""
@@ -330,6 +331,14 @@ class RecordProtocol:
         return self.sampler, m.batch
 
     def _assumptions(self, problem: Problem) -> tuple[str, ...]:
-        bounded = "every record's gradient is clipped" if self.clip is not None else "losses are Lipschitz as stated"
+        bounded = "every record's gradient is clipped" if self.clip is not None else problem.lipschitz_in_words
+        if self.clip is None and self.lipschitz is not None:
+            constants = f"{np.min(self.lipschitz):.4g} to {np.max(self.lipschitz):.4g}"
+            bounded = f"machines' losses are Lipschitz with the given constants, {constants}"
         known = "participation is public and independent of the data; which records are used is secret"
         return (known, bounded, "hyper-parameters, and what the data were prepared with, are not covered")
+
+
+def cohort_of(plan) -> float:
+    """M, of a drawn plan or of a size."""
+    return plan.schedule.cohort if hasattr(plan, "schedule") else plan.per_round

@@ -84,9 +84,9 @@ def test_a_server_releases_in_every_round():
     ("noise_schedule", "message"),
     [
         ([1.0, 2.0], "noise_schedule must have at least 3 entries for this schedule, got 2"),
-        ([1.0, -2.0, 1.0], "noise_schedule must be positive and finite"),
-        ([1.0, np.nan, 1.0], "noise_schedule must be positive and finite"),
-        ([1.0, np.inf, 1.0], "noise_schedule must be positive and finite"),
+        ([1.0, -2.0, 1.0], "noise_schedule must be positive and finite, got -2.0"),
+        ([1.0, np.nan, 1.0], "noise_schedule must be positive and finite, got nan"),
+        ([1.0, np.inf, 1.0], "noise_schedule must be positive and finite, got inf"),
         ("unifrom", "unknown noise_schedule 'unifrom', did you mean 'uniform'"),
     ],
 )

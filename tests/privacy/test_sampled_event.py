@@ -125,7 +125,7 @@ def test_an_error_of_rounding_is_no_other_machine():
 
 @pytest.mark.parametrize("sampler", ["replacement", "subset", "poisson", "full"])
 def test_figures(sampler):
-    figures = make(sampler=sampler).figures(NOISE, DELTA)
+    figures = make(sampler=sampler).figures(NOISE / make(sampler=sampler).sensitivity, DELTA)
     each, least = by_hand(NOISE, sampler), by_hand(NOISE, sampler, attainable_epsilon)
     assert figures["ε (at most)"] == pytest.approx(each.max(), rel=1e-6)
     assert figures["ε (at least)"] == pytest.approx(least[each.argmax()], rel=1e-3)

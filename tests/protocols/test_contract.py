@@ -171,6 +171,12 @@ def test_new_numbers_are_no_new_program(case, base, softmax_problem):
     assert not np.array_equal(result.params, base.params)
 
 
+@pytest.mark.parametrize("protocol", [DPMu2(mu=1.0), NoisySGD(mu=1.0)], ids=type)
+def test_another_trust_is_no_new_program(protocol):
+    one, other = (jax.tree.structure(as_leaves(replace(protocol, trust=trust))) for trust in ("none", "server"))
+    assert one == other
+
+
 def test_another_noise_schedule_is_no_new_program(softmax_problem):
     protocol = DPMu2(noise_schedule=SEQUENCE, **SETTINGS)
     one = run(protocol, softmax_problem)

@@ -8,17 +8,22 @@ import pytest
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
+    Ball,
     Full,
+    Hinge,
     LocalSGD,
     Logistic,
     NoisyMinibatchSGD,
+    Uniform,
     draw_plan,
     linear_problem,
     transcript,
 )
 from fedprivjax.datasets import table
+from fedprivjax.participation import Size
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
+from fedprivjax.problem import Table
 
 MACHINES, RECORDS, FEATURES, ROUNDS = 3, 20, 400, 6
 EPSILON, DELTA, LIPSCHITZ, BATCH = (1.0, 2.0, 4.0), (1e-5, 1e-4, 1e-5), (1.0, 0.5, 2.0), (4, 4, 8)
@@ -122,3 +127,62 @@ def test_unequal_numbers_of_records():
     settings = {"sampler": "subset", "lipschitz": 1.0, "batch": 5, "rounds": ROUNDS, "epsilon": 1.0}
     expected = [noise_std("advanced", records=n, delta=n**-2.0, **settings) for n in sizes]
     np.testing.assert_allclose(view.messages.std(axis=(0, 2)), expected, rtol=0.06)
+
+
+POOLED = linear_problem(np.eye(4, dtype=np.float32), [0, 1, 1, 0], Logistic(), feature_bound=1.0)
+HINGED = linear_problem(ZEROS, ZEROS[..., 0].astype(int), Hinge(), feature_bound=1.0, constraint=Ball(1.0))
+EMPTY = replace(PROBLEM, table=Table(np.array([[0, 1], [2, 3], [-1, -1]])))
+SGD = NoisyMinibatchSGD(batch=2, epsilon=1.0, step_size=0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: replace(SGD, records=3000), "records must go with noise_rule 'paper_moments', got 'accountant'"),
+        (
+            lambda: calibrate(SGD, POOLED, Size(4, 2, 3), delta=1e-5),
+            "table must be given: machines draw minibatches from records of their own",
+        ),
+        (
+            lambda: calibrate(SGD, EMPTY, Size(3, 2, 3), delta=1e-5),
+            "machines must have at least one record each, got none for machine 2",
+        ),
+        (
+            lambda: calibrate(replace(SGD, strong_convexity=10.0), PROBLEM, Size(3, 2, 3), delta=1e-5),
+            "strong_convexity · step_size must be below 1, got 1",
+        ),
+        (
+            lambda: calibrate(replace(SGD, strong_convexity=2.0, step_scale=9.0), PROBLEM, Size(3, 2, 3), delta=1e-5),
+            "strong_convexity · step_size must be below 1, got 1.8",
+        ),
+        (
+            lambda: calibrate(replace(SGD, step_size=None), HINGED, Size(3, 2, 3), delta=1e-5),
+            "step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known",
+        ),
+        (
+            lambda: calibrate(AcceleratedMinibatchSGD(batch=2, epsilon=1.0), HINGED, Size(3, 2, 3), delta=1e-5),
+            "step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared)
+        call()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("method", [NoisyMinibatchSGD, AcceleratedMinibatchSGD, LocalSGD])
+def test_a_size_is_enough_to_calibrate(method):
+    protocol = method(batch=2, epsilon=1.0, step_size=0.1)
+    plan = draw_plan(PROBLEM, Uniform(MACHINES, 2), ROUNDS, sampling=protocol.sampling)
+    by_size = calibrate(protocol, PROBLEM, plan.size, delta=1e-5)
+    assert by_size.noise_std == calibrate(protocol, PROBLEM, plan, delta=1e-5).noise_std > 0
+
+
+def test_what_a_guarantee_rests_on_is_said():
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=SGD.sampling)
+    assert "losses are 1-Lipschitz" in guarantee(SGD, PROBLEM, plan).assumptions
+    own = guarantee(replace(SGD, lipschitz=LIPSCHITZ), PROBLEM, plan).assumptions
+    assert "machines' losses are Lipschitz with the given constants, 0.5 to 2" in own
+    noted = replace(PROBLEM, lipschitz_note="a statistic")
+    assert "losses are 1-Lipschitz (a statistic)" in guarantee(SGD, noted, plan).assumptions

@@ -14,17 +14,20 @@ from oracles import isrl
 from fedprivjax import (
     AcceleratedMinibatchSGD,
     Ball,
+    Full,
     Given,
     LocalSGD,
     Logistic,
     NoisyMinibatchSGD,
     Seeds,
+    Squared,
     Varying,
     draw_plan,
     general_problem,
     linear_problem,
     simulate,
     sweep,
+    transcript,
 )
 from fedprivjax.noise import PerStep, Silent
 from fedprivjax.privacy.calibration import calibrate
@@ -268,6 +271,42 @@ def test_sweep_equals_a_loop(name):
     other = {"noise_std": [0.2, 0.3], "step_size": [0.1, 0.3], "step_scale": [0.7, 1.1]}
     sweep(blank, PROBLEM, case.participation, over=other, seeds=[7, 8], **settings)
     assert _run_many._cache_size() == before
+
+
+@pytest.mark.parametrize("name", ["minibatch-subset", "minibatch-varying", "accelerated-plain", "local"])
+def test_a_sweep_that_starts_without_noise_equals_a_loop(name):
+    """Also over cohorts of random size, whose own sizes decide no default."""
+    case = CASES[name]
+    step = 0.5 if isinstance(case.protocol, LocalSGD) else None  # local SGD has no default
+    blank = replace(case.protocol, noise_std=None, step_size=step)
+    settings = {"rounds": ROUNDS, "every": 1, "record": RECORD}
+    grid = sweep(blank, PROBLEM, case.participation, over={"epsilon": [np.inf, 0.5]}, seeds=[2, 5], **settings)
+    for epsilon, seed in product([np.inf, 0.5], [2, 5]):
+        alone = run(replace(blank, epsilon=epsilon), case.participation, seed=seed)
+        cell = grid.sel(epsilon=epsilon, seed=seed)
+        np.testing.assert_allclose(cell["probe"], alone.metrics["probe"], rtol=1e-4, atol=1e-5)
+        assert float(cell["noise_std"]) == pytest.approx(alone.protocol.noise_std)
+        assert float(cell["step_size"]) == pytest.approx(alone.protocol.step_size)
+
+
+def test_trust_and_samplers_are_no_other_programs():
+    before = None
+    for sampler in ("subset", "replacement", "disjoint"):
+        run(replace(CASES["minibatch-subset"].protocol, sampler=sampler, batch=3), PARTIAL)
+        before = _run._cache_size() if before is None else before
+    assert _run._cache_size() == before
+
+
+def test_every_query_of_a_multistage_run_lies_in_the_set():
+    """Rounds that no stage needs are queries, too: the Lipschitz constant holds on the set alone."""
+    squared = linear_problem(X, X[..., 0], Squared(1.0), feature_bound=1.0, constraint=Ball(1.0))
+    protocol = AcceleratedMinibatchSGD(
+        form="multistage", noise_std=0.05, strong_convexity=0.3, gap=1.0, variance=1e-4, batch=4
+    )
+    view = transcript(protocol, squared, Full(MACHINES), rounds=20, seed=1)
+    left_over = calibrate(protocol, squared, view.plan).schedule[:, 0] == 0
+    assert left_over.sum() > 3
+    assert np.linalg.norm(view.queries, axis=1).max() <= 1 + 1e-6
 
 
 @pytest.mark.parametrize(
