@@ -8,13 +8,20 @@ import numpy as np
 from fedprivjax.models import GeneralModel
 from fedprivjax.noise import Cancelling, PerMachine, Replayed
 from fedprivjax.problem import Problem
-from fedprivjax.protocols import StaleMomentum
+from fedprivjax.protocols import LocalSGD, StaleMomentum
 from fedprivjax.protocols.cohort import CHUNK_FLOATS
 from fedprivjax.simulate import BLOCK, Recipe
 
 
 def chunk_sizes(
-    protocol, source, problem: Problem, recipe: Recipe, runs: tuple[int, int], budget: int, devices: int = 1
+    protocol,
+    source,
+    problem: Problem,
+    recipe: Recipe,
+    runs: tuple[int, int],
+    budget: int,
+    devices: int = 1,
+    width: int = 1,
 ) -> tuple[int, int]:
     """How many seeds and members run together so that a chunk takes about `budget` bytes at most on each device.
 
@@ -22,11 +29,12 @@ def chunk_sizes(
 
     Args:
         runs: seeds and members in all.
+        width: examples of a message.
 
     Raises:
         ValueError: a budget below what one run takes.
     """
-    per_seed, per_member = _bytes(protocol, source, problem, recipe)
+    per_seed, per_member = _bytes(protocol, source, problem, recipe, width)
     if per_seed + per_member > budget:
         raise ValueError(f"memory_budget must be at least {per_seed + per_member} bytes for one run, got {budget}")
     over_seeds = devices if runs[0] >= devices else 1
@@ -51,19 +59,28 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
             )
 
 
-def _bytes(protocol, source, problem: Problem, recipe: Recipe) -> tuple[int, int]:
+def _bytes(protocol, source, problem: Problem, recipe: Recipe, width: int = 1) -> tuple[int, int]:
     """Bytes that a seed and that a member of it take, from the sizes of what they hold."""
     d, (_, per_round, rounds) = problem.dimension, recipe.size
     example = _floats(lambda: problem.take(0, 0))
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
     scores = jax.tree.leaves(problem.start)[0].shape[0] if jax.tree.leaves(problem.start)[0].ndim > 1 else 1
-    drawn = 8 * rounds * per_round + 3 * min(BLOCK, rounds) * d + 2 * per_round * example
+    records = per_round * width
+    drawn = rounds * (6 * per_round + 2 * records) + 3 * min(BLOCK, rounds) * d + 2 * records * example
     own_noise = 3 * per_round * d if isinstance(source, PerMachine | Cancelling | Replayed) else 0
     per_seed = drawn + own_noise + 2 * _floats(lambda: source.init(d, jax.random.key(0)))
-    written_out = isinstance(problem.model, GeneralModel) or isinstance(protocol, StaleMomentum)
-    messages = 4 * min(per_round, max(1, CHUNK_FLOATS // d)) * d if written_out else 0
+    messages = 4 * _written_out(protocol, problem, per_round) * d + 2 * records * scores
     state = _floats(lambda: protocol.init(problem, recipe.size))
     return 4 * per_seed, 4 * (6 * d + 2 * state + 3 * tested * scores + messages)
+
+
+def _written_out(protocol, problem: Problem, per_round: int) -> int:
+    """Machines whose messages are in memory at once, all d numbers of them."""
+    if isinstance(protocol, LocalSGD) or getattr(protocol, "clip_at", "record") != "record":
+        return per_round
+    if isinstance(problem.model, GeneralModel) or isinstance(protocol, StaleMomentum):
+        return min(per_round, max(1, CHUNK_FLOATS // problem.dimension))
+    return 0
 
 
 def _floats(make) -> int:

@@ -50,6 +50,11 @@ class Plan:
     def size(self) -> Size:
         return self.schedule.size
 
+    @property
+    def width(self) -> int:
+        """Examples of a message, the largest number."""
+        return 1 if self.weights is None else self.samples.shape[2]
+
 
 def as_seeds(seed: "int | Seeds") -> Seeds:
     """One integer seeds all three streams (which stay independent).

@@ -193,7 +193,7 @@ def prepare(
     silent = not members.noise_std.any()
     sources = aligned([Silent() if silent else first.noise(first_problem, plan, noise_method) for plan in plans])
     runs = len(draws), index.shape[1]
-    sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget, devices)
+    sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget, devices, plans[0].width)
     return Prepared(
         problem=problem,
         first=first,

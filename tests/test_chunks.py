@@ -5,7 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax import Ball, DPMu2, Softmax, Uniform, calibrate, draw_plan, general_problem, linear_problem
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    Ball,
+    DPMu2,
+    LocalSGD,
+    NoisyMinibatchSGD,
+    Softmax,
+    Uniform,
+    calibrate,
+    draw_plan,
+    general_problem,
+    linear_problem,
+)
 from fedprivjax.chunks import _bytes, chunk_sizes, chunks
 from fedprivjax.grid import stacked
 from fedprivjax.simulate import make_recipe, round_inputs
@@ -129,3 +141,24 @@ def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participa
     estimate = 2 * (per_seed + 3 * per_member)
     taken = compiled_bytes(prepared)
     assert estimate / 10 < taken < 2 * estimate
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        NoisyMinibatchSGD(sampler="full", step_size=0.1),
+        NoisyMinibatchSGD(batch=40, clip=1.0, step_size=0.1),
+        NoisyMinibatchSGD(batch=40, clip=1.0, clip_at="message", step_size=0.1),
+        AcceleratedMinibatchSGD(batch=40, step_size=0.1),
+        LocalSGD(batch=40, step_size=0.1),
+    ],
+    ids=lambda protocol: f"{type(protocol).__name__}-{protocol.sampler}-{protocol.clip_at}",
+)
+def test_minibatches_and_walks_of_ones_own_count(protocol):
+    features, labels = RNG.normal(size=(20, 80, 200)), RNG.integers(0, 3, (20, 80))
+    problem = linear_problem(features, labels, Softmax(3), feature_bound=40.0, constraint=Ball(1.0))
+    prepared = prepare(protocol, problem, Uniform(20, 10), over={"epsilon": [1.0, 2.0, 3.0]}, seeds=2, rounds=5)
+    width = prepared.plans[0].width
+    per_seed, per_member = _bytes(prepared.first, prepared.sources[0], problem, prepared.recipe, width)
+    estimate = 2 * (per_seed + 3 * per_member)
+    assert estimate / 10 < compiled_bytes(prepared) < 2 * estimate

@@ -1,7 +1,6 @@
 """What a private run promises: the number, and the words without which it means nothing."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -102,31 +101,6 @@ class PrivacyGuarantee:
         """The exact δ at another ε."""
         return float(gdp.delta(epsilon, self.mu))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values; an infinite number is written "inf", which JSON has no number for."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        per_machine = [_plain(value) for value in self.per_machine.tolist()]
-        return values | {"mu": _plain(self.mu), "per_machine": per_machine, "assumptions": list(self.assumptions)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "PrivacyGuarantee":
-        """What `to_dict` wrote.
-
-        Raises:
-            ValueError: where a field is missing or unknown.
-        """
-        names = {field.name for field in fields(cls)}
-        if set(values) != names:
-            raise ValueError(f"a guarantee must have the fields {sorted(names)}, got {sorted(values)}")
-        per_machine = np.array([float(value) for value in values["per_machine"]])
-        return cls(**{**values, "mu": float(values["mu"]), "per_machine": per_machine})
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PrivacyGuarantee) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash((self.mu, self.per_machine.tobytes(), self.delta, self.trust, self.theorem))
-
     def __str__(self) -> str:
         low, middle, high = np.min(self.per_machine), np.median(self.per_machine), np.max(self.per_machine)
         head = f"{self.mu:.4g}-GDP" if self.private else "non-private: μ = inf"
@@ -190,7 +164,3 @@ class RecordGuarantee:
             *(f"assumes: {assumption}" for assumption in self.assumptions),
         ]
         return "\n  ".join(lines)
-
-
-def _plain(value: float) -> float | str:
-    return value if np.isfinite(value) else "inf"

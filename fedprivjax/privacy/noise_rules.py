@@ -6,7 +6,8 @@ All are for a message `(1/K)·Σ_j g_j + N(0, σ²·I)`, ‖g_j‖ ≤ L, sent i
 from math import inf, log, sqrt
 
 from fedprivjax.checks import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.privacy.sampled import SAMPLERS, noise_multiplier_for, sampled_epsilon
+from fedprivjax.privacy.sampled import noise_multiplier_for, sampled_epsilon
+from fedprivjax.samplers import SAMPLERS
 
 NOISE_RULES = {
     "accountant": "the least noise whose accounted ε, for the sampler that is used, is at most the target",

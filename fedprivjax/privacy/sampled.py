@@ -11,6 +11,7 @@ and releases are composed as privacy loss distributions. Both directions are bou
 adaptive choice of what is released.
 """
 
+from collections.abc import Callable
 from functools import cache
 from math import ceil, exp, inf, isinf, log, sqrt
 
@@ -24,8 +25,8 @@ from scipy.stats import binom
 
 from fedprivjax.checks import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.privacy import gdp
+from fedprivjax.samplers import SAMPLERS
 
-SAMPLERS = ("replacement", "subset", "poisson", "disjoint", "full")
 GRID = 5e-4  # spacing of privacy losses; the estimate is from above whatever it is
 LONGEST = 5000.0  # a loss of one release beyond this is taken for infinite
 MOST = 600.0  # beyond, dp-accounting's search for ε divides by an e^{−ε} that underflows
@@ -135,10 +136,17 @@ def noise_multiplier_for(epsilon: float, *, sampler: str, records: int, batch: i
         releases = 1 if sampler == "disjoint" else rounds
         return float(2 * sqrt(releases) / gdp.mu(epsilon, delta))
 
-    def excess(logarithm: float) -> float:
-        return min(sampled_epsilon(exp(logarithm), **settings), 2 * epsilon) - epsilon
+    guess = 2 * batch / records * sqrt(rounds) / float(gdp.mu(epsilon, delta))
+    return least_noise(lambda z: sampled_epsilon(z, **settings), epsilon, guess)
 
-    low = high = log(2 * batch / records * sqrt(rounds) / float(gdp.mu(epsilon, delta)))
+
+def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: float) -> float:
+    """The least noise multiplier (to a part in 10⁴, from above) at which a decreasing `epsilon_of` it is at most ε."""
+
+    def excess(logarithm: float) -> float:
+        return min(epsilon_of(exp(logarithm)), 2 * epsilon) - epsilon
+
+    low = high = log(guess)
     while excess(high) > 0:
         low, high = high, high + 0.5
     while low == high or excess(low) <= 0:

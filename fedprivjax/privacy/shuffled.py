@@ -18,30 +18,29 @@ from math import exp, inf, log, log1p, sqrt, tanh
 
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.common import DifferentialPrivacyParameters
-from scipy.optimize import brentq
 
 from fedprivjax.checks import require_at_least, require_between, require_positive
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.sampled import sampled_epsilon
+from fedprivjax.privacy.sampled import least_noise, sampled_epsilon
 
 SHARES = (0.02, 0.1, 0.3)  # of δ, that shuffling may spend on each of its two parts; the best is taken
 LARGEST = 20.0  # of ε₀, far above any that shuffling amplifies
 GRID = 8  # places of a composed loss in ε₂
 
 
-def shuffling(epsilon: float, failure: float, per_round: int) -> float:
+def shuffling(epsilon: float, failure: float, per_round: int, records: int = 1) -> float:
     """ε₁ of a round's shuffled messages, each (ε₀, ·)-DP by itself; inf where the theorem does not apply.
 
-    It applies for `ε₀ ≤ ln(M/(16·ln(2/δ')))`.
+    It applies for `nε₀ ≤ ln(M/(16·ln(2/δ')))`, n the records of a machine whose whole data set a message tells of.
 
     Source: Feldman, McMillan & Talwar 2021, Theorem 3.8.
 
     >>> shuffling(0.5, 1e-6, 10**6) < 0.02
     True
     """
-    if failure >= 1 or epsilon > log(per_round / (16 * log(2 / failure))):
+    if failure >= 1 or epsilon > log(per_round / (16 * log(2 / failure))) / records:
         return inf
-    whole = exp(epsilon)
+    whole = exp(records * epsilon)
     return log1p(tanh(epsilon / 2) * (8 * sqrt(whole * log(4 / failure) / per_round) + 8 * whole / per_round))
 
 
@@ -95,16 +94,7 @@ def shuffled_noise_multiplier(epsilon: float, *, records: int, per_round: int, r
     """
     require_positive("epsilon", epsilon)
     settings = {"records": records, "per_round": per_round, "rounds": rounds, "delta": delta}
-
-    def excess(logarithm: float) -> float:
-        return min(shuffled_epsilon(exp(logarithm), **settings), 1e6) - epsilon
-
-    low = high = 0.0
-    while excess(high) > 0:
-        low, high = high, high + 0.5
-    while low == high or excess(low) <= 0:
-        low, high = low - 0.5, high if excess(low) > 0 else low
-    return exp(float(brentq(excess, low, high, xtol=5e-5)) + 1e-4)  # type: ignore[arg-type]
+    return least_noise(lambda z: shuffled_epsilon(z, **settings), epsilon, 1.0)
 
 
 def _composed(z: float, rate: float, per_round: int, rounds: int, delta: float, share: float) -> float:

@@ -13,8 +13,19 @@ class FederatedProtocol(Protocol):
     """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions.
 
     Real-valued hyper-parameters are leaves, so that they can be swept without another compilation; what fixes a shape
-    or a branch is static. `init`, `round` and `output` are traced; the rest runs on the host in float64. A property
-    `traced`, where there is one, is the protocol without the static settings that only the host reads.
+    or a branch is static. `init`, `round`, `output`, `query` and `machine` are traced; the rest runs on the host in
+    float64. What a protocol may define beyond the members below:
+
+    * `traced`, a property: the protocol without the static settings that only the host reads, so that they are no other
+      program.
+    * `also(state) -> {name: params}`: other iterates, recorded beside the output as `metric_name`.
+    * `sampling`, a property: a `Sampling`; messages are then means over minibatches of the machine's own records.
+    * `calibrated(problem, plan, *, epsilon, delta) -> protocol`, with `noise_std` and `step_size` filled in: it takes
+      the place of `theory_step` and of the currency μ, for methods that are private by records.
+    * `messages(problem, state, inputs)`: all participants' messages without noise, leaves [per_round, ...], in place of
+      `machine` where a message is no sum over examples. Noise inside it (`PerStep`) comes as a fourth argument.
+
+    `RecordProtocol` defines the last three for methods that sample records.
     """
 
     mu: Any

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.checks import require_choice
+from fedprivjax.theory._numbers import counts, nonnegative, plain, positive
 
 _SCHEDULES = ("uniform", "proportional", "gap")
 
@@ -25,8 +26,8 @@ def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: Array
     >>> increment_bound(1.0, 2.0, 0.5)
     3.0
     """
-    lipschitz, smoothness = _positive("lipschitz", lipschitz), _nonnegative("smoothness", smoothness)
-    return _plain(lipschitz + 2 * smoothness * _positive("diameter", diameter))
+    lipschitz, smoothness = positive("lipschitz", lipschitz), nonnegative("smoothness", smoothness)
+    return plain(lipschitz + 2 * smoothness * positive("diameter", diameter))
 
 
 def full_untrusted_bound(
@@ -55,7 +56,7 @@ def full_untrusted_bound(
     >>> full_untrusted_bound(mu=2.0, machines=4, rounds=10, dimension=9, diameter=1.0, increment=3.0, smoothness=1.0)
     2.6
     """
-    _counts(machines=machines, rounds=rounds, dimension=dimension)
+    counts(machines=machines, rounds=rounds, dimension=dimension)
     spread = np.sqrt(machines)
     return _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation)
 
@@ -81,7 +82,7 @@ def full_trusted_bound(
     >>> full_trusted_bound(mu=2.0, machines=4, rounds=10, dimension=9, diameter=1.0, increment=3.0, smoothness=1.0)
     1.7
     """
-    _counts(machines=machines, rounds=rounds, dimension=dimension)
+    counts(machines=machines, rounds=rounds, dimension=dimension)
     spread = float(machines)
     return _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation)
 
@@ -125,13 +126,13 @@ def step_size(
     require_choice("trust", trust, ("server", "none"))
     if isinstance(noise_schedule, str):
         require_choice("noise_schedule", noise_schedule, _SCHEDULES)
-    _counts(machines=machines, per_round=per_round, rounds=rounds, dimension=dimension)
+    counts(machines=machines, per_round=per_round, rounds=rounds, dimension=dimension)
     if per_round > machines:
         raise ValueError(f"per_round must be at most machines ({machines}), got {per_round}")
     cost = 1.0 if trust == "server" else machines
     if isinstance(noise_schedule, str) and noise_schedule == "proportional":
         cost *= 1 + np.log(rounds)
-    signal = _privacy(mu) * _positive("diameter", diameter) / _positive("increment", increment)
+    signal = _privacy(mu) * positive("diameter", diameter) / positive("increment", increment)
     return _capped(signal * per_round / (2 * rounds * np.sqrt(dimension * cost)), rounds, smoothness)
 
 
@@ -155,8 +156,8 @@ def fresh_noise_step(
     >>> fresh_noise_step(mu=2.0, per_round=3, rounds=4, dimension=9, diameter=1.0, increment=2.0, smoothness=None)
     0.0625
     """
-    _counts(per_round=per_round, rounds=rounds, dimension=dimension)
-    signal = _privacy(mu) * _positive("diameter", diameter) / _positive("increment", increment)
+    counts(per_round=per_round, rounds=rounds, dimension=dimension)
+    signal = _privacy(mu) * positive("diameter", diameter) / positive("increment", increment)
     return _capped(signal * np.sqrt(3 * per_round / dimension) / (2 * rounds**1.5), rounds, smoothness)
 
 
@@ -174,7 +175,7 @@ def noisy_sgd_step(
     0.1
     """
     second_moment = _second_moment(rounds, lipschitz, dimension, noise_std_of_mean)
-    return _plain(_positive("diameter", diameter) / np.sqrt(rounds * second_moment))
+    return plain(positive("diameter", diameter) / np.sqrt(rounds * second_moment))
 
 
 def noisy_sgd_bound(
@@ -188,55 +189,33 @@ def noisy_sgd_bound(
     2.5
     """
     second_moment = _second_moment(rounds, lipschitz, dimension, noise_std_of_mean)
-    return _plain(_positive("diameter", diameter) * np.sqrt(second_moment / rounds))
+    return plain(positive("diameter", diameter) * np.sqrt(second_moment / rounds))
 
 
 def _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation):
-    diameter = _positive("diameter", diameter)
-    start = _nonnegative("optimum_gradient", optimum_gradient) + 2 * _nonnegative("smoothness", smoothness) * diameter
-    privacy = 2 * _positive("increment", increment) * np.sqrt(dimension) / (_privacy(mu) * spread)
-    sampling = _nonnegative("deviation", deviation) / np.sqrt(rounds * machines)
-    return _plain(4 * diameter * ((start + privacy) / rounds + sampling))
+    diameter = positive("diameter", diameter)
+    start = nonnegative("optimum_gradient", optimum_gradient) + 2 * nonnegative("smoothness", smoothness) * diameter
+    privacy = 2 * positive("increment", increment) * np.sqrt(dimension) / (_privacy(mu) * spread)
+    sampling = nonnegative("deviation", deviation) / np.sqrt(rounds * machines)
+    return plain(4 * diameter * ((start + privacy) / rounds + sampling))
 
 
 def _capped(step: np.ndarray, rounds: int, smoothness: ArrayLike | None):
     if smoothness is not None:
-        step = np.minimum(step, 1 / (4 * rounds * _positive("smoothness", smoothness)))
+        step = np.minimum(step, 1 / (4 * rounds * positive("smoothness", smoothness)))
     if np.isinf(step).any():
         raise ValueError("smoothness must be given where mu is inf: nothing else bounds the step, got None")
-    return _plain(step)
+    return plain(step)
 
 
 def _second_moment(rounds: int, lipschitz: ArrayLike, dimension: int, noise_std: ArrayLike) -> np.ndarray:
-    _counts(rounds=rounds, dimension=dimension)
-    return _positive("lipschitz", lipschitz) ** 2 + dimension * _nonnegative("noise_std_of_mean", noise_std) ** 2
-
-
-def _plain(value: Any) -> Any:
-    return np.asarray(value).item() if np.ndim(value) == 0 else value
-
-
-def _counts(**counts: int) -> None:
-    for name, value in counts.items():
-        require_at_least(name, value, 1)
+    counts(rounds=rounds, dimension=dimension)
+    return positive("lipschitz", lipschitz) ** 2 + dimension * nonnegative("noise_std_of_mean", noise_std) ** 2
 
 
 def _privacy(mu: ArrayLike) -> np.ndarray:
     mu = np.asarray(mu, float)
-    return _refuse("mu", mu, ~(mu > 0), "positive")
-
-
-def _positive(name: str, value: ArrayLike) -> np.ndarray:
-    value = np.asarray(value, float)
-    return _refuse(name, value, ~((value > 0) & np.isfinite(value)), "positive and finite")
-
-
-def _nonnegative(name: str, value: ArrayLike) -> np.ndarray:
-    value = np.asarray(value, float)
-    return _refuse(name, value, ~((value >= 0) & np.isfinite(value)), "at least 0 and finite")
-
-
-def _refuse(name: str, value: np.ndarray, wrong: np.ndarray, expected: str) -> np.ndarray:
-    if wrong.any():
-        raise ValueError(f"{name} must be {expected}, got {value[wrong].flat[0]}")
-    return value
+    wrong = mu[~(mu > 0)]
+    if wrong.size:
+        raise ValueError(f"mu must be positive, got {wrong.flat[0]}")
+    return mu

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks import require_choice
-from fedprivjax.theory.lowy_razaviyayn._numbers import counts, nonnegative, one, ordered, plain, positive
+from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive
 
 _FORMS = ("strong", "convex", "tight")
 

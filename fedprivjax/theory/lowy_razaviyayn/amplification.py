@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedprivjax.theory.lowy_razaviyayn._numbers import counts, one, ordered, positive, probability
+from fedprivjax.privacy.shuffled import shuffling
+from fedprivjax.theory._numbers import counts, one, ordered, positive, probability
 
 
 class Privacy(NamedTuple):
@@ -88,9 +89,7 @@ def shuffled_machines(
             f"epsilon must be at most ln(machines/(16·ln(2/failure)))/records ({most:.6g}) for amplification by "
             f"shuffling, got {epsilon}"
         )
-    whole = np.exp(records * epsilon)
-    inner = 8 * np.sqrt(whole * np.log(4 / failure) / machines) + 8 * whole / machines
-    total = np.log1p(np.tanh(epsilon / 2) * inner)
+    total = shuffling(epsilon, failure, machines, records)
     factor = 1.0 if printed else np.exp(total) + 1
     spill = 2 * machines * records * np.exp((records - 1) * epsilon) * delta
     return Privacy(float(total), float(failure + factor * spill))

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from fedprivjax.checks import require_at_least
-from fedprivjax.theory.lowy_razaviyayn._numbers import counts
+from fedprivjax.theory._numbers import counts
 
 
 def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.theory.lowy_razaviyayn._numbers import at_least_one, counts, nonnegative, ordered, plain
+from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, ordered, plain
 from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines, second_moment_machines
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks import require_choice
-from fedprivjax.theory.lowy_razaviyayn._numbers import counts, nonnegative, one, ordered, plain, positive, probability
+from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive, probability
 
 _INTERACTIONS = ("sequential", "compositional")
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from fedprivjax.theory.lowy_razaviyayn._numbers import (
+from fedprivjax.theory._numbers import (
     Load,
     at_least_one,
     counts,

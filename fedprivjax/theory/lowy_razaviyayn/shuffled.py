@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.theory.lowy_razaviyayn._numbers import (
+from fedprivjax.theory._numbers import (
     at_least_one,
     counts,
     nonnegative,

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks import require_choice
-from fedprivjax.theory.lowy_razaviyayn._numbers import at_least_one, counts, nonnegative, one, ordered, positive
+from fedprivjax.samplers import SAMPLERS
+from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, ordered, positive
 from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines, sizes
 from fedprivjax.theory.lowy_razaviyayn.heterogeneity import average_or_max, client_diversity, client_variance
-
-_SAMPLERS = ("replacement", "subset", "disjoint", "poisson", "full")
 
 
 class Variance(NamedTuple):
@@ -62,7 +61,7 @@ def aggregate_variance(
     ...                    noise_std=0.5, pmf=[1.0, 0.0])
     Variance(sampling=2.0, clients=1.0, noise=0.25)
     """
-    require_choice("sampler", sampler, _SAMPLERS)
+    require_choice("sampler", sampler, SAMPLERS)
     pmf = checked(pmf)
     gradients = np.asarray(gradients, float)
     if gradients.ndim != 2 or len(gradients) != pmf.size:
