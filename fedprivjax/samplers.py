@@ -16,6 +16,7 @@ SAMPLERS = {
     "disjoint": "one pass: a machine's k-th message uses the k-th slice of a permutation of its records",
     "full": "all of a machine's records",
 }
+SECRET = ("replacement", "subset", "poisson")  # drawn anew each time: not to know which ones amplifies privacy
 NEVER = 1e-12  # chance, over a run, that Poisson's padding is too short and a record is left out
 
 
@@ -90,6 +91,25 @@ def draw_minibatches(sampling: Sampling, rows: np.ndarray, schedule: Schedule, r
     samples = np.where(used, rows[machines, picks], 0).astype(np.int32)
     factors = machine_values("machine_weights", 1.0 if sampling.factors is None else sampling.factors, sizes.size)
     return Minibatches(samples, np.where(used, (factors / batches)[machines], 0.0).astype(np.float32))
+
+
+def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.ndarray:
+    """√Σ_messages j^power of the record that a machine uses most, which occurs j times in a message, [machines].
+
+    Args:
+        rows: which records each machine owns, [machines, most], padded with −1.
+        power: 2 where the message is a mean; 1, a message for each occurrence; 0, it moves as far however large j is.
+
+    >>> drawn = Minibatches(np.array([[[0, 0, 1]], [[0, 2, 1]]]), np.ones((2, 1, 3)))
+    >>> repeated_uses(drawn, np.array([[0, 1, 2]])) ** 2
+    array([5.])
+    """
+    records = rows.max() + 1
+    rounds, slots, places = np.nonzero(batches.weights)
+    message = rounds * batches.samples.shape[1] + slots
+    entries, times = np.unique(message * records + batches.samples[rounds, slots, places], return_counts=True)
+    squares = np.bincount(entries % records, times ** float(power), minlength=records)
+    return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
 
 
 def _width(kind: str, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:

@@ -1,6 +1,6 @@
 """Which examples are used: every example once, dealt in order of use or from a machine's own share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from fedprivjax.checks import require_at_least, require_choice
 from fedprivjax.participation import Given, Participation, Schedule, Size, Varying
 from fedprivjax.problem import Problem
-from fedprivjax.samplers import Sampling, draw_minibatches
+from fedprivjax.samplers import SECRET, Sampling, draw_minibatches
 
 ORDERS = {"shuffled": "a random order, from the seed", "stored": "as the problem holds them"}
 
@@ -38,13 +38,21 @@ class Plan:
     """What is drawn before a run: the public schedule, and each participant's example, int32 [rounds, per_round].
 
     Samples index the problem's pool; where examples are computed, the machine's own examples, from 0. Minibatches have
-    samples [rounds, per_round, width] with weights of the same shape; these are secret, for amplification holds only
-    then.
+    samples [rounds, per_round, width] with weights of the same shape. Those drawn anew each time are `secret`, which
+    amplifies privacy; with `replace(plan, secret=False)`, the guarantee is that against one who knows them.
     """
 
     schedule: Schedule
     samples: np.ndarray
     weights: np.ndarray | None = None
+    secret: bool = False
+
+    @property
+    def public(self) -> "Plan":
+        """What others know of it: without samples (of width 0) where they are secret."""
+        if not self.secret or self.weights is None:
+            return self
+        return replace(self, samples=self.samples[..., :0], weights=self.weights[..., :0])
 
     @property
     def size(self) -> Size:
@@ -114,7 +122,7 @@ def draw_plan(
     if sampling is not None:
         assert problem.table is not None
         batches = draw_minibatches(sampling, problem.table.rows, schedule, _stream(seeds.samples, 2))
-        return Plan(schedule, *batches)
+        return Plan(schedule, *batches, secret=sampling.kind in SECRET)
     rng = None if order == "stored" else _stream(seeds.samples, 2)
     if not problem.stored:
         return Plan(schedule, schedule.counts - 1)

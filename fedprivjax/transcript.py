@@ -23,7 +23,7 @@ class Transcript(NamedTuple):
         messages: what each participant sends, noise included, [rounds, per_round, d], each round's in a random order
             behind a shuffler; None under a trusted server.
         params: the reported point.
-        plan: the public schedule, and the (secret) samples.
+        plan: the public schedule, with the samples only where these are no secret.
     """
 
     queries: np.ndarray
@@ -60,7 +60,8 @@ def transcript(
     state, (queries, sent) = _replay(
         as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(seeds.noise), plan.size
     )
-    return Transcript(np.asarray(queries), _visible(ready.trust, np.asarray(sent), seeds), ready.output(state), plan)
+    seen = _visible(ready.trust, np.asarray(sent), seeds)
+    return Transcript(np.asarray(queries), seen, ready.output(state), plan.public)
 
 
 def _visible(trust: str, sent: np.ndarray, seeds: Seeds) -> np.ndarray | None:

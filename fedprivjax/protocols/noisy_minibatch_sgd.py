@@ -96,6 +96,8 @@ class NoisyMinibatchSGD(RecordProtocol):
         self._alike(self.machines(problem))
         if plan.schedule.filled is not None:
             raise ValueError("participation must have a fixed number of machines a round with a shuffler")
+        if not plan.secret:
+            raise ValueError("samples must be secret with a shuffler")
         settings = {field.name: getattr(plain, field.name) for field in fields(plain)}
         return ShuffledEvent(**settings, per_round=plan.size.per_round)
 

@@ -27,7 +27,7 @@ from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_std
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.clipped import CLIPPED, clipped_messages
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum, machine_messages
-from fedprivjax.samplers import SAMPLERS, Sampling, machine_values
+from fedprivjax.samplers import SAMPLERS, SECRET, Minibatches, Sampling, machine_values, repeated_uses
 from fedprivjax.sampling import Plan
 
 AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
@@ -206,17 +206,29 @@ class RecordProtocol:
     def sampled_event(self, problem: Problem, plan: Plan, m: Machines) -> SampledEvent:
         """The event of messages that are means over a batch, of those that each machine releases."""
         sampler, batch = self._released(m)
+        shift = self._shift(problem, m, plan.size)
+        messages = plan.schedule.total * self.releases(self.machines(problem))
+        if sampler in SECRET and not plan.secret:
+            sampler, shift, messages = "full", shift * self._known_uses(problem, plan), (messages > 0).astype(int)
         return SampledEvent(
             sampler=sampler,
             sensitivity=self.sensitivity(problem, plan.size),
-            shift=self._shift(problem, m, plan.size),
+            shift=shift,
             records=m.records,
             batch=batch,
-            messages=plan.schedule.total * self.releases(self.machines(problem)),
+            messages=messages,
             trust=self.trust,
             theorem=self.theorem,
-            assumptions=self._assumptions(problem),
+            assumptions=(*self._assumptions(problem), *(["which records are used is secret"] if plan.secret else [])),
         )
+
+    def _known_uses(self, problem: Problem, plan: Plan) -> np.ndarray:
+        """By how much more all messages tell of a machine's record than one does, where the samples are known."""
+        assert problem.table is not None
+        assert plan.weights is not None
+        power = 0 if self.clip_at == "message" else 2 if self.releases(self.machines(problem)) == 1 else 1
+        uses = repeated_uses(Minibatches(plan.samples, plan.weights), problem.table.rows, power)
+        return np.maximum(uses, 1e-300)  # of machines that never take part
 
     def releases(self, m: Machines) -> int | np.ndarray:
         """Noisy releases that a machine makes in a round, in which it takes part."""
@@ -335,7 +347,7 @@ class RecordProtocol:
         if self.clip is None and self.lipschitz is not None:
             constants = f"{np.min(self.lipschitz):.4g} to {np.max(self.lipschitz):.4g}"
             bounded = f"machines' losses are Lipschitz with the given constants, {constants}"
-        known = "participation is public and independent of the data; which records are used is secret"
+        known = "participation is public and independent of the data"
         return (known, bounded, "hyper-parameters, and what the data were prepared with, are not covered")
 
 

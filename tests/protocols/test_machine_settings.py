@@ -21,6 +21,7 @@ from fedprivjax import (
 )
 from fedprivjax.datasets import table
 from fedprivjax.participation import Size
+from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
 from fedprivjax.problem import Table
@@ -186,3 +187,48 @@ def test_what_a_guarantee_rests_on_is_said():
     assert "machines' losses are Lipschitz with the given constants, 0.5 to 2" in own
     noted = replace(PROBLEM, lipschitz_note="a statistic")
     assert "losses are 1-Lipschitz (a statistic)" in guarantee(SGD, noted, plan).assumptions
+
+
+KNOWN = {  # how far the record used most moves all messages together, in units of 2L/K, from its uses in each message
+    "mean": (NoisyMinibatchSGD(batch=8, sampler="replacement"), lambda j: (j**2).sum()),
+    "subset": (NoisyMinibatchSGD(batch=8, sampler="subset"), lambda j: (j**2).sum()),
+    "poisson": (AcceleratedMinibatchSGD(batch=8, sampler="poisson"), lambda j: (j**2).sum()),
+    "whole": (NoisyMinibatchSGD(batch=8, sampler="replacement", clip=1.0, clip_at="message"), lambda j: (j > 0).sum()),
+    "steps": (LocalSGD(batch=8), lambda j: j.sum()),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_samples_that_are_known_amplify_nothing(name):
+    """By counting each record's uses in the plan: the messages are Gaussian mechanisms, composed."""
+    protocol, counted = KNOWN[name]
+    protocol = replace(protocol, noise_std=3.0, step_size=0.1)
+    plan = draw_plan(PROBLEM, Uniform(MACHINES, 2), ROUNDS, sampling=protocol.sampling)
+    secret = guarantee(protocol, PROBLEM, plan)
+    known = guarantee(protocol, PROBLEM, replace(plan, secret=False))
+    share = 1 if name in ("whole", "steps") else 8
+    for i in range(MACHINES):
+        uses = np.zeros((ROUNDS, RECORDS))
+        for t, slot in zip(*np.nonzero(plan.schedule.participants == i), strict=True):
+            picked = plan.samples[t, slot][plan.weights[t, slot] > 0] - i * RECORDS
+            np.add.at(uses[t], picked, 1)
+        worst = max(counted(uses[:, k]) for k in range(RECORDS))
+        assert known.per_machine[i] == pytest.approx(float(gdp.epsilon(2 / share * sqrt(worst) / 3.0, 1e-5)), rel=1e-6)
+    assert known.epsilon > secret.epsilon
+    assert "which records are used is secret" in secret.assumptions
+    assert "which records are used is secret" not in known.assumptions
+
+
+@pytest.mark.parametrize(("sampler", "secret"), [("subset", True), ("disjoint", False), ("full", False)])
+def test_what_is_seen_of_a_plan_respects_the_secret(sampler, secret):
+    protocol = NoisyMinibatchSGD(batch=3, sampler=sampler, noise_std=1.0, step_size=0.1)
+    view = transcript(protocol, PROBLEM, Full(MACHINES), rounds=ROUNDS)
+    assert view.plan.secret == secret
+    assert view.plan.samples.shape[2] == (0 if secret else RECORDS if sampler == "full" else 3)
+
+
+def test_a_shuffler_needs_the_secret():
+    protocol = NoisyMinibatchSGD(batch=1, trust="shuffler", noise_std=1.0, step_size=0.1)
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=protocol.sampling)
+    with pytest.raises(ValueError, match=r"^samples must be secret with a shuffler$"):
+        guarantee(protocol, PROBLEM, replace(plan, secret=False))
