@@ -4,6 +4,10 @@ All are for a message `(1/K)·Σ_j g_j + N(0, σ²·I)`, ‖g_j‖ ≤ L, sent i
 """
 
 from math import inf, log, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from fedprivjax.checks import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.privacy.sampled import noise_multiplier_for, sampled_epsilon
@@ -60,6 +64,24 @@ def noise_std(
         return lipschitz * sqrt(8 * rounds * log(1 / delta)) / (records * epsilon)
     settings = {"records": records, "batch": batch, "rounds": rounds, "delta": delta}
     return lipschitz / batch * noise_multiplier_for(epsilon, sampler=sampler, **settings)
+
+
+def noise_stds(rule: str, *, sampler: str, acknowledged: bool = False, **settings: ArrayLike) -> np.ndarray:
+    """`noise_std` of every machine, [machines]: each of its other settings is one number or one for each machine.
+
+    >>> settings = {"lipschitz": [1.0, 2.0], "records": 100, "batch": 10, "rounds": 5, "epsilon": 1.0, "delta": 1e-5}
+    >>> one, two = noise_stds("accountant", sampler="subset", **settings)
+    >>> bool(two == 2 * one)
+    True
+    """
+    each = np.stack(np.broadcast_arrays(*settings.values()))
+    unique, which = np.unique(each, axis=1, return_inverse=True)  # machines alike are accounted for once
+    found = []
+    for values in unique.T.tolist():
+        own: dict[str, Any] = dict(zip(settings, values, strict=True))
+        own |= {name: int(own[name]) for name in ("records", "batch", "rounds")}
+        found.append(noise_std(rule, sampler=sampler, acknowledged=acknowledged, **own))
+    return np.array(found)[which.ravel()]
 
 
 def true_epsilon(

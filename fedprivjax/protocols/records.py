@@ -23,7 +23,7 @@ from fedprivjax.gradients import clip
 from fedprivjax.noise import Fresh, PerMachine
 from fedprivjax.participation import Schedule, Size
 from fedprivjax.privacy.event import SampledEvent
-from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_std
+from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.clipped import CLIPPED, clipped_messages
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum, machine_messages
@@ -316,25 +316,17 @@ class RecordProtocol:
         if self.clip_at == "message" and rule != "paper_moments":
             lipschitz = lipschitz * batch  # a record moves the message by 2C, as if L were KC
         records = m.records if self.records is None else np.full(m.records.size, self.records)
-        rounds = size.rounds * self.releases(m)
-        each = np.stack(np.broadcast_arrays(lipschitz, records, batch, rounds, m.epsilon, m.delta))
-        unique, which = np.unique(each, axis=1, return_inverse=True)
-        acknowledged = self.acknowledged or rule != self.noise_rule
-        found = [
-            noise_std(
-                rule,
-                sampler=sampler,
-                lipschitz=float(lipschitz),
-                records=int(records),
-                batch=int(batch),
-                rounds=int(rounds),
-                epsilon=float(epsilon),
-                delta=float(delta),
-                acknowledged=acknowledged,
-            )
-            for lipschitz, records, batch, rounds, epsilon, delta in unique.T
-        ]
-        return np.array(found)[which.ravel()]
+        return noise_stds(
+            rule,
+            sampler=sampler,
+            lipschitz=lipschitz,
+            records=records,
+            batch=batch,
+            rounds=size.rounds * self.releases(m),
+            epsilon=m.epsilon,
+            delta=m.delta,
+            acknowledged=self.acknowledged or rule != self.noise_rule,
+        )
 
     def _released(self, m: Machines) -> tuple[str, np.ndarray]:
         """Sampler and batch of a release as accounting sees them."""
