@@ -28,6 +28,17 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
         raise ValueError(f"{name} must be finite, got {value}")
 
 
+def require_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False.
+
+    >>> require_flag("cancel", "false")
+    Traceback (most recent call last):
+    ValueError: cancel must be true or false, got 'false'
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+
+
 def require_at_least(name: str, value: int, least: int) -> None:
     """Refuse an integer below `least`.
 

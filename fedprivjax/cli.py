@@ -111,9 +111,8 @@ def reproduce(
     for name, experiment in chosen.items():
         into = Path("results") if folder is None else folder
         into = into if folder is not None and len(chosen) == 1 else into / _name(name)
-        found = verdict.verdicts(
-            experiment, _run(experiment, into, done, resume=resume and (into / "spec.toml").is_file())
-        )
+        again = resume and (into / "spec.toml").is_file()
+        found = verdict.verdicts(experiment, _run(experiment, into, done, resume=again, judge=True))
         line, holds = report.verdict_line(found)
         for table in report.verdict_tables(found):
             out.print(table)
@@ -165,11 +164,13 @@ def bench(
         json_file.write_text(json.dumps(bench.as_json(lines), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool):
+def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
     from fedprivjax import folder as results_folder
-    from fedprivjax import plots, report, runner
+    from fedprivjax import plots, report, runner, verdict
 
     todo = runner.jobs(experiment)
+    if judge:
+        verdict.check_recorded(experiment, runner.recorded(todo))
     results_folder.claim(folder, experiment, resume=resume)
     if resume and (folder / "results.nc").is_file():
         found = results_folder.load(folder)

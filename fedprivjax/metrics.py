@@ -70,6 +70,7 @@ NON_PRIVATE = ("train_loss", "train_accuracy", "relative_mse", "noise_norm")
 NOT_BY_DEFAULT = ("train_loss", "train_accuracy", "test_error", "relative_mse")
 RESERVED = ("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged", "seed", "round", "trial")
 OF_TRIALS = {"relative_rmse": "relative_mse"}  # the root of a trial's mean, by what it is the root of
+PER_CENT = ("accuracy", "test_error")  # shown in per cent, also of other iterates
 OF_PARAMETERS = tuple(name for name in METRICS if name != "noise_norm")
 
 

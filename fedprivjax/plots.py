@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -22,8 +23,8 @@ def metric_against_epsilon(
     Bars are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`. With `realised`, ε is
     what the runs' noise really gives, rather than the swept target.
 
-    Non-private protocols are horizontal lines. Needs a swept `mu` (or `epsilon`) in at least one protocol; any other
-    swept setting is held at its middle value.
+    Non-private protocols are horizontal lines, private ones with a target of their own a point. Needs a swept `mu` (or
+    `epsilon`) in at least one protocol; any other swept setting is held at its middle value.
     """
     chosen = {name: value for name, value in _middle(best).items() if name not in ("mu", "epsilon")}
     panels = _panels(best)
@@ -100,12 +101,16 @@ def _draw_curve(
     if bars == "percentiles":
         half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
     swept = next((name for name in ("mu", "epsilon") if name in mean.dims), None)
+    own = data["realised_epsilon"].mean("seed")
+    if swept is None and np.isfinite(own):
+        axis.errorbar(float(own), float(mean), float(half), color=colour, marker="s", ms=5, capsize=3, label=label)
+        return
     if swept is None:
         axis.axhline(float(mean), color=colour, ls="--", label=label)
         return
     values = mean[swept].values
     epsilon = values if swept == "epsilon" else gdp.epsilon(values, data.attrs["delta"])
-    epsilon = data["realised_epsilon"].mean("seed").values if realised else epsilon
+    epsilon = own.values if realised else epsilon
     axis.errorbar(epsilon, mean, half, color=colour, marker="o", ms=4, capsize=3, label=label)
 
 

@@ -276,7 +276,7 @@ def procedural_problem(
         seed: of the data.
         start: first parameters; needed unless the predictor is linear.
         feature_bound: public bound on the norm of a feature vector: longer ones are scaled to it. Those that are not
-            finite become zero.
+            finite become zero, and labels outside the loss's range its ends.
         lipschitz, smoothness, hit: as in `general_problem`.
         constraint, test, optimum, excess: as in `linear_problem`.
 
@@ -306,23 +306,26 @@ def procedural_problem(
     options = {"feature_bound": feature_bound, "constraint": constraint, "test": test, "start": start}
     toy = np.zeros((1, *shapes[0].shape)), np.zeros(1)
     built = linear_problem(*toy, loss, optimum=optimum, excess=excess, **options)
-    return replace(built, pool=Procedural(np.uint32(seed), _Labelled(generate, feature_bound)))
+    return replace(built, pool=Procedural(np.uint32(seed), _Labelled(generate, feature_bound, loss.label_range())))
 
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A generator of (features, label) as one of `Example`s, whose features keep the bound that privacy rests on."""
+    """A generator of (features, label) as one of `Example`s, which keep the bounds that privacy rests on."""
 
     generate: Callable[[Any, Any], Any]
     feature_bound: float | None
+    labels: tuple[float, float]
 
     def __call__(self, key, machine) -> Example:
         features, label = self.generate(key, machine)
-        features = features.astype(jnp.float32)
+        features, label = jnp.asarray(features, jnp.float32), jnp.asarray(label)
         norm = jnp.linalg.norm(features)
         most = jnp.finfo(jnp.float32).max if self.feature_bound is None else self.feature_bound
         features = jnp.where(norm <= most, features, jnp.where(jnp.isfinite(norm), features * (most / norm), 0.0))
-        return Example(features, label, jnp.minimum(jnp.nan_to_num(norm, nan=0.0, posinf=0.0), most))
+        norm = jnp.minimum(jnp.nan_to_num(norm, nan=0.0, posinf=0.0), most)
+        within = jnp.clip(jnp.nan_to_num(label, nan=0.0), *self.labels).astype(label.dtype)
+        return Example(features, within, norm)
 
 
 def _merge_machines(features, labels, table):

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+STREAM = 0xDA7A_5EED  # sets the data's keys apart from those of a run's noise, which may have the same seed
+
 
 @struct.dataclass
 class Procedural:
@@ -31,7 +33,7 @@ class Procedural:
         >>> stream.take(jnp.array([[0, 1]]), jnp.array([7])).shape
         (1, 2, 3)
         """
-        key = jax.random.key(self.seed)
+        key = jax.random.fold_in(jax.random.key(self.seed), STREAM)
 
         def one(k, machine):
             return self.generate(jax.random.fold_in(jax.random.fold_in(key, machine), k), machine)

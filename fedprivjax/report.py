@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedprivjax.bench.timing import Line
 from fedprivjax.experiment import TRIAL, Experiment
+from fedprivjax.metrics import PER_CENT
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.results import final, mean_interval
@@ -18,7 +19,6 @@ from fedprivjax.runner import Job
 from fedprivjax.sweep import Prepared
 from fedprivjax.verdict import Verdict, describe
 
-PER_CENT = ("accuracy", "test_error")
 SHOWN = ("test_accuracy", "test_error", "test_loss", "relative_rmse", "excess_risk")
 _SAID = {None: "–", True: "ok", False: "MISS"}
 
@@ -49,7 +49,9 @@ def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: s
 def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table:
     """The ε that each protocol's noise really gives, beside the swept target."""
     found = {
-        label: _varied(data["realised_epsilon"]).mean("seed") for label, data in best.items() if "epsilon" in data.dims
+        label: _varied(data["realised_epsilon"]).mean("seed")
+        for label, data in best.items()
+        if np.isfinite(data["realised_epsilon"]).any()
     }
     title = f"realised ε at δ = {experiment.record.delta:g}, mean over {_runs(best)}"
     table = Table(title=title, title_justify="left")
@@ -117,17 +119,21 @@ def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
     if not judged:
         return "nothing to judge", True
     line = f"{sum(bool(v.holds) for v in judged)} of {len(judged)} cells within their tolerance"
-    asked = [v for v in judged if v.expected.share < 1]
-    good = all(v.holds for v in judged if v.expected.share == 1)
-    if not asked:
-        return line, good
-    share = sum(bool(v.holds) for v in asked) / len(asked)
-    furthest = max(abs(v.mean - v.value) / v.sd for v in asked if v.value is not None)
-    within = all(abs(v.mean - (v.value or 0)) <= (v.expected.limit or np.inf) * v.sd for v in asked)
-    needed = max(v.expected.share for v in asked)
-    return f"{line} ({needed:.0%} asked for), the furthest at {furthest:.2g} standard errors", (
-        good and share >= needed and within
-    )
+    shares = sorted({v.expected.share for v in judged})
+    enough = [np.mean([bool(v.holds) for v in judged if v.expected.share == share]) >= share for share in shares]
+    far = [_errors(v) for v in judged if v.expected.rule == "within_se"]
+    within = all(_errors(v) <= v.expected.limit for v in judged if v.expected.limit is not None)
+    if shares[0] < 1:
+        line += f" ({' and '.join(f'{share:.0%}' for share in shares)} asked for)"
+    if far:
+        line += f", the furthest at {max(far):.2g} standard errors"
+    return line, all(enough) and within
+
+
+def _errors(v: Verdict) -> float:
+    """How many standard errors ours is from the expected value."""
+    difference = abs(v.mean - (v.value or 0.0))
+    return difference / v.sd if v.sd else np.inf if difference else 0.0
 
 
 def bench_table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:

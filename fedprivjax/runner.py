@@ -21,7 +21,7 @@ from fedprivjax.experiment import (
     make_problem,
     make_protocol,
 )
-from fedprivjax.metrics import OF_TRIALS, default_metrics
+from fedprivjax.metrics import OF_TRIALS, default_metrics, metric_name
 from fedprivjax.participation import Participation
 from fedprivjax.problem import Problem
 from fedprivjax.results import attributes, final
@@ -57,6 +57,12 @@ def jobs(experiment: Experiment) -> list[Job]:
         for shape in experiment.shapes
         for job in _jobs(experiment, settings, shape, problems)
     ]
+
+
+def recorded(todo: list[Job]) -> dict[str, list[str]]:
+    """The metrics that each protocol's runs record, by label."""
+    first = {job.label: job for job in reversed(todo)}
+    return {label: [metric_name(metric) for metric in job.prepare().recipe.record] for label, job in first.items()}
 
 
 def run(
@@ -146,9 +152,7 @@ def _job(
     shape: dict[str, Any],
 ) -> Job:
     trial = shape.get(TRIAL)
-    own = {"mu", "epsilon", "noise_std"} if settings.settings.keys() & {"mu", "epsilon", "noise_std"} else set()
-    own |= settings.settings.keys()
-    over = {name: values for name, values in experiment.real_axes.items() if name not in own}
+    over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
     protocol = make_protocol(settings)
     sweep, record = experiment.sweep, experiment.record
     options = {

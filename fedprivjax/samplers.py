@@ -42,7 +42,8 @@ class Sampling(NamedTuple):
         if self.batch is None:
             raise ValueError(f"batch must be given for the sampler {self.kind!r}")
         batch = np.asarray(self.batch)
-        require_at_least("batch", int(batch.min(initial=np.iinfo(int).max)), 1)
+        for one in batch.ravel().tolist():
+            require_at_least("batch", one, 1)
         if batch.ndim and batch.shape != sizes.shape:
             raise ValueError(f"batch must be one number or one for each of {sizes.size} machines, got {batch.size}")
         batch = np.broadcast_to(batch, sizes.shape)
@@ -60,11 +61,14 @@ class Minibatches(NamedTuple):
     weights: np.ndarray
 
 
-def draw_minibatches(sampling: Sampling, rows: np.ndarray, schedule: Schedule, rng: np.random.Generator) -> Minibatches:
+def draw_minibatches(
+    sampling: Sampling, rows: np.ndarray, schedule: Schedule, rng: np.random.Generator, stored: bool = False
+) -> Minibatches:
     """The records of every message of a run.
 
     Args:
         rows: which records each machine owns, [machines, most], padded with −1 at the end.
+        stored: one pass goes through a machine's records as they are listed.
 
     Returns:
         Weights add up to 1 (times the machine's factor) for every message, but for Poisson, where they do so on
@@ -83,7 +87,7 @@ def draw_minibatches(sampling: Sampling, rows: np.ndarray, schedule: Schedule, r
     batches = sampling.batches(sizes)
     width = _width(sampling.kind, sizes, batches, schedule.participants.size)
     if sampling.kind == "disjoint":
-        picks, used = _slices(rows, sizes, batches, schedule, rng, width)
+        picks, used = _slices(rows, sizes, batches, schedule, None if stored else rng, width)
     else:
         picks, used = _picks(sampling.kind, sizes, batches, schedule, rng, width)
     machines = schedule.participants[:, :, None]
@@ -139,7 +143,7 @@ def _picks(kind, sizes, batches, schedule: Schedule, rng, width: int) -> tuple[n
 
 
 def _slices(rows, sizes, batches, schedule: Schedule, rng, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The one-pass places: slice k of a permutation of the machine's own."""
+    """The one-pass places: slice k of a permutation of the machine's own, or of these as they are listed."""
     needed = schedule.total * batches
     short = np.flatnonzero(needed > sizes)
     if short.size:
@@ -148,7 +152,8 @@ def _slices(rows, sizes, batches, schedule: Schedule, rng, width: int) -> tuple[
             f"batch · messages must be at most machine {i}'s {sizes[i]} records in one pass, "
             f"got {batches[i]} · {schedule.total[i]} = {needed[i]}"
         )
-    order = np.argsort(np.where(rows >= 0, rng.random(rows.shape), 2.0), axis=1)
+    keys = np.broadcast_to(np.linspace(0, 1, rows.shape[1]), rows.shape) if rng is None else rng.random(rows.shape)
+    order = np.argsort(np.where(rows >= 0, keys, 2.0), axis=1)
     place = np.arange(width)
     batch = batches[schedule.participants][:, :, None]
     used = place < batch

@@ -70,10 +70,12 @@ def as_seeds(seed: "int | Seeds") -> Seeds:
     >>> as_seeds(3)
     Seeds(participation=3, samples=3, noise=3)
     """
-    if isinstance(seed, Seeds):
-        return seed
-    require_at_least("seed", seed, 0)
-    return Seeds(seed, seed, seed)
+    seeds = seed if isinstance(seed, Seeds) else Seeds(seed, seed, seed)
+    for one in seeds:
+        require_at_least("seed", one, 0)
+        if one >= 2**32:
+            raise ValueError(f"seed must be below 2³², got {one}")
+    return seeds
 
 
 def draw_plan(
@@ -89,7 +91,7 @@ def draw_plan(
 
     Args:
         rounds: None takes as many as the samples, and a given schedule, allow.
-        order: "shuffled", or "stored": samples are used in the order in which the problem holds them.
+        order: "shuffled", or "stored": samples that are used once are in the order in which the problem holds them.
         sampling: how machines draw minibatches of their own records; None is one fresh example a message.
 
     Raises:
@@ -121,7 +123,8 @@ def draw_plan(
     schedule = participation.draw(rounds, _stream(seeds.participation, 1))
     if sampling is not None:
         assert problem.table is not None
-        batches = draw_minibatches(sampling, problem.table.rows, schedule, _stream(seeds.samples, 2))
+        rng = _stream(seeds.samples, 2)
+        batches = draw_minibatches(sampling, problem.table.rows, schedule, rng, stored=order == "stored")
         return Plan(schedule, *batches, secret=sampling.kind in SECRET)
     rng = None if order == "stored" else _stream(seeds.samples, 2)
     if not problem.stored:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.checks import require_at_least, require_between
+from fedprivjax.checks import require_at_least, require_between, require_choice
 from fedprivjax.loops import scan_in_chunks
 from fedprivjax.metrics import (
     METRICS,
@@ -21,7 +21,7 @@ from fedprivjax.metrics import (
     default_metrics,
     metric_name,
 )
-from fedprivjax.noise import PerStep, Silent
+from fedprivjax.noise import METHODS, PerStep, Silent
 from fedprivjax.participation import Participation, Size
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
@@ -103,6 +103,7 @@ def simulate(
     (True, 65.3)
     """
     require_between("delta", delta, 0, 1)
+    require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)
     sampling = getattr(protocol, "sampling", None)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampling=sampling)

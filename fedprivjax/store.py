@@ -78,23 +78,28 @@ def fingerprint(*parts) -> str:
     A `repr` that holds an address matches nothing in another process: such a run starts anew.
     """
     digest = hashlib.blake2b(digest_size=8)
-    for leaf in jax.tree.leaves(parts):
-        if hasattr(leaf, "dtype"):
-            array = np.asarray(leaf)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        elif isinstance(leaf, FunctionType):
-            closed = [cell.cell_contents for cell in leaf.__closure__ or ()]
-            known = leaf.__qualname__, leaf.__code__.co_names, leaf.__defaults__, closed
-            digest.update(leaf.__code__.co_code + fingerprint(known, *leaf.__code__.co_consts).encode())
-        elif isinstance(leaf, CodeType):
-            digest.update(leaf.co_code + fingerprint(*leaf.co_consts).encode())
-        elif is_dataclass(leaf):
-            named = [(field.name, getattr(leaf, field.name)) for field in fields(leaf)]
-            digest.update(fingerprint(type(leaf).__qualname__, named).encode())
-        else:
-            digest.update(repr(leaf).encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None):
+        for piece in (jax.tree_util.keystr(path).encode(), *_pieces(leaf)):
+            digest.update(len(piece).to_bytes(8, "little"))  # so that no two sequences of pieces are one
+            digest.update(piece)
     return digest.hexdigest()
+
+
+def _pieces(leaf) -> tuple[bytes, ...]:
+    """What tells a leaf from every other."""
+    if hasattr(leaf, "dtype"):
+        array = np.ascontiguousarray(leaf)
+        return b"array", f"{array.dtype}{np.shape(leaf)}".encode(), array.tobytes()
+    if isinstance(leaf, FunctionType):
+        closed = [cell.cell_contents for cell in leaf.__closure__ or ()]
+        known = leaf.__qualname__, leaf.__code__.co_names, leaf.__defaults__, leaf.__kwdefaults__, closed
+        return b"function", leaf.__code__.co_code, fingerprint(known, leaf.__code__.co_consts).encode()
+    if isinstance(leaf, CodeType):
+        return b"code", leaf.co_code, fingerprint(leaf.co_names, leaf.co_consts).encode()
+    if is_dataclass(leaf):
+        named = [(field.name, getattr(leaf, field.name)) for field in fields(leaf)]
+        return b"dataclass", fingerprint(type(leaf).__qualname__, named).encode()
+    return type(leaf).__qualname__.encode(), repr(leaf).encode()
 
 
 @cache

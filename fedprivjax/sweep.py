@@ -16,7 +16,7 @@ from fedprivjax.checks import require_at_least, require_between, require_choice
 from fedprivjax.chunks import chunk_sizes, chunks
 from fedprivjax.grid import Members, axes_of, members_of, stacked
 from fedprivjax.metrics import Metric, non_private
-from fedprivjax.noise import Silent, aligned
+from fedprivjax.noise import METHODS, Silent, aligned
 from fedprivjax.participation import Participation
 from fedprivjax.problem import Problem
 from fedprivjax.results import attributes, sweep_dataset, with_iterates
@@ -183,6 +183,7 @@ def prepare(
     """Everything of a `sweep` that happens on the host before it runs: plans, calibration, every refusal."""
     axes = axes_of(over)
     require_between("delta", delta, 0, 1)
+    require_choice("noise method", noise_method, METHODS)
     seeds = _seeds(seeds)
     index = _index(axes, anew)
     draws = seeds if len(index) == 1 else [seed.anew(point) for seed in seeds for point in range(len(index))]

@@ -1,12 +1,13 @@
 """Ours against published or expected numbers, cell by cell."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from fedprivjax.experiment import Cell, Expected, Experiment
-from fedprivjax.metrics import OF_TRIALS
+from fedprivjax.metrics import OF_TRIALS, PER_CENT
 from fedprivjax.results import final, mean_interval
 
 
@@ -36,18 +37,33 @@ def verdicts(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Verdic
 
 
 def check_cells(experiment: Experiment) -> None:
-    """Refuse, before anything runs, expected cells that the sweep will not contain or metrics that it will not record.
+    """Refuse, before anything runs, expected cells that the sweep will not contain, or that are not one number.
 
     Raises:
-        ValueError: a place that is not swept, or a metric that is not recorded.
+        ValueError: a place that is not swept, or an axis that a cell leaves open.
     """
-    swept, recorded = experiment.sweep.over, experiment.record.metrics
+    swept = experiment.sweep.over
+    own = {settings.label: settings.own for settings in experiment.protocol}
     for expected in experiment.expected:
-        if recorded is not None and not OF_TRIALS.get(expected.metric, expected.metric).startswith(tuple(recorded)):
-            raise ValueError(f"expected metric must be recorded ({', '.join(recorded)}), got '{expected.metric}'")
         for name, value in (place for cell in expected.cells for place in cell.at.items()):
-            if not np.isclose(swept.get(name, []), value).any():
+            if not _near(swept.get(name, []), value).any():
                 raise ValueError(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
+        for cell in expected.cells if expected.protocol in own else []:
+            _check_fixed(
+                cell, [n for n, values in swept.items() if len(values) > 1 and n not in own[expected.protocol]]
+            )
+
+
+def check_recorded(experiment: Experiment, recorded: Mapping[str, Sequence[str]]) -> None:
+    """Refuse, before anything runs, expected metrics that a protocol's runs will not record.
+
+    Args:
+        recorded: names by protocol label.
+    """
+    for expected in experiment.expected:
+        names = recorded.get(expected.protocol)
+        if names is not None and not OF_TRIALS.get(expected.metric, expected.metric).startswith(tuple(names)):
+            raise ValueError(f"expected metric must be recorded ({', '.join(names)}), got '{expected.metric}'")
 
 
 def describe(expected: Expected) -> str:
@@ -56,7 +72,7 @@ def describe(expected: Expected) -> str:
     >>> describe(Expected(protocol="a", metric="test_loss", rule="within", tolerance=0.002))
     'within 0.002'
     """
-    points = "accuracy" in expected.metric
+    points = any(word in expected.metric for word in PER_CENT)
     amount = f"{expected.tolerance * 100:g} points" if points else f"{expected.tolerance:g}"
     return {
         "within": f"within {amount}",
@@ -88,8 +104,11 @@ def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdi
     if expected.rule == "above":
         value = float(_runs(str(expected.other), expected.metric, cell, best).mean("seed"))
     count = runs.sizes["seed"]
-    if expected.rule == "within_se" and cell.sd is not None and cell.runs is not None:
-        pooled = np.sqrt((cell.sd**2 * (cell.runs - 1) + sd**2 * (count - 1)) / (cell.runs + count - 2))
+    if expected.rule == "within_se":
+        assert cell.sd is not None
+        assert cell.runs is not None
+        ours = sd**2 * (count - 1) if count > 1 else 0.0
+        pooled = np.sqrt((cell.sd**2 * (cell.runs - 1) + ours) / (cell.runs + count - 2))
         sd = float(pooled * np.sqrt(1 / cell.runs + 1 / count))
     return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, sd, value))
 
@@ -100,14 +119,22 @@ def _runs(label: str, metric: str, cell: Cell, best: dict[str, xr.Dataset]) -> x
     for name, value in cell.at.items():
         if name not in runs.dims:
             continue
-        near = np.isclose(runs[name].values, value)
+        near = _near(runs[name].values, value)
         if not near.any():
             raise ValueError(f"expected cell {name} = {value:g} must be swept, got {runs[name].values.tolist()}")
         runs = runs.isel({name: int(np.argmax(near))})
-    left = [name for name in runs.dims if name != "seed"]
-    if left:
-        raise ValueError(f"expected cell {cell.at} must fix {', '.join(map(str, left))}")
+    _check_fixed(cell, [str(name) for name in runs.dims if name != "seed"])
     return runs
+
+
+def _near(values, value: float) -> np.ndarray:
+    return np.isclose(values, value, rtol=1e-6, atol=0)
+
+
+def _check_fixed(cell: Cell, axes: Iterable[str]) -> None:
+    left = [name for name in axes if name not in cell.at]
+    if left:
+        raise ValueError(f"expected cell {cell.at} must fix {', '.join(left)}")
 
 
 def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> bool | None:

@@ -190,7 +190,17 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"problem__smoothing": "x"}, "problem.smoothing must be a valid number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a valid dictionary, got 5"),
         ({"problem__partition": 5}, "problem.partition must be a valid dictionary, got 5"),
-        ({"problem__partition": {"seed": "a"}}, "problem.partition.seed must be an integer, got 'a'"),
+        ({"problem__partition": {"kind": "iid", "seed": "a"}}, "problem.partition.seed must be an integer, got 'a'"),
+        ({"problem__partition": {"alpha": 0.1}}, "problem.partition.kind must be given"),
+        ({"sweep__anew": ["step_scal"]}, "unknown axis in sweep.anew 'step_scal' (known: mu, clip)"),
+        (
+            {"participation__reshuffle": False},
+            "participation.reshuffle must go with kind 'balanced', got kind 'uniform'",
+        ),
+        (
+            {"participation__kind": "given", "participation__schedule": [[0, 1]], "participation__rate": 0.5},
+            "participation.rate must go with another kind, got kind 'given'",
+        ),
         ({"participation": []}, "[participation] must be a table, got []"),
         ({"participation__machines": True}, "participation.machines must be a valid integer, got True"),
         ({"participation__machines": 6.5}, "participation.machines must be a valid integer, got 6.5"),

@@ -14,6 +14,10 @@ def dataset(*dims, metrics=("test_accuracy", "test_loss"), seeds=4):
     sizes = [*(len(AXES[name]) for name in dims), seeds, len(ROUNDS)]
     rng = np.random.default_rng(len(dims))
     variables = {name: ([*dims, "seed", "round"], rng.uniform(size=sizes)) for name in metrics}
+    along = [-1 if name == "mu" else 1 for name in (*dims, "seed")]
+    levels = gdp.epsilon(np.array(AXES["mu"]), DELTA).reshape(along) if "mu" in dims else np.inf
+    epsilon = np.broadcast_to(levels, sizes[:-1])
+    variables["realised_epsilon"] = ([*dims, "seed"], epsilon)
     variables["diverged"] = ([*dims, "seed"], np.zeros(sizes[:-1], bool))
     coordinates = {**{name: AXES[name] for name in dims}, "seed": np.arange(seeds), "round": ROUNDS}
     return xr.Dataset(variables, coordinates, {"delta": DELTA})
@@ -116,3 +120,11 @@ def test_every_plot_that_the_results_allow_is_written(data, names, tmp_path):
     assert [path.name for path in plots.save_all({"ours": data}, tmp_path)] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+
+
+def test_a_private_protocol_with_a_target_of_its_own_is_a_point():
+    own = dataset("per_round")
+    own["realised_epsilon"] = (own["diverged"].dims, np.full(own["diverged"].shape, 2.5))
+    figure = plots.metric_against_epsilon({"ours": dataset("per_round", "mu"), "own": own})
+    (line,) = [bar[0] for bar in figure.axes[0].containers if bar.get_label() == "own"]
+    np.testing.assert_allclose(numbers(line.get_xdata()), [2.5])

@@ -8,8 +8,11 @@ import pytest
 from fedprivjax import (
     Ball,
     DPMu2,
+    Full,
+    Logistic,
     NoisySGD,
     Softmax,
+    Squared,
     StaleMomentum,
     Uniform,
     datasets,
@@ -20,6 +23,7 @@ from fedprivjax import (
     procedural_problem,
     runner,
     simulate,
+    sweep,
     transcript,
 )
 from fedprivjax.simulate import round_inputs
@@ -166,3 +170,38 @@ def test_features_keep_the_bound_that_privacy_rests_on(bad):
     np.testing.assert_allclose(norms, [1, 1.01 if bad == 1e10 else 0, 1], rtol=1e-6)
     for protocol in (DPMu2(mu=1.0, clip=1.0), DPMu2(mu=1.0), NoisySGD(mu=1.0, clip=1.0)):
         assert np.isfinite(simulate(protocol, problem, SOME, rounds=ROUNDS).params).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "label", "kept"), [(Squared(1.0), 100.0, 1.0), (Squared(1.0), jnp.nan, 0.0), (Logistic(), 7, 1)]
+)
+def test_labels_keep_the_range_that_privacy_rests_on(loss, label, kept):
+    problem = procedural_problem(
+        lambda key, machine: (jnp.ones(1), jnp.asarray(label)), loss, feature_bound=1.0, constraint=Ball(1.0)
+    )
+    example = problem.take(0, 0)
+    assert float(example.label) == kept
+    assert float(problem.model.gradients((-jnp.ones(1),), example)[0].norm()) <= problem.lipschitz + 1e-6
+
+
+def test_data_and_noise_of_one_seed_are_apart():
+    """A run's noise keys are folded from its seed, as the data's are from theirs: the same seed must not give both."""
+    problem = procedural_problem(
+        lambda key, machine: (jax.random.normal(key, (4,)), 0.0), Squared(1.0), feature_bound=100.0
+    )
+    taken = np.asarray(problem.take(jnp.arange(6)[None], jnp.zeros(1, int)).features).ravel()
+    grid = sweep(
+        NoisySGD(clip=1.0, step_size=0.1),
+        problem,
+        Full(1),
+        over={"noise_std": [1.0, 2.0]},
+        seeds=[0],
+        rounds=3,
+        every=1,
+        common_noise=False,
+        noise_method="materialised",
+        record=[lambda problem, snapshot: snapshot.noise[0]],
+    )
+    noise = np.concatenate([(grid[name] / grid["noise_std"]).values.ravel() for name in grid if "lambda" in name])
+    assert noise.size == 6
+    assert np.abs(noise[:, None] - taken).min() > 1e-4

@@ -7,6 +7,7 @@ from rich.console import Console
 from scipy.stats import t
 
 from fedprivjax import experiment, report, runner, verdict
+from fedprivjax.experiment import Expected
 from fedprivjax.privacy import gdp
 
 MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
@@ -214,3 +215,29 @@ def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
         for least, most in zip(table["ε (at least)"], table["ε (at most)"], strict=True)
     ]
     np.testing.assert_allclose(np.unique(printed), realised, rtol=6e-3)
+
+
+def judged(share, holds, of, *, difference=0.0, sd=1.0, limit=None):
+    expected = Expected(protocol="ours", rule="within_se", share=share, limit=limit)
+    return [verdict.Verdict(expected, {}, 1.0 + difference, 0.1, sd, 5, 1.0, place < holds) for place in range(of)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "good"),
+    [
+        ([(0.5, 100, 100), (0.95, 5, 10)], False),
+        ([(0.5, 25, 50), (0.95, 20, 20)], True),
+        ([(0.95, 18, 20), (0.95, 20, 20)], True),  # one share, one pool of cells
+        ([(1.0, 9, 10), (0.5, 10, 10)], False),
+    ],
+)
+def test_every_share_is_asked_of_its_own_cells(entries, good):
+    line, holds = report.verdict_line([v for entry in entries for v in judged(*entry)])
+    assert holds == good
+    assert line.startswith(f"{sum(h for _, h, _ in entries)} of {sum(n for _, _, n in entries)} cells")
+
+
+def test_none_may_be_beyond_the_limit():
+    assert report.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
+    assert not report.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
+    assert report.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]

@@ -145,3 +145,10 @@ def test_a_value_for_each_machine():
     assert machine_values("epsilon", [1.0, 2.0], 2).tolist() == [1.0, 2.0]
     with pytest.raises(ValueError, match=r"^epsilon must be one number or one for each of 3 machines, got 2$"):
         machine_values("epsilon", [1.0, 2.0], 3)
+
+
+def test_one_pass_in_the_order_that_is_listed():
+    rows = np.array([[4, 2, 9, 7], [1, 3, 5, -1]])
+    schedule = Full(2).draw(1, np.random.default_rng(0))
+    drawn = draw_minibatches(Sampling("disjoint", 2), rows, schedule, np.random.default_rng(0), stored=True)
+    assert drawn.samples.tolist() == [[[4, 2], [1, 3]]]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax import Ball, DPMu2, Uniform, general_problem, store, sweep
+from fedprivjax import Ball, DPMu2, Full, Seeds, Softmax, Uniform, general_problem, linear_problem, store, sweep
 from fedprivjax.store import ChunkStore, fingerprint, write_whole
 from fedprivjax.sweep import execute, prepare
 
@@ -188,3 +188,57 @@ def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
     assert said["killed"].split()[-1] == said["whole"].split()[-1] == "8"
     found = [np.load(tmp_path / name / "found.npz") for name in ("killed", "whole")]
     same(dict(found[0]), dict(found[1]))
+
+
+def default(first=1, second=23):
+    return first + second
+
+
+def other_default(first=12, second=3):
+    return first + second
+
+
+def keyword(*, k=1):
+    return k
+
+
+def other_keyword(*, k=2):
+    return k
+
+
+other_default.__qualname__, other_keyword.__qualname__ = default.__qualname__, keyword.__qualname__
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((1, 1, 11), (11, 1, 1)),
+        ([1, 11], [11, 1]),
+        (((1, 2), 3), (1, (2, 3))),
+        ((1, None), (None, 1)),
+        ("1", 1),
+        ((1, "2"), (12, "")),
+        (np.float32([1, 2]), np.float32([[1, 2]])),
+        (np.uint8([1, 0, 0, 0]), np.uint32([1])),
+        (Seeds(1, 1, 11), Seeds(11, 1, 1)),
+        (lambda p: p[1, 23], lambda p: p[12, 3]),
+        (default, other_default),
+        (keyword, other_keyword),
+    ],
+)
+def test_what_differs_has_another_fingerprint(one, other):
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint([one]) == fingerprint([one])
+
+
+def test_seeds_in_another_order_are_another_run(tmp_path):
+    problem = linear_problem(np.eye(12), np.arange(12) % 3, Softmax(3), constraint=Ball(1.0))
+
+    def noise_of(*seeds, **more):
+        found = sweep(
+            DPMu2(mu=2.0, clip=1.0), problem, Full(3), seeds=list(seeds), order="stored", record=["noise_norm"], **more
+        )
+        return found["noise_norm"].isel(round=-1).values
+
+    for seeds in ([Seeds(11, 1, 1)], [Seeds(1, 1, 11)], [1, 11], [11, 1]):
+        np.testing.assert_array_equal(noise_of(*seeds, folder=tmp_path), noise_of(*seeds))

@@ -126,8 +126,12 @@ def test_cells_are_checked_before_anything_runs():
         verdict.check_cells(make([{"cells": [{"at": {"mu": 3}}]}]))
     with pytest.raises(ValueError, match=r"expected cell machines = 6 must be swept, got \[\]"):
         verdict.check_cells(make([{"cells": [{"at": {"machines": 6}}]}]))
+    with pytest.raises(ValueError, match=r"expected cell {} must fix mu"):
+        verdict.check_cells(make([{"cells": [{"value": 1.0}]}]))
+    recorded = {"ours": ["test_accuracy"]}
     with pytest.raises(ValueError, match=r"expected metric must be recorded \(test_accuracy\), got 'test_loss'"):
-        verdict.check_cells(make([{}], metrics=["test_accuracy"]))
+        verdict.check_recorded(make([{}]), recorded)
+    verdict.check_recorded(make([{"metric": "test_accuracy"}, {"protocol": "published", "rule": "shown"}]), recorded)
 
 
 @pytest.mark.parametrize("name", experiment.bundled())
@@ -149,3 +153,32 @@ def test_the_cells_of_a_bundled_experiment_are_swept(name):
 def test_rules_in_words(rule, metric, words):
     expected = Expected(protocol="ours", metric=metric, rule=rule, tolerance=0.02, other="theirs", cells=[Cell()])
     assert verdict.describe(expected) == words
+
+
+def against(cell, ours=RUNS):
+    entry = {"rule": "within_se", "tolerance": 3, "cells": [cell]}
+    return verdict.verdicts(make([entry], mu=[1.0]), {"ours": dataset(ours)})[0]
+
+
+def test_the_standard_error_of_a_difference():
+    found = against({"value": 0.6, "sd": 0.2, "runs": 10})
+    assert found.sd == pytest.approx(math.sqrt((0.04 * 9 + SD**2) / 10) * math.sqrt(1 / 10 + 1 / 2))
+    alone = against({"value": 0.6, "sd": 0.2, "runs": 10}, ours=[0.5])
+    assert alone.sd == pytest.approx(0.2 * math.sqrt(1 / 10 + 1))
+    assert alone.holds
+
+
+@pytest.mark.parametrize("cell", [{"value": 0.6}, {"value": 0.6, "sd": 0.2}, {"value": 0.6, "sd": 0.2, "runs": 1}])
+def test_standard_errors_need_an_sd_and_runs(cell):
+    with pytest.raises(ValueError, match=r"expected cell {} must have a value, an sd and at least two runs"):
+        against(cell)
+
+
+def test_an_error_in_per_cent_is_judged_in_points():
+    assert verdict.describe(Expected(protocol="a", metric="test_error", tolerance=0.02)) == "within 2 points"
+
+
+def test_small_values_of_an_axis_are_told_apart():
+    ours = dataset(np.array([[1.0, 1.0], [2.0, 2.0]]), noise_std=[1e-9, 2e-9])
+    entry = {"cells": [{"at": {"noise_std": 2e-9}, "value": 2.0}]}
+    assert verdict.verdicts(make([entry]), {"ours": ours})[0].mean == 2.0

@@ -27,6 +27,7 @@ def from_dataset(
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
     known = type(loss) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
+    exact = known and getattr(loss, "score_bound", None) is None
     if isinstance(dataset, Stream):
         if table is not None:
             raise ValueError("table must be None for a stream: every machine computes its own examples")
@@ -44,8 +45,8 @@ def from_dataset(
         constraint=constraint,
         test=(dataset.test_features, dataset.test_labels) if tested else None,
         start=start,
-        optimum=dataset.optimum if known else None,
-        excess=dataset.population if known else None,
+        optimum=dataset.optimum if exact else None,
+        excess=dataset.population if exact else None,
         table=table,
     )
     if known and dataset.noise_lipschitz is not None:

@@ -65,6 +65,7 @@ def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]
         raise ValueError("participation.machines must be given, or swept")
     if rounds is not None:
         require_at_least("rounds", rounds, 1)
+    _check_participation(settings)
     if settings.kind == "given":
         if settings.schedule is None:
             raise ValueError("participation.schedule must be given for kind 'given'")
@@ -72,11 +73,6 @@ def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]
         if per_round not in (None, given.per_round):
             raise ValueError(f"per_round must be {given.per_round}, as in participation.schedule, got {per_round}")
         return given, len(settings.schedule) if rounds is None else rounds
-    for key in (key for kind, keys in VARYING.items() if kind != settings.kind for key in keys):
-        if getattr(settings, key) is not None:
-            raise ValueError(f"participation.{key} must go with another kind, got kind '{settings.kind}'")
-    if settings.schedule is not None:
-        raise ValueError(f"participation.schedule must go with kind 'given', got kind '{settings.kind}'")
     if settings.kind == "full":
         if per_round not in (None, machines):
             raise ValueError(f"per_round must be machines ({machines}) at full participation, got {per_round}")
@@ -88,6 +84,17 @@ def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]
     if settings.kind == "balanced":
         return Balanced(machines, per_round, settings.reshuffle), rounds
     return Uniform(machines, per_round), rounds
+
+
+def _check_participation(settings: ParticipationSettings) -> None:
+    """Refuse settings of another kind."""
+    for key in (key for kind, keys in VARYING.items() if kind != settings.kind for key in keys):
+        if getattr(settings, key) is not None:
+            raise ValueError(f"participation.{key} must go with another kind, got kind '{settings.kind}'")
+    if settings.schedule is not None and settings.kind != "given":
+        raise ValueError(f"participation.schedule must go with kind 'given', got kind '{settings.kind}'")
+    if not settings.reshuffle and settings.kind != "balanced":
+        raise ValueError(f"participation.reshuffle must go with kind 'balanced', got kind '{settings.kind}'")
 
 
 def _varying(settings: ParticipationSettings, machines: int, per_round: int | None) -> Varying:

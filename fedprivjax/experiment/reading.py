@@ -103,6 +103,8 @@ def _section(name: str, value: Any) -> Any:
         known = inspect.signature(datasets.partition).parameters
         options = [option for option in known if option not in ("labels", "machines", "rng")]
         _refuse_unknown("problem.partition", value["partition"], ["seed", *options])
+        if "kind" not in value["partition"]:
+            raise ValueError("problem.partition.kind must be given")
     if name == "expected" and isinstance(value, list):
         for entry in value:
             _expected_section(entry)
@@ -171,12 +173,23 @@ def _check(experiment: Experiment) -> None:
         for value in values:
             require_positive(axis, value, infinite=axis in ("mu", "epsilon"))
     _check_metrics(experiment)
+    _check_selection(experiment)
     for expected in experiment.expected:
         if expected.rule != "shown":  # a published figure may stand beside ours without a run of its own
             require_choice("protocol label in [[expected]]", expected.protocol, labels)
         if expected.rule == "above":
             require_choice("other protocol in [[expected]]", expected.other, labels)
     require_between("record.delta", experiment.record.delta, 0, 1)
+
+
+def _check_selection(experiment: Experiment) -> None:
+    swept = [*experiment.real_axes, *(name for settings in experiment.protocol for name in settings.grid)]
+    for name in experiment.sweep.anew:
+        require_choice("axis in sweep.anew", name, swept)
+    for expected in experiment.expected:
+        for cell in expected.cells if expected.rule == "within_se" else []:
+            if cell.value is None or not cell.sd or not cell.runs or cell.runs < 2:
+                raise ValueError(f"expected cell {cell.at} must have a value, an sd and at least two runs")
 
 
 def _check_metrics(experiment: Experiment) -> None:

@@ -63,6 +63,12 @@ class ProtocolSettings(Settings):
     grid: dict[str, list[float]] = {}
     settings: dict[str, Any] = {}
 
+    @property
+    def own(self) -> set[str]:
+        """What is set here, and no sweep reaches: of privacy targets, one stands for all."""
+        targets = {"mu", "epsilon", "noise_std"}
+        return set(self.settings) | (targets if targets & set(self.settings) else set())
+
 
 class SweepSettings(Settings):
     """`[sweep]`: values that every protocol is run over, and how.

@@ -114,6 +114,7 @@ def moments_batch(*, records: int, rounds: int, epsilon: float) -> int:
     >>> moments_batch(records=1238, rounds=35, epsilon=18.0)
     443
     """
+    require_positive("epsilon", epsilon)
     return max(1, int(records * sqrt(epsilon / (4 * rounds))))
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_choice, require_positive
+from fedprivjax.checks import require_choice, require_flag, require_positive
 from fedprivjax.participation import Size
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs
@@ -32,6 +32,7 @@ FORMS = {
     "regularised": "one stage on the loss with a regulariser centred at the start",
     "multistage": "stages that halve the excess loss of a strongly convex loss",
 }
+UNSET = {"regularisation": None, "factor": 0.5, "gap": None, "printed": False}
 
 
 class AcceleratedState(NamedTuple):
@@ -80,11 +81,18 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         require_modulus(self.strong_convexity)
         for name in ("regularisation", "gap", "variance", "factor"):
             require_positive(name, getattr(self, name), optional=True)
+        require_flag("printed", self.printed)
+        only = {"regularised": ("regularisation", "factor"), "multistage": ("gap", "printed")}
+        for form, names in only.items():
+            for name in names:
+                if self.form != form and getattr(self, name) != UNSET[name]:
+                    raise ValueError(f"{name} must go with the form {form!r}, got the form {self.form!r}")
         if isinstance(self.strong_convexity, int | float) and not self.strong_convexity and self.form == "multistage":
             raise ValueError("strong_convexity must be positive for the form 'multistage', got 0")
 
     def _host_settings(self) -> dict[str, Any]:
-        return {**super()._host_settings(), "gap": None, "variance": None, "factor": 1.0, "printed": False}
+        kept = {name: value for name, value in UNSET.items() if name != "regularisation"}
+        return {**super()._host_settings(), "variance": None, **kept}
 
     def init(self, problem: Problem, size: Size) -> AcceleratedState:
         return AcceleratedState(problem.start, problem.start, jnp.zeros((), jnp.int32))

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks import require_flag
 from fedprivjax.gradients import clip
 from fedprivjax.noise import NOISE_SCHEDULES, Fresh, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
@@ -76,6 +77,7 @@ class DPMu2:
 
     def __post_init__(self):
         check_settings(self)
+        require_flag("cancel", self.cancel)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES))
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise ValueError("cancel=False must go with trust='none' and noise_schedule='uniform'")

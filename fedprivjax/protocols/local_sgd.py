@@ -21,7 +21,7 @@ from fedprivjax.noise import PerStep
 from fedprivjax.participation import Size
 from fedprivjax.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, oracle
-from fedprivjax.protocols.noisy_minibatch_sgd import appended, iterates, mean_of
+from fedprivjax.protocols.noisy_minibatch_sgd import appended, iterates, mean_of, require_window
 from fedprivjax.protocols.records import Machines, RecordProtocol
 from fedprivjax.sampling import Plan
 
@@ -103,6 +103,11 @@ class LocalSGD(RecordProtocol):
     def also(self, state: LocalState) -> dict[str, Any]:
         """The last iterate, recorded beside the output."""
         return {"last": state.w}
+
+    def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
+        """As `RecordProtocol.calibrated`."""
+        require_window(self.window, getattr(plan, "size", plan).rounds)
+        return RecordProtocol.calibrated(self, problem, plan, epsilon=epsilon, delta=delta)
 
     def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
         require_choice("noise method", method, ("auto", "materialised"))

@@ -78,7 +78,8 @@ class NoisyMinibatchSGD(RecordProtocol):
         g = self.gradient(problem, state.w, inputs, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, g: w - step * g, state.w, g))
-        mass = 1 + (1 - self.strong_convexity * step) * state.mass  # Σγ/γ_r, of which the newest iterate has one part
+        whole = step * jnp.sum(inputs.present) if self.aggregate == "sum" else step
+        mass = 1 + (1 - self.strong_convexity * whole) * state.mass  # Σγ/γ_r, of which the newest iterate has one part
         average = jax.tree.map(lambda a, w: a + (w - a) / mass, state.average, state.w)
         return MinibatchState(w, average, mass, appended(state.last, w))
 
@@ -110,7 +111,10 @@ class NoisyMinibatchSGD(RecordProtocol):
     def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
         """As `RecordProtocol.calibrated`, with a step that the weights of the average allow."""
         ready: Any = RecordProtocol.calibrated(self, problem, plan, epsilon=epsilon, delta=delta)
-        shrinkage = float(ready.strong_convexity) * ready.step_size * float(ready.step_scale)
+        size = getattr(plan, "size", plan)
+        require_window(self.window, size.rounds)
+        whole = size.per_round if self.aggregate == "sum" else 1
+        shrinkage = float(ready.strong_convexity) * ready.step_size * float(ready.step_scale) * whole
         if shrinkage >= 1:
             raise ValueError(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
         return ready
@@ -179,6 +183,12 @@ def require_smooth(problem: Problem) -> float:
     if not np.isfinite(problem.smoothness):
         raise ValueError("step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known")
     return problem.smoothness
+
+
+def require_window(window: int | None, rounds: int) -> None:
+    """Refuse to average more iterates than a run has."""
+    if window is not None and window > rounds + 1:
+        raise ValueError(f"window must be at most rounds + 1 ({rounds + 1}), got {window}")
 
 
 def iterates(w, window: int | None):

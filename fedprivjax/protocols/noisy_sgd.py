@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks import require_flag
 from fedprivjax.gradients import clip
 from fedprivjax.noise import Fresh, choose
 from fedprivjax.participation import Size
@@ -56,6 +57,7 @@ class NoisySGD:
 
     def __post_init__(self):
         check_settings(self)
+        require_flag("average", self.average)
 
     @property
     def traced(self):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_choice, require_positive
+from fedprivjax.checks import require_choice, require_flag, require_positive
 from fedprivjax.gradients import clip
 from fedprivjax.noise import Fresh, PerMachine
 from fedprivjax.participation import Schedule, Size
@@ -61,7 +61,7 @@ class RecordProtocol:
         sampler: how a machine picks records, see `fedprivjax.samplers`.
         noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
         acknowledged: needed by the rule "paper_moments", whose claimed ε is not what it gives.
-        delta: δ of every machine, or one for each; "records" is 1/n_i²; None is the run's.
+        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
         lipschitz: L of every machine, or one for each; None is the problem's.
         records: n in the rule "paper_moments"; None is the machine's own number.
         diameter: D, a bound on the distance from the start to the optimum; None is the constraint set's.
@@ -99,6 +99,7 @@ class RecordProtocol:
             raise ValueError(f"noise_std must be finite and not negative, got {self.noise_std}")
         if self.noise_std is not None and isinstance(self.epsilon, int | float | np.number):
             raise ValueError(f"give epsilon or noise_std, not both, got {self.epsilon} and {self.noise_std}")
+        require_flag("acknowledged", self.acknowledged)
         require_choice("sampler", self.sampler, SAMPLERS)
         require_choice("noise_rule", self.noise_rule, NOISE_RULES)
         require_choice("aggregate", self.aggregate, AGGREGATES)
@@ -171,6 +172,7 @@ class RecordProtocol:
         target = self.epsilon if epsilon is None else epsilon
         given = replace(self, epsilon=target, delta=delta if self.delta is None else self.delta)
         size = getattr(plan, "size", plan)
+        self._check_delta(problem, delta)
         if given.epsilon is None and given.noise_std is None:
             raise ValueError("give epsilon (with delta) or noise_std; epsilon = inf is non-private")
         noise = given.noise_std if given.noise_std is not None else given._noise_std(problem, size, delta)
@@ -274,6 +276,13 @@ class RecordProtocol:
     def distance(self, problem: Problem) -> float:
         """D: the given bound, or the constraint set's diameter (infinite where there is none)."""
         return problem.constraint.diameter if self.diameter is None else self.diameter
+
+    def _check_delta(self, problem: Problem, delta: float | None) -> None:
+        """The run states ε at its δ, so no machine's own may be larger."""
+        if self.delta is not None and delta is not None:
+            most = self.machines(problem).delta.max()
+            if most > delta * (1 + 1e-9):
+                raise ValueError(f"delta must be at most {delta:g}, at which ε is stated, got {most:g}")
 
     def _check_weights(self) -> None:
         if self.machine_weights is None:

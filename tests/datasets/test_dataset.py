@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from fedprivjax import datasets
+from fedprivjax import Logistic, datasets, from_dataset
 from fedprivjax.datasets import DATASETS, Dataset, DatasetInfo, from_arrays
 
 FEATURES = np.full((20, 3), 0.5, np.float32)
@@ -168,3 +168,10 @@ def test_registry_helps_and_loads():
 def test_unknown_names_and_options(name, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         datasets.load(name, **options)
+
+
+def test_an_optimum_is_that_of_the_loss_as_it_is():
+    data = datasets.load("logistic", examples=40, features=3)
+    assert from_dataset(data).optimum is not None
+    assert from_dataset(data, Logistic(score_bound=0.5)).optimum is None
+    assert from_dataset(data, Logistic(score_bound=0.5)).excess is None

@@ -48,7 +48,7 @@ def wanted(i, rule, batch, releases=ROUNDS, sampler="subset"):
 
 def stds(protocol):
     """Of every machine's messages about a gradient that is 0, or of how far it walks: [machines]."""
-    view = transcript(replace(protocol, step_size=0.1), PROBLEM, Full(MACHINES), rounds=ROUNDS, seed=2)
+    view = transcript(replace(protocol, step_size=0.1), PROBLEM, Full(MACHINES), rounds=ROUNDS, seed=2, delta=1e-4)
     sent = view.messages - view.queries[:, None] if isinstance(protocol, LocalSGD) else view.messages
     return sent.std(axis=(0, 2))
 
@@ -70,7 +70,8 @@ def test_the_accountants_noise_is_just_enough_for_every_machine(sampler):
     for i in range(MACHINES):
         found = wanted(i, "accountant", RECORDS if batch is None else batch[i], sampler=sampler)
         assert ready.noise_std * ready.relative(PROBLEM, plan.size)[i] == pytest.approx(found, rel=1e-9)
-    spent = [guarantee(protocol, PROBLEM, plan, delta=DELTA[i]).per_machine[i] for i in range(MACHINES)]
+    ready = calibrate(protocol, PROBLEM, plan, delta=1e-4)
+    spent = [guarantee(ready, PROBLEM, plan, delta=DELTA[i]).per_machine[i] for i in range(MACHINES)]
     np.testing.assert_allclose(spent, EPSILON, rtol=1e-3)
     assert (np.array(spent) <= np.array(EPSILON) * (1 + 1e-6)).all()
 
@@ -90,7 +91,7 @@ def test_the_guarantee_is_that_of_the_noise_which_is_really_drawn(sampler):
     """From messages about a gradient that is 0, machine by machine, by the accountant alone."""
     protocol = NoisyMinibatchSGD(batch=(1, 3, 2), sampler=sampler, step_size=0.1, **OWN)
     plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=protocol.sampling)
-    stated = guarantee(protocol, PROBLEM, plan, delta=1e-5).per_machine
+    stated = guarantee(calibrate(protocol, PROBLEM, plan, delta=1e-4), PROBLEM, plan, delta=1e-5).per_machine
     for i, std in enumerate(stds(protocol)):
         sizes = {"records": RECORDS, "batch": (1, 3, 2)[i], "rounds": ROUNDS, "delta": 1e-5}
         low, high = (true_epsilon(std * off, sampler=sampler, lipschitz=LIPSCHITZ[i], **sizes) for off in (1.06, 0.94))
@@ -104,10 +105,8 @@ def test_local_steps_are_noised_for_each_machine():
     assert max(expected) / min(expected) > 2
     np.testing.assert_allclose(step, expected, rtol=0.06)
     plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=protocol.sampling)
-    spent = [
-        guarantee(replace(protocol, step_size=0.1), PROBLEM, plan, delta=DELTA[i]).per_machine[i]
-        for i in range(MACHINES)
-    ]
+    ready = calibrate(replace(protocol, step_size=0.1), PROBLEM, plan, delta=1e-4)
+    spent = [guarantee(ready, PROBLEM, plan, delta=DELTA[i]).per_machine[i] for i in range(MACHINES)]
     np.testing.assert_allclose(spent, EPSILON, rtol=1e-3)
 
 
@@ -124,7 +123,7 @@ def test_unequal_numbers_of_records():
         np.zeros((70, FEATURES), np.float32), np.zeros(70, int), Logistic(), feature_bound=1.0, table=rows
     )
     protocol = NoisyMinibatchSGD(epsilon=1.0, delta="records", batch=5, noise_rule="advanced", step_size=0.1)
-    view = transcript(protocol, problem, Full(3), rounds=ROUNDS, seed=2)
+    view = transcript(protocol, problem, Full(3), rounds=ROUNDS, seed=2, delta=0.01)
     settings = {"sampler": "subset", "lipschitz": 1.0, "batch": 5, "rounds": ROUNDS, "epsilon": 1.0}
     expected = [noise_std("advanced", records=n, delta=n**-2.0, **settings) for n in sizes]
     np.testing.assert_allclose(view.messages.std(axis=(0, 2)), expected, rtol=0.06)
@@ -140,6 +139,38 @@ SGD = NoisyMinibatchSGD(batch=2, epsilon=1.0, step_size=0.1)
     ("call", "message"),
     [
         (lambda: replace(SGD, records=3000), "records must go with noise_rule 'paper_moments', got 'accountant'"),
+        (
+            lambda: calibrate(replace(SGD, delta=(1e-6, 1e-4, 1e-6)), PROBLEM, Size(3, 2, 3), delta=1e-5),
+            "delta must be at most 1e-05, at which ε is stated, got 0.0001",
+        ),
+        (
+            lambda: calibrate(replace(SGD, window=5), PROBLEM, Size(3, 2, 3), delta=1e-5),
+            "window must be at most rounds + 1 (4), got 5",
+        ),
+        (
+            lambda: calibrate(
+                LocalSGD(batch=2, epsilon=1.0, step_size=0.1, window=5), PROBLEM, Size(3, 2, 3), delta=1e-5
+            ),
+            "window must be at most rounds + 1 (4), got 5",
+        ),
+        (
+            lambda: calibrate(replace(SGD, strong_convexity=5.0, aggregate="sum"), PROBLEM, Size(3, 2, 3), delta=1e-5),
+            "strong_convexity · step_size must be below 1, got 1",
+        ),
+        (
+            lambda: AcceleratedMinibatchSGD(regularisation=5.0),
+            "regularisation must go with the form 'regularised', got the form 'plain'",
+        ),
+        (
+            lambda: AcceleratedMinibatchSGD(form="regularised", gap=1.0),
+            "gap must go with the form 'multistage', got the form 'regularised'",
+        ),
+        (lambda: AcceleratedMinibatchSGD(printed="false"), "printed must be true or false, got 'false'"),
+        (lambda: replace(SGD, acknowledged="yes"), "acknowledged must be true or false, got 'yes'"),
+        (
+            lambda: calibrate(replace(SGD, batch=2.5), PROBLEM, Size(3, 2, 3), delta=1e-5),
+            "batch must be an integer, got 2.5",
+        ),
         (
             lambda: calibrate(SGD, POOLED, Size(4, 2, 3), delta=1e-5),
             "table must be given: machines draw minibatches from records of their own",

@@ -5,7 +5,18 @@ import numpy as np
 import pytest
 from oracles import lowy_razaviyayn as oracle
 
-from fedprivjax import LocalSGD, Logistic, NoisyMinibatchSGD, Squared, Uniform, linear_problem, simulate, sweep
+from fedprivjax import (
+    Ball,
+    Full,
+    LocalSGD,
+    Logistic,
+    NoisyMinibatchSGD,
+    Squared,
+    Uniform,
+    linear_problem,
+    simulate,
+    sweep,
+)
 
 MACHINES, RECORDS, FEATURES, BATCH, ROUNDS, WINDOW, SEEDS = 5, 6, 4, 3, 12, 8, 200
 RNG = np.random.default_rng(7)
@@ -97,3 +108,22 @@ def apart(a, b):
 def spread_apart(a, b):
     """The same for total variances."""
     return apart(*(np.sum((w - w.mean(0)) ** 2, axis=1) for w in (a, b)))
+
+
+STRONG = linear_problem(X, (SCORES > 0).astype(int), Logistic(), constraint=Ball(2.0))
+
+
+@pytest.mark.parametrize("modulus", [0.0, 0.5])
+def test_a_sum_of_messages_is_a_mean_with_a_longer_step(modulus):
+    mean, total = (
+        simulate(
+            NoisyMinibatchSGD(
+                sampler="full", noise_std=0.0, step_size=step, aggregate=aggregate, strong_convexity=modulus
+            ),
+            STRONG,
+            Full(MACHINES),
+            rounds=12,
+        )
+        for aggregate, step in (("mean", 0.4), ("sum", 0.4 / MACHINES))
+    )
+    np.testing.assert_allclose(total.params, mean.params, atol=1e-5)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import jax
@@ -12,6 +13,7 @@ from fedprivjax import (
     Given,
     Logistic,
     NoisySGD,
+    Seeds,
     Softmax,
     Squared,
     StaleMomentum,
@@ -281,3 +283,15 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_compiled(name):
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert (_run._cache_size(), _run_many._cache_size()) == compiled
+
+
+@pytest.mark.parametrize("seed", [2**32, Seeds(0, 0, 2**40)])
+def test_seeds_that_would_be_taken_for_others_are_refused(softmax_problem, seed):
+    with pytest.raises(ValueError, match=r"^seed must be below 2³², got \d+$"):
+        simulate(DPMu2(mu=1.0, clip=1.0), softmax_problem, PARTIAL, seed=seed)
+
+
+@pytest.mark.parametrize("protocol", [DPMu2(mu=math.inf, step_size=0.1), DPMu2(mu=1.0, clip=1.0, trust="server")])
+def test_a_noise_method_is_checked_where_none_is_used(softmax_problem, protocol):
+    with pytest.raises(ValueError, match=r"^unknown noise method 'covarance', did you mean 'covariance'\?"):
+        simulate(protocol, softmax_problem, PARTIAL, noise_method="covarance")
