@@ -210,8 +210,10 @@ class RecordProtocol:
         sampler, batch = self._released(m)
         shift = self._shift(problem, m, plan.size)
         messages = plan.schedule.total * self.releases(self.machines(problem))
+        theorem = self.theorem
         if sampler in SECRET and not plan.secret:
             sampler, shift, messages = "full", shift * self._known_uses(problem, plan), (messages > 0).astype(int)
+            theorem = "adaptive composition of Gaussian mechanisms; which records are used is known"
         return SampledEvent(
             sampler=sampler,
             sensitivity=self.sensitivity(problem, plan.size),
@@ -220,7 +222,7 @@ class RecordProtocol:
             batch=batch,
             messages=messages,
             trust=self.trust,
-            theorem=self.theorem,
+            theorem=theorem,
             assumptions=(*self._assumptions(problem), *(["which records are used is secret"] if plan.secret else [])),
         )
 
