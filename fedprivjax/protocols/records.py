@@ -50,7 +50,8 @@ class RecordProtocol:
     """Settings and machinery that `NoisyMinibatchSGD`, `AcceleratedMinibatchSGD` and `LocalSGD` share.
 
     Attributes:
-        epsilon: target of every machine, or one for each; inf is non-private. Where each has its own, each gets exactly
+        epsilon: target of every machine, or one for each; inf is non-private. The noise is for one that takes part in
+            every round; the guarantee counts a machine's own. Where each has its own target, each gets exactly
             the noise that its own needs. Otherwise machines' noises are in the proportions of the noise rule (of its
             formula L·√ln(1/δ)/(nε), for the accountant), as large as the last machine needs them.
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
