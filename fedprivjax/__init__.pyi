@@ -1,18 +1,18 @@
 from . import datasets, privacy, theory
-from .constraints import Ball, WholeSpace
 from .datasets.as_problem import from_dataset
-from .losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
-from .metrics import Snapshot
-from .participation import Balanced, Full, Given, Schedule, Uniform, Varying
+from .engine.metrics import Snapshot
+from .engine.simulate import Run, simulate
+from .engine.transcript import Transcript, transcript
+from .plan.participation import Balanced, Full, Given, Schedule, Uniform, Varying
+from .plan.plan import Plan, Seeds, draw_plan
 from .privacy.calibration import calibrate, guarantee
-from .problem import Problem, general_problem, linear_problem, procedural_problem
+from .problem.constraints import Ball, WholeSpace
+from .problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
+from .problem.problem import Problem, general_problem, linear_problem, procedural_problem
+from .problem.smoothing import Moreau, ball_envelope
 from .protocols import AcceleratedMinibatchSGD, DPMu2, LocalSGD, NoisyMinibatchSGD, NoisySGD, StaleMomentum
-from .results import final, mean_interval
-from .sampling import Plan, Seeds, draw_plan
-from .simulate import Run, simulate
-from .smoothing import Moreau, ball_envelope
-from .sweep import sweep
-from .transcript import Transcript, transcript
+from .sweeps.results import final, mean_interval
+from .sweeps.sweep import sweep
 
 __all__ = [
     "Absolute",

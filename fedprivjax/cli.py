@@ -84,7 +84,7 @@ def run(
     resume: Resume = False,
 ) -> None:
     """Run an experiment: tables on the screen, and a results folder with the dataset and plots."""
-    from fedprivjax import runner
+    from fedprivjax.experiment import run as runner
 
     experiment = _load(spec, change)
     experiment = runner.tiny(experiment) if tiny else experiment
@@ -99,7 +99,8 @@ def reproduce(
     resume: Resume = False,
 ) -> None:
     """Run experiments and set our numbers beside the expected ones; exit status 1 if a judged cell misses."""
-    from fedprivjax import report, verdict
+    from fedprivjax.experiment import verdict
+    from fedprivjax.report import tables
 
     chosen = {name: _load(name, change) for spec in specs for name in _members(spec)}
     for name, experiment in chosen.items():
@@ -113,8 +114,8 @@ def reproduce(
         into = into if folder is not None and len(chosen) == 1 else into / _name(name)
         again = resume and (into / "spec.toml").is_file()
         found = verdict.verdicts(experiment, _run(experiment, into, done, resume=again, judge=True))
-        line, holds = report.verdict_line(found)
-        for table in report.verdict_tables(found):
+        line, holds = tables.verdict_line(found)
+        for table in tables.verdict_tables(found):
             out.print(table)
         out.print(f"{name}: {line}")
         good = good and holds
@@ -124,11 +125,12 @@ def reproduce(
 @app.command()
 def privacy(spec: Spec, change: Change = None) -> None:
     """The guarantee of every protocol of an experiment, without running it."""
-    from fedprivjax import report, runner
+    from fedprivjax.experiment import run as runner
+    from fedprivjax.report import tables
 
     experiment = runner.one_trial(_load(spec, change))
     jobs = runner.jobs(experiment)
-    for table in report.guarantee_tables(jobs, experiment.record.delta):
+    for table in tables.guarantee_tables(jobs, experiment.record.delta):
         out.print(table)
     firsts: dict[str, Any] = {}
     for job in jobs:
@@ -148,8 +150,9 @@ def bench(
     only: Annotated[list[str] | None, typer.Option("--only", help="a group of figures; repeatable")] = None,
 ) -> None:
     """Speed on this machine, as ratios measured side by side; minutes. Let nothing else run meanwhile."""
-    from fedprivjax import bench, report
-    from fedprivjax.checks import require_choice
+    from fedprivjax import bench
+    from fedprivjax.checks.values import require_choice
+    from fedprivjax.report import tables
 
     for group in only or ():
         require_choice("group", group, bench.GROUPS)
@@ -159,14 +162,16 @@ def bench(
     for line in bench.measure(only):
         err.print(f"{line.name}: {line.value:.3g} {line.unit}")
         lines.append(line)
-    out.print(report.bench_table(lines, bench.machine()))
+    out.print(tables.bench_table(lines, bench.machine()))
     if json_file is not None:
         json_file.write_text(json.dumps(bench.as_json(lines), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
-    from fedprivjax import folder as results_folder
-    from fedprivjax import plots, report, runner, verdict
+    from fedprivjax.experiment import folder as results_folder
+    from fedprivjax.experiment import run as runner
+    from fedprivjax.experiment import verdict
+    from fedprivjax.report import plots, tables
 
     todo = runner.jobs(experiment)
     if judge:
@@ -179,12 +184,12 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
             found = runner.run(experiment, progress, done, todo, folder / results_folder.CHUNKS)
         results_folder.save(found, folder)
     best = runner.selected(experiment, found)
-    metrics = [name for name in report.SHOWN if any(name in data for data in best.values())]
+    metrics = [name for name in tables.SHOWN if any(name in data for data in best.values())]
     for metric in metrics:
-        out.print(report.results_table(experiment, best, metric))
+        out.print(tables.results_table(experiment, best, metric))
     if "epsilon" in experiment.real_axes:
-        out.print(report.realised_table(experiment, best))
-    out.print(report.footnotes(experiment, best))
+        out.print(tables.realised_table(experiment, best))
+    out.print(tables.footnotes(experiment, best))
     pictures = plots.save_all(best, folder, experiment.record.bars)
     out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)
     return best

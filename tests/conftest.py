@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Ball, Softmax, general_problem, linear_problem
-from fedprivjax.models import Example
+from fedprivjax.problem.models import Example
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from fedprivjax import cli, experiment, folder
+from fedprivjax import cli, experiment
 from fedprivjax.datasets import mnist
+from fedprivjax.experiment import folder
 
 SMALL = """
 title = "small"

@@ -14,16 +14,16 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.bench.timing import Line, side_by_side
-from fedprivjax.constraints import Ball
+from fedprivjax.engine.simulate import _run, as_leaves, make_recipe, round_inputs
 from fedprivjax.experiment import bundle
-from fedprivjax.losses import Softmax
 from fedprivjax.noise import Silent, relative_std
-from fedprivjax.participation import Uniform
+from fedprivjax.plan.participation import Uniform
+from fedprivjax.plan.plan import Plan, draw_plan
 from fedprivjax.privacy.calibration import calibrate
-from fedprivjax.problem import Problem, linear_problem
+from fedprivjax.problem.constraints import Ball
+from fedprivjax.problem.losses import Softmax
+from fedprivjax.problem.problem import Problem, linear_problem
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sampling import Plan, draw_plan
-from fedprivjax.simulate import _run, as_leaves, make_recipe, round_inputs
 
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
 PARTICIPATION = Uniform(MACHINES, PER_ROUND)

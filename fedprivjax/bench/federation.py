@@ -10,13 +10,13 @@ import jax
 
 from fedprivjax import datasets
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
-from fedprivjax.constraints import Ball
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.participation import Uniform
+from fedprivjax.engine.simulate import _run, as_leaves, make_recipe, round_inputs
+from fedprivjax.plan.participation import Uniform
+from fedprivjax.plan.plan import draw_plan
 from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.problem.constraints import Ball
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sampling import draw_plan
-from fedprivjax.simulate import _run, as_leaves, make_recipe, round_inputs
 
 PER_ROUND, ROUNDS, MILLION = 50, 1200, 10**6
 

@@ -10,7 +10,7 @@ import jax
 from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sweep import execute, prepare
+from fedprivjax.sweeps.sweep import execute, prepare
 
 MU, SEEDS = [4.0, 8.0, 12.0], 20
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedprivjax.checks import require_choice
+from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.arrays import from_arrays
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
 from fedprivjax.datasets.digits import load_digits

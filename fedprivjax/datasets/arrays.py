@@ -4,7 +4,7 @@ from math import hypot, inf
 
 import numpy as np
 
-from fedprivjax.checks import require_positive
+from fedprivjax.checks.values import require_positive
 from fedprivjax.datasets.dataset import Dataset
 
 

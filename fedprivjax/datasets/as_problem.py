@@ -6,8 +6,8 @@ from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
 from fedprivjax.datasets.stream import Stream
-from fedprivjax.losses import LinearLoss, Logistic, Softmax, Squared
-from fedprivjax.problem import Problem, linear_problem, procedural_problem
+from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
+from fedprivjax.problem.problem import Problem, linear_problem, procedural_problem
 
 
 def from_dataset(

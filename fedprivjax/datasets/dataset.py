@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks import require_at_least, require_positive
+from fedprivjax.checks.values import require_at_least, require_positive
 
 NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must pass
 

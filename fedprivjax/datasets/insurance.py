@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedprivjax.checks import require_at_least
+from fedprivjax.checks.values import require_at_least
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
 from fedprivjax.datasets.mnist import cache
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.mnist import load_mnist
 

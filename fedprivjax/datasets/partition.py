@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedprivjax.checks import require_at_least, require_choice, require_positive
+from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 
 KINDS = ("iid", "by_label", "dirichlet")
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.checks import require_at_least, require_positive
+from fedprivjax.checks.values import require_at_least, require_positive
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
-from fedprivjax.checks import require_at_least, require_positive
+from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.datasets.dataset import Dataset
 
 QUADRATURE_NODES = 128

@@ -1,7 +1,7 @@
 """Experiments as data: TOML files read into checked settings, and settings into what runs."""
 
-from fedprivjax.experiment.making import LOSSES, by_batch, make_participation, make_problem, make_protocol
-from fedprivjax.experiment.reading import bundle, bundled, load, parse, to_mapping
+from fedprivjax.experiment.build import LOSSES, by_batch, make_participation, make_problem, make_protocol
+from fedprivjax.experiment.read import bundle, bundled, load, parse, to_mapping
 from fedprivjax.experiment.settings import (
     TRIAL,
     Cell,

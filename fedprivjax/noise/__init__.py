@@ -8,7 +8,7 @@ level, clip and step of a sweep, and a protocol never sees state of the size of 
 from fedprivjax.noise.cancelling import Cancelling, Replayed
 from fedprivjax.noise.chooser import METHODS, aligned, choose
 from fedprivjax.noise.covariance import Covariance
-from fedprivjax.noise.gaussian import Fresh, PerMachine, PerStep, Silent
+from fedprivjax.noise.fresh import Fresh, PerMachine, PerStep, Silent
 from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
 
 __all__ = [

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks import require_choice
+from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.cancelling import Cancelling, CancellingInputs, Replayed, ReplayedInputs
 from fedprivjax.noise.covariance import Covariance, factor, padded
-from fedprivjax.noise.gaussian import Fresh, PerMachine, mean_of_fresh
-from fedprivjax.participation import Schedule, Size
+from fedprivjax.noise.fresh import Fresh, PerMachine, mean_of_fresh
+from fedprivjax.plan.participation import Schedule, Size
 
 METHODS = {
     "auto": "the cheapest that is exact in law",

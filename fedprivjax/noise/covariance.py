@@ -17,7 +17,7 @@ from flax import struct
 from scipy.linalg import cholesky_banded
 
 from fedprivjax.noise.normals import normals
-from fedprivjax.participation import Schedule
+from fedprivjax.plan.participation import Schedule
 
 ROUND_UP = 8  # bandwidths are padded to multiples of this, so that most schedules share one program
 
@@ -48,7 +48,7 @@ class Covariance:
 def factor(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
     """The rows of B as `Covariance.inputs` holds them, float64 [rounds, bandwidth + 1], of the least bandwidth.
 
-    >>> from fedprivjax.participation import Full
+    >>> from fedprivjax.plan.participation import Full
     >>> factor(Full(4).draw(3, np.random.default_rng(0)), np.ones((3, 4))).tolist()  # all noise is fresh: no band
     [[0.5], [0.5], [0.5]]
     """

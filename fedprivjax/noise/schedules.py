@@ -9,8 +9,8 @@ from math import log
 
 import numpy as np
 
-from fedprivjax.checks import require_choice
-from fedprivjax.participation import Full, Schedule
+from fedprivjax.checks.values import require_choice
+from fedprivjax.plan.participation import Full, Schedule
 
 NOISE_SCHEDULES = {
     "uniform": "the same noise in each of a machine's messages, r² = n_i",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks import require_positive
+from fedprivjax.checks.values import require_positive
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
 

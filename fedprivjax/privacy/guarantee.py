@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedprivjax.checks import require_choice
+from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
 
 TRUST = {

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.checks import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.privacy.sampled import noise_multiplier_for, sampled_epsilon
-from fedprivjax.samplers import SAMPLERS
+from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
+from fedprivjax.plan.minibatches import SAMPLERS
+from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
 
 NOISE_RULES = {
     "accountant": "the least noise whose accounted ε, for the sampler that is used, is at most the target",
@@ -35,7 +35,7 @@ def noise_std(
     """σ per coordinate of one machine's message; 0 where epsilon is infinite.
 
     Args:
-        sampler: see `fedprivjax.privacy.sampled`. In one pass ("disjoint") a record is in one message only: there
+        sampler: see `privacy.accountants.sampled`. In one pass ("disjoint") a record is in one message only: there
             "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`.
         acknowledged: that "paper_moments" claims an ε which it does not give.
 

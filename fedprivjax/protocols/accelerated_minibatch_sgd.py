@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_choice, require_flag, require_positive
-from fedprivjax.participation import Size
-from fedprivjax.problem import Problem
+from fedprivjax.checks.values import require_choice, require_flag, require_positive
+from fedprivjax.plan.participation import Size
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
 from fedprivjax.protocols.records import RecordProtocol, cohort_of

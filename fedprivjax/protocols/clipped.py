@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from fedprivjax.gradients import Dense, clip
-from fedprivjax.problem import Problem
+from fedprivjax.problem.gradients import Dense, clip
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, machine_messages
 
 CLIPPED = {

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedprivjax.gradients import Dense, Outer
-from fedprivjax.loops import scan_in_chunks
-from fedprivjax.models import GeneralModel, LinearModel
-from fedprivjax.problem import Problem
+from fedprivjax.problem.gradients import Dense, Outer
+from fedprivjax.problem.models import GeneralModel, LinearModel
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.loops import scan_in_chunks
 
 Oracle = Callable[..., Any]  # the gradient of one example's loss at some parameters; at several, a tuple of them
 Machine = Callable[[Oracle], Any]  # what one machine sends, before noise

@@ -2,11 +2,11 @@
 
 from typing import Any, Protocol
 
-from fedprivjax.participation import Size
-from fedprivjax.privacy.event import GaussianEvent
-from fedprivjax.problem import Problem
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs
-from fedprivjax.sampling import Plan
 
 
 class FederatedProtocol(Protocol):

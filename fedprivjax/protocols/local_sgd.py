@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_at_least, require_choice
+from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.noise import PerStep
-from fedprivjax.participation import Size
-from fedprivjax.problem import Problem
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, oracle
 from fedprivjax.protocols.noisy_minibatch_sgd import appended, iterates, mean_of, require_window
 from fedprivjax.protocols.records import Machines, RecordProtocol
-from fedprivjax.sampling import Plan
 
 
 class LocalState(NamedTuple):

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_at_least, require_choice, require_positive
-from fedprivjax.participation import Size
-from fedprivjax.privacy.event import SampledEvent, ShuffledEvent
-from fedprivjax.privacy.shuffled import shuffled_noise_multiplier
-from fedprivjax.problem import Problem
+from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
+from fedprivjax.privacy.events import SampledEvent, ShuffledEvent
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs
 from fedprivjax.protocols.records import Machines, RecordProtocol
-from fedprivjax.sampling import Plan
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_flag
-from fedprivjax.gradients import clip
+from fedprivjax.checks.values import require_flag
 from fedprivjax.noise import Fresh, choose
-from fedprivjax.participation import Size
-from fedprivjax.privacy.event import GaussianEvent
-from fedprivjax.problem import Problem
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.problem.gradients import clip
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum
 from fedprivjax.protocols.settings import check_settings
-from fedprivjax.sampling import Plan
 from fedprivjax.theory import reshef_levy
 
 

@@ -18,17 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks import require_choice, require_flag, require_positive
-from fedprivjax.gradients import clip
+from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.noise import Fresh, PerMachine
-from fedprivjax.participation import Schedule, Size
-from fedprivjax.privacy.event import SampledEvent
+from fedprivjax.plan.minibatches import SAMPLERS, SECRET, Minibatches, Sampling, machine_values, repeated_uses
+from fedprivjax.plan.participation import Schedule, Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.events import SampledEvent
 from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds
-from fedprivjax.problem import Problem
+from fedprivjax.problem.gradients import clip
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.clipped import CLIPPED, clipped_messages
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum, machine_messages
-from fedprivjax.samplers import SAMPLERS, SECRET, Minibatches, Sampling, machine_values, repeated_uses
-from fedprivjax.sampling import Plan
 
 AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
 SMALL = 1e-6  # an ε that every rule takes, where only machines' proportions matter
@@ -59,7 +59,7 @@ class RecordProtocol:
         clip: bound that a machine enforces on every record's gradient; it takes the place of L.
         clip_at: what is clipped, see `CLIPPED`; all but "record" are there to run what others have run.
         batch: K, an integer or one for each machine; None with the sampler "full".
-        sampler: how a machine picks records, see `fedprivjax.samplers`.
+        sampler: how a machine picks records, see `fedprivjax.plan.minibatches`.
         noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
         acknowledged: needed by the rule "paper_moments", whose claimed ε is not what it gives.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedprivjax.checks import require_choice, require_positive
+from fedprivjax.checks.values import require_choice, require_positive
 
 
 def check_settings(protocol) -> None:

@@ -21,14 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.gradients import clip
 from fedprivjax.noise import choose
-from fedprivjax.participation import Schedule, Size
-from fedprivjax.privacy.event import GaussianEvent
-from fedprivjax.problem import Problem
+from fedprivjax.plan.participation import Schedule, Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.problem.gradients import clip
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.cohort import RoundInputs, add_noise, oracle
 from fedprivjax.protocols.settings import check_settings, fixed_schedule
-from fedprivjax.sampling import Plan
 from fedprivjax.theory import reshef_levy
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.checks import require_at_least
+from fedprivjax.checks.values import require_at_least
 
 Load = float | Callable[[int], float]  # a number, or the number as a function of the rounds
 

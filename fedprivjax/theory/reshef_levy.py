@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.checks import require_choice
+from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import counts, nonnegative, plain, positive
 
 _SCHEDULES = ("uniform", "proportional", "gap")

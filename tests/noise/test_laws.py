@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm
 
-from fedprivjax import DPMu2, Full, Given, Uniform, draw_plan, grid
+from fedprivjax import DPMu2, Full, Given, Uniform, draw_plan
 from fedprivjax.noise import Cancelling, Fresh, PerMachine, Silent, aligned, choose, relative_std
 from fedprivjax.noise.chooser import cheapest
 from fedprivjax.noise.covariance import Covariance, factor, padded
-from fedprivjax.participation import Schedule, Size
+from fedprivjax.plan.participation import Schedule, Size
+from fedprivjax.sweeps import members
 
 SAMPLES = 20_000  # coordinates, each an independent draw of the whole path
 MACHINES, ROUNDS = 5, 12
@@ -280,7 +281,7 @@ def test_mechanisms_of_several_seeds_stack():
     """Bands of different widths are padded to one, and the noise stays the same."""
     schedules = [Uniform(30, 6).draw(ROUNDS, np.random.default_rng(seed)) for seed in range(2)]
     sources = [choose(s, uneven(s), 4, "covariance", cancel=True) for s in schedules]
-    stacked = grid.stacked(aligned([*sources, Covariance(padded(np.asarray(sources[0].inputs), 24))]))
+    stacked = members.stacked(aligned([*sources, Covariance(padded(np.asarray(sources[0].inputs), 24))]))
     assert stacked.bandwidth == 24
     for k in (0, 1):
         one = Covariance(stacked.inputs[k])

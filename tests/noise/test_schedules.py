@@ -5,7 +5,7 @@ import pytest
 
 from fedprivjax import Full, Uniform
 from fedprivjax.noise import exposure, relative_std, server_std
-from fedprivjax.participation import Schedule
+from fedprivjax.plan.participation import Schedule
 
 # machine 0 takes part in rounds 1, 2, 4; machine 1 in 1, 3; machine 2 in 2, 3, 4; machine 3 never
 SMALL = Schedule(4, np.array([[0, 1], [0, 2], [1, 2], [2, 0]]))

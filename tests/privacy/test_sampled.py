@@ -9,8 +9,8 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
-from fedprivjax.privacy import sampled
-from fedprivjax.privacy.sampled import attainable_epsilon, noise_multiplier_for, sampled_epsilon
+from fedprivjax.privacy.accountants import sampled
+from fedprivjax.privacy.accountants.sampled import attainable_epsilon, noise_multiplier_for, sampled_epsilon
 
 RECORDS, BATCH, ROUNDS = 1238, 443, 35
 MNIST = {"records": RECORDS, "batch": BATCH, "rounds": ROUNDS, "delta": RECORDS**-2.0}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedprivjax.privacy.event import SampledEvent
+from fedprivjax.privacy.accountants.sampled import attainable_epsilon, sampled_epsilon
+from fedprivjax.privacy.events import SampledEvent
 from fedprivjax.privacy.guarantee import RecordGuarantee
-from fedprivjax.privacy.sampled import attainable_epsilon, sampled_epsilon
 
 DELTA = 1e-5
 RECORDS = np.array([20, 30, 20, 20, 50, 20])

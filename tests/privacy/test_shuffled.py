@@ -6,8 +6,8 @@ import pytest
 from scipy.stats import norm
 
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.sampled import sampled_epsilon
-from fedprivjax.privacy.shuffled import shuffled_epsilon, shuffled_noise_multiplier, shuffling
+from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon, shuffled_noise_multiplier, shuffling
 from fedprivjax.theory.lowy_razaviyayn import shuffled_machines
 
 SETTINGS = {"records": 50, "per_round": 10**6, "rounds": 500, "delta": 1e-6}

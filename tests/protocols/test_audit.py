@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, WholeSpace, draw_plan, linear_problem
+from fedprivjax.engine.simulate import as_leaves, round_inputs
+from fedprivjax.engine.transcript import _replay, _unperturbed
 from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
-from fedprivjax.simulate import as_leaves, round_inputs
-from fedprivjax.transcript import _replay, _unperturbed
 
 RUNS, MU, CLIP, STEP = 6000, 2.0, 0.3, 0.05
 ROWS = np.array([[0, 1], [1, 2], [0, 2], [0, 1], [2, 1], [0, 2]])  # machine 0 in rounds 1, 3, 4, 6

@@ -13,11 +13,11 @@ import pytest
 from oracles import pseudocode
 
 from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Seeds, StaleMomentum, draw_plan, simulate, sweep, transcript
+from fedprivjax.engine.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
 from fedprivjax.noise import PerMachine, Silent
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.protocols import cohort
-from fedprivjax.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
-from fedprivjax.sweep import _run_many
+from fedprivjax.sweeps.sweep import _run_many
 
 ROUNDS, MACHINES, PER_ROUND = 30, 4, 2
 CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machine three times in six rounds

@@ -20,11 +20,11 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.datasets import table
-from fedprivjax.participation import Size
+from fedprivjax.plan.participation import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
-from fedprivjax.problem import Table
+from fedprivjax.problem.problem import Table
 
 MACHINES, RECORDS, FEATURES, ROUNDS = 3, 20, 400, 6
 EPSILON, DELTA, LIPSCHITZ, BATCH = (1.0, 2.0, 4.0), (1e-5, 1e-4, 1e-5), (1.0, 0.5, 2.0), (4, 4, 8)

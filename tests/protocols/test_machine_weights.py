@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Full, LocalSGD, NoisyMinibatchSGD, Squared, Uniform, linear_problem, simulate
-from fedprivjax.participation import Size
+from fedprivjax.plan.participation import Size
 
 RNG = np.random.default_rng(3)
 WEIGHTS = (0.5, 0.3, 0.2)

@@ -29,10 +29,10 @@ from fedprivjax import (
     sweep,
     transcript,
 )
+from fedprivjax.engine.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
 from fedprivjax.noise import PerStep, Silent
 from fedprivjax.privacy.calibration import calibrate
-from fedprivjax.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
-from fedprivjax.sweep import _run_many
+from fedprivjax.sweeps.sweep import _run_many
 
 ROUNDS, MACHINES, RECORDS, FEATURES, RADIUS = 12, 4, 36, 3, 1.5
 ROWS = np.array([np.random.default_rng([8, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])

@@ -25,10 +25,10 @@ from fedprivjax import (
     draw_plan,
     linear_problem,
 )
+from fedprivjax.engine.simulate import as_leaves, round_inputs
+from fedprivjax.engine.transcript import _replay, _unperturbed
 from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
-from fedprivjax.simulate import as_leaves, round_inputs
-from fedprivjax.transcript import _replay, _unperturbed
 
 ROUNDS, MACHINES, RECORDS, CLIP = 10, 3, 12, 0.2
 ROWS = np.array([np.random.default_rng([4, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])

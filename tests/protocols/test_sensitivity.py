@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, draw_plan, linear_problem
-from fedprivjax.gradients import Dense, Outer, clip
-from fedprivjax.privacy.accounting import gaussian_epsilon
+from fedprivjax.engine.simulate import as_leaves, round_inputs
+from fedprivjax.engine.transcript import _unperturbed
+from fedprivjax.privacy.accountants.peer import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.problem.gradients import Dense, Outer, clip
 from fedprivjax.protocols.stale_momentum import growing_exposure
-from fedprivjax.simulate import as_leaves, round_inputs
-from fedprivjax.transcript import _unperturbed
 
 ROUNDS, MACHINES = 12, 3
 ROWS = np.array([np.random.default_rng([4, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.checks import require_choice
+from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive
 
 _FORMS = ("strong", "convex", "tight")

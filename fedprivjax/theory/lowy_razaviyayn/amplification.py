@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedprivjax.privacy.shuffled import shuffling
+from fedprivjax.privacy.accountants.shuffled import shuffling
 from fedprivjax.theory._numbers import counts, one, ordered, positive, probability
 
 

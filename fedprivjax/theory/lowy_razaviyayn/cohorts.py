@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from fedprivjax.checks import require_at_least
+from fedprivjax.checks.values import require_at_least
 from fedprivjax.theory._numbers import counts
 
 

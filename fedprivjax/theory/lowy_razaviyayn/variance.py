@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.checks import require_choice
-from fedprivjax.samplers import SAMPLERS
+from fedprivjax.checks.values import require_choice
+from fedprivjax.plan.minibatches import SAMPLERS
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, ordered, positive
 from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines, sizes
 from fedprivjax.theory.lowy_razaviyayn.heterogeneity import average_or_max, client_diversity, client_variance

@@ -1,0 +1,1 @@
+"""Refusals of bad input: one clear line each, before anything is compiled."""

@@ -1,0 +1,1 @@
+"""One run: made ready, simulated as one scan, and seen as an adversary sees it."""

@@ -1,0 +1,249 @@
+"""From an experiment to its results: every protocol at every shape, then joined along named axes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+from fedprivjax.engine.metrics import OF_TRIALS, default_metrics, metric_name
+from fedprivjax.experiment import (
+    TRIAL,
+    Experiment,
+    ProtocolSettings,
+    by_batch,
+    make_participation,
+    make_problem,
+    make_protocol,
+)
+from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.plan import Seeds, as_seeds
+from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.results import attributes, final
+from fedprivjax.sweeps.sweep import Prepared, execute, prepare
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sweep to run: a protocol at one combination of what fixes a shape (machines, per_round, rounds, batch).
+
+    `prepare` makes it ready: a trial's anew at each call, for many trials' draws at once would not fit in memory.
+    """
+
+    label: str
+    shape: dict[str, Any]
+    runs: int
+    prepare: Callable[[], Prepared]
+    identity: str
+
+
+def jobs(experiment: Experiment) -> list[Job]:
+    """What there is to run; whatever is wrong with it is refused here, before anything is compiled.
+
+    Of many trials, which differ in their data only, the first is tried.
+    """
+    problems: dict[tuple[int | None, int | None], Problem] = {}
+    return [
+        job
+        for settings in experiment.protocol
+        for shape in experiment.shapes
+        for job in _jobs(experiment, settings, shape, problems)
+    ]
+
+
+def recorded(todo: list[Job]) -> dict[str, list[str]]:
+    """The metrics that each protocol's runs record, by label."""
+    first = {job.label: job for job in reversed(todo)}
+    return {label: [metric_name(metric) for metric in job.prepare().recipe.record] for label, job in first.items()}
+
+
+def run(
+    experiment: Experiment,
+    progress: Progress | None = None,
+    done: dict[str, xr.Dataset] | None = None,
+    todo: list[Job] | None = None,
+    chunks: Path | None = None,
+) -> dict[str, xr.Dataset]:
+    """Run an experiment: protocol label -> dataset over the swept axes, `seed` and `round`.
+
+    Args:
+        progress: called with (runs finished, runs in all).
+        done: sweeps already run in this process, by identity; those are taken as they are, and new ones are added.
+        todo: the experiment's `jobs`, where they are prepared already.
+        chunks: folder that keeps finished chunks, from which a killed run goes on.
+    """
+    done = {} if done is None else done
+    todo = jobs(experiment) if todo is None else todo
+    total = sum(job.runs for job in todo)
+    finished = 0
+    parts: dict[str, list[tuple[dict[str, Any], xr.Dataset]]] = {}
+    for job in todo:
+        prepared = job.prepare()
+        if job.identity not in done:
+            done[job.identity] = execute(prepared, _shifted(progress, finished, total), chunks)
+        finished += job.runs
+        if progress:
+            progress(finished, total)
+        parts.setdefault(job.label, []).append((job.shape, _as_own(prepared, done[job.identity])))
+    return {label: _join(some) for label, some in parts.items()}
+
+
+def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """Each protocol at its best: its own grid reduced to the point with the best mean of `record.select` per cell.
+
+    The chosen values become variables `best_<name>`. Selection looks at the results, so no guarantee covers it.
+    """
+    return {
+        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.record.select))
+        for settings in experiment.protocol
+    }
+
+
+def one_trial(experiment: Experiment) -> Experiment:
+    """The same experiment with its first seed and trial only, whose guarantees are every trial's."""
+    trials = None if experiment.sweep.trials is None else 1
+    return experiment.model_copy(update={"sweep": experiment.sweep.model_copy(update={"trials": trials, "seeds": 1})})
+
+
+def tiny(experiment: Experiment) -> Experiment:
+    """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis."""
+    over = {
+        name: values if len(values) < 3 or name in ("machines", "per_round", "rounds") else [values[0], values[-1]]
+        for name, values in experiment.sweep.over.items()
+    }
+    given, trials = experiment.participation, experiment.sweep.trials
+    trials = None if trials is None else min(trials, 2)
+    rounds = [10, given.rounds or 10, len(given.schedule or range(10)), *map(int, over.pop("rounds", []))]
+    return experiment.model_copy(
+        update={
+            "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2, "trials": trials}),
+            "participation": given.model_copy(update={"rounds": min(rounds)}),
+            "record": experiment.record.model_copy(update={"every": 5}),
+            "expected": [],
+        }
+    )
+
+
+def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: dict) -> list[Job]:
+    """A protocol's sweep at one shape; where its batch follows from ε, one for each ε."""
+    participation, rounds = make_participation(experiment.participation, shape)
+    trial = shape.get(TRIAL)
+    shares = participation.machines if experiment.problem.partition is not None else None, trial
+    if shares not in problems:
+        problems[shares] = make_problem(experiment.problem, participation.machines, trial)
+    given = experiment, participation, rounds, problems[shares]
+    return [_job(*given, own, {**shape, **at}) for own, at in by_batch(experiment, settings, problems[shares], rounds)]
+
+
+def _job(
+    experiment: Experiment,
+    participation: Participation,
+    rounds: int | None,
+    problem: Problem,
+    settings: ProtocolSettings,
+    shape: dict[str, Any],
+) -> Job:
+    trial = shape.get(TRIAL)
+    over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
+    protocol = make_protocol(settings)
+    sweep, record = experiment.sweep, experiment.record
+    options = {
+        "over": {**over, **settings.grid},
+        "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
+        "rounds": rounds,
+        "record": default_metrics(problem) if record.metrics is None else tuple(record.metrics),
+        "every": record.every,
+        "delta": record.delta,
+        "common_noise": sweep.common_noise,
+        "anew": [name for name in sweep.anew if name in over or name in settings.grid],
+        "order": experiment.participation.order,
+        "noise_method": sweep.noise_method,
+    }
+    if settings.grid and record.select not in options["record"]:
+        known = ", ".join(options["record"])
+        raise ValueError(f"record.select must be a recorded metric ({known}), got '{record.select}'")
+    limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
+    ready = partial(prepare, protocol, problem, participation, **limits, **options)
+    if not trial:
+        prepared = ready()
+        ready = ready if trial == 0 else lambda: prepared
+    # with one machine, server noise and the machine's own noise are one law: such runs are done once
+    alike = replace(protocol, trust="server") if _one_law(protocol, participation) else protocol
+    data = [experiment.problem.model_dump(), repr(participation), experiment.participation.model_dump(), trial]
+    identity = json.dumps([*data, repr(alike), options], default=list)
+    members = prod(len(values) for values in options["over"].values())
+    seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)
+    return Job(settings.label, shape, seeds * members, ready, identity)
+
+
+def _one_law(protocol: Any, participation: Participation) -> bool:
+    gaussian = {"mu", "trust"} <= vars(protocol).keys() and getattr(protocol, "cancel", True)
+    return participation.machines == 1 and gaussian and protocol.trust == "none"
+
+
+def _as_own(p: Prepared, data: xr.Dataset) -> xr.Dataset:
+    """A sweep's dataset under this job's guarantee: one law may have been run under another trust model's name."""
+    own = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, ())
+    return data.assign_attrs({**own, "non_private_metrics": data.attrs["non_private_metrics"]})
+
+
+def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:
+    """A trial's own seeds."""
+    return [as_seeds(seed).anew(trial) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
+
+
+def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:
+    return None if progress is None else lambda finished, _: progress(offset + finished, total)
+
+
+def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:
+    """Datasets at single points of some settings, as one dataset with these as dimensions."""
+    rounds = np.unique(np.concatenate([data["round"].values for _, data in parts]))
+    points = [data.reindex(round=rounds).expand_dims({k: [v] for k, v in shape.items()}) for shape, data in parts]
+    if TRIAL in parts[0][0]:
+        points = [data.assign_coords(seed=np.arange(data.sizes["seed"])) for data in points]
+    joined = points[0]
+    if len(points) > 1:
+        joined = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
+    assert isinstance(joined, xr.Dataset)
+    said = {name: dict.fromkeys(str(data.attrs[name]) for _, data in parts) for name in ("theorem", "noise")}
+    return joined.assign_attrs({**parts[0][1].attrs, **{name: " / ".join(texts) for name, texts in said.items()}})
+
+
+def _reduced(data: xr.Dataset) -> xr.Dataset:
+    """Trials in the place of seeds, each the mean of its runs."""
+    if TRIAL not in data.dims:
+        return data
+    runs = [name for name in data.data_vars if "seed" in data[name].dims]
+    means = data[runs].astype(float).mean("seed", skipna=False)
+    means["diverged"] = data["diverged"].any("seed")
+    for root, square in OF_TRIALS.items():
+        if square in means:
+            means[root] = np.sqrt(means[square])
+    rest = data.drop_vars([*runs, "seed"])
+    reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
+    reduced["seed"].attrs["unit"] = "trials"
+    return reduced
+
+
+def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
+    if not grid:
+        return data
+    mean = final(data, metric).mean("seed", skipna=False)  # trial by trial, where there are trials
+    score = mean if metric.endswith("accuracy") else -mean
+    flat = score.stack(choice=grid).fillna(-np.inf)
+    best = flat["choice"].isel(choice=flat.argmax("choice"))
+    points = {name: best[name].drop_vars([*grid, "choice"], errors="ignore") for name in grid}
+    chosen = data.sel(points).drop_vars(grid, errors="ignore")
+    chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
+    if all(data.sizes[name] == 1 for name in grid):
+        return chosen
+    return chosen.assign_attrs(data.attrs, selected=f"{', '.join(grid)} by the best mean {metric}: not accounted for")

@@ -1,0 +1,149 @@
+"""Ours against published or expected numbers, cell by cell."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.engine.metrics import OF_TRIALS, PER_CENT
+from fedprivjax.experiment import Cell, Expected, Experiment
+from fedprivjax.sweeps.results import final, mean_interval
+
+
+class Verdict(NamedTuple):
+    """One cell: our mean, half its 95% interval and the sd over seeds; the number it is held against; whether it holds.
+
+    For "within_se" the sd is the standard error of the difference. `holds` is None where nothing is judged.
+    """
+
+    expected: Expected
+    at: dict[str, float]
+    mean: float
+    half: float
+    sd: float
+    seeds: int
+    value: float | None
+    holds: bool | None
+
+
+def verdicts(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Verdict]:
+    """Judge every expected cell of an experiment on its (selected) results.
+
+    Raises:
+        ValueError: a cell that the sweep does not contain.
+    """
+    return [_judge(expected, cell, best) for expected in experiment.expected for cell in _cells(expected, best)]
+
+
+def check_cells(experiment: Experiment) -> None:
+    """Refuse, before anything runs, expected cells that the sweep will not contain, or that are not one number.
+
+    Raises:
+        ValueError: a place that is not swept, or an axis that a cell leaves open.
+    """
+    swept = experiment.sweep.over
+    own = {settings.label: settings.own for settings in experiment.protocol}
+    for expected in experiment.expected:
+        for name, value in (place for cell in expected.cells for place in cell.at.items()):
+            if not _near(swept.get(name, []), value).any():
+                raise ValueError(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
+        for cell in expected.cells if expected.protocol in own else []:
+            _check_fixed(
+                cell, [n for n, values in swept.items() if len(values) > 1 and n not in own[expected.protocol]]
+            )
+
+
+def check_recorded(experiment: Experiment, recorded: Mapping[str, Sequence[str]]) -> None:
+    """Refuse, before anything runs, expected metrics that a protocol's runs will not record.
+
+    Args:
+        recorded: names by protocol label.
+    """
+    for expected in experiment.expected:
+        names = recorded.get(expected.protocol)
+        if names is not None and not OF_TRIALS.get(expected.metric, expected.metric).startswith(tuple(names)):
+            raise ValueError(f"expected metric must be recorded ({', '.join(names)}), got '{expected.metric}'")
+
+
+def describe(expected: Expected) -> str:
+    """The rule of a verdict in words.
+
+    >>> describe(Expected(protocol="a", metric="test_loss", rule="within", tolerance=0.002))
+    'within 0.002'
+    """
+    points = any(word in expected.metric for word in PER_CENT)
+    amount = f"{expected.tolerance * 100:g} points" if points else f"{expected.tolerance:g}"
+    return {
+        "within": f"within {amount}",
+        "within_sd": f"within {expected.tolerance:g} sd",
+        "within_se": f"within {expected.tolerance:g} standard errors",
+        "at_least": f"at least it − {amount}",
+        "above": f"above {expected.other}",
+        "shown": "not judged",
+    }[expected.rule]
+
+
+def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
+    if expected.cells or expected.protocol not in best:
+        return expected.cells
+    grid = final(best[expected.protocol], expected.metric).isel(seed=0, drop=True)
+    names = [str(name) for name in grid.dims]
+    stacked = grid.stack(cell=names) if names else None
+    points = [()] if stacked is None else stacked["cell"].values
+    return [Cell(at={name: float(value) for name, value in zip(names, point, strict=True)}) for point in points]
+
+
+def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdict:
+    if expected.protocol not in best:
+        return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
+    runs = _runs(expected.protocol, expected.metric, cell, best)
+    mean, half = (float(x) for x in mean_interval(runs))
+    sd = float(runs.std("seed", ddof=1)) if runs.sizes["seed"] > 1 else np.nan
+    value = cell.value
+    if expected.rule == "above":
+        value = float(_runs(str(expected.other), expected.metric, cell, best).mean("seed"))
+    count = runs.sizes["seed"]
+    if expected.rule == "within_se":
+        assert cell.sd is not None
+        assert cell.runs is not None
+        ours = sd**2 * (count - 1) if count > 1 else 0.0
+        pooled = np.sqrt((cell.sd**2 * (cell.runs - 1) + ours) / (cell.runs + count - 2))
+        sd = float(pooled * np.sqrt(1 / cell.runs + 1 / count))
+    return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, sd, value))
+
+
+def _runs(label: str, metric: str, cell: Cell, best: dict[str, xr.Dataset]) -> xr.DataArray:
+    """The metric's last records over seeds at a cell; axes that the protocol lacks are ignored."""
+    runs = final(best[label], metric)
+    for name, value in cell.at.items():
+        if name not in runs.dims:
+            continue
+        near = _near(runs[name].values, value)
+        if not near.any():
+            raise ValueError(f"expected cell {name} = {value:g} must be swept, got {runs[name].values.tolist()}")
+        runs = runs.isel({name: int(np.argmax(near))})
+    _check_fixed(cell, [str(name) for name in runs.dims if name != "seed"])
+    return runs
+
+
+def _near(values, value: float) -> np.ndarray:
+    return np.isclose(values, value, rtol=1e-6, atol=0)
+
+
+def _check_fixed(cell: Cell, axes: Iterable[str]) -> None:
+    left = [name for name in axes if name not in cell.at]
+    if left:
+        raise ValueError(f"expected cell {cell.at} must fix {', '.join(left)}")
+
+
+def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> bool | None:
+    if expected.rule == "shown" or value is None:
+        return None
+    if expected.rule == "within":
+        return abs(mean - value) <= expected.tolerance
+    if expected.rule in ("within_sd", "within_se"):
+        return abs(mean - value) <= expected.tolerance * sd
+    if expected.rule == "at_least":
+        return mean >= value - expected.tolerance
+    return mean > value

@@ -1,0 +1,312 @@
+"""Losses of one example under a linear predictor, with their Lipschitz and smoothness constants.
+
+A linear predictor's score is `params @ features`; a loss sees scores and a label only, so every gradient is an outer
+product `residual ⊗ features` and every constant is a function of a bound on the feature norm.
+"""
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedprivjax.checks.values import require_at_least, require_between, require_positive
+
+
+@dataclass(frozen=True)
+class LinearLoss:
+    """A loss `value(score, label)` of a linear predictor; subclasses say what it is.
+
+    `outputs` is the number of scores (0: one scalar score). `bounds`, where given, are the smallest and largest label.
+    """
+
+    @property
+    def outputs(self) -> int:
+        return 0
+
+    @property
+    def classifies(self) -> bool:
+        """Whether labels are classes, so whole numbers."""
+        return self.outputs > 0
+
+    def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
+        """Loss of one example: scalar. score: [outputs] or []."""
+        raise TypeError("a linear loss must define value(score, label)")
+
+    def residual(self, score: jax.Array, label: jax.Array) -> jax.Array:
+        """Derivative of the loss in the score, of the score's shape."""
+        return jax.grad(self.value)(score, label)
+
+    def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
+        """The loss of an example whose features have this norm: itself, unless it depends on the norm (`Moreau`)."""
+        return self
+
+    def correct(self, score: jax.Array, label: jax.Array) -> jax.Array | None:
+        """1.0 where the predicted class is the label, or None for a regression loss."""
+        return None
+
+    def lipschitz(self, feature_bound: float, radius: float = inf) -> float:
+        """Largest gradient norm over features of norm ≤ `feature_bound` and parameters of norm ≤ `radius`."""
+        raise TypeError("a linear loss must define lipschitz(feature_bound, radius)")
+
+    def smoothness(self, feature_bound: float) -> float:
+        """Largest curvature over features of norm at most `feature_bound`."""
+        raise TypeError("a linear loss must define smoothness(feature_bound)")
+
+    def shape(self, features: int) -> tuple[int, ...]:
+        """Shape of the predictor's parameters."""
+        return (self.outputs, features) if self.outputs else (features,)
+
+    def label_range(self) -> tuple[float, float]:
+        """Smallest and largest label allowed."""
+        return (-inf, inf)
+
+
+@dataclass(frozen=True)
+class Softmax(LinearLoss):
+    """Cross-entropy of a softmax over `classes` scores; labels 0 … classes − 1.
+
+    The residual `p − e_label` has norm at most √2 and its Jacobian `diag(p) − ppᵀ` norm at most 1/2, so G = √2·B and
+    L = B²/2 for features of norm at most B.
+
+    >>> Softmax(10).lipschitz(28.0)
+    39.59...
+    """
+
+    classes: int
+
+    def __post_init__(self):
+        require_at_least("classes", self.classes, 2)
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+    def value(self, score, label):
+        return optax.losses.softmax_cross_entropy_with_integer_labels(score, label)
+
+    def residual(self, score, label):
+        # in closed form: differentiating the label's look-up would scatter, one label at a time
+        return jax.nn.softmax(score) - (jnp.arange(self.classes) == label).astype(score.dtype)
+
+    def correct(self, score, label):
+        return (jnp.argmax(score, axis=-1) == label).astype(jnp.float32)
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return sqrt(2.0) * feature_bound
+
+    def smoothness(self, feature_bound):
+        return feature_bound**2 / 2
+
+    def label_range(self):
+        return (0, self.classes - 1)
+
+
+@dataclass(frozen=True)
+class Logistic(LinearLoss):
+    """Binary cross-entropy `log(1 + e^s) − y·s`, labels 0 and 1: G = B, L = B²/4.
+
+    With a `score_bound` b it is what the experiments of Lowy & Razaviyayn 2023 run (b = 15): with `c = clip(s, −b, b)`
+    and `p = sigmoid(c)`, the value `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)` and the residual `p − y`. Past the
+    bound the value is flat, so not convex, while the residual stays that of the last slope; G and L are unchanged.
+
+    >>> Logistic().smoothness(2.0)
+    1.0
+    >>> round(float(Logistic(score_bound=15.0).value(jnp.array(40.0), jnp.array(0.0))), 3)
+    15.0
+    """
+
+    score_bound: float | None = None
+
+    def __post_init__(self):
+        require_positive("score_bound", self.score_bound, optional=True)
+
+    @property
+    def classifies(self):
+        return True
+
+    def value(self, score, label):
+        if self.score_bound is None:
+            return optax.losses.sigmoid_binary_cross_entropy(score, label.astype(score.dtype))
+        score = jnp.clip(score, -self.score_bound, self.score_bound)
+        log_one, log_zero = (jnp.log(1e-12 + jax.nn.sigmoid(s)) for s in (score, -score))
+        return -(label * log_one + (1 - label) * log_zero)
+
+    def residual(self, score, label):
+        if self.score_bound is None:
+            return super().residual(score, label)
+        return jax.nn.sigmoid(jnp.clip(score, -self.score_bound, self.score_bound)) - label
+
+    def correct(self, score, label):
+        return _right_side(score, label)
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return feature_bound
+
+    def smoothness(self, feature_bound):
+        return feature_bound**2 / 4
+
+    def label_range(self):
+        return (0, 1)
+
+
+@dataclass(frozen=True)
+class Squared(LinearLoss):
+    """Half the squared error, `(s − y)²/2`, for labels with |y| ≤ `label_bound`.
+
+    Its gradient is bounded on a ball only: G = B·(B·radius + label_bound), L = B².
+
+    >>> Squared(label_bound=1.0).lipschitz(1.0, radius=2.0)
+    3.0
+    """
+
+    label_bound: float = inf
+
+    def __post_init__(self):
+        require_positive("label_bound", self.label_bound, infinite=True)
+
+    def value(self, score, label):
+        return 0.5 * (score - label) ** 2
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return feature_bound * (feature_bound * radius + self.label_bound)
+
+    def smoothness(self, feature_bound):
+        return feature_bound**2
+
+    def label_range(self):
+        return (-self.label_bound, self.label_bound)
+
+
+@dataclass(frozen=True)
+class Huber(LinearLoss):
+    """Squared within `width`, linear beyond: `(s − y)²/2` where |s − y| ≤ width, else `width·(|s − y| − width/2)`.
+
+    G = width·B, L = B².
+
+    >>> Huber(0.5).lipschitz(2.0), Huber(0.5).smoothness(2.0)
+    (1.0, 4.0)
+    """
+
+    width: float
+
+    def __post_init__(self):
+        require_positive("width", self.width)
+
+    def value(self, score, label):
+        return optax.losses.huber_loss(score, label, delta=self.width)
+
+    def residual(self, score, label):
+        return jnp.clip(score - label, -self.width, self.width)
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return self.width * feature_bound
+
+    def smoothness(self, feature_bound):
+        return feature_bound**2
+
+
+@dataclass(frozen=True)
+class Kinked(LinearLoss):
+    """Two slopes that meet in zero at a kink: `max(low·(s − kink), high·(s − kink))` with low ≤ 0 ≤ high.
+
+    The residual is a slope; at the kink it is 0, the sub-gradient of least norm, and so says `jax.grad` of the value.
+    The curvature is unbounded: L is infinite, and methods that need it take the loss smoothed (`Moreau`).
+    """
+
+    def kink(self, label: jax.Array) -> jax.Array:
+        """The score at which the slope changes."""
+        raise TypeError("a kinked loss must define kink(label)")
+
+    def slopes(self, label: jax.Array) -> tuple[jax.Array | float, jax.Array | float]:
+        """The slopes `(low, high)` in the score, below and above the kink."""
+        raise TypeError("a kinked loss must define slopes(label)")
+
+    def value(self, score, label):
+        low, high = self.slopes(label)
+        gap = score - self.kink(label)
+        return high * jax.nn.relu(gap) - low * jax.nn.relu(-gap)
+
+    def residual(self, score, label):
+        low, high = self.slopes(label)
+        gap = score - self.kink(label)
+        return jnp.where(gap > 0, high, jnp.where(gap < 0, low, jnp.zeros_like(gap)))
+
+    def smoothness(self, feature_bound):
+        return inf
+
+
+@dataclass(frozen=True)
+class Hinge(Kinked):
+    """Hinge loss `max(0, 1 − a·s)` of the classes 0 and 1, taken as a = −1 and a = +1: G = B, L infinite.
+
+    >>> float(Hinge().value(jnp.array(-0.5), jnp.array(1.0)))
+    1.5
+    """
+
+    @property
+    def classifies(self):
+        return True
+
+    def kink(self, label):
+        return 2 * label - 1
+
+    def slopes(self, label):
+        sign = 2 * label - 1
+        return jnp.minimum(-sign, 0), jnp.maximum(-sign, 0)
+
+    def correct(self, score, label):
+        return _right_side(score, label)
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return feature_bound
+
+    def label_range(self):
+        return (0, 1)
+
+
+@dataclass(frozen=True)
+class Absolute(Kinked):
+    """Absolute error `|s − y|`: G = B, L infinite.
+
+    >>> float(Absolute().residual(jnp.array(2.0), jnp.array(3.0)))
+    -1.0
+    """
+
+    def kink(self, label):
+        return label
+
+    def slopes(self, label):
+        return -1.0, 1.0
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return feature_bound
+
+
+@dataclass(frozen=True)
+class Pinball(Kinked):
+    """Quantile regression, `max(q·(y − s), (q − 1)·(y − s))` at the quantile q: G = max(q, 1 − q)·B, L infinite.
+
+    >>> Pinball(0.9).lipschitz(2.0)
+    1.8
+    """
+
+    quantile: float
+
+    def __post_init__(self):
+        require_between("quantile", self.quantile, 0, 1)
+
+    def kink(self, label):
+        return label
+
+    def slopes(self, label):
+        return -self.quantile, 1 - self.quantile
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return max(self.quantile, 1 - self.quantile) * feature_bound
+
+
+def _right_side(score, label):
+    """1.0 where a score above zero (a probability above 1/2) meets the label 1, or one at most zero the label 0."""
+    return ((score > 0) == (label > 0.5)).astype(jnp.float32)

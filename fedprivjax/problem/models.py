@@ -1,0 +1,83 @@
+"""What is fitted: a linear predictor, whose gradients stay factored, or any function `(params, example) -> loss`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.problem.gradients import Dense, Outer
+from fedprivjax.problem.losses import LinearLoss
+
+
+class Example(NamedTuple):
+    """One labelled example (or, with a leading axis, many) and its feature norm, computed once per pool."""
+
+    features: Any
+    label: Any
+    feature_norm: Any
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear predictor under a `LinearLoss`."""
+
+    loss: LinearLoss
+
+    def value(self, params, example: Example):
+        """Loss of one example."""
+        return self.loss.for_norm(example.feature_norm).value(params @ example.features, example.label)
+
+    def gradients(self, points: tuple[Any, ...], example: Example) -> tuple[Outer, ...]:
+        """Gradients of one example's loss at several parameters, factored: the features are read once for all."""
+        scores = jnp.stack(points) @ example.features
+        loss = self.loss.for_norm(example.feature_norm)
+        return tuple(
+            Outer(loss.residual(score, example.label), example.features, example.feature_norm) for score in scores
+        )
+
+    def correct(self, params, example: Example):
+        """1.0 where the prediction is right; None for regression."""
+        return self.loss.correct(params @ example.features, example.label)
+
+    def lipschitz(self, feature_bound: float, radius: float) -> float:
+        return self.loss.lipschitz(feature_bound, radius)
+
+    def smoothness(self, feature_bound: float) -> float:
+        return self.loss.smoothness(feature_bound)
+
+
+@dataclass(frozen=True)
+class GeneralModel:
+    """Any differentiable scalar loss `function(params, example)`; `hit(params, example)` says whether it is right."""
+
+    function: Callable[[Any, Any], Any]
+    hit: Callable[[Any, Any], Any] | None = None
+
+    def value(self, params, example):
+        return self.function(params, example)
+
+    def gradients(self, points: tuple[Any, ...], example) -> tuple[Dense, ...]:
+        """Gradients of one example's loss at several parameters."""
+        return tuple(Dense(jax.grad(self.function)(params, example)) for params in points)
+
+    def summed_gradients(self, points: tuple[Any, ...], examples, weights=None) -> tuple[Dense, ...]:
+        """Gradients of the (weighted) sum of the examples' losses: no example's own gradient is ever written out."""
+
+        def total(params):
+            losses = jax.vmap(partial(self.function, params))(examples)
+            return jnp.sum(losses if weights is None else weights * losses)
+
+        return tuple(Dense(jax.grad(total)(params)) for params in points)
+
+    def correct(self, params, example):
+        return None if self.hit is None else self.hit(params, example)
+
+    def lipschitz(self, feature_bound: float, radius: float) -> float:
+        return inf
+
+    def smoothness(self, feature_bound: float) -> float:
+        return inf

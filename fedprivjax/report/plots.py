@@ -1,0 +1,149 @@
+"""Plots of an experiment's results, as PNG files and as matplotlib figures for notebooks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from fedprivjax.privacy import gdp
+from fedprivjax.sweeps.results import final, mean_interval
+
+PANELS = ("machines", "per_round", "rounds")
+
+
+def metric_against_epsilon(
+    best: Mapping[str, xr.Dataset], metric: str = "test_accuracy", *, bars: str = "interval", realised: bool = False
+) -> Figure:
+    """A metric's last record against ε, a line per protocol, a panel per participation.
+
+    Bars are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`. With `realised`, ε is
+    what the runs' noise really gives, rather than the swept target.
+
+    Non-private protocols are horizontal lines, private ones with a target of their own a point. Needs a swept `mu` (or
+    `epsilon`) in at least one protocol; any other swept setting is held at its middle value.
+    """
+    chosen = {name: value for name, value in _middle(best).items() if name not in ("mu", "epsilon")}
+    panels = _panels(best)
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    delta = next(iter(best.values())).attrs["delta"]
+    for axis, panel in zip(axes, panels, strict=True):
+        for index, (label, data) in enumerate(best.items()):
+            _draw_curve(axis, label, _at(data, {**chosen, **panel}), metric, f"C{index}", bars, realised)
+        axis.set(
+            xscale="log",
+            xlabel=f"{'realised ' * realised}ε  (δ = {delta:g}, replace-one)",
+            title=_title({**panel, **chosen}),
+        )
+        low, high = axis.get_xlim()
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(metric.replace("_", " "))
+    _legend(figure, axes[0], len(panels))
+    return figure
+
+
+def metric_over_rounds(
+    best: Mapping[str, xr.Dataset], metric: str = "test_loss", point: Mapping[str, float] | None = None
+) -> Figure:
+    """A metric over rounds at one value of every swept setting (by default the middle), a panel per participation."""
+    panels = _panels(best)
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    chosen = {**_middle(best), **(point or {})}
+    for axis, panel in zip(axes, panels, strict=True):
+        for index, (label, data) in enumerate(best.items()):
+            own = _at(data, {**chosen, **panel})
+            if metric in own:
+                _draw_path(axis, label, own[metric], f"C{index}")
+        axis.set(xlabel="round", title=_title({**panel, **chosen}))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(metric.replace("_", " "))
+    _legend(figure, axes[0], len(panels))
+    return figure
+
+
+def save_all(best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval") -> list[Path]:
+    """Every plot that the results allow, written to `folder`."""
+    figures = {}
+    if any(name in data.dims for data in best.values() for name in ("mu", "epsilon")):
+        for metric in ("test_accuracy", "test_error", "relative_rmse", "excess_risk"):
+            if all(metric in data for data in best.values()):
+                figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars)
+                if any("epsilon" in data.dims for data in best.values()):
+                    figure = metric_against_epsilon(best, metric, bars=bars, realised=True)
+                    figures[f"{metric}_against_realised_epsilon.png"] = figure
+    for metric in ("test_loss", "excess_risk"):
+        if all(metric in data and data.sizes["round"] > 1 for data in best.values()):
+            figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric)
+    for name, figure in figures.items():
+        with matplotlib.rc_context({"savefig.dpi": 130}):
+            figure.savefig(folder / name)
+    return [folder / name for name in figures]
+
+
+def _legend(figure: Figure, axis, panels: int) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * panels), fontsize=9)
+
+
+def _draw_curve(
+    axis, label: str, data: xr.Dataset, metric: str, colour: str, bars: str = "interval", realised: bool = False
+) -> None:
+    runs = final(data, metric)
+    mean, half = mean_interval(runs)
+    if bars == "percentiles":
+        half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
+    swept = next((name for name in ("mu", "epsilon") if name in mean.dims), None)
+    own = data["realised_epsilon"].mean("seed")
+    if swept is None and np.isfinite(own):
+        axis.errorbar(float(own), float(mean), float(half), color=colour, marker="s", ms=5, capsize=3, label=label)
+        return
+    if swept is None:
+        axis.axhline(float(mean), color=colour, ls="--", label=label)
+        return
+    values = mean[swept].values
+    epsilon = values if swept == "epsilon" else gdp.epsilon(values, data.attrs["delta"])
+    epsilon = own.values if realised else epsilon
+    axis.errorbar(epsilon, mean, half, color=colour, marker="o", ms=4, capsize=3, label=label)
+
+
+def _draw_path(axis, label: str, values: xr.DataArray, colour: str) -> None:
+    values = values.dropna("round", how="all")
+    mean, half = mean_interval(values)
+    axis.plot(mean["round"], mean, color=colour, label=label)
+    if values.sizes["seed"] > 1:
+        axis.fill_between(mean["round"], mean - half, mean + half, color=colour, alpha=0.2, lw=0)
+
+
+def _panels(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
+    data = next(iter(best.values()))
+    points: list[dict[str, float]] = [{}]
+    for name in PANELS:
+        if name in data.dims:
+            points = [{**point, name: value} for point in points for value in data[name].values.tolist()]
+    return points
+
+
+def _middle(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
+    chosen = {}
+    for data in best.values():
+        for name in data["diverged"].dims:
+            if name not in (*PANELS, "seed"):
+                chosen[str(name)] = float(data[name].values[data.sizes[name] // 2])
+    return chosen
+
+
+def _at(data: xr.Dataset, point: Mapping[str, float]) -> xr.Dataset:
+    return data.sel({name: value for name, value in point.items() if name in data.dims}, method="nearest")
+
+
+def _title(point: Mapping[str, float]) -> str:
+    words = {"machines": "M", "per_round": "m", "rounds": "T", "mu": "μ"}
+    return ", ".join(f"{words.get(name, name)} = {value:g}" for name, value in point.items())

@@ -1,0 +1,253 @@
+"""What a run says on the screen: tables with intervals, guarantees, verdicts."""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+import numpy as np
+import xarray as xr
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fedprivjax.bench.timing import Line
+from fedprivjax.engine.metrics import PER_CENT
+from fedprivjax.experiment import TRIAL, Experiment
+from fedprivjax.experiment.run import Job
+from fedprivjax.experiment.verdict import Verdict, describe
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.guarantee import LARGE_EPSILON
+from fedprivjax.sweeps.results import final, mean_interval
+from fedprivjax.sweeps.sweep import Prepared
+
+SHOWN = ("test_accuracy", "test_error", "test_loss", "relative_rmse", "excess_risk")
+_SAID = {None: "–", True: "ok", False: "MISS"}
+
+
+def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: str) -> Table:
+    """Mean ± 95% interval of a metric's last record: a row per swept cell, a column per protocol."""
+    title = f"{_words(metric)}, mean ± 95% interval over {_runs(best)}; ε at δ = {experiment.record.delta:g}"
+    table = Table(title=title, title_justify="left")
+    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
+    for name in axes:
+        table.add_column(name, justify="right")
+        if name == "mu":
+            table.add_column("ε", justify="right", no_wrap=True)
+    shown = {label: _varied(final(data, metric)) for label, data in best.items() if metric in data}
+    for label in shown:
+        table.add_column(label, justify="right")
+    summaries = [mean_interval(runs) for runs in shown.values()]
+    points, previous = _points(axes), {}
+    for point in points:
+        if previous and point[next(iter(axes))] != previous[next(iter(axes))] and len(axes) > 1:
+            table.add_section()
+        cells = [_cell(*summary, point, previous, metric) for summary in summaries]
+        table.add_row(*_coordinates(point, experiment.record.delta), *cells)
+        previous = point
+    return table
+
+
+def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table:
+    """The ε that each protocol's noise really gives, beside the swept target."""
+    found = {
+        label: _varied(data["realised_epsilon"]).mean("seed")
+        for label, data in best.items()
+        if np.isfinite(data["realised_epsilon"]).any()
+    }
+    title = f"realised ε at δ = {experiment.record.delta:g}, mean over {_runs(best)}"
+    table = Table(title=title, title_justify="left")
+    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
+    for name in (*axes, *found):
+        table.add_column(name, justify="right")
+    for point in _points(axes):
+        own = [
+            values.sel({name: value for name, value in point.items() if name in values.dims})
+            for values in found.values()
+        ]
+        table.add_row(*(f"{value:g}" for value in point.values()), *(_epsilon(float(value)) for value in own))
+    return table
+
+
+def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
+    """What the tables do not say by themselves: guarantees, selection, divergence, metrics outside the guarantee."""
+    lines = []
+    for label, data in best.items():
+        covered = "{unit}, {relation}, trust: {trust}; {theorem}".format(**data.attrs)
+        lines.append(f"{label}: " + ("non-private" if np.isinf(data["realised_mu"]).all() else covered))
+        if "selected" in data.attrs:
+            lines.append(f"  {data.attrs['selected']}")
+        if data["diverged"].any():
+            lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
+    if any(data.attrs["non_private_metrics"] for data in best.values()):
+        names = next(data.attrs["non_private_metrics"] for data in best.values() if data.attrs["non_private_metrics"])
+        lines.append(f"non-private metric: {names}")
+    if any((data["realised_epsilon"] > LARGE_EPSILON).any() for data in best.values()):
+        lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
+    lines.append("simulation randomness: not for deployment")
+    return Group(
+        *[Text(line) for line in lines], *([Text(" ".join(experiment.notes.split()))] if experiment.notes else [])
+    )
+
+
+def verdict_tables(found: Iterable[Verdict]) -> list[Table]:
+    """Ours beside the expected numbers with the verdict on each: a table for each `[[expected]]` entry."""
+    return [_verdict_table(list(cells)) for _, cells in groupby(found, key=lambda v: id(v.expected))]
+
+
+def _verdict_table(found: list[Verdict]) -> Table:
+    expected = found[0].expected
+    source = f", {expected.source}" if expected.source else ""
+    title = f"{expected.protocol}: {_words(expected.metric)} (mean ± 95% interval){source}; {describe(expected)}"
+    table = Table(title=title, title_justify="left")
+    spread = "standard error" if expected.rule == "within_se" else "sd"
+    for name in ("cell", "ours", spread, "expected", "difference", "verdict"):
+        table.add_column(name, justify="left" if name == "verdict" else "right")
+    scale = _scale(expected.metric)
+    for v in found:
+        where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
+        ours = f"{_number(v.mean, scale)} ± {_number(v.half, scale)}"
+        value, difference = "", ""
+        if v.value is not None:
+            value = _number(v.value, scale)
+            difference = "" if np.isnan(v.mean) else f"{(v.mean - v.value) * scale:+.{_digits(scale)}f}"
+        table.add_row(where, ours, _number(v.sd, scale), value, difference, _SAID[v.holds])
+    return table
+
+
+def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
+    """How many of how many judged cells hold, and whether enough do: all, but for entries that ask for a share."""
+    judged = [v for v in found if v.holds is not None]
+    if not judged:
+        return "nothing to judge", True
+    line = f"{sum(bool(v.holds) for v in judged)} of {len(judged)} cells within their tolerance"
+    shares = sorted({v.expected.share for v in judged})
+    enough = [np.mean([bool(v.holds) for v in judged if v.expected.share == share]) >= share for share in shares]
+    far = [_errors(v) for v in judged if v.expected.rule == "within_se"]
+    within = all(_errors(v) <= v.expected.limit for v in judged if v.expected.limit is not None)
+    if shares[0] < 1:
+        line += f" ({' and '.join(f'{share:.0%}' for share in shares)} asked for)"
+    if far:
+        line += f", the furthest at {max(far):.2g} standard errors"
+    return line, all(enough) and within
+
+
+def _errors(v: Verdict) -> float:
+    """How many standard errors ours is from the expected value."""
+    difference = abs(v.mean - (v.value or 0.0))
+    return difference / v.sd if v.sd else np.inf if difference else 0.0
+
+
+def bench_table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
+    """Figures of `bench` with their targets."""
+    table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()), title_justify="left")
+    table.add_column("what")
+    for name in ("value", "unit", "target", "met"):
+        table.add_column(name, justify="left" if name == "unit" else "right")
+    for line in lines:
+        table.add_row(line.name, f"{line.value:.3g}", line.unit, line.target or "", _SAID[line.met])
+    return table
+
+
+def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Table]:
+    """The guarantees of an experiment on the schedule of its first seed, a table for each kind of guarantee.
+
+    Settings that change neither a target nor the noise in units of the sensitivity share a row.
+    """
+    title = f"guarantees at δ = {delta:g}, on the first seed's schedule"
+    tables: dict[tuple[str, ...], Table] = {}
+    for job in jobs:
+        prepared = job.prepare()
+        event = prepared.event(prepared.plans[0])
+        for points, noise_std, sensitivity in _alike(prepared):
+            figures = event.figures(noise_std[0] / sensitivity[0], delta)
+            table = tables.setdefault(tuple(figures), _guarantees(title, list(figures)))
+            shared = {name: value for name, value in points[0].items() if all(p[name] == value for p in points)}
+            setting = ", ".join(f"{name} {value:g}" for name, value in {**job.shape, **shared}.items() if name != TRIAL)
+            row = [_figure(name, value) for name, value in figures.items()]
+            row = row if noise_std[0] else ["non-private", *[""] * (len(row) - 1)]
+            table.add_row(job.label, setting, _range(noise_std), *row, _range(sensitivity))
+    return list(tables.values())
+
+
+def _guarantees(title: str, figures: list[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("protocol")
+    for name in ("setting", "noise_std", *figures, "sensitivity"):
+        table.add_column(name, justify="right")
+    return table
+
+
+def _alike(prepared: Prepared) -> list[tuple[list[dict[str, float]], list[float], list[float]]]:
+    """Members of a sweep by privacy: the points of each group, their noise and their sensitivity."""
+    groups: dict[tuple, tuple[list, list, list]] = {}
+    points = _points({name: values.tolist() for name, values in prepared.axes.items()})
+    numbers = zip(points, prepared.members.noise_std.tolist(), prepared.members.sensitivity.tolist(), strict=True)
+    for point, noise_std, sensitivity in numbers:
+        targets = tuple(point.get(name) for name in ("mu", "epsilon", "noise_std"))
+        group = groups.setdefault((*targets, f"{noise_std / sensitivity:.6g}"), ([], [], []))
+        for place, value in zip(group, (point, noise_std, sensitivity), strict=True):
+            place.append(value)
+    return list(groups.values())
+
+
+def _figure(name: str, value: float) -> str:
+    return _epsilon(value) if "ε" in name else f"{value:.4g}"
+
+
+def _range(values: list[float]) -> str:
+    low, high = f"{min(values):.4g}", f"{max(values):.4g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _runs(best: dict[str, xr.Dataset]) -> str:
+    """What means are over, in words."""
+    data = next(iter(best.values()))
+    return f"{data.sizes['seed']} {data['seed'].attrs.get('unit', 'seeds')}"
+
+
+def _points(axes: dict[str, list[float]]) -> list[dict[str, float]]:
+    points: list[dict[str, float]] = [{}]
+    for name, values in axes.items():
+        points = [{**point, name: value} for point in points for value in values]
+    return points
+
+
+def _coordinates(point: dict[str, float], delta: float) -> list[str]:
+    cells = []
+    for name, value in point.items():
+        cells.append(f"{value:g}")
+        if name == "mu":
+            cells.append(_epsilon(float(gdp.epsilon(value, delta))))
+    return cells
+
+
+def _varied(runs: xr.DataArray) -> xr.DataArray:
+    """Without the dimensions of a single value."""
+    return runs.squeeze([name for name in runs.dims if runs.sizes[name] == 1 and name != "seed"], drop=True)
+
+
+def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: str) -> str:
+    own = {name: value for name, value in point.items() if name in mean.dims}
+    if previous and own == {name: previous[name] for name in own}:
+        return "〃"  # the protocol does not depend on what changed since the row above
+    scale = _scale(metric)
+    return f"{_number(float(mean.sel(own)), scale)} ± {_number(float(half.sel(own)), scale)}"
+
+
+def _epsilon(value: float) -> str:
+    return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
+
+
+def _scale(metric: str) -> float:
+    return 100.0 if any(word in metric for word in PER_CENT) else 1.0
+
+
+def _digits(scale: float) -> int:
+    return 1 if scale == 100 else 4
+
+
+def _number(value: float, scale: float) -> str:
+    return "–" if np.isnan(value) else f"{value * scale:.{_digits(scale)}f}"
+
+
+def _words(metric: str) -> str:
+    return metric.replace("_", " ") + (" %" if _scale(metric) == 100 else "")

@@ -1,0 +1,112 @@
+"""Finished chunks of a sweep on disk: a killed run goes on where it stopped."""
+
+import hashlib
+import json
+import os
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+
+import jax
+import numpy as np
+
+
+class ChunkStore:
+    """A folder of finished chunks of one sweep, named by the sweep's fingerprint.
+
+    Every file is written aside and renamed, so that it is there whole or not at all.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str):
+        self.folder, self.fingerprint = folder, fingerprint
+
+    def settle(self, sizes: tuple[int, int]) -> tuple[int, int]:
+        """The chunk sizes that hold: those of the run that was begun here, or `sizes`, which are then written down.
+
+        Raises:
+            ValueError: the run was begun by another version of the code.
+        """
+        path = self.folder / f"{self.fingerprint}.json"
+        if path.is_file():
+            begun = json.loads(path.read_text(encoding="utf-8"))
+            if begun["code"] != code_version():
+                raise ValueError(
+                    f"the run in {self.folder} must be resumed by the code that began it, which has changed"
+                )
+            return tuple(begun["sizes"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"sizes": sizes, "code": code_version()})
+        write_whole(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+        return sizes
+
+    def load(self, index: int) -> dict[str, np.ndarray] | None:
+        """A finished chunk's arrays, or None."""
+        path = self._path(index)
+        if not path.is_file():
+            return None
+        with np.load(path) as arrays:
+            return dict(arrays)
+
+    def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
+        """Keep a finished chunk."""
+
+        def write(aside: Path):
+            with aside.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+
+        write_whole(self._path(index), write)
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"{self.fingerprint}-{index:04d}.npz"
+
+
+def write_whole(path: Path, write) -> None:
+    """Write a file aside and rename it; on failure nothing is left of it."""
+    aside = path.with_name(path.name + ".part")
+    try:
+        write(aside)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def fingerprint(*parts) -> str:
+    """A digest of arrays, pytrees of them, functions, dataclasses, and anything with a faithful `repr`.
+
+    A `repr` that holds an address matches nothing in another process: such a run starts anew.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None):
+        for piece in (jax.tree_util.keystr(path).encode(), *_pieces(leaf)):
+            digest.update(len(piece).to_bytes(8, "little"))  # so that no two sequences of pieces are one
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(leaf) -> tuple[bytes, ...]:
+    """What tells a leaf from every other."""
+    if hasattr(leaf, "dtype"):
+        array = np.ascontiguousarray(leaf)
+        return b"array", f"{array.dtype}{np.shape(leaf)}".encode(), array.tobytes()
+    if isinstance(leaf, FunctionType):
+        closed = [cell.cell_contents for cell in leaf.__closure__ or ()]
+        known = leaf.__qualname__, leaf.__code__.co_names, leaf.__defaults__, leaf.__kwdefaults__, closed
+        return b"function", leaf.__code__.co_code, fingerprint(known, leaf.__code__.co_consts).encode()
+    if isinstance(leaf, CodeType):
+        return b"code", leaf.co_code, fingerprint(leaf.co_names, leaf.co_consts).encode()
+    if is_dataclass(leaf):
+        named = [(field.name, getattr(leaf, field.name)) for field in fields(leaf)]
+        return b"dataclass", fingerprint(type(leaf).__qualname__, named).encode()
+    return type(leaf).__qualname__.encode(), repr(leaf).encode()
+
+
+@cache
+def code_version() -> str:
+    """A digest of this package's source and of jax's version."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    digest = hashlib.blake2b(jax.__version__.encode(), digest_size=8)
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,235 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import experiment, final
+from fedprivjax.experiment import run as runner
+
+PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
+
+
+def make(protocols=({"name": "dp_mu2"},), participation=None, sweep=None, **more):
+    return experiment.parse(
+        {
+            "title": "small",
+            "problem": PROBLEM,
+            "participation": {"machines": 6, "per_round": 3, "rounds": 4, **(participation or {})},
+            "protocol": list(protocols),
+            "sweep": {"mu": [1, 4], "seeds": 2, **(sweep or {})},
+            **more,
+        }
+    )
+
+
+def dataset(values, dims, **coordinates):
+    """A dataset of one metric recorded once, with the attributes that selection keeps."""
+    runs = xr.DataArray(np.asarray(values, float), dims=dims, coords=coordinates)
+    return xr.Dataset({"test_accuracy": runs.expand_dims(round=[1], axis=-1)}, attrs={"delta": 1e-5})
+
+
+def choose(data, grid, metric="test_accuracy"):
+    entries = [{"name": "dp_mu2", "label": "ours", "grid": grid}]
+    return runner.selected(make(entries, record={"select": metric}), {"ours": data})["ours"]
+
+
+def test_selection_takes_the_best_mean_of_each_cell():
+    values = [  # [mu, clip, seed]; the best single seed is not the best mean
+        [[0.5, 0.5], [0.9, 0.0], [0.4, 0.4]],
+        [[0.5, 0.5], [0.6, 0.6], [0.7, 0.3]],
+        [[0.1, 0.1], [0.2, 0.2], [0.3, 0.3]],
+    ]
+    data = dataset(values, ["mu", "clip", "seed"], mu=[1.0, 2.0, 4.0], clip=[0.5, 1.0, 2.0], seed=[0, 1])
+    best = choose(data, {"clip": [0.5, 1.0, 2.0]})
+    assert best["best_clip"].values.tolist() == [0.5, 1.0, 2.0]
+    assert final(best, "test_accuracy").values.tolist() == [[0.5, 0.5], [0.6, 0.6], [0.3, 0.3]]
+    assert "clip" not in best.dims
+    assert best.attrs["selected"].endswith("not accounted for")
+
+
+def test_selection_over_two_axes_at_once():
+    values = np.zeros((2, 2, 3, 2))
+    values[0, 1, 2], values[1, 0, 1] = 0.9, 0.8
+    axes = {"mu": [1.0, 2.0], "clip": [0.5, 1.0], "step_scale": [0.1, 1.0, 10.0]}
+    best = choose(dataset(values, [*axes, "seed"], **axes, seed=[0, 1]), {k: v for k, v in axes.items() if k != "mu"})
+    assert best["best_clip"].values.tolist() == [1.0, 0.5]
+    assert best["best_step_scale"].values.tolist() == [10.0, 1.0]
+    assert final(best, "test_accuracy").mean("seed").values.tolist() == [0.9, 0.8]
+
+
+def test_selection_takes_the_least_loss():
+    data = dataset([[0.3, 0.5], [0.5, 0.2]], ["clip", "seed"], clip=[0.5, 1.0], seed=[0, 1])
+    data = data.rename(test_accuracy="test_loss")
+    assert float(choose(data, {"clip": [0.5, 1.0]}, "test_loss")["best_clip"]) == 1.0
+
+
+def test_selection_never_takes_a_point_with_a_diverged_run():
+    data = dataset([[0.9, np.nan], [0.1, 0.1]], ["clip", "seed"], clip=[0.5, 1.0], seed=[0, 1])
+    assert float(choose(data, {"clip": [0.5, 1.0]})["best_clip"]) == 1.0
+
+
+def test_a_grid_of_one_point_is_no_selection():
+    data = dataset([[0.9, 0.8]], ["clip", "seed"], clip=[0.5], seed=[0, 1])
+    best = choose(data, {"clip": [0.5]})
+    assert "selected" not in best.attrs
+    assert final(best, "test_accuracy").values.tolist() == [0.9, 0.8]
+
+
+def test_no_grid_leaves_the_results_as_they_are():
+    data = dataset([[0.9, 0.8]], ["mu", "seed"], mu=[1.0], seed=[0, 1])
+    assert choose(data, {}).identical(data)
+
+
+@pytest.fixture(scope="module")
+def joined():
+    swept = make(sweep={"per_round": [2, 3]}, participation={"rounds": None}, record={"every": 7})
+    done = {}
+    return swept, runner.run(swept, done=done)["dp_mu2"], done
+
+
+def test_ragged_rounds_are_joined_and_padded(joined):
+    _, data, _ = joined  # 30 rounds of 2 machines, 20 of 3
+    assert dict(data["test_loss"].sizes) == {"per_round": 2, "mu": 2, "seed": 2, "round": 6}
+    assert data["round"].values.tolist() == [7, 14, 20, 21, 28, 30]
+    recorded = data["test_loss"].notnull().all(["mu", "seed"])
+    assert data["round"].values[recorded.sel(per_round=2)].tolist() == [7, 14, 21, 28, 30]
+    assert data["round"].values[recorded.sel(per_round=3)].tolist() == [7, 14, 20]
+    assert data["diverged"].dtype == bool
+    assert not data["diverged"].any()
+
+
+def test_joining_changes_no_number(joined):
+    swept, data, done = joined
+    for per_round, job in zip([2, 3], runner.jobs(swept), strict=True):
+        alone = done[job.identity]
+        part = data.sel(per_round=per_round, round=alone["round"])
+        for name in alone.data_vars:
+            np.testing.assert_array_equal(part[name].transpose(*alone[name].dims), alone[name])
+        last = final(data, "test_accuracy").sel(per_round=per_round)
+        np.testing.assert_array_equal(last, alone["test_accuracy"].isel(round=-1))
+
+
+def test_a_protocols_own_level_takes_it_out_of_the_sweep():
+    entries = [{"name": "dp_mu2", "label": name, **own} for name, own in {"a": {}, "b": {"mu": 2.0}}.items()]
+    first, second = runner.jobs(make(entries))
+    assert list(first.prepare().axes) == ["mu"]
+    assert not second.prepare().axes
+    np.testing.assert_allclose(second.prepare().members.sensitivity / second.prepare().members.noise_std, 2.0)
+
+
+def test_progress_counts_every_run_once():
+    entries = [{"name": "dp_mu2"}, {"name": "noisy_sgd"}]
+    seen = []
+    runner.run(make(entries), lambda *counts: seen.append(counts))
+    assert seen[-1] == (8, 8)
+    assert sorted(seen) == seen
+    assert {total for _, total in seen} == {8}
+
+
+def test_a_sweep_already_done_is_not_run_again(monkeypatch):
+    calls = []
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda *args: calls.append(1) or real(*args))
+    done = {}
+    first = runner.run(make(), done=done)
+    assert runner.run(make(), done=done)["dp_mu2"].identical(first["dp_mu2"])
+    assert len(calls) == len(done) == 1
+    runner.run(make(sweep={"seeds": 1}), done=done)
+    assert len(calls) == len(done) == 2
+
+
+def test_jobs_prepared_before_are_run_as_they_are():
+    job = runner.jobs(make())[0]
+    silent = replace(job.prepare(), members=replace(job.prepare().members, noise_std=np.array([7.0, 8.0])))
+    found = runner.run(make(), todo=[replace(job, prepare=lambda: silent)])["dp_mu2"]
+    assert found["noise_std"].values.tolist() == [7.0, 8.0]
+
+
+def identities(**participation):
+    return [
+        job.identity for job in runner.jobs(make(participation={"per_round": None, "rounds": None, **participation}))
+    ]
+
+
+def test_schedules_of_ones_own_are_told_apart():
+    one, other = ({"kind": "given", "schedule": rows} for rows in ([[0, 1], [2, 3]], [[0, 1], [3, 4]]))
+    assert identities(**one) == identities(**one)
+    assert identities(**one) != identities(**other)
+
+
+def test_cohorts_of_random_size_are_told_apart():
+    kinds = [
+        *({"kind": "binomial", "rate": rate} for rate in (0.1, 0.9)),
+        *({"kind": "between", "least": least, "most": 5} for least in (1, 5)),
+        *({"kind": "varying", "sizes": sizes} for sizes in ([0.5, 0.5], [0.0, 1.0])),
+    ]
+    partition = {**PROBLEM, "partition": {"kind": "iid"}}
+    found = []
+    for kind in kinds:
+        settings = {"machines": 6, "rounds": 4, "per_round": None, **kind}
+        entry = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1}
+        parsed = make([entry], settings, sweep={"mu": [2.0]}, problem=partition)
+        found.append(runner.jobs(parsed)[0].identity)
+    assert len(set(found)) == len(kinds)
+
+
+def test_a_protocols_own_target_stands_beside_a_swept_one():
+    free = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1, "epsilon": float("inf")}
+    one = {**free, "label": "one", "epsilon": 1.0}
+    swept = {**free, "label": "swept"}
+    del swept["epsilon"]
+    found = runner.run(make([free, one, swept], problem={**PROBLEM, "partition": {"kind": "iid"}}))
+    assert "mu" not in found["noisy_minibatch_sgd"].dims
+    assert "mu" not in found["one"].dims
+    assert not found["noisy_minibatch_sgd"]["noise_std"].any()
+    assert 0 < float(found["one"]["realised_epsilon"].max()) <= 1
+    assert found["swept"].sizes["mu"] == 2
+
+
+def test_one_machine_is_one_law_under_both_names():
+    def both(machines):
+        found = []
+        for trust in ("none", "server"):
+            one = make([{"name": "dp_mu2", "trust": trust}], {"kind": "full", "per_round": None, "machines": machines})
+            found.append((one, runner.jobs(one)[0].identity))
+        return found
+
+    (one, first), (other, second) = both(1)
+    assert first == second
+    assert len({identity for _, identity in both(2)}) == 2
+    done = {}
+    trust = [runner.run(e, done=done)["dp_mu2"].attrs["trust"] for e in (one, other)]
+    assert len(done) == 1
+    assert len(set(trust)) == 2  # the numbers are shared, the guarantee's words are not
+
+
+def test_an_identity_is_text_that_tells_settings_apart():
+    job = runner.jobs(make())[0]
+    assert json.loads(job.identity)
+    assert job.identity != runner.jobs(make(record={"delta": 1e-6}))[0].identity
+
+
+def test_selecting_by_what_is_not_recorded_is_refused():
+    entries = [{"name": "dp_mu2", "grid": {"clip": [1.0, 2.0]}}]
+    with pytest.raises(ValueError, match=r"record.select must be a recorded metric \(test_loss\), got 'test_accuracy'"):
+        runner.jobs(make(entries, record={"metrics": ["test_loss"]}))
+
+
+@pytest.mark.parametrize(
+    ("participation", "sweep", "rounds"),
+    [
+        ({"rounds": None}, {}, 10),
+        ({"rounds": 4}, {}, 4),
+        ({"rounds": None}, {"rounds": [6, 8]}, 6),
+        ({"kind": "given", "per_round": None, "rounds": None, "schedule": [[0], [1], [2]]}, {}, 3),
+    ],
+)
+def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, rounds):
+    sweep = {"mu": [1, 2, 4, 8], "per_round": [1], **sweep}
+    small = runner.tiny(make(participation=participation, sweep=sweep))
+    assert [job.prepare().recipe.size.rounds for job in runner.jobs(small)] == [rounds]
+    assert small.sweep.over["mu"] == [1, 8]
+    assert small.sweep.seeds == 2
+    assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()

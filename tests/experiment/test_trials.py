@@ -1,0 +1,239 @@
+"""Experiments whose data are drawn anew in every trial, and whose steps are chosen trial by trial."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import experiment, final
+from fedprivjax.datasets.insurance import available
+from fedprivjax.experiment import run as runner
+from fedprivjax.experiment import verdict
+from fedprivjax.experiment.settings import Cell
+from fedprivjax.plan.participation import Varying
+from fedprivjax.privacy.noise_rules import moments_batch
+from fedprivjax.report import plots, tables
+
+ROWS = "age,sex,bmi,children,smoker,region,charges\n"
+
+
+@pytest.fixture(scope="module")
+def insured(tmp_path_factory):
+    """A small file of made-up people."""
+    rng = np.random.default_rng(0)
+    regions = ["northeast", "northwest", "southeast", "southwest"]
+    lines = [
+        f"{rng.integers(18, 64)},{rng.choice(['female', 'male'])},{rng.uniform(16, 50):.2f},{rng.integers(0, 5)},"
+        f"{rng.choice(['yes', 'no'])},{rng.choice(regions)},{rng.uniform(1e3, 5e4):.2f}\n"
+        for _ in range(60)
+    ]
+    path = tmp_path_factory.mktemp("insured") / "insured.csv"
+    path.write_text(ROWS + "".join(lines))
+    return path
+
+
+def make(path, *protocols, sweep=None, participation=None, **more):
+    common = {"batch": 4, "sampler": "replacement", "clip": 1e4, "step_size": 1e-3}
+    return experiment.parse(
+        {
+            "title": "trials",
+            "problem": {"dataset": "insurance", "options": {"machines": 3, "path": str(path)}, "loss": "squared"},
+            "participation": {"machines": 3, "per_round": 2, "rounds": 3, **(participation or {})},
+            "protocol": [{"name": "noisy_minibatch_sgd", **common, **entry} for entry in protocols],
+            "sweep": {"epsilon": [1.0, 4.0], "trials": 3, "seeds": 2, **(sweep or {})},
+            "record": {"metrics": ["train_loss", "relative_mse"], "select": "train_loss", "delta": 1e-4},
+            **more,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def steps(insured):
+    """An experiment that selects on its steps, and its results."""
+    made = make(insured, {"label": "ours", "grid": {"step_size": [0.05, 0.5, 1.0]}}, sweep={"anew": ["step_size"]})
+    return made, runner.run(made)["ours"]
+
+
+def test_data_seeds_and_steps_of_every_trial_are_its_own(steps):
+    made, data = steps
+    assert dict(data.sizes) == {"trial": 3, "epsilon": 2, "step_size": 3, "seed": 2, "round": data.sizes["round"]}
+    values = final(data, "train_loss")
+    assert np.unique(values).size == values.size
+    first, second = runner.jobs(made)[:2]
+    assert [first.shape, second.shape] == [{"trial": 0}, {"trial": 1}]
+    one, other = first.prepare(), second.prepare()
+    assert not np.array_equal(one.plans[0].samples, other.plans[0].samples)
+    assert not np.array_equal(one.problem.pool.features, other.problem.pool.features)
+    assert not set(one.draws) & set(other.draws)
+    assert len(one.draws) == 2 * 3  # seeds times the steps that draw anew
+
+
+def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
+    made, data = steps
+    best = runner.selected(made, {"ours": data})["ours"]
+    assert best["seed"].size == 3
+    assert best["seed"].attrs["unit"] == "trials"
+    losses = final(data, "train_loss").mean("seed")
+    choice = losses.argmin("step_size")
+    chosen = best["best_step_size"].transpose("epsilon", "seed")
+    np.testing.assert_allclose(chosen, data["step_size"].values[choice.transpose("epsilon", "trial").values])
+    assert np.unique(chosen).size > 1
+    squares = final(data, "relative_mse").mean("seed").isel(step_size=choice)
+    expected = np.sqrt(squares).transpose("epsilon", "trial")  # the root of the mean, not the mean of roots
+    np.testing.assert_allclose(final(best, "relative_rmse").transpose("epsilon", "seed"), expected)
+
+
+def test_trials_are_not_held_in_memory_but_drawn_again_alike(steps):
+    job = runner.jobs(steps[0])[1]
+    one, again = job.prepare(), job.prepare()
+    assert one is not again
+    np.testing.assert_array_equal(one.plans[3].samples, again.plans[3].samples)
+
+
+def test_a_diverged_step_is_not_chosen(insured):
+    entry = {"label": "ours", "epsilon": float("inf"), "clip": 1e30, "grid": {"step_size": [1e-4, 1e30]}}
+    made = make(insured, entry, sweep={"epsilon": [1.0], "trials": 2})
+    data = runner.run(made)
+    assert data["ours"]["diverged"].sel(step_size=1e30).all()
+    best = runner.selected(made, data)["ours"]
+    assert (best["best_step_size"] == 1e-4).all()
+    assert not best["diverged"].any()
+
+
+def test_a_batch_that_follows_from_epsilon(insured):
+    made = make(insured, {"label": "ours", "batch": "moments"}, sweep={"trials": 1})
+    jobs = runner.jobs(made)
+    assert [job.shape for job in jobs] == [{"trial": 0, "epsilon": 1.0}, {"trial": 0, "epsilon": 4.0}]
+    fewest = int(jobs[0].prepare().problem.table.sizes.min())
+    batches = [moments_batch(records=fewest, rounds=3, epsilon=epsilon) for epsilon in (1.0, 4.0)]
+    assert [job.prepare().first.batch for job in jobs] == batches
+    assert batches[1] == pytest.approx(2 * batches[0], abs=1)
+    data = runner.run(made)["ours"]
+    assert data["epsilon"].values.tolist() == [1.0, 4.0]
+    np.testing.assert_allclose(data["realised_epsilon"].max(), 4.0, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sweep", "says"),
+    [
+        ({"batch": "moment"}, {}, "unknown batch 'moment', did you mean 'moments'"),
+        ({"batch": "moments", "epsilon": 1.0}, {}, "batch 'moments' must go with a swept epsilon"),
+        ({}, {"trials": 0}, "trials must be at least 1"),
+    ],
+)
+def test_refusals(insured, entry, sweep, says):
+    with pytest.raises(ValueError, match=says):
+        runner.jobs(make(insured, {"label": "ours", **entry}, sweep=sweep))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"kind": "binomial", "rate": 0.5}, Varying.binomial(6, 0.5)),
+        ({"kind": "between", "least": 2, "most": 4}, Varying.between(6, 2, 4)),
+        ({"kind": "varying", "sizes": [0.25, 0.75]}, Varying(6, (0.25, 0.75))),
+    ],
+)
+def test_random_cohorts_from_a_file(settings, expected):
+    given = experiment.ParticipationSettings(machines=6, rounds=3, **settings)
+    assert experiment.make_participation(given, {}) == (expected, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
+        ({"kind": "binomial", "rate": 0.5, "per_round": 2}, "per_round must be left out for kind 'binomial', got 2"),
+        ({"kind": "between", "least": 0, "most": 2}, "least must be at least 1, got 0"),
+        ({"kind": "between", "least": 2, "most": 9}, r"per_round must be at most machines \(6\), got 9"),
+        ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
+        ({"kind": "uniform", "per_round": 2, "rate": 0.5}, "participation.rate must go with another kind"),
+    ],
+)
+def test_refused_cohorts(settings, says):
+    with pytest.raises(ValueError, match=says):
+        experiment.make_participation(experiment.ParticipationSettings(machines=6, rounds=3, **settings), {})
+
+
+def judged(values, cell, **rule):
+    """A verdict on one cell of trials."""
+    made = experiment.parse(
+        {
+            "title": "judged",
+            "problem": {"dataset": "digits"},
+            "participation": {"machines": 2, "per_round": 2},
+            "protocol": [{"name": "dp_mu2", "label": "ours"}],
+            "expected": [
+                {"protocol": "ours", "metric": "test_error", "rule": "within_se", "cells": [cell], **rule},
+            ],
+        }
+    )
+    data = xr.Dataset({"test_error": (("seed", "round"), np.array(values)[:, None])}, {"round": [1]})
+    return verdict.verdicts(made, {"ours": data})
+
+
+def test_standard_error_pools_both_sides():
+    ours = [0.1, 0.2, 0.3]
+    (found,) = judged(ours, {"value": 0.5, "sd": 0.2, "runs": 5}, tolerance=3)
+    pooled = np.sqrt((0.01 * 2 + 0.04 * 4) / 6)
+    assert found.sd == pytest.approx(pooled * np.sqrt(1 / 3 + 1 / 5))
+    assert found.holds is (3 * found.sd >= 0.3)
+
+
+@pytest.mark.parametrize(("off", "holds"), [(2.99, True), (-2.99, True), (3.01, False), (-3.01, False)])
+def test_standard_errors_on_both_sides_of_the_edge(off, holds):
+    ours = [0.1, 0.2, 0.3]
+    (near,) = judged(ours, {"value": 0.2, "sd": 0.1, "runs": 3}, tolerance=3)
+    (found,) = judged(ours, {"value": 0.2 + off * near.sd, "sd": 0.1, "runs": 3}, tolerance=3)
+    assert found.holds is holds
+
+
+def lines(offsets, share=0.75, limit=5.0):
+    """The line on cells that are so many standard errors off."""
+    rule = experiment.Expected(protocol="a", rule="within_se", tolerance=3, share=share, limit=limit)
+    cells = [verdict.Verdict(rule, {}, off, 0.1, 1.0, 20, 0.0, abs(off) <= 3) for off in offsets]
+    return tables.verdict_line(cells)
+
+
+def test_a_share_of_the_cells_is_enough_but_none_beyond_the_limit():
+    assert lines([0, 1, -2, 4])[1]
+    assert not lines([0, 1, -3.5, 4])[1]
+    assert not lines([0, 1, 2, 5.1])[1]
+    assert not lines([0, 1, 2, -5.1])[1]
+    assert "3 of 4" in lines([0, 1, -2, 4])[0]
+
+
+def test_bars_are_percentiles_where_asked_for(steps):
+    made, data = steps
+    best = runner.selected(made, {"ours": data})
+
+    def heights(**how):
+        (container,) = plots.metric_against_epsilon(best, "relative_rmse", **how).axes[0].containers
+        _, _, (segments,) = container
+        return np.array([np.ptp(segment[:, 1]) / 2 for segment in segments.get_segments()])
+
+    trials = final(best["ours"], "relative_rmse")
+    half = (trials.quantile(0.95, "seed") - trials.quantile(0.05, "seed")) / 2
+    np.testing.assert_allclose(heights(bars="percentiles"), half)
+    assert (heights() > heights(bars="percentiles")).all()
+
+
+def test_the_realised_axis_is_what_the_noise_gives(insured):
+    entry = {"label": "ours", "noise_rule": "paper_moments", "acknowledged": True, "clip_at": "message"}
+    made = make(insured, entry, sweep={"trials": 2})
+    best = runner.selected(made, runner.run(made))
+    realised = best["ours"]["realised_epsilon"].mean("seed")
+    assert (realised > 3 * realised["epsilon"]).all()  # a clipped mean hides nothing of one record
+    axis = plots.metric_against_epsilon(best, "relative_rmse", realised=True).axes[0]
+    np.testing.assert_allclose(axis.lines[0].get_xdata(), realised)
+    table = tables.realised_table(made, best)
+    assert [float(cell.removesuffix(" !")) for cell in table.columns[-1].cells] == pytest.approx(
+        realised.values.tolist(), rel=0.01
+    )
+
+
+@pytest.mark.skipif(not available(), reason="insurance.csv is neither in $FEDPRIVJAX_DATA nor in the cache")
+def test_expected_cells_of_a_bundled_figure_are_all_of_its_points():
+    made = experiment.load("lowy-razaviyayn-2023/figure4/3-of-3-as-run")
+    cells = {(e.protocol, c.at.get("epsilon")) for e in made.expected for c in e.cells}
+    assert len(cells) == 2 + 2 * len(made.sweep.over["epsilon"]) == 14
+    assert all(isinstance(c, Cell) and c.sd and c.runs == 20 for e in made.expected for c in e.cells)

@@ -1,0 +1,184 @@
+import math
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import experiment
+from fedprivjax.experiment import Cell, Expected, verdict
+
+MEAN = 0.5
+RUNS = [0.25, 0.75]  # mean 0.5, sd √2/4
+
+
+def dataset(runs, **axes):
+    """One metric recorded once: `runs` has the axes in order, then seeds."""
+    values = np.asarray(runs, float)
+    coordinates = {**axes, "seed": np.arange(values.shape[-1]), "round": [3]}
+    return xr.Dataset({"test_loss": ([*axes, "seed", "round"], values[..., None])}, coordinates)
+
+
+def make(expected, mu=(1.0, 2.0), **record):
+    return experiment.parse(
+        {
+            "title": "small",
+            "problem": {"dataset": "digits"},
+            "participation": {"machines": 6, "per_round": 3},
+            "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "noisy_sgd", "label": "theirs"}],
+            "sweep": {"mu": list(mu)},
+            "record": record,
+            "expected": [{"protocol": "ours", "metric": "test_loss", **entry} for entry in expected],
+        }
+    )
+
+
+def judge(rule, value, *, tolerance=0.0, runs=RUNS, **more):
+    entry = {"rule": rule, "tolerance": tolerance, "cells": [{"value": value}], **more}
+    best = {"ours": dataset(runs), "theirs": dataset([value, value])}
+    return verdict.verdicts(make([entry]), best)[0]
+
+
+SD = float(np.std(RUNS, ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "tolerance", "holds"),
+    [
+        ("within", MEAN + 0.125, 0.125, True),
+        ("within", MEAN - 0.125, 0.125, True),
+        ("within", MEAN + 0.126, 0.125, False),
+        ("within", MEAN - 0.126, 0.125, False),
+        ("within_sd", MEAN + 1.999 * SD, 2, True),
+        ("within_sd", MEAN - 1.999 * SD, 2, True),
+        ("within_sd", MEAN + 2.001 * SD, 2, False),
+        ("within_sd", MEAN - 2.001 * SD, 2, False),
+        ("at_least", MEAN + 0.125, 0.125, True),
+        ("at_least", MEAN + 0.126, 0.125, False),
+        ("at_least", MEAN - 9, 0.125, True),
+        ("above", MEAN - 0.001, 0, True),
+        ("above", MEAN, 0, False),
+        ("above", MEAN + 0.001, 0, False),
+        ("shown", MEAN, 0, None),
+        ("shown", MEAN + 9, 0, None),
+    ],
+)
+def test_each_rule_on_both_sides_of_its_edge(rule, value, tolerance, holds):
+    found = judge(rule, value, tolerance=tolerance, other="theirs")
+    assert found.holds is holds
+    assert (found.mean, found.value, found.seeds) == (MEAN, value, 2)
+    assert found.sd == pytest.approx(SD)
+    assert found.half == pytest.approx(12.7062 * SD / math.sqrt(2), rel=1e-5)  # t at 97.5%, one degree of freedom
+
+
+@pytest.mark.parametrize("rule", ["within", "within_sd", "at_least", "above"])
+def test_a_diverged_run_never_passes(rule):
+    assert judge(rule, MEAN, tolerance=9, other="theirs", runs=[np.nan, np.nan]).holds is False
+
+
+def test_one_seed_has_no_sd_to_be_within():
+    assert judge("within_sd", MEAN, tolerance=9, runs=[MEAN]).holds is False
+    assert judge("within", MEAN, tolerance=9, runs=[MEAN]).holds is True
+
+
+def test_a_cell_without_a_value_is_not_judged():
+    assert judge("within", None).holds is None
+
+
+def test_a_cell_is_read_where_it_stands():
+    best = {"ours": dataset([[1.0, 1.0], [2.0, 2.0]], mu=[1.0, 2.0]), "theirs": dataset([3.0, 3.0])}
+    cells = [{"at": {"mu": 2}, "value": 2.0}, {"at": {"mu": 1}, "value": 1.0}]
+    found = verdict.verdicts(make([{"cells": cells}]), best)
+    assert [(v.at["mu"], v.mean, v.holds) for v in found] == [(2.0, 2.0, True), (1.0, 1.0, True)]
+
+
+def test_without_cells_every_swept_cell_is_judged():
+    ours = dataset([[1.0, 1.0], [2.0, 2.0]], mu=[1.0, 2.0])
+    entry = {"rule": "above", "other": "theirs"}
+    found = verdict.verdicts(make([entry]), {"ours": ours, "theirs": dataset([1.5, 1.5])})
+    assert [(v.at, v.value, v.holds) for v in found] == [({"mu": 1.0}, 1.5, False), ({"mu": 2.0}, 1.5, True)]
+
+
+def test_two_axes_without_cells():
+    ours = dataset(np.ones((2, 3, 2)), mu=[1.0, 2.0], per_round=[1, 2, 3])
+    found = verdict.verdicts(make([{"rule": "shown"}]), {"ours": ours})
+    assert [tuple(v.at.values()) for v in found] == [(mu, m) for mu in (1.0, 2.0) for m in (1.0, 2.0, 3.0)]
+
+
+def test_a_published_figure_may_stand_without_a_run():
+    entry = {"protocol": "published", "rule": "shown", "cells": [{"at": {"mu": 1}, "value": 0.5}]}
+    found = verdict.verdicts(make([entry, {**entry, "cells": []}]), {})
+    assert [(v.value, v.holds, v.seeds, math.isnan(v.mean)) for v in found] == [(0.5, None, 0, True)]
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [({"mu": 3}, r"expected cell mu = 3 must be swept, got \[1.0, 2.0\]"), ({}, r"expected cell {} must fix mu")],
+)
+def test_a_cell_that_is_no_cell_of_the_sweep_is_refused(at, message):
+    best = {"ours": dataset(np.ones((2, 2)), mu=[1.0, 2.0])}
+    with pytest.raises(ValueError, match=message):
+        verdict.verdicts(make([{"cells": [{"at": at, "value": 1.0}]}]), best)
+
+
+def test_cells_are_checked_before_anything_runs():
+    verdict.check_cells(make([{"cells": [{"at": {"mu": 2}, "value": 1.0}]}]))
+    with pytest.raises(ValueError, match=r"expected cell mu = 3 must be swept, got \[1.0, 2.0\]"):
+        verdict.check_cells(make([{"cells": [{"at": {"mu": 3}}]}]))
+    with pytest.raises(ValueError, match=r"expected cell machines = 6 must be swept, got \[\]"):
+        verdict.check_cells(make([{"cells": [{"at": {"machines": 6}}]}]))
+    with pytest.raises(ValueError, match=r"expected cell {} must fix mu"):
+        verdict.check_cells(make([{"cells": [{"value": 1.0}]}]))
+    recorded = {"ours": ["test_accuracy"]}
+    with pytest.raises(ValueError, match=r"expected metric must be recorded \(test_accuracy\), got 'test_loss'"):
+        verdict.check_recorded(make([{}]), recorded)
+    verdict.check_recorded(make([{"metric": "test_accuracy"}, {"protocol": "published", "rule": "shown"}]), recorded)
+
+
+@pytest.mark.parametrize("name", experiment.bundled())
+def test_the_cells_of_a_bundled_experiment_are_swept(name):
+    verdict.check_cells(experiment.load(name))
+
+
+@pytest.mark.parametrize(
+    ("rule", "metric", "words"),
+    [
+        ("within", "test_loss", "within 0.02"),
+        ("within", "test_accuracy", "within 2 points"),
+        ("within_sd", "test_accuracy", "within 0.02 sd"),
+        ("at_least", "test_accuracy", "at least it − 2 points"),
+        ("above", "test_loss", "above theirs"),
+        ("shown", "test_loss", "not judged"),
+    ],
+)
+def test_rules_in_words(rule, metric, words):
+    expected = Expected(protocol="ours", metric=metric, rule=rule, tolerance=0.02, other="theirs", cells=[Cell()])
+    assert verdict.describe(expected) == words
+
+
+def against(cell, ours=RUNS):
+    entry = {"rule": "within_se", "tolerance": 3, "cells": [cell]}
+    return verdict.verdicts(make([entry], mu=[1.0]), {"ours": dataset(ours)})[0]
+
+
+def test_the_standard_error_of_a_difference():
+    found = against({"value": 0.6, "sd": 0.2, "runs": 10})
+    assert found.sd == pytest.approx(math.sqrt((0.04 * 9 + SD**2) / 10) * math.sqrt(1 / 10 + 1 / 2))
+    alone = against({"value": 0.6, "sd": 0.2, "runs": 10}, ours=[0.5])
+    assert alone.sd == pytest.approx(0.2 * math.sqrt(1 / 10 + 1))
+    assert alone.holds
+
+
+@pytest.mark.parametrize("cell", [{"value": 0.6}, {"value": 0.6, "sd": 0.2}, {"value": 0.6, "sd": 0.2, "runs": 1}])
+def test_standard_errors_need_an_sd_and_runs(cell):
+    with pytest.raises(ValueError, match=r"expected cell {} must have a value, an sd and at least two runs"):
+        against(cell)
+
+
+def test_an_error_in_per_cent_is_judged_in_points():
+    assert verdict.describe(Expected(protocol="a", metric="test_error", tolerance=0.02)) == "within 2 points"
+
+
+def test_small_values_of_an_axis_are_told_apart():
+    ours = dataset(np.array([[1.0, 1.0], [2.0, 2.0]]), noise_std=[1e-9, 2e-9])
+    entry = {"cells": [{"at": {"noise_std": 2e-9}, "value": 2.0}]}
+    assert verdict.verdicts(make([entry]), {"ours": ours})[0].mean == 2.0

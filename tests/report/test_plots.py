@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import mean_interval
+from fedprivjax.privacy import gdp
+from fedprivjax.report import plots
+
+DELTA = 1e-3
+AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0]}
+ROUNDS = [5, 10, 15]
+
+
+def dataset(*dims, metrics=("test_accuracy", "test_loss"), seeds=4):
+    sizes = [*(len(AXES[name]) for name in dims), seeds, len(ROUNDS)]
+    rng = np.random.default_rng(len(dims))
+    variables = {name: ([*dims, "seed", "round"], rng.uniform(size=sizes)) for name in metrics}
+    along = [-1 if name == "mu" else 1 for name in (*dims, "seed")]
+    levels = gdp.epsilon(np.array(AXES["mu"]), DELTA).reshape(along) if "mu" in dims else np.inf
+    epsilon = np.broadcast_to(levels, sizes[:-1])
+    variables["realised_epsilon"] = ([*dims, "seed"], epsilon)
+    variables["diverged"] = ([*dims, "seed"], np.zeros(sizes[:-1], bool))
+    coordinates = {**{name: AXES[name] for name in dims}, "seed": np.arange(seeds), "round": ROUNDS}
+    return xr.Dataset(variables, coordinates, {"delta": DELTA})
+
+
+@pytest.fixture
+def best():
+    return {"ours": dataset("per_round", "mu"), "free": dataset("per_round")}
+
+
+def numbers(values):
+    return np.asarray(values, float)  # error bars hold objects
+
+
+def labels(figure):
+    found = [legend for legend in (figure.legends or [axis.get_legend() for axis in figure.axes]) if legend]
+    return [text.get_text() for legend in found for text in legend.get_texts()]
+
+
+def test_a_panel_for_each_participation_and_a_line_for_each_protocol(best):
+    figure = plots.metric_against_epsilon(best)
+    assert len(figure.axes) == 2
+    assert sorted(labels(figure)) == ["free", "ours"]
+    assert figure.axes[0].get_ylabel() == "test accuracy"
+    for axis, m in zip(figure.axes, AXES["per_round"], strict=True):
+        assert axis.get_title() == f"m = {m}"
+        assert "ε" in axis.get_xlabel()
+        assert "0.001" in axis.get_xlabel()
+        assert axis.get_xscale() == "log"
+        assert len(axis.containers) == 1  # error bars: ours
+        curve, flat = axis.containers[0].lines[0], axis.lines[-1]
+        mean, half = mean_interval(best["ours"]["test_accuracy"].isel(round=-1).sel(per_round=m))
+        np.testing.assert_allclose(numbers(curve.get_xdata()), gdp.epsilon(np.array(AXES["mu"]), DELTA))
+        np.testing.assert_allclose(numbers(curve.get_ydata()), mean)
+        bars = axis.containers[0].lines[2][0].get_segments()
+        np.testing.assert_allclose([bar[1, 1] - bar[0, 1] for bar in bars], 2 * half)
+        level = float(best["free"]["test_accuracy"].isel(round=-1).sel(per_round=m).mean("seed"))
+        np.testing.assert_allclose(flat.get_ydata(), level)
+
+
+def test_a_swept_epsilon_is_drawn_as_it_is(best):
+    swept = {"ours": best["ours"].rename(mu="epsilon")}
+    axis = plots.metric_against_epsilon(swept).axes[0]
+    np.testing.assert_allclose(numbers(axis.containers[0].lines[0].get_xdata()), AXES["mu"])
+
+
+def test_other_swept_settings_are_held_at_their_middle():
+    data = dataset("mu", "step_scale")
+    axis = plots.metric_against_epsilon({"ours": data}).axes[0]
+    middle = data["test_accuracy"].isel(round=-1).sel(step_scale=1.0).mean("seed")
+    np.testing.assert_allclose(numbers(axis.containers[0].lines[0].get_ydata()), middle)
+    assert "step_scale = 1" in axis.get_title()
+
+
+def test_paths_over_rounds(best):
+    figure = plots.metric_over_rounds(best, "test_loss", {"mu": 4.0})
+    assert len(figure.axes) == 2
+    assert labels(figure) == ["ours", "free"]
+    for axis, m in zip(figure.axes, AXES["per_round"], strict=True):
+        assert axis.get_xlabel() == "round"
+        assert axis.get_title() == f"m = {m}, μ = 4"
+        assert len(axis.lines) == len(axis.collections) == 2
+        np.testing.assert_array_equal(axis.lines[0].get_xdata(), ROUNDS)
+        mean = best["ours"]["test_loss"].sel(per_round=m, mu=4.0).mean("seed")
+        np.testing.assert_allclose(axis.lines[0].get_ydata(), mean)
+
+
+def test_the_middle_is_taken_by_default(best):
+    axis = plots.metric_over_rounds(best, "test_loss").axes[0]
+    mean = best["ours"]["test_loss"].sel(per_round=2, mu=2.0).mean("seed")
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), mean)
+
+
+def test_rounds_that_a_participation_lacks_are_left_out(best):
+    data = best["free"].copy(deep=True)
+    data["test_loss"].loc[{"per_round": 3, "round": 15}] = np.nan
+    first, second = plots.metric_over_rounds({"free": data}).axes
+    assert first.lines[0].get_xdata().tolist() == ROUNDS
+    assert second.lines[0].get_xdata().tolist() == ROUNDS[:2]
+
+
+def test_one_seed_has_no_band():
+    axis = plots.metric_over_rounds({"ours": dataset("mu", seeds=1)}).axes[0]
+    assert len(axis.lines) == 1
+    assert not axis.collections
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (dataset("per_round", "mu"), ["test_accuracy_against_epsilon.png", "test_loss_over_rounds.png"]),
+        (dataset("per_round"), ["test_loss_over_rounds.png"]),
+        (dataset("mu", metrics=["excess_risk"]), ["excess_risk_against_epsilon.png", "excess_risk_over_rounds.png"]),
+        (dataset("mu", "step_scale", metrics=["test_accuracy"]), ["test_accuracy_against_epsilon.png"]),
+        (dataset("mu").isel(round=[-1]), ["test_accuracy_against_epsilon.png"]),
+        (dataset("step_scale", metrics=["distance"]), []),
+    ],
+)
+def test_every_plot_that_the_results_allow_is_written(data, names, tmp_path):
+    assert [path.name for path in plots.save_all({"ours": data}, tmp_path)] == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+
+
+def test_a_private_protocol_with_a_target_of_its_own_is_a_point():
+    own = dataset("per_round")
+    own["realised_epsilon"] = (own["diverged"].dims, np.full(own["diverged"].shape, 2.5))
+    figure = plots.metric_against_epsilon({"ours": dataset("per_round", "mu"), "own": own})
+    (line,) = [bar[0] for bar in figure.axes[0].containers if bar.get_label() == "own"]
+    np.testing.assert_allclose(numbers(line.get_xdata()), [2.5])

@@ -1,0 +1,245 @@
+import io
+
+import numpy as np
+import pytest
+import xarray as xr
+from rich.console import Console
+from scipy.stats import t
+
+from fedprivjax import experiment
+from fedprivjax.experiment import Expected, verdict
+from fedprivjax.experiment import run as runner
+from fedprivjax.privacy import gdp
+from fedprivjax.report import tables
+
+MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
+
+
+def make(**more):
+    return experiment.parse(
+        {
+            "title": "small",
+            "notes": "a note of its own",
+            "problem": {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0},
+            "participation": {"machines": 6},
+            "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "dp_mu2", "label": "free", "mu": float("inf")}],
+            "sweep": {"mu": MU, "per_round": PER_ROUND, "seeds": SEEDS},
+            "record": {"delta": DELTA},
+            **more,
+        }
+    )
+
+
+def dataset(values, dims, **attrs):
+    shape = values.shape
+    sizes = {"per_round": PER_ROUND, "mu": MU, "seed": np.arange(SEEDS), "round": [5, 10]}
+    variables = {name: ([*dims, "seed", "round"], values * scale) for name, scale in METRICS.items()}
+    variables["diverged"] = ([*dims, "seed"], np.zeros(shape[:-1], bool))
+    mu = np.inf if "mu" not in dims else np.broadcast_to(np.array(MU)[:, None], shape[:-1])
+    variables["realised_mu"] = ([*dims, "seed"], np.broadcast_to(mu, shape[:-1]))
+    variables["realised_epsilon"] = ([*dims, "seed"], gdp.epsilon(np.broadcast_to(mu, shape[:-1]), DELTA))
+    words = {"unit": "one sample", "relation": "replace-one", "trust": "none", "theorem": "a theorem"}
+    attrs = {**words, "delta": DELTA, "non_private_metrics": "", **attrs}
+    return xr.Dataset(variables, {name: sizes[name] for name in [*dims, "seed", "round"]}, attrs)
+
+
+METRICS = {"test_accuracy": 1.0, "test_loss": 2.0}
+
+
+@pytest.fixture
+def best():
+    rng = np.random.default_rng(5)
+    return {
+        "ours": dataset(rng.uniform(size=(2, 2, SEEDS, 2)), ["per_round", "mu"]),
+        "free": dataset(rng.uniform(size=(2, SEEDS, 2)), ["per_round"]),
+    }
+
+
+def columns(table):
+    return {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+
+
+def text(renderable):
+    console = Console(width=250, file=io.StringIO())
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def says(cell, runs, scale=1.0):
+    """Whether a cell is the mean and half the interval of runs, to the digits that it shows."""
+    half = t.ppf(0.975, SEEDS - 1) * np.std(runs, ddof=1) / np.sqrt(SEEDS)
+    shown = cell.split(" ± ")
+    exact = [
+        f"{float(x) * scale:.{len(part.partition('.')[2])}f}"
+        for x, part in zip((runs.mean(), half), shown, strict=True)
+    ]
+    return shown == exact and all("." in part for part in shown)
+
+
+@pytest.mark.parametrize(("metric", "scale"), [("test_accuracy", 100), ("test_loss", 1)])
+def test_a_results_table_says_what_the_dataset_holds(best, metric, scale):
+    swept = make()
+    found = columns(tables.results_table(swept, best, metric))
+    cells = [(m, mu) for mu in MU for m in PER_ROUND]  # the file's order: the last axis changes fastest
+    ours, free = (best[label][metric].isel(round=-1) for label in ("ours", "free"))
+    for (m, mu), cell in zip(cells, found["ours"], strict=True):
+        assert says(cell, ours.sel(per_round=m, mu=mu), scale)
+    for m, cell in zip(PER_ROUND, found["free"][:2], strict=True):
+        assert says(cell, free.sel(per_round=m), scale)
+    assert found["mu"] == ["1", "1", "64", "64"]
+    assert found["per_round"] == ["2", "3", "2", "3"]
+
+
+def test_epsilon_stands_beside_mu_and_large_ones_are_marked(best):
+    epsilon = next(
+        cells for name, cells in columns(tables.results_table(make(), best, "test_loss")).items() if "ε" in name
+    )
+    small, large = (f"{float(gdp.epsilon(mu, DELTA)):.3g}" for mu in MU)
+    assert epsilon == [small, small, f"{large} !", f"{large} !"]
+
+
+def test_an_axis_of_one_value_needs_no_column(best):
+    one = make(sweep={"mu": MU[:1], "per_round": PER_ROUND[:1], "seeds": SEEDS})
+    single = {label: data.isel({k: [0] for k in ("mu", "per_round") if k in data.dims}) for label, data in best.items()}
+    found = columns(tables.results_table(one, single, "test_loss"))
+    runs = best["ours"]["test_loss"].isel(mu=0, per_round=0, round=-1)
+    assert len(found["ours"]) == 1
+    assert says(found["ours"][0], runs)
+
+
+def test_footnotes_tell_guarantees_selection_and_divergence(best):
+    best["ours"]["diverged"][0, 0, 0] = True
+    best["ours"] = best["ours"].assign_attrs(selected="clip by the best mean test_loss: not accounted for")
+    said = text(tables.footnotes(make(), best))
+    for words in (
+        "one sample",
+        "replace-one",
+        "trust: none",
+        "a theorem",
+        "not accounted for",
+        "1 of 12 runs diverged",
+    ):
+        assert words in said
+    assert "free: non-private" in said
+    assert "ε > 10" in said
+    assert "not for deployment" in said
+    assert "a note of its own" in said
+
+
+def test_footnotes_stay_silent_where_there_is_nothing_to_say(best):
+    small = {"ours": best["ours"].isel(mu=[0])}
+    said = text(tables.footnotes(make(), small))
+    for words in ("diverged", "not accounted for", "non-private", "ε > 10"):
+        assert words not in said
+
+
+def test_metrics_on_private_data_are_named(best):
+    best["ours"] = best["ours"].assign_attrs(non_private_metrics="train_loss")
+    assert "non-private metric: train_loss" in text(tables.footnotes(make(), best))
+
+
+EXPECTED = [
+    {
+        "protocol": "ours",
+        "rule": "within",
+        "tolerance": 1.0,
+        "cells": [{"at": {"mu": 1, "per_round": 2}, "value": 0.5}],
+    },
+    {"protocol": "ours", "rule": "within", "cells": [{"at": {"mu": 1, "per_round": 3}, "value": 0.5}]},
+    {"protocol": "published", "rule": "shown", "cells": [{"at": {"mu": 1, "per_round": 2}, "value": 0.25}]},
+]
+
+
+def test_verdict_tables_and_their_line(best):
+    found = verdict.verdicts(make(expected=EXPECTED), best)
+    columns_of = [columns(table) for table in tables.verdict_tables(found)]
+    runs = best["ours"]["test_accuracy"].isel(mu=0, round=-1)
+    for i, table in enumerate(columns_of[:2]):
+        own = runs.isel(per_round=i)
+        assert says(table["ours"][0], own, 100)
+        assert table["sd"] == [f"{100 * np.std(own, ddof=1):.1f}"]
+        assert table["difference"] == [f"{100 * (float(own.mean()) - 0.5):+.1f}"]
+    assert [table["expected"] for table in columns_of] == [["50.0"], ["50.0"], ["25.0"]]
+    assert [table["verdict"] for table in columns_of] == [["ok"], ["MISS"], ["–"]]
+    line, holds = tables.verdict_line(found)
+    assert line.startswith("1 of 2")
+    assert not holds
+    assert tables.verdict_line(found[:1])[1]
+
+
+def test_a_guarantee_table_gives_every_member_its_own_row():
+    jobs = runner.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
+    (table,) = map(columns, tables.guarantee_tables(jobs, DELTA))
+    assert table["protocol"] == ["ours"] * 4 + ["free"] * 2
+    worst = table["μ (worst machine)"]
+    # the first seed's schedule spends the target at most, and the μ of the rows are in the proportion of the targets
+    assert all(0 < float(cell) <= mu * 1.001 for cell, mu in zip(worst[:4], [*MU, *MU], strict=True))
+    assert float(worst[1]) / float(worst[0]) == pytest.approx(64, rel=1e-3)
+    assert worst[4:] == ["non-private"] * 2
+    exact = next(cells for name, cells in table.items() if "exact" in name)
+    for cell, mu in zip(exact[:4], worst, strict=False):
+        assert float(cell.removesuffix(" !")) == pytest.approx(float(gdp.epsilon(float(mu), DELTA)), rel=6e-3)
+
+
+GRIDS = {
+    "clip": {"name": "dp_mu2", "noise_std": 10.0, "grid": {"clip": [1, 10]}},
+    "clip of noisy SGD": {"name": "noisy_sgd", "noise_std": 10.0, "step_size": 0.1, "grid": {"clip": [1, 10]}},
+    "radius": {"name": "dp_mu2", "mu": 4.0, "grid": {"radius": [0.5, 5]}},
+    "noise": {"name": "dp_mu2", "clip": 1.0, "grid": {"noise_std": [1, 10]}},
+    "none first": {"name": "dp_mu2", "clip": 1.0, "grid": {"mu": [float("inf"), 2]}},
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_guarantees_printed_are_those_of_a_run(name):
+    (job,) = runner.jobs(make(protocol=[GRIDS[name]], sweep={"per_round": [3], "seeds": 1}))
+    (table,) = map(columns, tables.guarantee_tables([job], DELTA))
+    realised = np.unique(job.prepare().realised()["realised_mu"])
+    printed = [np.inf if cell == "non-private" else float(cell) for cell in table["μ (worst machine)"]]
+    np.testing.assert_allclose(np.unique(printed), realised, rtol=1e-3)
+
+
+RECORD_GRIDS = {"clip": [0.1, 1], "noise_std": [1, 5], "epsilon": [float("inf"), 2]}
+
+
+@pytest.mark.parametrize("name", RECORD_GRIDS)
+@pytest.mark.parametrize("method", ["noisy_minibatch_sgd", "local_sgd"])
+def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
+    fixed = {"noise_std": 1.0} if name == "clip" else {}
+    entry = {"name": method, "batch": 2, "step_size": 0.1, **fixed, "grid": {name: RECORD_GRIDS[name]}}
+    problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
+    settings = make(problem=problem, protocol=[entry], sweep={"per_round": [3], "rounds": [5], "seeds": 1})
+    (job,) = runner.jobs(settings)
+    (table,) = map(columns, tables.guarantee_tables([job], DELTA))
+    realised = np.unique(job.prepare().realised()["realised_epsilon"])
+    printed = [
+        np.inf if least == "non-private" else float(most.removesuffix(" !"))
+        for least, most in zip(table["ε (at least)"], table["ε (at most)"], strict=True)
+    ]
+    np.testing.assert_allclose(np.unique(printed), realised, rtol=6e-3)
+
+
+def judged(share, holds, of, *, difference=0.0, sd=1.0, limit=None):
+    expected = Expected(protocol="ours", rule="within_se", share=share, limit=limit)
+    return [verdict.Verdict(expected, {}, 1.0 + difference, 0.1, sd, 5, 1.0, place < holds) for place in range(of)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "good"),
+    [
+        ([(0.5, 100, 100), (0.95, 5, 10)], False),
+        ([(0.5, 25, 50), (0.95, 20, 20)], True),
+        ([(0.95, 18, 20), (0.95, 20, 20)], True),  # one share, one pool of cells
+        ([(1.0, 9, 10), (0.5, 10, 10)], False),
+    ],
+)
+def test_every_share_is_asked_of_its_own_cells(entries, good):
+    line, holds = tables.verdict_line([v for entry in entries for v in judged(*entry)])
+    assert holds == good
+    assert line.startswith(f"{sum(h for _, h, _ in entries)} of {sum(n for _, _, n in entries)} cells")
+
+
+def test_none_may_be_beyond_the_limit():
+    assert tables.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
+    assert not tables.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
+    assert tables.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]

@@ -1,0 +1,164 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    Ball,
+    DPMu2,
+    LocalSGD,
+    NoisyMinibatchSGD,
+    Softmax,
+    Uniform,
+    calibrate,
+    draw_plan,
+    general_problem,
+    linear_problem,
+)
+from fedprivjax.engine.simulate import make_recipe, round_inputs
+from fedprivjax.sweeps.members import stacked
+from fedprivjax.sweeps.memory import _bytes, chunk_sizes, chunks
+from fedprivjax.sweeps.sweep import _run_many, prepare
+
+RNG = np.random.default_rng(51)
+FEATURES = RNG.normal(size=(60, 5))
+PROBLEM = linear_problem(FEATURES, RNG.integers(0, 3, 60), Softmax(3), constraint=Ball(1.0))
+
+
+@pytest.fixture(scope="module")
+def job():
+    """protocol, noise source, problem, recipe"""
+    plan = draw_plan(PROBLEM, Uniform(10, 4), 12)
+    protocol = calibrate(DPMu2(mu=1.0, clip=1.0), PROBLEM, plan)
+    return protocol, protocol.noise(PROBLEM, plan), PROBLEM, make_recipe(PROBLEM, plan, None, 6)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_chunks_cover_every_run_once_but_for_repeated_last_ones(seed):
+    rng = np.random.default_rng(seed)
+    runs = tuple(int(n) for n in rng.integers(1, 20, 2))
+    sizes = tuple(int(rng.integers(1, n + 1)) for n in runs)
+    seen = np.zeros(runs, int)
+    for some, which in chunks(runs, sizes):
+        assert (some.size, which.size) == sizes
+        seen[np.ix_(np.unique(some), np.unique(which))] += 1
+        for index, run in ((some, runs[0]), (which, runs[1])):
+            repeats = index[1:] == index[:-1]
+            assert (index[1:][repeats] == run - 1).all()  # only the last run is ever repeated
+            assert (np.diff(index)[~repeats] == 1).all()
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_budget_is_respected_and_used(job, seed):
+    rng = np.random.default_rng(seed)
+    per_seed, per_member = _bytes(*job)
+    runs = tuple(int(n) for n in rng.integers(1, 40, 2))
+    budget = int((per_seed + per_member) * 10 ** rng.uniform(0, 3))
+    seeds, members = chunk_sizes(*job, runs, budget)
+    assert 1 <= seeds <= runs[0]
+    assert 1 <= members <= runs[1]
+    assert seeds * (per_seed + members * per_member) <= budget
+    # cutting evenly wastes less than half; seeds are split before another member fits
+    if (seeds, members) != runs:
+        twice = 2 * seeds * (per_seed + members * per_member) + per_seed + 2 * seeds * per_member
+        assert twice > budget / 2
+
+
+def test_whatever_fits_is_one_chunk(job):
+    assert chunk_sizes(*job, (7, 9), 2**40) == (7, 9)
+    per_seed, per_member = _bytes(*job)
+    exactly = 7 * (per_seed + 9 * per_member)
+    assert chunk_sizes(*job, (7, 9), exactly) == (7, 9)
+    assert chunk_sizes(*job, (7, 9), exactly - 1) == (4, 9)  # 7 in two nearly equal parts
+
+
+def test_members_of_one_seed_stay_together_while_they_fit(job):
+    per_seed, per_member = _bytes(*job)
+    assert chunk_sizes(*job, (7, 9), per_seed + 9 * per_member) == (1, 9)
+    assert chunk_sizes(*job, (7, 9), per_seed + 9 * per_member - 1) == (1, 5)
+
+
+def test_a_budget_below_one_run_is_refused(job):
+    with pytest.raises(ValueError, match="memory_budget") as caught:
+        chunk_sizes(*job, (3, 4), 1)
+    found = re.fullmatch(r"memory_budget must be at least (\d+) bytes for one run, got 1", str(caught.value))
+    assert found
+    least = int(found[1])
+    assert chunk_sizes(*job, (3, 4), least) == (1, 1)
+    with pytest.raises(ValueError, match=rf"^memory_budget must be at least {least} bytes"):
+        chunk_sizes(*job, (3, 4), least - 1)
+
+
+def test_what_takes_more_memory_is_counted_as_more(job):
+    protocol, source, problem, recipe = job
+    few = _bytes(protocol, source, problem, recipe)
+    longer = recipe._replace(size=recipe.size._replace(rounds=60))
+    assert _bytes(protocol, source, problem, longer)[0] > few[0]
+    wide = linear_problem(np.tile(FEATURES, 20), np.zeros(60, int), Softmax(3), constraint=Ball(1.0))
+    assert all(more > less for more, less in zip(_bytes(protocol, source, wide, recipe), few, strict=True))
+    tested = linear_problem(
+        FEATURES, np.zeros(60, int), Softmax(3), constraint=Ball(1.0), test=(FEATURES, np.zeros(60, int))
+    )
+    assert _bytes(protocol, source, tested, recipe)[1] > few[1]
+
+
+def compiled_bytes(prepared):
+    """What XLA sets aside for a whole sweep as one chunk, beside its arguments."""
+    members, sources = prepared.members, prepared.sources
+    lowered = _run_many.lower(
+        jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, *leaf.shape)), (members.protocol, members.constraint)),
+        prepared.problem,
+        (stacked(sources), stacked([round_inputs(plan) for plan in prepared.plans])),
+        jnp.stack([jax.random.key(seed.noise) for seed in prepared.seeds]),
+        None,
+        prepared.recipe,
+    )
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "participation"),
+    [("linear", Uniform(400, 4)), ("linear", Uniform(400, 200)), ("general", Uniform(400, 200))],
+)
+def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participation):
+    """Many machines that remember their noise, and many participants whose messages are written out, count too."""
+    features, labels = RNG.normal(size=(1000, 200)), RNG.integers(0, 3, 1000)
+    loss, ball = Softmax(3), Ball(1.0)
+    problem = linear_problem(features, labels, loss, constraint=ball)
+    if kind == "general":
+        pool = problem.pool
+        problem = general_problem(
+            lambda params, e: loss.value(params @ e.features, e.label), pool, problem.start, constraint=ball
+        )
+    protocol = DPMu2(clip=1.0, step_size=0.1)
+    sizes = {"over": {"mu": [1.0, 2.0, 3.0]}, "seeds": 2, "rounds": 5}
+    prepared = prepare(protocol, problem, participation, noise_method="materialised", **sizes)
+    per_seed, per_member = _bytes(prepared.first, prepared.sources[0], problem, prepared.recipe)
+    estimate = 2 * (per_seed + 3 * per_member)
+    taken = compiled_bytes(prepared)
+    assert estimate / 10 < taken < 2 * estimate
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        NoisyMinibatchSGD(sampler="full", step_size=0.1),
+        NoisyMinibatchSGD(batch=40, clip=1.0, step_size=0.1),
+        NoisyMinibatchSGD(batch=40, clip=1.0, clip_at="message", step_size=0.1),
+        AcceleratedMinibatchSGD(batch=40, step_size=0.1),
+        LocalSGD(batch=40, step_size=0.1),
+    ],
+    ids=lambda protocol: f"{type(protocol).__name__}-{protocol.sampler}-{protocol.clip_at}",
+)
+def test_minibatches_and_walks_of_ones_own_count(protocol):
+    features, labels = RNG.normal(size=(20, 80, 200)), RNG.integers(0, 3, (20, 80))
+    problem = linear_problem(features, labels, Softmax(3), feature_bound=40.0, constraint=Ball(1.0))
+    prepared = prepare(protocol, problem, Uniform(20, 10), over={"epsilon": [1.0, 2.0, 3.0]}, seeds=2, rounds=5)
+    width = prepared.plans[0].width
+    per_seed, per_member = _bytes(prepared.first, prepared.sources[0], problem, prepared.recipe, width)
+    estimate = 2 * (per_seed + 3 * per_member)
+    assert estimate / 10 < compiled_bytes(prepared) < 2 * estimate

@@ -1,0 +1,245 @@
+"""Chunks on disk: nothing finished is lost, nothing of another run is taken for one's own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedprivjax import Ball, DPMu2, Full, Seeds, Softmax, Uniform, general_problem, linear_problem, sweep
+from fedprivjax.sweeps import store
+from fedprivjax.sweeps.store import ChunkStore, fingerprint, write_whole
+from fedprivjax.sweeps.sweep import execute, prepare
+
+SOME = Uniform(6, 3)
+GRID = {"mu": [1.0, 4.0]}
+ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
+OPTIONS = {"over": GRID, "seeds": 4, "rounds": 6, "every": 3}
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem, sweep
+
+rng = np.random.default_rng(3)
+problem = linear_problem(rng.normal(size=(24, 3)), rng.integers(0, 2, 24), Softmax(2), constraint=Ball(1.0))
+
+def slowly(done, total):
+    print(done, flush=True)
+    time.sleep(float(sys.argv[2]))
+
+found = sweep(
+    DPMu2(clip=1.0, step_size=0.1), problem, Uniform(6, 3), over={"mu": [1.0, 4.0]}, seeds=4, rounds=6, every=3,
+    memory_budget=BUDGET, folder=sys.argv[1], progress=slowly, record=["train_loss", "noise_norm"],
+)
+np.savez(Path(sys.argv[1]) / "found.npz", loss=found["train_loss"], noise=found["noise_norm"])
+"""
+
+
+@pytest.fixture
+def prepared(softmax_problem):
+    def make(problem=softmax_problem, protocol=None, **options):
+        protocol = DPMu2(clip=1.0) if protocol is None else protocol
+        return replace(prepare(protocol, problem, SOME, **{**OPTIONS, **options}), sizes=(2, 1))
+
+    return make
+
+
+def values(data):
+    return {name: np.asarray(data[name]) for name in data.data_vars}
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_stopped_sweep_goes_on_bit_for_bit(prepared, tmp_path):
+    whole = values(execute(prepared(), mesh=ONE))
+
+    def stop(done, total):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(prepared(), stop, tmp_path, ONE)
+    assert len(list(tmp_path.glob("*.npz"))) == 2
+    finished = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.npz")}
+    same(values(execute(prepared(), None, tmp_path, ONE)), whole)
+    assert all(path.stat().st_mtime_ns == when for path, when in finished.items())  # taken, not run again
+    assert len(list(tmp_path.glob("*.npz"))) == 4
+
+
+def test_the_chunk_size_of_the_run_that_was_begun_holds(prepared, tmp_path):
+    whole = values(execute(prepared(), None, tmp_path, ONE))
+    other = replace(prepared(), sizes=(4, 2))
+    seen = []
+    same(values(execute(other, lambda *done: seen.append(done), tmp_path, ONE)), whole)
+    assert len(seen) == 4
+
+
+def test_other_chunks_and_devices_agree(prepared):
+    whole = values(execute(replace(prepared(), sizes=(4, 2)), mesh=ONE))
+    spread = jax.make_mesh((4,), ("runs",))
+    for sizes, mesh in (((1, 1), ONE), ((4, 2), spread), ((3, 4), spread), ((4, 1), jax.make_mesh((2,), ("d",)))):
+        found = values(execute(replace(prepared(), sizes=sizes), mesh=mesh))
+        for name in whole:
+            np.testing.assert_allclose(found[name], whole[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_mesh_that_does_not_divide_is_refused(prepared):
+    with pytest.raises(ValueError, match=r"a chunk's draws \(3\) or members \(1\) must divide over 4 devices"):
+        execute(replace(prepared(), sizes=(3, 1)), mesh=jax.make_mesh((4,), ("runs",)))
+    with pytest.raises(ValueError, match="mesh must have one axis, got"):
+        execute(prepared(), mesh=jax.make_mesh((2, 2), ("a", "b")))
+
+
+def test_a_sweep_over_a_mesh_is_the_sweep(softmax_problem):
+    options = {"over": GRID, "seeds": 3, "rounds": 6}  # three seeds, two members: neither is a multiple of four
+    spread = sweep(DPMu2(clip=1.0), softmax_problem, SOME, mesh=jax.make_mesh((4,), ("runs",)), **options)
+    alone = sweep(DPMu2(clip=1.0), softmax_problem, SOME, mesh=ONE, **options)
+    for name in alone.data_vars:
+        np.testing.assert_allclose(spread[name], alone[name], rtol=1e-5, atol=1e-6)
+
+
+def test_runs_that_differ_in_anything_share_no_chunk(prepared, softmax_problem, general_twin, tmp_path):
+    everything = [
+        prepared(),
+        prepared(protocol=DPMu2(clip=1.1)),
+        prepared(protocol=DPMu2(clip=1.0, trust="server")),
+        prepared(protocol=DPMu2(clip=1.0, noise_schedule="gap")),
+        prepared(over={"mu": [1.0, 5.0]}),
+        prepared(seeds=[1, 2, 3, 4]),
+        prepared(rounds=7),
+        prepared(every=2),
+        prepared(common_noise=False),
+        prepared(noise_method="replayed"),
+        prepared(softmax_problem.replace(constraint=Ball(0.9))),
+        prepared(softmax_problem.replace(pool=jax.tree.map(lambda leaf: leaf[::-1], softmax_problem.pool))),
+        prepared(general_twin()),
+    ]
+    for each in everything:
+        execute(each, None, tmp_path, ONE)
+    assert len(list(tmp_path.glob("*.json"))) == len(everything)
+
+
+def test_functions_are_told_apart():
+    def power(exponent):
+        return lambda w, z: jnp.sum((w - z) ** exponent)
+
+    functions = [power(2), power(4), lambda w, z: jnp.sum((w - z) * 2), lambda w, z: jnp.sum((w + z) * 2)]
+    assert len({fingerprint(f) for f in functions}) == 4
+    assert fingerprint(power(2)) == fingerprint(power(2))
+    problems = [general_problem(f, np.ones((3, 2)), jnp.zeros(2)) for f in (power(2), power(4))]
+    assert fingerprint(problems[0].model) != fingerprint(problems[1].model)
+
+
+def test_another_version_of_the_code_is_refused(prepared, tmp_path, monkeypatch):
+    execute(prepared(), None, tmp_path, ONE)
+    monkeypatch.setattr(store, "code_version", lambda: "another")
+    with pytest.raises(ValueError, match="must be resumed by the code that began it, which has changed"):
+        execute(prepared(), None, tmp_path, ONE)
+
+
+def test_a_full_disk_loses_nothing_that_was_finished(tmp_path):
+    chunks = ChunkStore(tmp_path, "run")
+    chunks.save(0, {"a": np.arange(3)})
+
+    def full(aside):
+        aside.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "run-0001.npz", full)
+    assert [path.name for path in tmp_path.iterdir()] == ["run-0000.npz"]
+    np.testing.assert_array_equal(chunks.load(0)["a"], np.arange(3))
+    assert chunks.load(1) is None
+
+
+def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
+    """A process killed at once after its second chunk; the next one takes these, and finds what one start finds."""
+    script = tmp_path / "sweep.py"
+    script.write_text(SCRIPT.replace("BUDGET", "6_000"))
+    start = partial(subprocess.Popen, text=True, stdout=subprocess.PIPE, env={**os.environ, "XLA_FLAGS": ""})
+
+    killed = start([sys.executable, script, tmp_path / "killed", "60"])
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    time.sleep(0.1)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    kept = sorted((tmp_path / "killed").glob("*.npz"))
+    assert len(kept) >= 1
+    sizes = json.loads(next((tmp_path / "killed").glob("*.json")).read_text())["sizes"]
+    assert sizes != [4, 2]  # so there was something left to do
+
+    said = {}
+    for name in ("killed", "whole"):
+        (said[name], _) = start([sys.executable, script, tmp_path / name, "0"]).communicate()
+    assert said["killed"].split()[-1] == said["whole"].split()[-1] == "8"
+    found = [np.load(tmp_path / name / "found.npz") for name in ("killed", "whole")]
+    same(dict(found[0]), dict(found[1]))
+
+
+def default(first=1, second=23):
+    return first + second
+
+
+def other_default(first=12, second=3):
+    return first + second
+
+
+def keyword(*, k=1):
+    return k
+
+
+def other_keyword(*, k=2):
+    return k
+
+
+other_default.__qualname__, other_keyword.__qualname__ = default.__qualname__, keyword.__qualname__
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((1, 1, 11), (11, 1, 1)),
+        ([1, 11], [11, 1]),
+        (((1, 2), 3), (1, (2, 3))),
+        ((1, None), (None, 1)),
+        ("1", 1),
+        ((1, "2"), (12, "")),
+        (np.float32([1, 2]), np.float32([[1, 2]])),
+        (np.uint8([1, 0, 0, 0]), np.uint32([1])),
+        (Seeds(1, 1, 11), Seeds(11, 1, 1)),
+        (lambda p: p[1, 23], lambda p: p[12, 3]),
+        (default, other_default),
+        (keyword, other_keyword),
+    ],
+)
+def test_what_differs_has_another_fingerprint(one, other):
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint([one]) == fingerprint([one])
+
+
+def test_seeds_in_another_order_are_another_run(tmp_path):
+    problem = linear_problem(np.eye(12), np.arange(12) % 3, Softmax(3), constraint=Ball(1.0))
+
+    def noise_of(*seeds, **more):
+        found = sweep(
+            DPMu2(mu=2.0, clip=1.0), problem, Full(3), seeds=list(seeds), order="stored", record=["noise_norm"], **more
+        )
+        return found["noise_norm"].isel(round=-1).values
+
+    for seeds in ([Seeds(11, 1, 1)], [Seeds(1, 1, 11)], [1, 11], [11, 1]):
+        np.testing.assert_array_equal(noise_of(*seeds, folder=tmp_path), noise_of(*seeds))
