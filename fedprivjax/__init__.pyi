@@ -1,4 +1,5 @@
 from . import datasets, privacy, theory
+from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
 from .engine.metrics import Snapshot
 from .engine.simulate import Run, simulate
@@ -33,6 +34,7 @@ __all__ = [
     "Pinball",
     "Plan",
     "Problem",
+    "Refusal",
     "Run",
     "Schedule",
     "Seeds",

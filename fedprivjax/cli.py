@@ -24,6 +24,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from fedprivjax.checks.refusal import Refusal
+
 PLAIN_WIDTH = 120  # columns of output that goes to no terminal
 
 app = typer.Typer(
@@ -49,8 +51,8 @@ def main() -> None:
     except KeyboardInterrupt:
         err.print("stopped: finished chunks are kept, --resume goes on with them")
         raise SystemExit(130) from None
-    except (ValueError, OSError) as error:
-        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+    except (Refusal, OSError) as error:  # any other exception is a bug, and shows its traceback
+        kind = "ValueError" if isinstance(error, Refusal) else type(error).__name__
         err.print(f"{kind}: {error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 
@@ -105,7 +107,7 @@ def reproduce(
     chosen = {name: _load(name, change) for spec in specs for name in _members(spec)}
     for name, experiment in chosen.items():
         if not experiment.expected:
-            raise ValueError(f"experiment {name!r} must have [[expected]] numbers to compare with")
+            raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
         verdict.check_cells(experiment)
     done: dict[str, Any] = {}
     good = True
@@ -157,7 +159,7 @@ def bench(
     for group in only or ():
         require_choice("group", group, bench.GROUPS)
     if json_file is not None and not json_file.parent.is_dir():
-        raise ValueError(f"--json must be in a folder that exists, got {json_file}")
+        raise Refusal(f"--json must be in a folder that exists, got {json_file}")
     lines = []
     for line in bench.measure(only):
         err.print(f"{line.name}: {line.value:.3g} {line.unit}")
@@ -204,7 +206,7 @@ def _load(spec: str, change: list[str] | None):
 def _parse_change(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ValueError(f"--set must be section.key=value, got {text!r}")
+        raise Refusal(f"--set must be section.key=value, got {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

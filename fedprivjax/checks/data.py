@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.losses import LinearLoss
 
 
@@ -14,14 +15,14 @@ def numbers(name: str, values) -> np.ndarray:
 
     >>> numbers("labels", ["a", "b"])
     Traceback (most recent call last):
-    ValueError: labels must be numbers, got <U1
+    fedprivjax.Refusal: labels must be numbers, got <U1
     """
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name} must be an array of numbers, got rows of different lengths") from None
+        raise Refusal(f"{name} must be an array of numbers, got rows of different lengths") from None
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-        raise ValueError(f"{name} must be numbers, got {array.dtype}")
+        raise Refusal(f"{name} must be numbers, got {array.dtype}")
     return array
 
 
@@ -32,22 +33,22 @@ def require_finite_examples(name: str, leaves) -> None:
         if jnp.issubdtype(array.dtype, jnp.inexact):
             bad = ~np.isfinite(array.reshape(array.shape[0], -1)).all(axis=1)
             if bad.any():
-                raise ValueError(f"{name} must be finite, got {bad.sum()} bad examples (first at {np.argmax(bad)})")
+                raise Refusal(f"{name} must be finite, got {bad.sum()} bad examples (first at {np.argmax(bad)})")
 
 
 def require_features(name: str, features: np.ndarray, width: int) -> None:
     """Refuse features that are not finite, [examples, width], with at least one example."""
     if features.ndim != 2 or features.shape[1] != width:
-        raise ValueError(f"{name} must have shape [examples, {width}], got {features.shape}")
+        raise Refusal(f"{name} must have shape [examples, {width}], got {features.shape}")
     if not features.size:
-        raise ValueError(f"{name} must have at least one example and one feature, got shape {features.shape}")
+        raise Refusal(f"{name} must have at least one example and one feature, got shape {features.shape}")
     require_finite_examples(name, [features])
 
 
 def require_paired(labels: np.ndarray, name: str, shape: tuple[int, ...]) -> None:
     """Refuse labels that are not one for each of the examples `name`, whose leading axes have this shape."""
     if labels.shape != shape:
-        raise ValueError(f"labels must have shape {shape} to match {name}, got {labels.shape}")
+        raise Refusal(f"labels must have shape {shape} to match {name}, got {labels.shape}")
 
 
 def require_labels(labels: np.ndarray, loss: LinearLoss) -> None:
@@ -55,19 +56,19 @@ def require_labels(labels: np.ndarray, loss: LinearLoss) -> None:
     low, high = loss.label_range()
     wrong = labels[~((labels >= low) & (labels <= high) & np.isfinite(labels))]
     if wrong.size:
-        raise ValueError(f"labels must {'be finite' if np.isinf(high) else f'lie in {low}..{high}'}, got {wrong[0]}")
+        raise Refusal(f"labels must {'be finite' if np.isinf(high) else f'lie in {low}..{high}'}, got {wrong[0]}")
     broken = labels[labels != np.round(labels)] if loss.classifies else labels[:0]
     if broken.size:
-        raise ValueError(f"labels must be whole numbers, the classes, got {broken[0]}")
+        raise Refusal(f"labels must be whole numbers, the classes, got {broken[0]}")
 
 
 def require_parameters(name: str, params: Any) -> None:
     """Refuse parameters, a pytree of arrays, that cannot be differentiated in or are not finite."""
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"{name} must be floating-point numbers, got {leaf.dtype}")
+            raise Refusal(f"{name} must be floating-point numbers, got {leaf.dtype}")
         if not np.isfinite(leaf).all():
-            raise ValueError(f"{name} must be finite, got an infinite or NaN entry")
+            raise Refusal(f"{name} must be finite, got an infinite or NaN entry")
 
 
 def leading_axes(name: str, data, axes: tuple[str, ...]) -> tuple[int, ...]:
@@ -75,18 +76,18 @@ def leading_axes(name: str, data, axes: tuple[str, ...]) -> tuple[int, ...]:
 
     >>> leading_axes("the data", {"x": np.zeros((3, 4)), "scale": np.float32(2)}, ("examples",))
     Traceback (most recent call last):
-    ValueError: the leaves of the data must be [examples, ...], got shape ()
+    fedprivjax.Refusal: the leaves of the data must be [examples, ...], got shape ()
     """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(data)]
     short = [shape for shape in shapes if len(shape) < len(axes)]
     if short:
-        raise ValueError(f"the leaves of {name} must be [{', '.join(axes)}, ...], got shape {short[0]}")
+        raise Refusal(f"the leaves of {name} must be [{', '.join(axes)}, ...], got shape {short[0]}")
     leads = {shape[: len(axes)] for shape in shapes}
     if len(leads) > 1:
         lengths = sorted(lead if len(axes) > 1 else lead[0] for lead in leads)
-        raise ValueError(f"the leaves of {name} must have equal lengths, got {lengths}")
+        raise Refusal(f"the leaves of {name} must have equal lengths, got {lengths}")
     if not leads or 0 in min(leads):
-        raise ValueError(f"{name} must have at least one example, got none")
+        raise Refusal(f"{name} must have at least one example, got none")
     return leads.pop()
 
 
@@ -94,17 +95,17 @@ def require_alike(name: str, tree, other, described: str, *, skip: int = 0) -> N
     """Refuse a pytree whose leaves, their first `skip` axes aside, are not shaped as the other's."""
     structure, wanted = jax.tree.structure(tree), jax.tree.structure(other)
     if structure != wanted:
-        raise ValueError(f"{name} must have the structure of {described} ({wanted}), got {structure}")
+        raise Refusal(f"{name} must have the structure of {described} ({wanted}), got {structure}")
     shapes, wanted = ([np.shape(leaf)[skip:] for leaf in jax.tree.leaves(each)] for each in (tree, other))
     if shapes != wanted:
-        raise ValueError(f"{name} must have leaves shaped as {described}'s ({wanted}), got {shapes}")
+        raise Refusal(f"{name} must have leaves shaped as {described}'s ({wanted}), got {shapes}")
 
 
 def require_scalar_loss(model, params, example) -> None:
     """Refuse a loss of one example that is not a scalar; all may be shapes only."""
     value = jax.eval_shape(model.value, params, example)
     if getattr(value, "shape", None) != ():
-        raise ValueError(f"the loss must return a scalar for one example, got shape {getattr(value, 'shape', value)}")
+        raise Refusal(f"the loss must return a scalar for one example, got shape {getattr(value, 'shape', value)}")
 
 
 def table_rows(table, examples: int) -> np.ndarray:
@@ -112,9 +113,9 @@ def table_rows(table, examples: int) -> np.ndarray:
     rows = numbers("table", table)
     used = rows[rows >= 0]
     if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
-        raise ValueError(f"table must be integers [machines, most], got {rows.dtype} {rows.shape}")
+        raise Refusal(f"table must be integers [machines, most], got {rows.dtype} {rows.shape}")
     if used.size and used.max() >= examples:
-        raise ValueError(f"table must index the {examples} examples, got {used.max()}")
+        raise Refusal(f"table must index the {examples} examples, got {used.max()}")
     if np.unique(used).size != used.size:
-        raise ValueError("table must give each example to one machine at most, got a repeated index")
+        raise Refusal("table must give each example to one machine at most, got a repeated index")
     return np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)

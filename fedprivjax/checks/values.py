@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
+
 LIST = 12  # choices, beyond which a refusal that has a suggestion names no others
 
 
@@ -14,18 +16,18 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
 
     >>> require_positive("step_size", -1.0)
     Traceback (most recent call last):
-    ValueError: step_size must be positive, got -1.0
+    fedprivjax.Refusal: step_size must be positive, got -1.0
     """
     if optional and value is None:
         return
     if isinstance(value, bool | str | list | tuple | dict) or value is None:
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
+        raise Refusal(f"{name} must be a positive number, got {value!r}")
     if not isinstance(value, int | float | np.number):
         return  # a tracer, an array or a placeholder of a tree transformation
     if not value > 0:
-        raise ValueError(f"{name} must be positive, got {value}")
+        raise Refusal(f"{name} must be positive, got {value}")
     if np.isinf(value) and not infinite:
-        raise ValueError(f"{name} must be finite, got {value}")
+        raise Refusal(f"{name} must be finite, got {value}")
 
 
 def require_flag(name: str, value: Any) -> None:
@@ -33,10 +35,10 @@ def require_flag(name: str, value: Any) -> None:
 
     >>> require_flag("cancel", "false")
     Traceback (most recent call last):
-    ValueError: cancel must be true or false, got 'false'
+    fedprivjax.Refusal: cancel must be true or false, got 'false'
     """
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be true or false, got {value!r}")
+        raise Refusal(f"{name} must be true or false, got {value!r}")
 
 
 def require_at_least(name: str, value: int, least: int) -> None:
@@ -44,12 +46,12 @@ def require_at_least(name: str, value: int, least: int) -> None:
 
     >>> require_at_least("rounds", 0, 1)
     Traceback (most recent call last):
-    ValueError: rounds must be at least 1, got 0
+    fedprivjax.Refusal: rounds must be at least 1, got 0
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
+        raise Refusal(f"{name} must be an integer, got {value!r}")
     if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
+        raise Refusal(f"{name} must be at least {least}, got {value}")
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
@@ -57,7 +59,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
     >>> require_choice("trust", "sever", ["server", "none"])
     Traceback (most recent call last):
-    ValueError: unknown trust 'sever', did you mean 'server'? (known: server, none)
+    fedprivjax.Refusal: unknown trust 'sever', did you mean 'server'? (known: server, none)
     """
     known = list(choices)
     if value in known:
@@ -65,7 +67,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     near = difflib.get_close_matches(str(value), known, n=1)
     hint = f", did you mean '{near[0]}'?" if near else ""
     rest = "" if near and len(known) > LIST else f" (known: {', '.join(known)})"
-    raise ValueError(f"unknown {name} {value!r}{hint}{rest}")
+    raise Refusal(f"unknown {name} {value!r}{hint}{rest}")
 
 
 def require_between(name: str, value: Any, low: float, high: float) -> None:
@@ -73,7 +75,7 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
 
     >>> require_between("delta", 2.0, 0, 1)
     Traceback (most recent call last):
-    ValueError: delta must be between 0 and 1, got 2.0
+    fedprivjax.Refusal: delta must be between 0 and 1, got 2.0
     """
     if not isinstance(value, int | float | np.number) or not low < value < high:
-        raise ValueError(f"{name} must be between {low} and {high}, got {value}")
+        raise Refusal(f"{name} must be between {low} and {high}, got {value}")

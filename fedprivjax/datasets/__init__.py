@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.arrays import from_arrays
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
@@ -59,29 +60,29 @@ def load(name: str, **options: Any) -> Any:
     """Load a data set by its name; options go to its loader.
 
     Raises:
-        ValueError: an unknown name or option, or a missing option.
+        Refusal: an unknown name or option, or a missing option.
         DataError: files that are damaged, or that can be found nowhere.
 
     >>> load("digits").features.shape
     (1437, 65)
     >>> load("mnsit")
     Traceback (most recent call last):
-    ValueError: unknown dataset 'mnsit', did you mean 'mnist'? (known: ...)
+    fedprivjax.Refusal: unknown dataset 'mnsit', did you mean 'mnist'? (known: ...)
     """
     require_choice("dataset", name, DATASETS)
     known = inspect.signature(DATASETS[name].loader).parameters
     for option in options:
         if not known:
-            raise ValueError(f"dataset '{name}' takes no options, got '{option}'")
+            raise Refusal(f"dataset '{name}' takes no options, got '{option}'")
         require_choice(f"{name} option", option, known)
         _require_kind(f"{name} option {option}", options[option], known[option].annotation)
     missing = [key for key, value in known.items() if value.default is value.empty and key not in options]
     if missing:
-        raise ValueError(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
+        raise Refusal(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
     return DATASETS[name].loader(**options)
 
 
 def _require_kind(name: str, value: Any, kind: Any) -> None:
     """Refuse what a file may hold in place of a number."""
     if kind in (int, float) and (isinstance(value, bool) or not isinstance(value, kind | int)):
-        raise ValueError(f"{name} must be {'a number' if kind is float else 'an integer'}, got {value!r}")
+        raise Refusal(f"{name} must be {'a number' if kind is float else 'an integer'}, got {value!r}")

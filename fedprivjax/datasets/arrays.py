@@ -4,6 +4,7 @@ from math import hypot, inf
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.datasets.dataset import Dataset
 
@@ -70,7 +71,7 @@ def with_constant(features: np.ndarray, scale: float = 1.0) -> np.ndarray:
 def _features(features, bias: bool) -> np.ndarray:
     array = np.asarray(features)
     if array.ndim < 2:
-        raise ValueError(f"features must be [examples, features], got shape {array.shape}")
+        raise Refusal(f"features must be [examples, features], got shape {array.shape}")
     if bias:
         return with_constant(array)
     with np.errstate(over="ignore"):
@@ -85,5 +86,5 @@ def _integers(name: str, values) -> np.ndarray:
     array = np.asarray(values)
     whole = np.isfinite(array) & (array == np.floor(array)) & (np.abs(array) < 2**31)
     if not whole.all():
-        raise ValueError(f"{name} must be whole numbers below 2^31, got {array[~whole].flat[0]}")
+        raise Refusal(f"{name} must be whole numbers below 2^31, got {array[~whole].flat[0]}")
     return array.astype(np.int32)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
@@ -30,7 +31,7 @@ def from_dataset(
     exact = known and getattr(loss, "score_bound", None) is None
     if isinstance(dataset, Stream):
         if table is not None:
-            raise ValueError("table must be None for a stream: every machine computes its own examples")
+            raise Refusal("table must be None for a stream: every machine computes its own examples")
         test = dataset.test_features, dataset.test_labels
         options = {"feature_bound": dataset.feature_bound, "constraint": constraint, "start": start}
         return procedural_problem(dataset.generate, loss, seed=dataset.seed, test=test, **options)

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 
 NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must pass
 
 
-class DataError(ValueError):
+class DataError(Refusal):
     """Data files that cannot be used; one line that says which file and why."""
 
 
@@ -67,7 +68,7 @@ class Dataset:
         if self.classes is not None:
             require_at_least("classes", self.classes, 2)
         if (self.test_features is None) != (self.test_labels is None):
-            raise ValueError("test_features and test_labels must be given together, got one of them")
+            raise Refusal("test_features and test_labels must be given together, got one of them")
         self._check("", self.features, self.labels)
         if self.test_features is not None and self.test_labels is not None:
             self._check("test ", self.test_features, self.test_labels)
@@ -89,26 +90,26 @@ class Dataset:
             _check_finite(f"{prefix}labels", labels)
         wrong = labels[~((labels >= low) & (labels <= high))]
         if wrong.size:
-            raise ValueError(f"{prefix}labels must lie in {low}..{high}, got {wrong[0]}")
+            raise Refusal(f"{prefix}labels must lie in {low}..{high}, got {wrong[0]}")
 
 
 def _check_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, label_type) -> None:
     if features.ndim != 2 or features.dtype != np.float32 or not features.size:
-        raise ValueError(
+        raise Refusal(
             f"{prefix}features must be float32 [examples, features] and not empty, "
             f"got {features.dtype} of shape {features.shape}"
         )
     if labels.shape != features.shape[:1]:
-        raise ValueError(f"{prefix}labels must have shape {features.shape[:1]} to match features, got {labels.shape}")
+        raise Refusal(f"{prefix}labels must have shape {features.shape[:1]} to match features, got {labels.shape}")
     if labels.dtype != label_type:
-        raise ValueError(f"{prefix}labels must be {np.dtype(label_type)}, got {labels.dtype}")
+        raise Refusal(f"{prefix}labels must be {np.dtype(label_type)}, got {labels.dtype}")
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
     bad = ~np.isfinite(array)
     if bad.any():
         row = np.argmax(bad.reshape(len(array), -1).any(axis=1))
-        raise ValueError(f"{name} must be finite, got {bad.sum()} non-finite values (first at row {row})")
+        raise Refusal(f"{name} must be finite, got {bad.sum()} non-finite values (first at row {row})")
 
 
 def _check_norms(name: str, features: np.ndarray, bound: float) -> None:
@@ -119,18 +120,18 @@ def _check_norms(name: str, features: np.ndarray, bound: float) -> None:
     norms = np.sqrt(squares)
     if norms.max() > bound * (1 + NORM_SLACK):
         row = int(np.argmax(norms))
-        raise ValueError(f"{name} must have norm at most feature_bound ({bound:g}), got {norms[row]:g} (row {row})")
+        raise Refusal(f"{name} must have norm at most feature_bound ({bound:g}), got {norms[row]:g} (row {row})")
 
 
 def _check_width(test_features: np.ndarray, features: int) -> None:
     if test_features.shape[1] != features:
-        raise ValueError(f"test features must have {features} columns, got {test_features.shape[1]}")
+        raise Refusal(f"test features must have {features} columns, got {test_features.shape[1]}")
 
 
 def _check_machines(machine_of: np.ndarray, examples: int) -> None:
     if machine_of.shape != (examples,) or machine_of.dtype != np.int32:
-        raise ValueError(
+        raise Refusal(
             f"machine_of must be int32 of shape ({examples},), got {machine_of.dtype} of shape {machine_of.shape}"
         )
     if machine_of.min() < 0:
-        raise ValueError(f"machine_of must not be negative, got {machine_of.min()}")
+        raise Refusal(f"machine_of must not be negative, got {machine_of.min()}")

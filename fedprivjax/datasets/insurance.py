@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
 from fedprivjax.datasets.mnist import cache
@@ -150,7 +151,7 @@ def _cut(table: np.ndarray, machines: int) -> list[np.ndarray]:
     each = -(-len(table) // machines)
     groups = [table[start : start + each] for start in range(0, len(table), each)]
     if len(groups) < machines or len(groups[-1]) < FEWEST:
-        raise ValueError(
+        raise Refusal(
             f"machines must be so few that each has at least {FEWEST} of {len(table)} records in groups of "
             f"⌈{len(table)}/machines⌉, got {machines}"
         )
@@ -168,7 +169,7 @@ def _standardised(train: np.ndarray, test: np.ndarray, machine: int) -> tuple[np
     train, test, most = train.copy(), test.copy(), _largest_deviation(len(train))
     for column in STANDARDISED:
         if np.ptp(train[:, column]) == 0:
-            raise ValueError(
+            raise Refusal(
                 f"machines must be fewer: {COLUMNS[column - 1]} is the same in all {len(train)} training records of "
                 f"machine {machine}"
             )

@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.mnist import load_mnist
@@ -159,13 +160,13 @@ def _largest_norm(features: np.ndarray) -> float:
 
 def _check(similarity: float, components: int, trial: int) -> None:
     if not isinstance(similarity, int | float | np.number) or not 0 <= similarity <= 1:
-        raise ValueError(f"similarity must be from 0 to 1, got {similarity}")
+        raise Refusal(f"similarity must be from 0 to 1, got {similarity}")
     require_at_least("components", components, 1)
     if components > PIXELS:
-        raise ValueError(f"components must be at most {PIXELS}, got {components}")
+        raise Refusal(f"components must be at most {PIXELS}, got {components}")
     require_at_least("trial", trial, 0)
 
 
 def _check_per_digit(per_digit: int, most: int, draw: str) -> None:
     if per_digit > most:
-        raise ValueError(f"per_digit must be at most {most} for draw '{draw}', got {per_digit}")
+        raise Refusal(f"per_digit must be at most {most} for draw '{draw}', got {per_digit}")

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 
 KINDS = ("iid", "by_label", "dirichlet")
@@ -40,9 +41,9 @@ def partition(
     require_choice("kind", kind, KINDS)
     require_at_least("machines", machines, 1)
     if labels.ndim != 1:
-        raise ValueError(f"labels must be [examples], got shape {labels.shape}")
+        raise Refusal(f"labels must be [examples], got shape {labels.shape}")
     if machines > labels.size:
-        raise ValueError(f"machines must be at most examples ({labels.size}), got {machines}")
+        raise Refusal(f"machines must be at most examples ({labels.size}), got {machines}")
     if kind == "iid":
         each = labels.size // machines
         return list(rng.permutation(labels.size)[: each * machines].reshape(machines, each))
@@ -82,7 +83,7 @@ def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
     seen = int(owner.max(initial=-1)) + 1
     machines = seen if machines is None else machines
     if machines < seen:
-        raise ValueError(f"machines must be at least {seen}, got {machines}")
+        raise Refusal(f"machines must be at least {seen}, got {machines}")
     ends = np.cumsum(np.bincount(owner, minlength=machines))[:-1]
     return np.split(np.argsort(owner, kind="stable"), ends)
 
@@ -91,10 +92,10 @@ def _by_label(labels: np.ndarray, machines: int, each: int, rng: np.random.Gener
     require_at_least("classes_per_machine", each, 1)
     classes, sizes = np.unique(labels, return_counts=True)
     if each > classes.size:
-        raise ValueError(f"classes_per_machine must be at most the number of classes ({classes.size}), got {each}")
+        raise Refusal(f"classes_per_machine must be at most the number of classes ({classes.size}), got {each}")
     shard = _largest_shard(sizes, machines, each)
     if not shard:
-        raise ValueError(f"labels must have {machines * each} examples to share out by label, got {labels.size}")
+        raise Refusal(f"labels must have {machines * each} examples to share out by label, got {labels.size}")
     spare = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
     owners = _owners(_shards(sizes, shard, machines, each), machines, each, rng)
     parts = [np.concatenate([[spare[c].pop() for _ in range(shard)] for c in owned]) for owned in owners]

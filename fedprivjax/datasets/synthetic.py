@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.datasets.dataset import Dataset
 
@@ -56,7 +57,7 @@ def least_squares(
     _check_sizes(examples, features, test_examples, optimum_norm)
     _check_machines(examples, machines, heterogeneity)
     if not 0 <= noise < np.inf:
-        raise ValueError(f"noise must be finite and not negative, got {noise}")
+        raise Refusal(f"noise must be finite and not negative, got {noise}")
     rng, train, test = np.random.default_rng(seed).spawn(3)
     optimum = optimum_norm * _sphere(1, features, rng)[0]
     directions = _sphere(machines or 1, features, rng)
@@ -223,11 +224,11 @@ def _check_sizes(examples: int, features: int, test_examples: int, optimum_norm:
 
 def _check_machines(examples: int, machines: int | None, heterogeneity: float) -> None:
     if not 0 <= heterogeneity < np.inf:
-        raise ValueError(f"heterogeneity must be finite and not negative, got {heterogeneity}")
+        raise Refusal(f"heterogeneity must be finite and not negative, got {heterogeneity}")
     if machines is None:
         if heterogeneity:
-            raise ValueError(f"machines must be given where heterogeneity is positive ({heterogeneity}), got None")
+            raise Refusal(f"machines must be given where heterogeneity is positive ({heterogeneity}), got None")
         return
     require_at_least("machines", machines, 1)
     if examples % machines:
-        raise ValueError(f"examples must be a multiple of machines ({machines}), got {examples}")
+        raise Refusal(f"examples must be a multiple of machines ({machines}), got {examples}")

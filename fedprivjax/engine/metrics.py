@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.problem.losses import Squared
 from fedprivjax.problem.problem import Problem
@@ -88,22 +89,22 @@ def default_metrics(problem: Problem) -> tuple[str, ...]:
 def check_metrics(problem: Problem, record) -> tuple[str | Metric, ...]:
     """The metrics as a tuple, refused where the problem lacks what they need; callables pass as they are."""
     if isinstance(record, str) or callable(record):
-        raise ValueError(f"record must be a list of metrics, got {metric_name(record)!r}")
+        raise Refusal(f"record must be a list of metrics, got {metric_name(record)!r}")
     record = tuple(record)
     names = [metric_name(metric) for metric in record]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise ValueError(f"record must have metrics of different names, got {twice[0]!r} twice")
+        raise Refusal(f"record must have metrics of different names, got {twice[0]!r} twice")
     taken = [name for name in names if name in RESERVED]
     if taken:
-        raise ValueError(f"record must not have a metric named {taken[0]!r}: results have that already")
+        raise Refusal(f"record must not have a metric named {taken[0]!r}: results have that already")
     for name in record:
         if callable(name):
             continue
         require_choice("metric", name, METRICS)
         missing = _missing(problem, name)
         if missing:
-            raise ValueError(f"metric '{name}' must have {missing}, and the problem has none")
+            raise Refusal(f"metric '{name}' must have {missing}, and the problem has none")
     return record
 
 

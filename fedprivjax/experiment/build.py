@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax import datasets
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.experiment.settings import (
@@ -44,7 +45,7 @@ def make_problem(settings: ProblemSettings, machines: int, trial: int | None = N
     data = datasets.load(settings.dataset, **options)
     table = None
     if settings.partition is not None and isinstance(data, datasets.Stream):
-        raise ValueError(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")
+        raise Refusal(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")
     if settings.partition is not None:
         options = dict(settings.partition)
         seed = options.pop("seed", 0)
@@ -62,25 +63,25 @@ def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]
     chosen = {**settings.model_dump(include=set(STRUCTURAL)), **shape}
     machines, per_round, rounds = chosen["machines"], chosen["per_round"], chosen["rounds"]
     if machines is None:
-        raise ValueError("participation.machines must be given, or swept")
+        raise Refusal("participation.machines must be given, or swept")
     if rounds is not None:
         require_at_least("rounds", rounds, 1)
     _check_participation(settings)
     if settings.kind == "given":
         if settings.schedule is None:
-            raise ValueError("participation.schedule must be given for kind 'given'")
+            raise Refusal("participation.schedule must be given for kind 'given'")
         given = Given(machines, settings.schedule)
         if per_round not in (None, given.per_round):
-            raise ValueError(f"per_round must be {given.per_round}, as in participation.schedule, got {per_round}")
+            raise Refusal(f"per_round must be {given.per_round}, as in participation.schedule, got {per_round}")
         return given, len(settings.schedule) if rounds is None else rounds
     if settings.kind == "full":
         if per_round not in (None, machines):
-            raise ValueError(f"per_round must be machines ({machines}) at full participation, got {per_round}")
+            raise Refusal(f"per_round must be machines ({machines}) at full participation, got {per_round}")
         return Full(machines), rounds
     if settings.kind in VARYING:
         return _varying(settings, machines, per_round), rounds
     if per_round is None:
-        raise ValueError("participation.per_round must be given, or swept")
+        raise Refusal("participation.per_round must be given, or swept")
     if settings.kind == "balanced":
         return Balanced(machines, per_round, settings.reshuffle), rounds
     return Uniform(machines, per_round), rounds
@@ -90,20 +91,20 @@ def _check_participation(settings: ParticipationSettings) -> None:
     """Refuse settings of another kind."""
     for key in (key for kind, keys in VARYING.items() if kind != settings.kind for key in keys):
         if getattr(settings, key) is not None:
-            raise ValueError(f"participation.{key} must go with another kind, got kind '{settings.kind}'")
+            raise Refusal(f"participation.{key} must go with another kind, got kind '{settings.kind}'")
     if settings.schedule is not None and settings.kind != "given":
-        raise ValueError(f"participation.schedule must go with kind 'given', got kind '{settings.kind}'")
+        raise Refusal(f"participation.schedule must go with kind 'given', got kind '{settings.kind}'")
     if not settings.reshuffle and settings.kind != "balanced":
-        raise ValueError(f"participation.reshuffle must go with kind 'balanced', got kind '{settings.kind}'")
+        raise Refusal(f"participation.reshuffle must go with kind 'balanced', got kind '{settings.kind}'")
 
 
 def _varying(settings: ParticipationSettings, machines: int, per_round: int | None) -> Varying:
     if per_round is not None:
-        raise ValueError(f"per_round must be left out for kind '{settings.kind}', got {per_round}")
+        raise Refusal(f"per_round must be left out for kind '{settings.kind}', got {per_round}")
     given = [getattr(settings, key) for key in VARYING[settings.kind]]
     for key, value in zip(VARYING[settings.kind], given, strict=True):
         if value is None:
-            raise ValueError(f"participation.{key} must be given for kind '{settings.kind}'")
+            raise Refusal(f"participation.{key} must be given for kind '{settings.kind}'")
     make = {"binomial": Varying.binomial, "between": Varying.between, "varying": Varying}[settings.kind]
     return make(machines, *given)
 
@@ -123,9 +124,7 @@ def by_batch(
     require_choice("batch", batch, (MOMENTS,))
     over = experiment.sweep.over.get("epsilon")
     if over is None or "epsilon" in settings.settings or rounds is None or problem.table is None:
-        raise ValueError(
-            f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records"
-        )
+        raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
     fewest = int(problem.table.sizes.min())
     found = []
     for epsilon in over:
@@ -138,10 +137,10 @@ def _loss(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream) -
     given = "none" if settings.loss is None else f"loss {settings.loss!r}"
     for key, owner in LOSS_OF.items():
         if getattr(settings, key) is not None and settings.loss != owner:
-            raise ValueError(f"problem.{key} must go with loss {owner!r}, got {given}")
+            raise Refusal(f"problem.{key} must go with loss {owner!r}, got {given}")
     if settings.loss is None:
         if settings.smoothing is not None:
-            raise ValueError("problem.smoothing must go with a loss, got none")
+            raise Refusal("problem.smoothing must go with a loss, got none")
         return None
     loss = _plain_loss(settings, data)
     require_positive("problem.smoothing", settings.smoothing, optional=True)
@@ -166,5 +165,5 @@ def _plain_loss(settings: ProblemSettings, data: datasets.Dataset | datasets.Str
 def _needed(settings: ProblemSettings, key: str) -> float:
     value = getattr(settings, key)
     if value is None:
-        raise ValueError(f"problem.{key} must be given for loss {settings.loss!r}")
+        raise Refusal(f"problem.{key} must be given for loss {settings.loss!r}")
     return value

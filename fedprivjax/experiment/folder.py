@@ -14,6 +14,7 @@ import jax
 import tomli_w
 import xarray as xr
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.sweeps.store import code_version, write_whole
 
@@ -43,16 +44,16 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
     """
     spec, settings = folder / "spec.toml", to_mapping(experiment)
     if resume and not spec.is_file():
-        raise ValueError(f"nothing to resume in {folder}")
+        raise Refusal(f"nothing to resume in {folder}")
     if spec.is_file() and _settings(spec) != settings:
-        raise ValueError(f"results folder {folder} holds results of different settings: choose another with --out")
+        raise Refusal(f"results folder {folder} holds results of different settings: choose another with --out")
     if not resume and any((folder / CHUNKS).glob("*.npz")):
-        raise ValueError(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
+        raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"results folder {folder} must be writable: {error.strerror}") from error
+        raise Refusal(f"results folder {folder} must be writable: {error.strerror}") from error
 
 
 def save(found: Mapping[str, xr.Dataset], folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedprivjax import datasets
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.engine.metrics import METRICS, OF_PARAMETERS, OF_TRIALS
 from fedprivjax.experiment.settings import (
@@ -58,13 +59,13 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     if not (path.suffix == ".toml" and path.is_file()):
         names = bundled()
         if path.suffix == ".toml":
-            raise ValueError(f"no experiment file {str(spec)!r}")
+            raise Refusal(f"no experiment file {str(spec)!r}")
         require_choice("experiment", str(spec), names)
         path = names[str(spec)]
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path.name} is not valid TOML: {error}") from None
+        raise Refusal(f"{path.name} is not valid TOML: {error}") from None
     for key, value in (changes or {}).items():
         _change(raw, key, value)
     return parse(raw)
@@ -77,7 +78,7 @@ def parse(raw: Mapping[str, Any]) -> Experiment:
     try:
         experiment = Experiment(**sections)
     except ValidationError as error:
-        raise ValueError(_one_line(error)) from None
+        raise Refusal(_one_line(error)) from None
     _check(experiment)
     return experiment
 
@@ -104,7 +105,7 @@ def _section(name: str, value: Any) -> Any:
         options = [option for option in known if option not in ("labels", "machines", "rng")]
         _refuse_unknown("problem.partition", value["partition"], ["seed", *options])
         if "kind" not in value["partition"]:
-            raise ValueError("problem.partition.kind must be given")
+            raise Refusal("problem.partition.kind must be given")
     if name == "expected" and isinstance(value, list):
         for entry in value:
             _expected_section(entry)
@@ -121,7 +122,7 @@ def _sweep_section(section: Any) -> dict[str, Any]:
 
 def _protocol_section(entry: Any) -> dict[str, Any]:
     if not isinstance(entry, Mapping) or "name" not in entry:
-        raise ValueError(f"[[protocol]] must be a table with a name, got {entry!r}")
+        raise Refusal(f"[[protocol]] must be a table with a name, got {entry!r}")
     name, grid = entry["name"], entry.get("grid", {})
     require_choice("protocol", name, PROTOCOLS)
     known = [field.name for field in fields(PROTOCOLS[name][0])]
@@ -141,7 +142,7 @@ def _expected_section(entry: Any) -> None:
 
 def _refuse_unknown(where: str, section: Any, known: Iterable[str]) -> None:
     if not isinstance(section, Mapping):
-        raise ValueError(f"{where} must be a table, got {section!r}")
+        raise Refusal(f"{where} must be a table, got {section!r}")
     for key in section:
         require_choice(f"key in {where}", key, known)
 
@@ -158,10 +159,10 @@ def _one_line(error: ValidationError) -> str:
 def _check(experiment: Experiment) -> None:
     labels = [p.label for p in experiment.protocol]
     if not labels:
-        raise ValueError("protocol must have at least one entry, got []")
+        raise Refusal("protocol must have at least one entry, got []")
     for label in labels:
         if labels.count(label) > 1 or not label.strip(".") or "/" in label:
-            raise ValueError(f"protocol labels must be distinct, not empty and without '/', got {label!r}")
+            raise Refusal(f"protocol labels must be distinct, not empty and without '/', got {label!r}")
     require_choice("dataset", experiment.problem.dataset, datasets.DATASETS)
     if experiment.sweep.trials is not None:
         require_at_least("sweep.trials", experiment.sweep.trials, 1)
@@ -169,7 +170,7 @@ def _check(experiment: Experiment) -> None:
         whole = axis not in STRUCTURAL or all(v >= 1 and v.is_integer() for v in values)
         if not values or not whole or len(set(values)) < len(values):
             kind = "distinct positive integers" if axis in STRUCTURAL else "distinct numbers"
-            raise ValueError(f"sweep.{axis} must be a list of {kind}, got {values}")
+            raise Refusal(f"sweep.{axis} must be a list of {kind}, got {values}")
         for value in values:
             require_positive(axis, value, infinite=axis in ("mu", "epsilon"))
     _check_metrics(experiment)
@@ -189,7 +190,7 @@ def _check_selection(experiment: Experiment) -> None:
     for expected in experiment.expected:
         for cell in expected.cells if expected.rule == "within_se" else []:
             if cell.value is None or not cell.sd or not cell.runs or cell.runs < 2:
-                raise ValueError(f"expected cell {cell.at} must have a value, an sd and at least two runs")
+                raise Refusal(f"expected cell {cell.at} must have a value, an sd and at least two runs")
 
 
 def _check_metrics(experiment: Experiment) -> None:
@@ -197,7 +198,7 @@ def _check_metrics(experiment: Experiment) -> None:
     for name in METRICS if recorded is None else recorded:
         require_choice("metric", name, METRICS)
     if recorded == []:
-        raise ValueError("record.metrics must name at least one metric, got []")
+        raise Refusal("record.metrics must name at least one metric, got []")
     require_choice("record.select", experiment.record.select, METRICS)
     for expected in experiment.expected:  # a protocol's other iterate is recorded as metric_iterate
         if not expected.metric.startswith(tuple(f"{name}_" for name in OF_PARAMETERS)):
@@ -215,7 +216,7 @@ def _change(raw: Any, key: str, value: Any) -> None:
     elif isinstance(here, dict):
         here[last] = value
     else:
-        raise ValueError(f"no setting {key!r} to change")
+        raise Refusal(f"no setting {key!r} to change")
 
 
 def _step(here: Any, part: str, key: str) -> Any:
@@ -223,7 +224,7 @@ def _step(here: Any, part: str, key: str) -> Any:
         return here[_index(here, part, key)]
     if isinstance(here, dict):
         return here.setdefault(part, {})
-    raise ValueError(f"no setting {key!r} to change")
+    raise Refusal(f"no setting {key!r} to change")
 
 
 def _index(entries: list, part: str, key: str) -> int:
@@ -232,4 +233,4 @@ def _index(entries: list, part: str, key: str) -> int:
         return labels.index(part)
     if part.isdigit() and int(part) < len(entries):
         return int(part)
-    raise ValueError(f"no entry {part!r} in {key!r} (there are {len(entries)}, numbered from 0)")
+    raise Refusal(f"no entry {part!r} in {key!r} (there are {len(entries)}, numbered from 0)")

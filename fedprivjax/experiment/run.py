@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metrics import OF_TRIALS, default_metrics, metric_name
 from fedprivjax.experiment import (
     TRIAL,
@@ -169,7 +170,7 @@ def _job(
     }
     if settings.grid and record.select not in options["record"]:
         known = ", ".join(options["record"])
-        raise ValueError(f"record.select must be a recorded metric ({known}), got '{record.select}'")
+        raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
     ready = partial(prepare, protocol, problem, participation, **limits, **options)
     if not trial:

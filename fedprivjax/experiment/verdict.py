@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metrics import OF_TRIALS, PER_CENT
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.sweeps.results import final, mean_interval
@@ -47,7 +48,7 @@ def check_cells(experiment: Experiment) -> None:
     for expected in experiment.expected:
         for name, value in (place for cell in expected.cells for place in cell.at.items()):
             if not _near(swept.get(name, []), value).any():
-                raise ValueError(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
+                raise Refusal(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
         for cell in expected.cells if expected.protocol in own else []:
             _check_fixed(
                 cell, [n for n, values in swept.items() if len(values) > 1 and n not in own[expected.protocol]]
@@ -63,7 +64,7 @@ def check_recorded(experiment: Experiment, recorded: Mapping[str, Sequence[str]]
     for expected in experiment.expected:
         names = recorded.get(expected.protocol)
         if names is not None and not OF_TRIALS.get(expected.metric, expected.metric).startswith(tuple(names)):
-            raise ValueError(f"expected metric must be recorded ({', '.join(names)}), got '{expected.metric}'")
+            raise Refusal(f"expected metric must be recorded ({', '.join(names)}), got '{expected.metric}'")
 
 
 def describe(expected: Expected) -> str:
@@ -121,7 +122,7 @@ def _runs(label: str, metric: str, cell: Cell, best: dict[str, xr.Dataset]) -> x
             continue
         near = _near(runs[name].values, value)
         if not near.any():
-            raise ValueError(f"expected cell {name} = {value:g} must be swept, got {runs[name].values.tolist()}")
+            raise Refusal(f"expected cell {name} = {value:g} must be swept, got {runs[name].values.tolist()}")
         runs = runs.isel({name: int(np.argmax(near))})
     _check_fixed(cell, [str(name) for name in runs.dims if name != "seed"])
     return runs
@@ -134,7 +135,7 @@ def _near(values, value: float) -> np.ndarray:
 def _check_fixed(cell: Cell, axes: Iterable[str]) -> None:
     left = [name for name in axes if name not in cell.at]
     if left:
-        raise ValueError(f"expected cell {cell.at} must fix {', '.join(left)}")
+        raise Refusal(f"expected cell {cell.at} must fix {', '.join(left)}")
 
 
 def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> bool | None:

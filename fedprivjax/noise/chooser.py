@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.cancelling import Cancelling, CancellingInputs, Replayed, ReplayedInputs
 from fedprivjax.noise.covariance import Covariance, factor, padded
@@ -49,9 +50,9 @@ def choose(
     require_choice("noise method", method, METHODS)
     all_fresh = not cancel or schedule.size.per_round == schedule.size.machines
     if method == "aggregate" and not all_fresh:
-        raise ValueError("noise method 'aggregate' must have full participation or no cancellation")
+        raise Refusal("noise method 'aggregate' must have full participation or no cancellation")
     if method in ("replayed", "covariance") and not cancel:
-        raise ValueError(f"noise method {method!r} must have noise that is cancelled; use 'aggregate'")
+        raise Refusal(f"noise method {method!r} must have noise that is cancelled; use 'aggregate'")
     if all_fresh and method in ("auto", "aggregate"):
         return Fresh(np.asarray(mean_of_fresh(relative), np.float32), accumulate)
     if not cancel:

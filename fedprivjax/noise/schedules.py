@@ -9,6 +9,7 @@ from math import log
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.participation import Full, Schedule
 
@@ -56,9 +57,9 @@ def _given(sequence: Sequence[float], schedule: Schedule) -> np.ndarray:
     values = np.asarray(sequence, float)
     most = int(schedule.total.max())
     if values.ndim != 1 or values.size < most:
-        raise ValueError(f"noise_schedule must have at least {most} entries for this schedule, got {values.size}")
+        raise Refusal(f"noise_schedule must have at least {most} entries for this schedule, got {values.size}")
     wrong = values[~(np.isfinite(values) & (values > 0))]
     if wrong.size:
-        raise ValueError(f"noise_schedule must be positive and finite, got {wrong[0]}")
+        raise Refusal(f"noise_schedule must be positive and finite, got {wrong[0]}")
     relative = values[schedule.counts - 1]
     return relative * exposure(relative, schedule).max()

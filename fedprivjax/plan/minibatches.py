@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.participation import Schedule
 
@@ -40,17 +41,17 @@ class Sampling(NamedTuple):
         if self.kind == "full":
             return sizes
         if self.batch is None:
-            raise ValueError(f"batch must be given for the sampler {self.kind!r}")
+            raise Refusal(f"batch must be given for the sampler {self.kind!r}")
         batch = np.asarray(self.batch)
         for one in batch.ravel().tolist():
             require_at_least("batch", one, 1)
         if batch.ndim and batch.shape != sizes.shape:
-            raise ValueError(f"batch must be one number or one for each of {sizes.size} machines, got {batch.size}")
+            raise Refusal(f"batch must be one number or one for each of {sizes.size} machines, got {batch.size}")
         batch = np.broadcast_to(batch, sizes.shape)
         over = np.flatnonzero((batch > sizes) & (self.kind != "replacement"))
         if over.size:
             i = over[0]
-            raise ValueError(f"batch must be at most machine {i}'s {sizes[i]} records ({self.kind}), got {batch[i]}")
+            raise Refusal(f"batch must be at most machine {i}'s {sizes[i]} records ({self.kind}), got {batch[i]}")
         return batch
 
 
@@ -148,7 +149,7 @@ def _slices(rows, sizes, batches, schedule: Schedule, rng, width: int) -> tuple[
     short = np.flatnonzero(needed > sizes)
     if short.size:
         i = short[0]
-        raise ValueError(
+        raise Refusal(
             f"batch · messages must be at most machine {i}'s {sizes[i]} records in one pass, "
             f"got {batches[i]} · {schedule.total[i]} = {needed[i]}"
         )
@@ -169,5 +170,5 @@ def machine_values(name: str, value: float | Sequence[float], machines: int) -> 
     """
     values = np.asarray(value, float)
     if values.ndim and values.shape != (machines,):
-        raise ValueError(f"{name} must be one number or one for each of {machines} machines, got {values.size}")
+        raise Refusal(f"{name} must be one number or one for each of {machines} machines, got {values.size}")
     return np.broadcast_to(values, machines)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between
 
 UNSEEN = 1e-12  # a number of machines that a million rounds do not see
@@ -134,7 +135,7 @@ class Uniform:
 
     >>> Uniform(100, 120)
     Traceback (most recent call last):
-    ValueError: per_round must be at most machines (100), got 120
+    fedprivjax.Refusal: per_round must be at most machines (100), got 120
     """
 
     machines: int
@@ -168,7 +169,7 @@ class Varying:
         object.__setattr__(self, "sizes", tuple(map(float, self.sizes)))
         _check_sizes(self.machines, len(self.sizes))
         if min(self.sizes) < 0 or abs(sum(self.sizes) - 1) > 1e-6:
-            raise ValueError(f"sizes must be probabilities that add up to 1, got a sum of {sum(self.sizes):g}")
+            raise Refusal(f"sizes must be probabilities that add up to 1, got a sum of {sum(self.sizes):g}")
 
     @classmethod
     def between(cls, machines: int, least: int, most: int) -> "Varying":
@@ -211,7 +212,7 @@ class Balanced:
     def __post_init__(self):
         _check_sizes(self.machines, self.per_round)
         if self.machines % self.per_round:
-            raise ValueError(f"per_round must divide machines ({self.machines}), got {self.per_round}")
+            raise Refusal(f"per_round must divide machines ({self.machines}), got {self.per_round}")
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         passes = -(-rounds * self.per_round // self.machines)
@@ -235,14 +236,14 @@ class Given:
     def __post_init__(self):
         rows = _as_rows(self.participants)
         if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
-            raise ValueError(f"participants must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
+            raise Refusal(f"participants must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
         _check_sizes(self.machines, rows.shape[1])
         if not rows.size:
-            raise ValueError("participants must have at least one round, got none")
+            raise Refusal("participants must have at least one round, got none")
         if rows.min() < 0 or rows.max() >= self.machines:
-            raise ValueError(f"participants must lie in 0..{self.machines - 1}, got {rows.min()}..{rows.max()}")
+            raise Refusal(f"participants must lie in 0..{self.machines - 1}, got {rows.min()}..{rows.max()}")
         if (np.diff(np.sort(rows, axis=1), axis=1) == 0).any():
-            raise ValueError("participants must be distinct within a round, got a machine twice")
+            raise Refusal("participants must be distinct within a round, got a machine twice")
 
     @property
     def rows(self) -> np.ndarray:
@@ -256,7 +257,7 @@ class Given:
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         rows = self.rows
         if rounds > rows.shape[0]:
-            raise ValueError(f"rounds must be at most the schedule's ({rows.shape[0]}), got {rounds}")
+            raise Refusal(f"rounds must be at most the schedule's ({rows.shape[0]}), got {rounds}")
         return Schedule(self.machines, rows[:rounds])
 
 
@@ -267,11 +268,11 @@ def _as_rows(participants) -> np.ndarray:
     try:
         return np.asarray(participants)
     except ValueError:
-        raise ValueError("participants must be [rounds, per_round], got rows of different lengths") from None
+        raise Refusal("participants must be [rounds, per_round], got rows of different lengths") from None
 
 
 def _check_sizes(machines: int, per_round: int) -> None:
     require_at_least("machines", machines, 1)
     require_at_least("per_round", per_round, 1)
     if per_round > machines:
-        raise ValueError(f"per_round must be at most machines ({machines}), got {per_round}")
+        raise Refusal(f"per_round must be at most machines ({machines}), got {per_round}")

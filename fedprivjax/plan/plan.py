@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.minibatches import SECRET, Sampling, draw_minibatches
 from fedprivjax.plan.participation import Given, Participation, Schedule, Size, Varying
@@ -74,7 +75,7 @@ def as_seeds(seed: "int | Seeds") -> Seeds:
     for one in seeds:
         require_at_least("seed", one, 0)
         if one >= 2**32:
-            raise ValueError(f"seed must be below 2³², got {one}")
+            raise Refusal(f"seed must be below 2³², got {one}")
     return seeds
 
 
@@ -108,15 +109,15 @@ def draw_plan(
     rounds = most_rounds(problem, participation, sampling) if rounds is None else rounds
     require_at_least("rounds", rounds, 1)
     if sampling is not None and problem.table is None:
-        raise ValueError("table must be given: machines draw minibatches from records of their own")
+        raise Refusal("table must be given: machines draw minibatches from records of their own")
     if sampling is None and isinstance(participation, Varying):
-        raise ValueError("participation must have a fixed number of machines a round, but for minibatch protocols")
+        raise Refusal("participation must have a fixed number of machines a round, but for minibatch protocols")
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
-        raise ValueError(
+        raise Refusal(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
         )
     if sampling is None and rounds * participation.per_round > problem.examples:
-        raise ValueError(
+        raise Refusal(
             f"per_round · rounds must be at most the {problem.examples} examples, "
             f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
         )
@@ -150,7 +151,7 @@ def most_rounds(problem: Problem, participation: Participation, sampling: Sampli
     if again or not problem.stored:
         if given is None:
             why = "records are used again and again" if again else "examples are computed: they have no end"
-            raise ValueError(f"rounds must be given where {why}")
+            raise Refusal(f"rounds must be given where {why}")
         return given
     if problem.table is not None:
         batches = 1 if sampling is None else sampling.batches(problem.table.sizes)
@@ -173,7 +174,7 @@ def _deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator 
     short = np.flatnonzero(schedule.total > sizes)
     if short.size:
         needs, has = schedule.total[short[0]], sizes[short[0]]
-        raise ValueError(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
+        raise Refusal(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
     if rng is not None:
         keys = np.where(rows >= 0, rng.random(rows.shape), 2.0)  # padding stays last
         rows = np.take_along_axis(rows, np.argsort(keys, axis=1), axis=1)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
 
 _LEVELS = ndtr(np.linspace(-4.0, 4.0, 321))  # candidate thresholds: quantiles, dense in both tails
@@ -72,7 +73,7 @@ def audit(outputs: ArrayLike, outputs_neighbour: ArrayLike, delta: float, confid
     """
     gdp.epsilon(0.0, delta)
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be inside (0, 1), got {confidence}")
+        raise Refusal(f"confidence must be inside (0, 1), got {confidence}")
     worlds = _samples("outputs", outputs), _samples("outputs_neighbour", outputs_neighbour)
     first, second = _half(worlds, 0), _half(worlds, 1)
     level = (1 - confidence) / 2
@@ -134,7 +135,7 @@ def _half(worlds: _Worlds, start: int) -> _Worlds:
 def _samples(name: str, values: ArrayLike) -> np.ndarray:
     values = np.asarray(values, float)
     if values.ndim != 1 or values.size < 4:
-        raise ValueError(f"{name} must be a list of at least 4 samples, got shape {list(values.shape)}")
+        raise Refusal(f"{name} must be a list of at least 4 samples, got shape {list(values.shape)}")
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} must be finite, got {values[~np.isfinite(values)][0]}")
+        raise Refusal(f"{name} must be finite, got {values[~np.isfinite(values)][0]}")
     return values

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
@@ -34,7 +35,7 @@ def calibrate(
     """
     if hasattr(protocol, "calibrated"):
         if mu is not None:
-            raise ValueError(f"mu must be None for {type(protocol).__name__}: give epsilon (with delta)")
+            raise Refusal(f"mu must be None for {type(protocol).__name__}: give epsilon (with delta)")
         return protocol.calibrated(problem, plan, epsilon=epsilon, delta=delta)
     size = getattr(plan, "size", plan)
     target = _target(protocol, mu, epsilon, delta)
@@ -46,9 +47,7 @@ def calibrate(
         bounded = isfinite(problem.constraint.diameter)
         step_size = float(protocol.theory_step(problem, size, target)) if bounded else inf
         if not 0 < step_size < inf:
-            raise ValueError(
-                "step_size must be set: its default needs a ball, and a finite mu or a smoothness constant"
-            )
+            raise Refusal("step_size must be set: its default needs a ball, and a finite mu or a smoothness constant")
     return replace(protocol, mu=None, noise_std=float(noise_std), step_size=float(step_size))
 
 
@@ -70,14 +69,14 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee 
 def _target(protocol, mu, epsilon, delta) -> float | None:
     if epsilon is not None:
         if mu is not None:
-            raise ValueError("give mu or epsilon, not both")
+            raise Refusal("give mu or epsilon, not both")
         if delta is None:
-            raise ValueError("delta must be given with epsilon")
+            raise Refusal("delta must be given with epsilon")
         mu = float(gdp.mu(epsilon, delta))
     if mu is None and protocol.mu is None and protocol.noise_std is None:
-        raise ValueError("give mu (GDP), or epsilon and delta, or noise_std; mu = inf is non-private")
+        raise Refusal("give mu (GDP), or epsilon and delta, or noise_std; mu = inf is non-private")
     if mu is not None and protocol.noise_std is not None:
-        raise ValueError(f"give mu or noise_std, not both, got mu = {mu} and noise_std = {protocol.noise_std}")
+        raise Refusal(f"give mu or noise_std, not both, got mu = {mu} and noise_std = {protocol.noise_std}")
     target = protocol.mu if mu is None else mu
     require_positive("mu", target, optional=True, infinite=True)
     return None if target is None else float(target)
@@ -88,5 +87,5 @@ def _noise_std(protocol, problem, size, mu: float) -> float:
         return 0.0
     sensitivity = protocol.sensitivity(problem, size)
     if not np.isfinite(sensitivity):
-        raise ValueError(SENSITIVITY_UNKNOWN)
+        raise Refusal(SENSITIVITY_UNKNOWN)
     return float(sensitivity) / mu

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erfcx, log_ndtr, ndtri
 
+from fedprivjax.checks.refusal import Refusal
+
 _HALVINGS = 120  # a bracket shrinks below every float64's spacing long before
 
 
@@ -91,7 +93,7 @@ def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
     """
     order = np.asarray(order, float)
     if not (order > 1).all():
-        raise ValueError(f"order must be above 1, got {order[~(order > 1)].flat[0]}")
+        raise Refusal(f"order must be above 1, got {order[~(order > 1)].flat[0]}")
     return _plain(order * _nonnegative("mu", mu) ** 2 / 2)
 
 
@@ -159,7 +161,7 @@ def _plain(value: Any) -> Any:
 def _nonnegative(name: str, value: ArrayLike) -> np.ndarray:
     value = np.asarray(value, float)
     if not (value >= 0).all():
-        raise ValueError(f"{name} must be at least 0, got {value[~(value >= 0)].flat[0]}")
+        raise Refusal(f"{name} must be at least 0, got {value[~(value >= 0)].flat[0]}")
     return value
 
 
@@ -167,5 +169,5 @@ def _probability(name: str, value: ArrayLike) -> np.ndarray:
     value = np.asarray(value, float)
     inside = (value > 0) & (value < 1)
     if not inside.all():
-        raise ValueError(f"{name} must be inside (0, 1), got {value[~inside].flat[0]}")
+        raise Refusal(f"{name} must be inside (0, 1), got {value[~inside].flat[0]}")
     return value

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
 
@@ -57,11 +58,11 @@ class PrivacyGuarantee:
         require_choice("trust", self.trust, TRUST)
         per_machine = np.array(self.per_machine, float)
         if per_machine.ndim != 1 or per_machine.size == 0:
-            raise ValueError(f"per_machine must have shape [machines], got {list(per_machine.shape)}")
+            raise Refusal(f"per_machine must have shape [machines], got {list(per_machine.shape)}")
         gdp.epsilon(0.0, self.delta)
         gdp.zcdp(per_machine)
         if not (self.mu == per_machine.max() or np.isclose(self.mu, per_machine.max(), rtol=1e-12)):
-            raise ValueError(f"mu must be the largest of per_machine ({per_machine.max()}), got {self.mu}")
+            raise Refusal(f"mu must be the largest of per_machine ({per_machine.max()}), got {self.mu}")
         per_machine.setflags(write=False)
         object.__setattr__(self, "mu", float(self.mu))
         object.__setattr__(self, "delta", float(self.delta))

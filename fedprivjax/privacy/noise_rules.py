@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.minibatches import SAMPLERS
 from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
@@ -122,25 +123,21 @@ def _advanced(sampler: str, records: int, batch: int, rounds: int, epsilon: floa
     """σ/L, after the conditions of the theorem."""
     most = 8 * log(1 / delta) if sampler == "disjoint" else 2 * log(2 / delta)
     if epsilon > most:
-        raise ValueError(
-            f"epsilon must be at most {most:.4g} for the rule 'advanced' at delta {delta:g}, got {epsilon}"
-        )
+        raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'advanced' at delta {delta:g}, got {epsilon}")
     if sampler == "disjoint":
         return sqrt(32 * log(1.25 / delta)) / (epsilon * batch)
     least = minimum_batch(records=records, rounds=rounds, epsilon=epsilon, delta=delta)
     if batch < least:
-        raise ValueError(
-            f"batch must be at least {least:.4g} for the rule 'advanced' at epsilon {epsilon:g}, got {batch}"
-        )
+        raise Refusal(f"batch must be at least {least:.4g} for the rule 'advanced' at epsilon {epsilon:g}, got {batch}")
     return 16 * sqrt(rounds * log(2.5 * rounds / delta) * log(2 / delta)) / (records * epsilon)
 
 
 def _check_moments(epsilon: float, delta: float, acknowledged: bool) -> None:
     if acknowledged is not True:
-        raise ValueError(
+        raise Refusal(
             "acknowledged must be true for the rule 'paper_moments': the epsilon it claims does not hold for sampled "
             "batches, and results state the true one"
         )
     if epsilon > 2 * log(1 / delta):
         most = 2 * log(1 / delta)
-        raise ValueError(f"epsilon must be at most {most:.4g} for the rule 'paper_moments', got {epsilon}")
+        raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'paper_moments', got {epsilon}")

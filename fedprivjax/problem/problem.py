@@ -23,6 +23,7 @@ from fedprivjax.checks.data import (
     require_scalar_loss,
     table_rows,
 )
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.losses import LinearLoss
@@ -173,7 +174,7 @@ def linear_problem(
     if features.ndim == 3:
         features, labels, table = _merge_machines(features, labels, table)
     if features.ndim != 2:
-        raise ValueError(f"features must be [examples, features] or have a leading machines axis, got {features.shape}")
+        raise Refusal(f"features must be [examples, features] or have a leading machines axis, got {features.shape}")
     width = features.shape[1]
     shape = loss.shape(width)
     problem = Problem(
@@ -228,7 +229,7 @@ def general_problem(
     require_positive("smoothness", smoothness, optional=True)
     if split:
         if table is not None:
-            raise ValueError("table must be None when the data are split")
+            raise Refusal("table must be None when the data are split")
         machines, each = leading_axes("the data", pool, ("machines", "examples"))
         table = np.arange(machines * each).reshape(machines, each)
         pool = jax.tree.map(lambda leaf: leaf.reshape(machines * each, *leaf.shape[2:]), pool)
@@ -294,7 +295,7 @@ def procedural_problem(
     shapes = jax.eval_shape(generate, jax.random.key(0), jnp.zeros((), jnp.int32))
     if not isinstance(loss, LinearLoss):
         if start is None:
-            raise ValueError("start must be given, unless the loss is a linear predictor's")
+            raise Refusal("start must be given, unless the loss is a linear predictor's")
         toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
         options = {"lipschitz": lipschitz, "smoothness": smoothness, "hit": hit}
         built = general_problem(
@@ -302,7 +303,7 @@ def procedural_problem(
         )
         return replace(built, pool=Procedural(np.uint32(seed), generate))
     if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].ndim != 1 or shapes[1].shape != ():
-        raise ValueError(f"generate must return (features [features], label []), got {shapes}")
+        raise Refusal(f"generate must return (features [features], label []), got {shapes}")
     options = {"feature_bound": feature_bound, "constraint": constraint, "test": test, "start": start}
     toy = np.zeros((1, *shapes[0].shape)), np.zeros(1)
     built = linear_problem(*toy, loss, optimum=optimum, excess=excess, **options)
@@ -331,7 +332,7 @@ class _Labelled:
 def _merge_machines(features, labels, table):
     """Data split over machines as one pool, and the table of who owns what."""
     if table is not None:
-        raise ValueError("table must be None when features are [machines, examples, features]")
+        raise Refusal("table must be None when features are [machines, examples, features]")
     require_paired(labels, "features", features.shape[:2])
     table = np.arange(labels.size).reshape(labels.shape)
     return features.reshape(labels.size, features.shape[2]), labels.ravel(), table
@@ -345,7 +346,7 @@ def _examples(name, features, labels, width: int, loss: LinearLoss, feature_boun
     norms = np.linalg.norm(features, axis=1)
     require_positive("feature_bound", feature_bound, optional=True)
     if feature_bound is not None and norms.max() > feature_bound * (1 + 1e-5):
-        raise ValueError(f"{name} must have norm at most feature_bound ({feature_bound:g}), got {norms.max():g}")
+        raise Refusal(f"{name} must have norm at most feature_bound ({feature_bound:g}), got {norms.max():g}")
     dtype = jnp.int32 if loss.outputs else jnp.float32
     return Example(jnp.asarray(features), jnp.asarray(labels, dtype), jnp.asarray(norms))
 
@@ -353,7 +354,7 @@ def _examples(name, features, labels, width: int, loss: LinearLoss, feature_boun
 def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
     params = numbers(name, values).astype(np.float32)
     if params.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {params.shape}{hint}")
+        raise Refusal(f"{name} must have shape {shape}, got {params.shape}{hint}")
     require_parameters(name, params)
     return jnp.asarray(params)
 
@@ -374,5 +375,5 @@ def _general_test(test, pool):
 
 def _start_inside(problem: Problem) -> Problem:
     if not problem.constraint.contains(problem.start):
-        raise ValueError(f"start must lie in the constraint set, a ball of radius {problem.constraint.radius:g}")
+        raise Refusal(f"start must lie in the constraint set, a ball of radius {problem.constraint.radius:g}")
     return problem

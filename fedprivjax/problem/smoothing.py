@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.problem.losses import Kinked, LinearLoss, Logistic
 
@@ -161,7 +162,7 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
     2
     """
     if not isinstance(loss, Kinked):
-        raise ValueError(f"loss must be Hinge, Absolute or Pinball, got {loss}")
+        raise Refusal(f"loss must be Hinge, Absolute or Pinball, got {loss}")
     require_positive("strength", strength)
     require_positive("radius", radius)
 
@@ -205,10 +206,10 @@ def _ball_gradient(loss: Kinked, strength: float, radius: float, params, feature
 
 def _require_smoothable(loss: LinearLoss) -> None:
     if loss.outputs:
-        raise ValueError(f"loss must have one score, got {loss}")
+        raise Refusal(f"loss must have one score, got {loss}")
     if isinstance(loss, Moreau):
-        raise ValueError(f"loss must not be smoothed already, got {loss}")
+        raise Refusal(f"loss must not be smoothed already, got {loss}")
     if isinstance(loss, Logistic) and loss.score_bound is not None:
-        raise ValueError(f"loss must be convex, so without a score_bound, got {loss}")
+        raise Refusal(f"loss must be convex, so without a score_bound, got {loss}")
     if not isinstance(loss, Kinked) and isinf(loss.smoothness(1.0)):
-        raise ValueError(f"loss must be smooth or a Kinked one, got {loss}")
+        raise Refusal(f"loss must be smooth or a Kinked one, got {loss}")

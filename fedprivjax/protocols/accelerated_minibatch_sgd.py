@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.plan.participation import Size
 from fedprivjax.problem.problem import Problem
@@ -86,9 +87,9 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         for form, names in only.items():
             for name in names:
                 if self.form != form and getattr(self, name) != UNSET[name]:
-                    raise ValueError(f"{name} must go with the form {form!r}, got the form {self.form!r}")
+                    raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
         if isinstance(self.strong_convexity, int | float) and not self.strong_convexity and self.form == "multistage":
-            raise ValueError("strong_convexity must be positive for the form 'multistage', got 0")
+            raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
 
     def _host_settings(self) -> dict[str, Any]:
         kept = {name: value for name, value in UNSET.items() if name != "regularisation"}
@@ -173,7 +174,7 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         m = self.machines(problem)
         lipschitz = float(m.lipschitz.max())
         if not np.isfinite(lipschitz):
-            raise ValueError("variance must be given, or clip, for the loss has no finite gradient bound here")
+            raise Refusal("variance must be given, or clip, for the loss has no finite gradient bound here")
         records = 0.0 if self.sampler == "full" else lipschitz**2 / (cohort * m.batch.min())
         left_out = 0.0 if cohort >= size.machines else lipschitz**2 / cohort
         return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
@@ -181,5 +182,5 @@ class AcceleratedMinibatchSGD(RecordProtocol):
     def _distance(self, problem: Problem) -> float:
         distance = self.distance(problem)
         if not np.isfinite(distance):
-            raise ValueError("diameter must be given, or a ball: the theory's step needs a distance to the optimum")
+            raise Refusal("diameter must be given, or a ball: the theory's step needs a distance to the optimum")
         return distance

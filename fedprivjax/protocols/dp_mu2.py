@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.noise import NOISE_SCHEDULES, Fresh, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
@@ -80,7 +81,7 @@ class DPMu2:
         require_flag("cancel", self.cancel)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES))
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
-            raise ValueError("cancel=False must go with trust='none' and noise_schedule='uniform'")
+            raise Refusal("cancel=False must go with trust='none' and noise_schedule='uniform'")
 
     @property
     def traced(self):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.noise import PerStep
 from fedprivjax.plan.participation import Size
@@ -59,9 +60,9 @@ class LocalSGD(RecordProtocol):
         require_choice("aggregate", self.aggregate, ("mean",))
         require_choice("clip_at", self.clip_at, ("record",))
         if self.batch is not None and np.ndim(self.batch):
-            raise ValueError("batch must be one number for local SGD: machines take equally many steps")
+            raise Refusal("batch must be one number for local SGD: machines take equally many steps")
         if self.machine_weights is not None:
-            raise ValueError("machine_weights must be left out in local SGD: end points are averaged alike")
+            raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
         if self.window is not None:
             require_at_least("window", self.window, 1)
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
@@ -96,9 +97,9 @@ class NoisyMinibatchSGD(RecordProtocol):
             return plain
         self._alike(self.machines(problem))
         if plan.schedule.filled is not None:
-            raise ValueError("participation must have a fixed number of machines a round with a shuffler")
+            raise Refusal("participation must have a fixed number of machines a round with a shuffler")
         if not plan.secret:
-            raise ValueError("samples must be secret with a shuffler")
+            raise Refusal("samples must be secret with a shuffler")
         settings = {field.name: getattr(plain, field.name) for field in fields(plain)}
         return ShuffledEvent(**settings, per_round=plan.size.per_round)
 
@@ -116,7 +117,7 @@ class NoisyMinibatchSGD(RecordProtocol):
         whole = size.per_round if self.aggregate == "sum" else 1
         shrinkage = float(ready.strong_convexity) * ready.step_size * float(ready.step_scale) * whole
         if shrinkage >= 1:
-            raise ValueError(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
+            raise Refusal(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
         return ready
 
     def default_step(self, problem: Problem, size: Size, cohort: float) -> float:
@@ -157,15 +158,15 @@ class NoisyMinibatchSGD(RecordProtocol):
     def _alike(self, m: Machines) -> None:
         for name, values in m._asdict().items():
             if np.unique(values).size > 1:
-                raise ValueError(f"{name} must be alike on all machines with a shuffler, got {np.unique(values)[:3]}")
+                raise Refusal(f"{name} must be alike on all machines with a shuffler, got {np.unique(values)[:3]}")
 
     def _check_shuffled(self) -> None:
         if self.batch != 1 or self.sampler not in ("replacement", "subset"):
-            raise ValueError(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {self.sampler}")
+            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {self.sampler}")
         if self.noise_rule != "accountant":
-            raise ValueError(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
+            raise Refusal(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
         if self.clip_at != "record":
-            raise ValueError(f"clip_at must be 'record' with a shuffler, got {self.clip_at!r}")
+            raise Refusal(f"clip_at must be 'record' with a shuffler, got {self.clip_at!r}")
 
 
 def require_modulus(value: Any) -> None:
@@ -181,14 +182,14 @@ def require_smooth(problem: Problem) -> float:
         ValueError: where it is not known.
     """
     if not np.isfinite(problem.smoothness):
-        raise ValueError("step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known")
+        raise Refusal("step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known")
     return problem.smoothness
 
 
 def require_window(window: int | None, rounds: int) -> None:
     """Refuse to average more iterates than a run has."""
     if window is not None and window > rounds + 1:
-        raise ValueError(f"window must be at most rounds + 1 ({rounds + 1}), got {window}")
+        raise Refusal(f"window must be at most rounds + 1 ({rounds + 1}), got {window}")
 
 
 def iterates(w, window: int | None):

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.noise import Fresh, PerMachine
 from fedprivjax.plan.minibatches import SAMPLERS, SECRET, Minibatches, Sampling, machine_values, repeated_uses
@@ -97,24 +98,24 @@ class RecordProtocol:
         if not isinstance(self.epsilon, list | tuple):
             require_positive("epsilon", self.epsilon, optional=True, infinite=True)
         if isinstance(self.noise_std, int | float | np.number) and not 0 <= self.noise_std < np.inf:
-            raise ValueError(f"noise_std must be finite and not negative, got {self.noise_std}")
+            raise Refusal(f"noise_std must be finite and not negative, got {self.noise_std}")
         if self.noise_std is not None and isinstance(self.epsilon, int | float | np.number):
-            raise ValueError(f"give epsilon or noise_std, not both, got {self.epsilon} and {self.noise_std}")
+            raise Refusal(f"give epsilon or noise_std, not both, got {self.epsilon} and {self.noise_std}")
         require_flag("acknowledged", self.acknowledged)
         require_choice("sampler", self.sampler, SAMPLERS)
         require_choice("noise_rule", self.noise_rule, NOISE_RULES)
         require_choice("aggregate", self.aggregate, AGGREGATES)
         require_choice("clip_at", self.clip_at, CLIPPED)
         if self.clip_at != "record" and self.clip is None and self.epsilon is not None and self.epsilon != inf:
-            raise ValueError(f"clip must be given for clip_at {self.clip_at!r}")
+            raise Refusal(f"clip must be given for clip_at {self.clip_at!r}")
         if self.clip_at == "other" and not (self.sampler == "replacement" and isinstance(self.batch, int)):
-            raise ValueError("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
+            raise Refusal("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
         if isinstance(self.delta, str):
             require_choice("delta", self.delta, ("records",))
         if isinstance(self.epsilon, list | tuple) and 0 < np.sum(np.isinf(self.epsilon)) < len(self.epsilon):
-            raise ValueError(f"epsilon must be finite on all machines or on none, got {list(self.epsilon)}")
+            raise Refusal(f"epsilon must be finite on all machines or on none, got {list(self.epsilon)}")
         if self.records is not None and self.noise_rule != "paper_moments":
-            raise ValueError(f"records must go with noise_rule 'paper_moments', got {self.noise_rule!r}")
+            raise Refusal(f"records must go with noise_rule 'paper_moments', got {self.noise_rule!r}")
         self._check_weights()
         for name in ("epsilon", "batch", "delta", "lipschitz", "machine_weights"):
             if isinstance(getattr(self, name), list):
@@ -140,10 +141,10 @@ class RecordProtocol:
     def machines(self, problem: Problem, delta: float | None = None) -> Machines:
         """Every machine's constants; δ is the run's where the protocol has none of its own."""
         if problem.table is None:
-            raise ValueError("table must be given: machines draw minibatches from records of their own")
+            raise Refusal("table must be given: machines draw minibatches from records of their own")
         sizes = problem.table.sizes
         if not sizes.all():
-            raise ValueError(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
+            raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
         bound = self.clip if self.clip is not None else problem.lipschitz if self.lipschitz is None else self.lipschitz
         target = inf if self.epsilon is None else self.epsilon
         own: Any = self.delta if self.delta is not None else delta
@@ -175,7 +176,7 @@ class RecordProtocol:
         size = getattr(plan, "size", plan)
         self._check_delta(problem, delta)
         if given.epsilon is None and given.noise_std is None:
-            raise ValueError("give epsilon (with delta) or noise_std; epsilon = inf is non-private")
+            raise Refusal("give epsilon (with delta) or noise_std; epsilon = inf is non-private")
         noise = given.noise_std if given.noise_std is not None else given._noise_std(problem, size, delta)
         own = given.epsilon if isinstance(given.epsilon, tuple) else None  # the proportions of machines' noises
         ready = replace(given, epsilon=own, noise_std=float(noise))
@@ -183,7 +184,7 @@ class RecordProtocol:
         if step is None:
             step = ready.default_step(problem, size, cohort_of(plan))
             if not (isfinite(step) and step > 0):
-                raise ValueError("step_size must be set: its default needs a finite diameter and gradient bound")
+                raise Refusal("step_size must be set: its default needs a finite diameter and gradient bound")
         return replace(ready, step_size=float(step))
 
     def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
@@ -191,7 +192,7 @@ class RecordProtocol:
         relative = self.participants_noise(problem, plan)
         if method == "materialised":
             if plan.schedule.filled is not None:
-                raise ValueError("noise method 'materialised' must have a fixed number of machines a round")
+                raise Refusal("noise method 'materialised' must have a fixed number of machines a round")
             return PerMachine(np.asarray(relative, np.float32), summed=self.aggregate == "sum")
         return Fresh(np.asarray(np.sqrt(np.sum(relative**2, axis=1)) / self._divisor(plan.schedule), np.float32))
 
@@ -285,16 +286,16 @@ class RecordProtocol:
         if self.delta is not None and delta is not None:
             most = self.machines(problem).delta.max()
             if most > delta * (1 + 1e-9):
-                raise ValueError(f"delta must be at most {delta:g}, at which ε is stated, got {most:g}")
+                raise Refusal(f"delta must be at most {delta:g}, at which ε is stated, got {most:g}")
 
     def _check_weights(self) -> None:
         if self.machine_weights is None:
             return
         weights = np.asarray(self.machine_weights, float)
         if weights.ndim != 1 or not (weights > 0).all() or abs(weights.sum() - 1) > 1e-6:
-            raise ValueError(f"machine_weights must be positive and add up to 1, got a sum of {weights.sum():g}")
+            raise Refusal(f"machine_weights must be positive and add up to 1, got a sum of {weights.sum():g}")
         if self.clip_at != "record":
-            raise ValueError(f"machine_weights must go with clip_at 'record', got {self.clip_at!r}")
+            raise Refusal(f"machine_weights must go with clip_at 'record', got {self.clip_at!r}")
 
     def _factors(self, machines: int) -> np.ndarray:
         """What messages are multiplied by: p_i times the number of machines."""
@@ -316,9 +317,9 @@ class RecordProtocol:
         if np.isinf(m.epsilon).all():
             return 0.0
         if not np.isfinite(m.lipschitz).all():
-            raise ValueError("clip must be set, for the loss has no finite gradient bound here")
+            raise Refusal("clip must be set, for the loss has no finite gradient bound here")
         if np.isnan(m.delta).any():
-            raise ValueError("delta must be given with epsilon")
+            raise Refusal("delta must be given with epsilon")
         return float(np.max(self._needed(m, size, self.noise_rule) / self.relative(problem, size)))
 
     def _needed(self, m: Machines, size: Size, rule: str) -> np.ndarray:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 
 
@@ -13,13 +14,13 @@ def check_settings(protocol) -> None:
     for name in ("step_size", "step_scale", "clip"):
         require_positive(name, getattr(protocol, name), optional=True)
     if isinstance(protocol.noise_std, int | float | np.number) and not 0 <= protocol.noise_std < np.inf:
-        raise ValueError(f"noise_std must be finite and not negative, got {protocol.noise_std}")
+        raise Refusal(f"noise_std must be finite and not negative, got {protocol.noise_std}")
     if protocol.noise_std is not None and isinstance(protocol.mu, int | float | np.number):
-        raise ValueError(f"give mu or noise_std, not both, got mu = {protocol.mu} and noise_std = {protocol.noise_std}")
+        raise Refusal(f"give mu or noise_std, not both, got mu = {protocol.mu} and noise_std = {protocol.noise_std}")
     require_choice("trust", protocol.trust, ("server", "none"))
     for name in ("cancel", "average"):
         if not isinstance(getattr(protocol, name, True), bool):
-            raise ValueError(f"{name} must be true or false, got {getattr(protocol, name)!r}")
+            raise Refusal(f"{name} must be true or false, got {getattr(protocol, name)!r}")
 
 
 def fixed_schedule(noise_schedule: str | Sequence[float], names: Iterable[str]) -> str | tuple[float, ...]:
@@ -28,5 +29,5 @@ def fixed_schedule(noise_schedule: str | Sequence[float], names: Iterable[str]) 
         require_choice("noise_schedule", noise_schedule, names)
         return noise_schedule
     if not isinstance(noise_schedule, Sequence | np.ndarray):
-        raise ValueError(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}")
+        raise Refusal(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}")
     return tuple(float(value) for value in noise_schedule)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise import choose
 from fedprivjax.plan.participation import Schedule, Size
 from fedprivjax.plan.plan import Plan
@@ -163,7 +164,7 @@ class StaleMomentum:
             return growing_exposure(ones, schedule)[schedule.participants]
         values = np.asarray(self.noise_schedule, float)
         if values.size < schedule.total.max() or not (np.isfinite(values) & (values > 0)).all():
-            raise ValueError(
+            raise Refusal(
                 f"noise_schedule must have at least {schedule.total.max()} positive entries, got {values.size}"
             )
         relative = values[schedule.counts - 1]

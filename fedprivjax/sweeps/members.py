@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.engine.simulate import as_leaves
 from fedprivjax.plan.plan import Plan
@@ -46,7 +47,7 @@ def axes_of(over: Mapping[str, Sequence[float]] | None) -> dict[str, np.ndarray]
     """
     axes = {name: _axis(name, values) for name, values in (over or {}).items()}
     if "mu" in axes and "epsilon" in axes:
-        raise ValueError("give mu or epsilon, not both, got both as axes")
+        raise Refusal("give mu or epsilon, not both, got both as axes")
     return axes
 
 
@@ -80,9 +81,7 @@ def _in_its_currency(protocol: Any, settings: dict[str, float], delta: float) ->
     by_records = hasattr(protocol, "calibrated")
     if by_records and "mu" in settings:
         if protocol.delta is not None:
-            raise ValueError(
-                f"delta must be None with an axis mu, which is converted at the run's, got {protocol.delta}"
-            )
+            raise Refusal(f"delta must be None with an axis mu, which is converted at the run's, got {protocol.delta}")
         settings["epsilon"] = float(gdp.epsilon(settings.pop("mu"), delta))
     elif not by_records and "epsilon" in settings:
         settings["mu"] = float(gdp.mu(settings.pop("epsilon"), delta))
@@ -93,16 +92,16 @@ def _with_radius(problem: Problem, radius: float | None) -> Problem:
     if radius is None:
         return problem
     if not isinstance(problem.constraint, Ball):
-        raise ValueError("radius can be swept for a ball only, and the problem has none")
+        raise Refusal("radius can be swept for a ball only, and the problem has none")
     declared = problem.own_lipschitz is not None or problem.own_smoothness is not None
     if declared and radius > problem.constraint.radius:
-        raise ValueError(
+        raise Refusal(
             f"radius must be at most {problem.constraint.radius:g}, where lipschitz and smoothness were declared, "
             f"got {radius:g}"
         )
     ball = Ball(radius)
     if not ball.contains(problem.start):
-        raise ValueError(f"start must lie in the constraint set, a ball of radius {radius:g}")
+        raise Refusal(f"start must lie in the constraint set, a ball of radius {radius:g}")
     return replace(problem, constraint=ball)
 
 
@@ -113,9 +112,9 @@ def _axis(name: str, values: Sequence[float]) -> np.ndarray:
     except (TypeError, ValueError):
         axis = np.zeros((0, 0))
     if axis.ndim != 1 or axis.size == 0:
-        raise ValueError(f"{name} must be swept over a list of numbers, got {values!r}")
+        raise Refusal(f"{name} must be swept over a list of numbers, got {values!r}")
     for value in axis:
         require_positive(name, float(value), infinite=name in ("mu", "epsilon"))
     if np.unique(axis).size != axis.size:
-        raise ValueError(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
+        raise Refusal(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
     return axis

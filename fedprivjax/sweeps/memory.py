@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.simulate import BLOCK, Recipe
 from fedprivjax.noise import Cancelling, PerMachine, Replayed
 from fedprivjax.problem.models import GeneralModel
@@ -36,7 +37,7 @@ def chunk_sizes(
     """
     per_seed, per_member = _bytes(protocol, source, problem, recipe, width)
     if per_seed + per_member > budget:
-        raise ValueError(f"memory_budget must be at least {per_seed + per_member} bytes for one run, got {budget}")
+        raise Refusal(f"memory_budget must be at least {per_seed + per_member} bytes for one run, got {budget}")
     over_seeds = devices if runs[0] >= devices else 1
     over_members = devices if over_seeds == 1 else 1
     local = -(-runs[0] // over_seeds), -(-runs[1] // over_members)

@@ -11,6 +11,8 @@ from types import CodeType, FunctionType
 import jax
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
+
 
 class ChunkStore:
     """A folder of finished chunks of one sweep, named by the sweep's fingerprint.
@@ -31,9 +33,7 @@ class ChunkStore:
         if path.is_file():
             begun = json.loads(path.read_text(encoding="utf-8"))
             if begun["code"] != code_version():
-                raise ValueError(
-                    f"the run in {self.folder} must be resumed by the code that began it, which has changed"
-                )
+                raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, which has changed")
             return tuple(begun["sizes"])
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"sizes": sizes, "code": code_version()})

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from jax.sharding import Mesh, PartitionSpec
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.metrics import Metric, non_private
 from fedprivjax.engine.simulate import Recipe, make_recipe, record_rounds, round_inputs, trajectory
@@ -299,10 +300,10 @@ def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | No
     # a mesh made anew has axes of the kind that shard_map divides, whatever kind the user's are
     mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else Mesh(mesh.devices, mesh.axis_names)
     if len(mesh.axis_names) != 1:
-        raise ValueError(f"mesh must have one axis, got {mesh.axis_names}")
+        raise Refusal(f"mesh must have one axis, got {mesh.axis_names}")
     divides = [size % mesh.size == 0 for size in sizes]
     if given and not any(divides):
-        raise ValueError(f"a chunk's draws ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
+        raise Refusal(f"a chunk's draws ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
     return None if mesh.size == 1 or not any(divides) else (mesh, divides[0])
 
 
@@ -331,7 +332,7 @@ def _seeds(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:
         found = [as_seeds(seed) for seed in range(int(seeds))]  # type: ignore[arg-type]
     require_at_least("seeds", len(found), 1)
     if len(set(found)) != len(found):
-        raise ValueError(f"seeds must be distinct, got {list(seeds)}")  # type: ignore[arg-type]
+        raise Refusal(f"seeds must be distinct, got {list(seeds)}")  # type: ignore[arg-type]
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 
 Load = float | Callable[[int], float]  # a number, or the number as a function of the rounds
@@ -37,7 +38,7 @@ def one(check: Callable[[str, ArrayLike], np.ndarray], name: str, value: ArrayLi
     """The checked value as a float; refused where it is an array."""
     array = check(name, value)
     if array.ndim:
-        raise ValueError(f"{name} must be a single number, got shape {array.shape}")
+        raise Refusal(f"{name} must be a single number, got shape {array.shape}")
     return array.item()
 
 
@@ -51,7 +52,7 @@ def ordered(low_name: str, low: ArrayLike, high_name: str, high: ArrayLike) -> N
     low, high = np.broadcast_arrays(low, high)
     wrong = low > high * (1 + 1e-9)
     if wrong.any():
-        raise ValueError(f"{low_name} must be at most {high_name} ({high[wrong][0]}), got {low[wrong][0]}")
+        raise Refusal(f"{low_name} must be at most {high_name} ({high[wrong][0]}), got {low[wrong][0]}")
 
 
 def plain(value: Any) -> Any:
@@ -64,7 +65,7 @@ def least_rounds(need: Callable[[int], float]) -> int:
     while high < need(high):
         high *= 2
         if high > _MOST_ROUNDS:
-            raise ValueError(f"load must be positive enough for a finite number of rounds, got {need(high):.6g} rounds")
+            raise Refusal(f"load must be positive enough for a finite number of rounds, got {need(high):.6g} rounds")
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
@@ -87,10 +88,10 @@ def _array(name: str, value: ArrayLike) -> np.ndarray:
     try:
         return np.asarray(value, float)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number, got {value!r}") from None
+        raise Refusal(f"{name} must be a number, got {value!r}") from None
 
 
 def _refuse(name: str, value: np.ndarray, wrong: np.ndarray, expected: str) -> np.ndarray:
     if wrong.any():
-        raise ValueError(f"{name} must be {expected}, got {value[wrong].flat[0]}")
+        raise Refusal(f"{name} must be {expected}, got {value[wrong].flat[0]}")
     return value

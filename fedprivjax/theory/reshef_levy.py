@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import counts, nonnegative, plain, positive
 
@@ -128,7 +129,7 @@ def step_size(
         require_choice("noise_schedule", noise_schedule, _SCHEDULES)
     counts(machines=machines, per_round=per_round, rounds=rounds, dimension=dimension)
     if per_round > machines:
-        raise ValueError(f"per_round must be at most machines ({machines}), got {per_round}")
+        raise Refusal(f"per_round must be at most machines ({machines}), got {per_round}")
     cost = 1.0 if trust == "server" else machines
     if isinstance(noise_schedule, str) and noise_schedule == "proportional":
         cost *= 1 + np.log(rounds)
@@ -204,7 +205,7 @@ def _capped(step: np.ndarray, rounds: int, smoothness: ArrayLike | None):
     if smoothness is not None:
         step = np.minimum(step, 1 / (4 * rounds * positive("smoothness", smoothness)))
     if np.isinf(step).any():
-        raise ValueError("smoothness must be given where mu is inf: nothing else bounds the step, got None")
+        raise Refusal("smoothness must be given where mu is inf: nothing else bounds the step, got None")
     return plain(step)
 
 
@@ -217,5 +218,5 @@ def _privacy(mu: ArrayLike) -> np.ndarray:
     mu = np.asarray(mu, float)
     wrong = mu[~(mu > 0)]
     if wrong.size:
-        raise ValueError(f"mu must be positive, got {wrong.flat[0]}")
+        raise Refusal(f"mu must be positive, got {wrong.flat[0]}")
     return mu

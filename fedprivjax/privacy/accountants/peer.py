@@ -7,6 +7,7 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -30,10 +31,10 @@ def gaussian_event(noise_multipliers: ArrayLike) -> ComposedDpEvent:
     """
     sigma = np.asarray(noise_multipliers, float)
     if sigma.ndim != 1 or sigma.size == 0:
-        raise ValueError(f"noise_multipliers must be a non-empty list, got shape {list(sigma.shape)}")
+        raise Refusal(f"noise_multipliers must be a non-empty list, got shape {list(sigma.shape)}")
     wrong = ~((sigma > 0) & np.isfinite(sigma))
     if wrong.any():
-        raise ValueError(f"noise_multipliers must be positive and finite, got {sigma[wrong][0]}")
+        raise Refusal(f"noise_multipliers must be positive and finite, got {sigma[wrong][0]}")
     values, counts = np.unique(sigma, return_counts=True)
     pairs = zip(values.tolist(), counts.tolist(), strict=True)
     return ComposedDpEvent([SelfComposedDpEvent(GaussianDpEvent(value), count) for value, count in pairs])
@@ -82,5 +83,5 @@ def cross_check(guarantee: PrivacyGuarantee, noise_multipliers: ArrayLike) -> fl
     """
     stated = guarantee.epsilon
     if not 0 < stated < np.inf:
-        raise ValueError(f"guarantee must have a positive and finite epsilon to be checked, got {stated}")
+        raise Refusal(f"guarantee must have a positive and finite epsilon to be checked, got {stated}")
     return gaussian_epsilon(noise_multipliers, guarantee.delta) / stated

@@ -23,6 +23,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.minibatches import SAMPLERS
 from fedprivjax.privacy import gdp
@@ -226,5 +227,5 @@ def _check(noise_multiplier, sampler, records, batch, rounds, delta) -> None:
     for name, value in (("records", records), ("batch", batch), ("rounds", rounds)):
         require_at_least(name, value, 1)
     if sampler in ("subset", "poisson") and batch > records:
-        raise ValueError(f"batch must be at most records ({records}) for the sampler {sampler!r}, got {batch}")
+        raise Refusal(f"batch must be at most records ({records}) for the sampler {sampler!r}, got {batch}")
     require_between("delta", delta, 0, 1)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive
 
@@ -78,7 +79,7 @@ def acsa_v(
     if form == "strong":
         return plain(least)
     if diameter is None:
-        raise ValueError(f"diameter must be given for the form {form!r}, got None")
+        raise Refusal(f"diameter must be given for the form {form!r}, got None")
     sums = 2 * (rounds + 2) / 3 if form == "convex" else (2 * rounds + 1) / 12
     best = np.sqrt(nonnegative("variance", variance) * rounds * (rounds + 1) * sums) / positive("diameter", diameter)
     return plain(np.maximum(least, best))
@@ -111,7 +112,7 @@ def acsa_bound(
     start = 2 * v * positive("diameter", diameter) ** 2 / (rounds * (rounds + 1))
     if form == "strong":
         if strong_convexity is None:
-            raise ValueError("strong_convexity must be given for the form 'strong', got None")
+            raise Refusal("strong_convexity must be given for the form 'strong', got None")
         return plain(start + 8 * variance / (positive("strong_convexity", strong_convexity) * (rounds + 1)))
     factor = 4 * (rounds + 2) / 3 if form == "convex" else (2 * rounds + 1) / 6
     return plain(start + factor * variance / v)

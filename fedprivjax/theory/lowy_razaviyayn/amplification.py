@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy.accountants.shuffled import shuffling
 from fedprivjax.theory._numbers import counts, one, ordered, positive, probability
 
@@ -82,10 +83,10 @@ def shuffled_machines(
     counts(machines=machines, records=records)
     epsilon, failure = one(positive, "epsilon", epsilon), one(probability, "failure", failure)
     if not 0 <= delta < 1:
-        raise ValueError(f"delta must be at least 0 and below 1, got {delta}")
+        raise Refusal(f"delta must be at least 0 and below 1, got {delta}")
     most = np.log(machines / (16 * np.log(2 / failure))) / records
     if epsilon > most:
-        raise ValueError(
+        raise Refusal(
             f"epsilon must be at most ln(machines/(16·ln(2/failure)))/records ({most:.6g}) for amplification by "
             f"shuffling, got {epsilon}"
         )
@@ -127,7 +128,7 @@ def shuffled_rounds_privacy(
     counts(machines=machines, records=records)
     epsilons, deltas = positive("round_epsilons", round_epsilons), probability("round_deltas", round_deltas)
     if epsilons.shape != deltas.shape or epsilons.ndim != 1:
-        raise ValueError(f"round_deltas must be as many as round_epsilons ({epsilons.shape}), got {deltas.shape}")
+        raise Refusal(f"round_deltas must be as many as round_epsilons ({epsilons.shape}), got {deltas.shape}")
     ordered("epsilon", one(positive, "epsilon", epsilon), "√machines", np.sqrt(machines))
     ordered("round_epsilons", epsilons, "1/records", 1 / records)
     total = machines * records

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.theory._numbers import counts
 
@@ -35,7 +36,7 @@ def uniform_cohort(*, machines: int, least: int, most: int) -> np.ndarray:
     counts(machines=machines, least=least)
     require_at_least("most", most, least)
     if most > machines:
-        raise ValueError(f"most must be at most machines ({machines}), got {most}")
+        raise Refusal(f"most must be at most machines ({machines}), got {most}")
     pmf = np.zeros(machines)
     pmf[least - 1 : most] = 1 / (most - least + 1)
     return pmf
@@ -52,7 +53,7 @@ def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
     """
     counts(machines=machines)
     if not 0 < rate <= 1:
-        raise ValueError(f"rate must be above 0 and at most 1, got {rate}")
+        raise Refusal(f"rate must be above 0 and at most 1, got {rate}")
     pmf = stats.binom.pmf(np.arange(1, machines + 1), machines, rate)
     return pmf / pmf.sum()
 
@@ -93,11 +94,11 @@ def checked(pmf: ArrayLike) -> np.ndarray:
     """The pmf as an array; refused unless it is a list of probabilities that sum to 1."""
     array = np.asarray(pmf, float)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"pmf must be a list of probabilities of 1..machines, got shape {array.shape}")
+        raise Refusal(f"pmf must be a list of probabilities of 1..machines, got shape {array.shape}")
     if not (array >= 0).all():
-        raise ValueError(f"pmf must be at least 0, got {array.min()}")
+        raise Refusal(f"pmf must be at least 0, got {array.min()}")
     if not abs(array.sum() - 1) < 1e-9:
-        raise ValueError(f"pmf must sum to 1, got {array.sum()}")
+        raise Refusal(f"pmf must sum to 1, got {array.sum()}")
     return array
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, ordered, plain
 from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines, second_moment_machines
 
@@ -109,12 +110,12 @@ def client_diversity(gradients: ArrayLike) -> float:
 def _per_machine(values: ArrayLike) -> np.ndarray:
     values = nonnegative("values", values)
     if values.ndim != 1 or values.size == 0:
-        raise ValueError(f"values must be one per machine, got shape {values.shape}")
+        raise Refusal(f"values must be one per machine, got shape {values.shape}")
     return values
 
 
 def _for_machines(values: ArrayLike, machines: int) -> np.ndarray:
     values = np.asarray(values, float)
     if values.ndim and values.shape != (machines,):
-        raise ValueError(f"values must be one per machine ({machines}), got shape {values.shape}")
+        raise Refusal(f"values must be one per machine ({machines}), got shape {values.shape}")
     return np.broadcast_to(nonnegative("values", values), machines)

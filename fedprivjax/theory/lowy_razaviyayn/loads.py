@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
     at_least_one,
     counts,
@@ -45,7 +46,7 @@ def privacy_load(
     most = 2 * np.log(2 / delta)
     wrong = (epsilon > most) & np.isfinite(epsilon)
     if wrong.any():
-        raise ValueError(f"epsilon must be at most 2·ln(2/delta) ({most[wrong][0]:.6g}), got {epsilon[wrong][0]}")
+        raise Refusal(f"epsilon must be at most 2·ln(2/delta) ({most[wrong][0]:.6g}), got {epsilon[wrong][0]}")
     logs = np.log(2.5 * rounds / delta) * np.log(2 / delta)
     return plain((positive("lipschitz", lipschitz) / (at_least_one("records", records) * epsilon)) ** 2 * logs)
 
@@ -84,5 +85,5 @@ def precision(*, records: ArrayLike, dimension: int, load: ArrayLike) -> np.ndar
 def _privacy(epsilon: ArrayLike) -> np.ndarray:
     epsilon = np.asarray(epsilon, float)
     if not (epsilon > 0).all():
-        raise ValueError(f"epsilon must be positive, got {epsilon[~(epsilon > 0)].flat[0]}")
+        raise Refusal(f"epsilon must be positive, got {epsilon[~(epsilon > 0)].flat[0]}")
     return epsilon

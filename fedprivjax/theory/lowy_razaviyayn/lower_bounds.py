@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive, probability
 
@@ -233,4 +234,4 @@ def _capped(private: float, scale: float, strong_convexity: float) -> float:
 def _hypothesis(name: str, holds: bool, **numbers: float) -> None:
     if not holds:
         found = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
-        raise ValueError(f"the lower bound's hypothesis {name} must hold, got {found}")
+        raise Refusal(f"the lower bound's hypothesis {name} must hold, got {found}")

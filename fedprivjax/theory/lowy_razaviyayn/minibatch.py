@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
     Load,
     at_least_one,
@@ -179,7 +180,7 @@ def strong_stability(
     """
     records_in_all = at_least_one("records", records) * at_least_one("per_round", per_round)
     if (records_in_all <= 1).any():
-        raise ValueError(f"records·per_round must be above 1, got {records_in_all.min()}")
+        raise Refusal(f"records·per_round must be above 1, got {records_in_all.min()}")
     mu = positive("strong_convexity", strong_convexity)
     return plain(4 * positive("lipschitz", lipschitz) ** 2 / (mu * (records_in_all - 1)))
 

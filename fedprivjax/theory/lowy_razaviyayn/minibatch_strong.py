@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
     Load,
     at_least_one,
@@ -217,5 +218,5 @@ def _curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.
 
 def _below_one(rate: np.ndarray) -> np.ndarray:
     if not (rate < 1).all():
-        raise ValueError(f"strong_convexity·step must be below 1, got {np.max(rate)}")
+        raise Refusal(f"strong_convexity·step must be below 1, got {np.max(rate)}")
     return rate

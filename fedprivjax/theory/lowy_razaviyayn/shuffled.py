@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
     at_least_one,
     counts,
@@ -41,7 +42,7 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
     shuffled = rounds * per_round**2 / (machines * delta)
     least = 16 * np.log(18 * shuffled)
     if per_round < least:
-        raise ValueError(f"per_round must be at least 16·ln(18RM²/(Nδ)) ({least:.6g}), got {per_round}")
+        raise Refusal(f"per_round must be at least 16·ln(18RM²/(Nδ)) ({least:.6g}), got {per_round}")
     logs = np.log(shuffled) * np.log(rounds / delta) * np.log(1 / delta)
     return float(per_round * logs / (epsilon * records * machines) ** 2)
 

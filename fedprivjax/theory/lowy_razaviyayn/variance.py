@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.minibatches import SAMPLERS
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, ordered, positive
@@ -65,12 +66,12 @@ def aggregate_variance(
     pmf = checked(pmf)
     gradients = np.asarray(gradients, float)
     if gradients.ndim != 2 or len(gradients) != pmf.size:
-        raise ValueError(f"gradients must be [machines ({pmf.size}), dimension], got shape {gradients.shape}")
+        raise Refusal(f"gradients must be [machines ({pmf.size}), dimension], got shape {gradients.shape}")
     spread, noise_std = nonnegative("spread", spread), nonnegative("noise_std", noise_std)
     records, batch = at_least_one("records", records), at_least_one("batch", batch)
     ordered("batch", batch, "records", records)
     if sampler == "full" and (batch != records).any():
-        raise ValueError(f"batch must be records ({records}) for the sampler 'full', got {batch}")
+        raise Refusal(f"batch must be records ({records}) for the sampler 'full', got {batch}")
     within = _within(sampler, spread, np.sum(gradients**2, axis=1), records, batch)
     each = 1 / harmonic_machines(pmf)
     sampling, noise = np.mean(np.broadcast_to(within, pmf.size)), np.mean(np.broadcast_to(noise_std**2, pmf.size))
