@@ -1,18 +1,23 @@
 from . import datasets, privacy, theory
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
-from .engine.metrics import Snapshot
+from .engine.metric import Metric, Snapshot
+from .engine.ready import ReadyRun, ready
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
 from .plan.participation import Balanced, Full, Given, Schedule, Uniform, Varying
-from .plan.plan import Plan, Seeds, draw_plan
+from .plan.plan import Plan, draw_plan
+from .plan.seeds import Seeds
 from .privacy.calibration import calibrate, guarantee
+from .privacy.guarantee import PrivacyGuarantee
+from .privacy.target import Target
 from .problem.constraints import Ball, WholeSpace
 from .problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
 from .problem.problem import Problem, general_problem, linear_problem, procedural_problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import AcceleratedMinibatchSGD, DPMu2, LocalSGD, NoisyMinibatchSGD, NoisySGD, StaleMomentum
-from .sweeps.results import final, mean_interval
+from .protocols.interface import Protocol
+from .sweeps.results import final, guarantee_of, mean_interval
 from .sweeps.sweep import sweep
 
 __all__ = [
@@ -28,12 +33,16 @@ __all__ = [
     "LinearLoss",
     "LocalSGD",
     "Logistic",
+    "Metric",
     "Moreau",
     "NoisyMinibatchSGD",
     "NoisySGD",
     "Pinball",
     "Plan",
+    "PrivacyGuarantee",
     "Problem",
+    "Protocol",
+    "ReadyRun",
     "Refusal",
     "Run",
     "Schedule",
@@ -42,6 +51,7 @@ __all__ = [
     "Softmax",
     "Squared",
     "StaleMomentum",
+    "Target",
     "Transcript",
     "Uniform",
     "Varying",
@@ -54,10 +64,12 @@ __all__ = [
     "from_dataset",
     "general_problem",
     "guarantee",
+    "guarantee_of",
     "linear_problem",
     "mean_interval",
     "privacy",
     "procedural_problem",
+    "ready",
     "simulate",
     "sweep",
     "theory",

@@ -79,3 +79,14 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
     """
     if not isinstance(value, int | float | np.number) or not low < value < high:
         raise Refusal(f"{name} must be between {low} and {high}, got {value}")
+
+
+def require_number(name: str, value: Any) -> None:
+    """Refuse what is no concrete number.
+
+    >>> require_number("noise_std", "1")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: noise_std must be a number, got '1'
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise Refusal(f"{name} must be a number, got {value!r}")

@@ -4,40 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.checks.values import require_at_least, require_between, require_choice
-from fedprivjax.engine.metrics import (
-    METRICS,
-    OF_PARAMETERS,
-    Metric,
-    Snapshot,
-    check_metrics,
-    default_metrics,
-    metric_name,
-)
-from fedprivjax.noise import METHODS, PerStep, Silent
-from fedprivjax.plan.participation import Participation, Size
-from fedprivjax.plan.plan import Plan, Seeds, as_seeds, draw_plan
-from fedprivjax.privacy.calibration import calibrate
-from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
+from fedprivjax.engine.metrics import OUTPUT, Recordable, by_iterate, evaluate, iterate_names
+from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
+from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs
 from fedprivjax.protocols.loops import scan_in_chunks
 
 BLOCK = 64  # rounds whose noise is drawn together
-
-
-class Recipe(NamedTuple):
-    """What fixes a run's program beside the shapes of its inputs: hashable, static."""
-
-    size: Size
-    record: tuple[str | Metric, ...]
-    every: int
 
 
 @dataclass(frozen=True)
@@ -46,7 +28,8 @@ class Run:
 
     Attributes:
         rounds: rounds done at each record, int [records].
-        metrics: each recorded metric, float32 [records].
+        metrics: each recorded metric of the reported point (and of the rounds), float32 [records].
+        iterates: the same by iterate: "output", which is `metrics`, and the protocol's others, such as "last".
         params: the reported point.
         guarantee: what the run's privacy is.
         protocol: the calibrated protocol that ran.
@@ -55,15 +38,16 @@ class Run:
 
     rounds: np.ndarray
     metrics: dict[str, np.ndarray]
+    iterates: dict[str, dict[str, np.ndarray]]
     params: Any
-    guarantee: PrivacyGuarantee | RecordGuarantee
+    guarantee: PrivacyGuarantee
     protocol: Any
     plan: Plan
 
     @property
     def diverged(self) -> bool:
         """Whether any parameter or metric is not finite."""
-        leaves = [*jax.tree.leaves(self.params), *self.metrics.values()]
+        leaves = jax.tree.leaves((self.params, self.iterates))
         return not all(np.isfinite(leaf).all() for leaf in leaves)
 
 
@@ -74,24 +58,13 @@ def simulate(
     *,
     rounds: int | None = None,
     seed: int | Seeds = 0,
-    record: Sequence[str | Metric] | None = None,
+    record: Sequence[Recordable] | None = None,
     every: int | None = None,
     delta: float = 1e-5,
     order: str = "shuffled",
     noise_method: str = "auto",
 ) -> Run:
-    """Run one protocol on one problem.
-
-    Args:
-        protocol: with a `mu` (or `noise_std`) of its own; a step left None is the theory's.
-        participation: `Full`, `Uniform`, `Balanced` or `Given`.
-        rounds: T; None uses as many rounds as there are samples for.
-        seed: one integer, or `Seeds` for separate streams.
-        record: names in `metrics.METRICS` or callables `(problem, Snapshot) -> scalar`; None records what there is.
-        every: rounds between records; None records about 20 times. The last round is always recorded.
-        delta: δ at which the guarantee states ε.
-        order: of the samples, see `plan.ORDERS`.
-        noise_method: how the noise is produced, see `fedprivjax.noise.METHODS`; every way has the same law.
+    """Run one protocol on one problem; the arguments are those of `ready`.
 
     Raises:
         ValueError: settings that cannot be run, before anything is compiled.
@@ -102,98 +75,68 @@ def simulate(
     >>> bool(run.metrics["test_accuracy"][-1] > 0.7), round(run.guarantee.epsilon, 1)
     (True, 65.3)
     """
-    require_between("delta", delta, 0, 1)
-    require_choice("noise method", noise_method, METHODS)
-    seeds = as_seeds(seed)
-    sampling = getattr(protocol, "sampling", None)
-    plan = draw_plan(problem, participation, rounds, seeds, order=order, sampling=sampling)
-    recipe = make_recipe(problem, plan, record, every)
-    ready = calibrate(protocol, problem, plan, delta=delta)
-    guarantee = ready.event(problem, plan).guarantee(ready.noise_std, delta)
-    source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, noise_method)
-    key = jax.random.key(seeds.noise)
-    params, metrics = _run(as_leaves(ready), problem.traced, source, round_inputs(plan), key, recipe)
-    return Run(record_rounds(recipe), {n: np.asarray(v) for n, v in metrics.items()}, params, guarantee, ready, plan)
+    options = {"rounds": rounds, "seed": seed, "record": record, "every": every, "delta": delta}
+    return execute(ready(protocol, problem, participation, order=order, noise_method=noise_method, **options))
 
 
-def make_recipe(problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
-    """Check what is to be recorded and how often."""
-    every = max(1, ceil(plan.size.rounds / 20)) if every is None else every
-    require_at_least("every", every, 1)
-    record = default_metrics(problem) if record is None else check_metrics(problem, record)
-    return Recipe(plan.size, record, min(every, plan.size.rounds))
-
-
-def record_rounds(recipe: Recipe) -> np.ndarray:
-    """Rounds done at each record, int [records]."""
-    rounds = np.arange(recipe.every, recipe.size.rounds + 1, recipe.every)
-    return rounds if rounds[-1] == recipe.size.rounds else np.append(rounds, recipe.size.rounds)
-
-
-def round_inputs(plan: Plan) -> RoundInputs:
-    """The scan's inputs, leaves [rounds, ...], as host arrays."""
-    schedule = plan.schedule
-    numbers = np.arange(1, plan.size.rounds + 1, dtype=np.int32)
-    always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
-    if plan.weights is None:
-        return always
-    return always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))
-
-
-def trajectory(protocol, problem: Problem, source, inputs: RoundInputs, key, recipe: Recipe):
-    """The pure function behind every run: (reported parameters, metrics with leaves [records])."""
-    dimension = problem.dimension
-    vectors = not isinstance(source, Silent | PerStep)
-    block = ceil(recipe.every / ceil(recipe.every / BLOCK))
-
-    def one_round(state, step):
-        inputs, noise = step
-        return protocol.round(problem, state, inputs, noise), None
-
-    def one_block(carry, some):
-        state, noise_state, _ = carry
-        inputs, noise_inputs = some
-        keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(inputs.round)
-        noise_state, noise = source.block(noise_state, noise_inputs, keys, dimension)
-        state, _ = jax.lax.scan(one_round, state, (inputs, noise))
-        return (state, noise_state, noise[-1] if vectors else None), ()
-
-    def one_segment(carry, some):
-        carry, _ = scan_in_chunks(one_block, carry, some, block)
-        state, _, noise = carry
-        return carry, evaluate(protocol, problem, state, noise, recipe.record)
-
-    carry = (
-        protocol.init(problem, recipe.size),
-        source.init(dimension, key),
-        jnp.zeros(dimension) if vectors else None,
-    )
-    (state, _, _), metrics = scan_in_chunks(one_segment, carry, (inputs, source.inputs), recipe.every)
-    return protocol.output(state), metrics
-
-
-def evaluate(protocol, problem: Problem, state, noise, record) -> dict[str, Any]:
-    """Metrics of the reported point, and of the protocol's other iterates under `name_iterate`."""
-    noise = None if noise is None else protocol.noise_std * noise
-    values = {}
-    for suffix, params in {"": protocol.output(state), **_others(protocol, state)}.items():
-        for metric in record:
-            if suffix and metric not in OF_PARAMETERS:
-                continue
-            function = METRICS[metric] if isinstance(metric, str) else metric
-            values[metric_name(metric) + suffix] = function(problem, Snapshot(params, noise))
-    return values
-
-
-def _others(protocol, state) -> dict[str, Any]:
-    return {"_" + name: params for name, params in protocol.also(state).items()} if hasattr(protocol, "also") else {}
-
-
-def as_leaves(protocol):
-    """Python numbers as float32 arrays, so that another number is not another program; nothing that is the host's."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), getattr(protocol, "traced", protocol))
+def execute(start: ReadyRun) -> Run:
+    """Run what is ready."""
+    params, values = run_program(start.arguments, start.recipe)
+    iterates = by_iterate(start.recipe.record, iterate_names(start.protocol, start.problem, start.plan.size), values)
+    rounds = record_rounds(start.recipe)
+    return Run(rounds, iterates[OUTPUT], iterates, params, start.guarantee, start.protocol, start.plan)
 
 
 @partial(jax.jit, static_argnames="recipe")
-def _run(protocol, problem, source, inputs, key, recipe):
-    return trajectory(protocol, problem, source, inputs, key, recipe)
+def run_program(arguments: Arguments, recipe: Recipe):
+    """The compiled program of one run: see `trajectory`."""
+    return trajectory(arguments, recipe)
+
+
+def trajectory(arguments: Arguments, recipe: Recipe):
+    """The pure function behind every run: (reported parameters, metrics [records] or [records, iterates])."""
+    protocol, problem, mechanism, inputs, tape, key = arguments
+    dimension = problem.dimension
+    block = ceil(recipe.every / ceil(recipe.every / BLOCK))
+    noise_state = protocol.noise_state(dimension)
+    # noise that has no state follows from a block's last draw; any other is carried from round to round
+    carried = bool(jax.tree.leaves(noise_state))
+    zeros = {metric.name: jnp.zeros(()) for metric in recipe.record if metric.of == "info"}
+
+    def noise_of(state, drawn, tape):
+        return (state, None) if drawn is None else protocol.noise(state, drawn, tape)
+
+    def one_round(carry, step):
+        (state, noise_state, totals), _ = carry
+        inputs, drawn, tape = step
+        noise_state, noise = noise_of(noise_state, drawn, tape)
+        state, info = protocol.round(problem, state, inputs, noise, protocol_key(key, inputs.round))
+        totals = {name: total + info[name] for name, total in totals.items()}
+        return ((state, noise_state, totals), mechanism.aggregate(noise) if carried else None), None
+
+    def one_block(carry, rounds):
+        (run, noise, draw_state), (inputs, draw_inputs, tape) = carry, rounds
+        draw_state, drawn = mechanism.draw(draw_state, draw_inputs, round_keys(key, inputs.round), dimension)
+        (run, noise), _ = jax.lax.scan(one_round, (run, noise if carried else None), (inputs, drawn, tape))
+        if not carried:
+            last = jax.tree.map(lambda leaf: leaf[-1], (drawn, tape))
+            noise = mechanism.aggregate(noise_of((), *last)[1])
+        return (run, noise, draw_state), ()
+
+    def one_segment(carry, rounds):
+        carry, _ = scan_in_chunks(one_block, carry, rounds, block)
+        (state, noise_state, totals), noise, draw_state = carry
+        info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
+        values = evaluate(protocol, problem, state, noise, recipe.record, info)
+        return ((state, noise_state, zeros), noise, draw_state), values
+
+    def first_noise():
+        rounds = jax.tree.map(lambda leaf: leaf[:1], (inputs, mechanism.inputs, tape))
+        return one_block((run, jnp.zeros(dimension), draw_state), rounds)[0][1]
+
+    run = protocol.init(problem, recipe.size, protocol_key(key)), noise_state, zeros
+    draw_state = mechanism.init(dimension, key)
+    noise = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(first_noise))
+    carry = run, noise, draw_state
+    ((state, *_), *_), values = scan_in_chunks(one_segment, carry, (inputs, mechanism.inputs, tape), recipe.every)
+    return protocol.output(state), values

@@ -1,18 +1,18 @@
-"""What an adversary sees of a run: every message of every machine, or the query points of a trusted server."""
+"""What an adversary sees of a run, by trust model, with every message and every machine's noise written out."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.engine.simulate import as_leaves, round_inputs
-from fedprivjax.noise import Cancelling, PerMachine, PerStep, Silent
-from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Plan, Seeds, as_seeds, draw_plan
-from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.engine.ready import Arguments, ready
+from fedprivjax.plan.participation import Participation, Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import flat_rows, messages
+from fedprivjax.protocols.round import flat_rows
+from fedprivjax.protocols.views import Observed
 
 
 class Transcript(NamedTuple):
@@ -24,12 +24,14 @@ class Transcript(NamedTuple):
             behind a shuffler; None under a trusted server.
         params: the reported point.
         plan: the public schedule, with the samples only where these are no secret.
+        internal: the server's memory after each round, leaves [rounds, ...]; () where an intruder sees none of it.
     """
 
     queries: np.ndarray
     messages: np.ndarray | None
     params: Any
     plan: Plan
+    internal: Any = ()
 
 
 def transcript(
@@ -52,60 +54,36 @@ def transcript(
     >>> transcript(DPMu2(mu=1.0, clip=1.0), problem, Uniform(3, 2)).messages.shape
     (3, 2, 12)
     """
-    seeds = as_seeds(seed)
-    sampling = getattr(protocol, "sampling", None)
-    plan = draw_plan(problem, participation, rounds, seeds, order=order, sampling=sampling)
-    ready = calibrate(protocol, problem, plan, delta=delta)
-    source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, "materialised")
-    state, (queries, sent) = _replay(
-        as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(seeds.noise), plan.size
-    )
-    seen = _visible(ready.trust, np.asarray(sent), seeds)
-    return Transcript(np.asarray(queries), seen, ready.output(state), plan.public)
+    options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "record": ()}
+    start = ready(protocol, problem, participation, noise_method="materialised", **options)
+    state, (queries, sent, internal) = _replay(start.arguments, start.plan.size)
+    observed = Observed(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise)
+    seen = start.protocol.view(observed)
+    return Transcript(seen.queries, seen.messages, start.protocol.output(state), start.plan.public, seen.internal)
 
 
-def _visible(trust: str, sent: np.ndarray, seeds: Seeds) -> np.ndarray | None:
-    if trust == "server":
-        return None
-    if trust == "none":
-        return sent
-    order = np.random.default_rng([seeds.noise, 3]).permuted(np.tile(np.arange(sent.shape[1]), (len(sent), 1)), axis=1)
-    return np.take_along_axis(sent, order[:, :, None], axis=1)
-
-
-def _replay(protocol, problem: Problem, source, inputs, key, size):
+@partial(jax.jit, static_argnames="size")
+def _replay(arguments: Arguments, size: Size):
+    protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
-    written_out = isinstance(source, PerMachine | Cancelling)
 
     def one_round(carry, step):
-        state, noise_state, memory = carry
-        inputs, noise_inputs = step
-        round_key = jax.random.fold_in(key, inputs.round)
+        state, draw_state, noise_state, memory = carry
+        inputs, draw_inputs, tape = step
+        own_key = protocol_key(key, inputs.round)
+        one = jax.tree.map(lambda leaf: leaf[None], (inputs.round, draw_inputs))
+        keys = round_keys(key, one[0])
         query = flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], protocol.query(state)))[0]
-        noise_state, block = source.block(
-            noise_state, jax.tree.map(lambda x: x[None], noise_inputs), round_key[None], dimension
-        )
-        noise = jax.tree.map(lambda leaf: leaf[0], block)
-        if isinstance(source, PerStep):  # noise is inside what a machine computes
-            sent = flat_rows(problem, protocol.messages(problem, state, inputs, noise))
-        else:
-            sent = flat_rows(problem, _unperturbed(protocol, problem, state, inputs))
-        if isinstance(source, PerMachine | Cancelling):
-            memory, own = source.message_noise(memory, noise_inputs, round_key, dimension)
-            sent = sent + protocol.noise_std * own
-        state = protocol.round(problem, state, inputs, noise)
-        return (state, noise_state, memory), (query, sent)
+        draw_state, drawn = mechanism.draw(draw_state, one[1], keys, dimension)
+        noise = None
+        if drawn is not None:
+            noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), tape)
+        memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
+        sent = protocol.sent(problem, state, inputs, noise, added, own_key)
+        state, _ = protocol.round(problem, state, inputs, noise, own_key)
+        return (state, draw_state, noise_state, memory), (query, sent, protocol.internal(state))
 
-    memory = source.init_memory(dimension) if written_out else ()
-    carry = protocol.init(problem, size), source.init(dimension, key), memory
-    (state, _, _), views = jax.lax.scan(one_round, carry, (inputs, source.inputs))
+    state = protocol.init(problem, size, protocol_key(key))
+    carry = state, mechanism.init(dimension, key), protocol.noise_state(dimension), mechanism.message_memory(dimension)
+    (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, tape))
     return state, views
-
-
-def _unperturbed(protocol, problem: Problem, state, inputs):
-    """The participants' messages without noise, written out, leaves [per_round, ...]."""
-    if hasattr(protocol, "messages"):
-        return protocol.messages(problem, state, inputs)
-    machine = protocol.machine(state, inputs.round.astype(jnp.float32))
-    examples = problem.take(inputs.samples, inputs.machine)
-    return jax.vmap(lambda vector: vector.written_out())(messages(problem, machine, examples))

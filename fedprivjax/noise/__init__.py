@@ -1,14 +1,15 @@
 """Noise mechanisms: what stands in the server's aggregate in each round, exact in law, as an input to the protocol.
 
-A mechanism holds per-round `inputs` (leaves [rounds, ...]), starts with `init`, and turns a block of rounds into that
-block's noise, [block, d] at unit scale; the protocol multiplies by its `noise_std`. So one draw serves every privacy
-level, clip and step of a sweep, and a protocol never sees state of the size of the federation.
+A mechanism (`interface.Mechanism`) draws what is random once per seed; what a protocol's own leaves make of it is the
+protocol's. So one draw serves every privacy level, clip and step of a sweep, and a protocol never sees state of the
+size of the federation.
 """
 
 from fedprivjax.noise.cancelling import Cancelling, Replayed
-from fedprivjax.noise.chooser import METHODS, aligned, choose
+from fedprivjax.noise.chooser import METHODS, choose
 from fedprivjax.noise.covariance import Covariance
 from fedprivjax.noise.fresh import Fresh, PerMachine, PerStep, Silent
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
 
 __all__ = [
@@ -17,11 +18,11 @@ __all__ = [
     "Cancelling",
     "Covariance",
     "Fresh",
+    "Mechanism",
     "PerMachine",
     "PerStep",
     "Replayed",
     "Silent",
-    "aligned",
     "choose",
     "exposure",
     "relative_std",

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 
 
@@ -21,16 +22,16 @@ class CancellingInputs(NamedTuple):
 
 
 @struct.dataclass
-class Cancelling:
+class Cancelling(Mechanism):
     """Materialised: an [machines, d] array of last noises; gather, subtract, scatter. The only way to see messages."""
 
     inputs: CancellingInputs
     machines: int = struct.field(pytree_node=False)
 
     def init(self, dimension: int, key):
-        return self.init_memory(dimension), jnp.zeros(dimension)
+        return self.message_memory(dimension), jnp.zeros(dimension)
 
-    def init_memory(self, dimension: int):
+    def message_memory(self, dimension: int):
         """Every machine's last noise: none yet."""
         return jnp.zeros((self.machines, dimension))
 
@@ -39,7 +40,7 @@ class Cancelling:
         fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
         return memory.at[inputs.machine].set(fresh), fresh - memory[inputs.machine]
 
-    def block(self, state, inputs: CancellingInputs, keys, dimension: int):
+    def draw(self, state, inputs: CancellingInputs, keys, dimension: int):
         def one(state, step):
             (memory, standing), (inputs, key) = state, step
             memory, difference = self.message_noise(memory, inputs, key, dimension)
@@ -47,6 +48,9 @@ class Cancelling:
             return (memory, standing), standing
 
         return jax.lax.scan(one, state, (inputs, keys))
+
+    def floats(self, dimension: int) -> int:
+        return 2 * (self.machines + 1) * dimension + 3 * self.inputs.machine.shape[-1] * dimension
 
 
 class ReplayedInputs(NamedTuple):
@@ -59,7 +63,7 @@ class ReplayedInputs(NamedTuple):
 
 
 @struct.dataclass
-class Replayed:
+class Replayed(Mechanism):
     """Old noise regenerated from a key of its machine and count, so nothing of the federation's size is kept."""
 
     inputs: ReplayedInputs
@@ -67,7 +71,7 @@ class Replayed:
     def init(self, dimension: int, key):
         return jax.random.fold_in(key, 0), jnp.zeros(dimension)  # rounds are numbered from 1: key 0 is free
 
-    def block(self, state, inputs: ReplayedInputs, keys, dimension: int):
+    def draw(self, state, inputs: ReplayedInputs, keys, dimension: int):
         key, standing = state
 
         def one_machine(machine, count, relative, before):
@@ -81,3 +85,6 @@ class Replayed:
 
         standing, noise = jax.lax.scan(one_round, standing, inputs)
         return (key, standing), noise
+
+    def floats(self, dimension: int) -> int:
+        return 2 * dimension + 3 * self.inputs.machine.shape[-1] * dimension

@@ -1,8 +1,6 @@
 """Which way of producing the machines' noise: all are exact in law, so cost decides."""
 
-from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +9,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.cancelling import Cancelling, CancellingInputs, Replayed, ReplayedInputs
 from fedprivjax.noise.covariance import Covariance, factor, padded
 from fedprivjax.noise.fresh import Fresh, PerMachine, mean_of_fresh
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.participation import Schedule, Size
 
 METHODS = {
@@ -34,7 +33,7 @@ def choose(
     *,
     cancel: bool,
     accumulate: bool = False,
-) -> Any:
+) -> Mechanism:
     """The noise of machines that each add their own, `relative` [rounds, per_round], to what they send.
 
     Args:
@@ -82,14 +81,6 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
     }
     fits = {name: time[name] if 4 * floats <= MOST_BYTES else inf for name, floats in kept.items()}
     return min(fits, key=lambda name: fits[name])
-
-
-def aligned(sources: Sequence[Any]) -> list[Any]:
-    """Mechanisms of one kind made of equal shapes, so that they can be stacked for a `vmap` over their seeds."""
-    if not isinstance(sources[0], Covariance):
-        return list(sources)
-    width = max(source.bandwidth for source in sources)
-    return [Covariance(padded(np.asarray(source.inputs), width)) for source in sources]
 
 
 def _materialised(schedule: Schedule, relative: np.ndarray) -> Cancelling:

@@ -16,6 +16,7 @@ import numpy as np
 from flax import struct
 from scipy.linalg import cholesky_banded
 
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 from fedprivjax.plan.participation import Schedule
 
@@ -23,7 +24,7 @@ ROUND_UP = 8  # bandwidths are padded to multiples of this, so that most schedul
 
 
 @struct.dataclass
-class Covariance:
+class Covariance(Mechanism):
     """Correlated noise from its banded factor.
 
     inputs: B, float32 [rounds, bandwidth + 1]; row t holds B(t, t − bandwidth) … B(t, t).
@@ -39,10 +40,14 @@ class Covariance:
         """The last `bandwidth` normal vectors, [bandwidth, d]: none yet."""
         return jnp.zeros((self.bandwidth, dimension))
 
-    def block(self, state, inputs, keys, dimension: int):
+    def draw(self, state, inputs, keys, dimension: int):
         fresh = jax.vmap(lambda key: normals(key, (dimension,)))(keys)
         vectors = jnp.concatenate([state, fresh])
         return vectors[keys.shape[0] :], _staircase(inputs) @ vectors
+
+    def align(self, others):
+        width = max(other.bandwidth for other in others)
+        return [Covariance(padded(np.asarray(other.inputs), width)) for other in others]
 
 
 def factor(schedule: Schedule, relative: np.ndarray) -> np.ndarray:

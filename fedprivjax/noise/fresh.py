@@ -7,24 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 
 
 @struct.dataclass
-class Silent:
+class Silent(Mechanism):
     """No noise at all: the non-private run."""
 
     inputs: Any = ()
 
-    def init(self, dimension: int, key) -> tuple[()]:
-        return ()
-
-    def block(self, state, inputs, keys, dimension: int):
+    def draw(self, state, inputs, keys, dimension: int):
         return state, None
 
 
 @struct.dataclass
-class Fresh:
+class Fresh(Mechanism):
     """`z_t = r_t·N(0, I)`, one vector a round; with `accumulate`, their running sum.
 
     inputs: r, float32 [rounds]. This is a trusted server's noise, and also, exactly in law, the mean of noises that all
@@ -37,13 +35,13 @@ class Fresh:
     def init(self, dimension: int, key):
         return jnp.zeros(dimension) if self.accumulate else ()
 
-    def block(self, state, inputs, keys, dimension: int):
+    def draw(self, state, inputs, keys, dimension: int):
         noise = inputs[:, None] * jax.vmap(lambda key: normals(key, (dimension,)))(keys)
         return running(noise, state) if self.accumulate else (state, noise)
 
 
 @struct.dataclass
-class PerMachine:
+class PerMachine(Mechanism):
     """Every participant's own fresh noise, written out: `z_t = (1/m)·Σ_j r_{t,j}·N(0, I)`.
 
     inputs: r, float32 [rounds, per_round]. The same law as `Fresh`; needed where single messages are looked at. With
@@ -57,15 +55,11 @@ class PerMachine:
     def init(self, dimension: int, key):
         return jnp.zeros(dimension) if self.accumulate else ()
 
-    def init_memory(self, dimension: int) -> tuple[()]:
-        """Machines remember nothing."""
-        return ()
-
     def message_noise(self, memory, inputs, key, dimension: int):
         """What each participant adds to its message in one round: (memory, [per_round, d])."""
         return memory, inputs[:, None] * jax.random.normal(key, (*inputs.shape, dimension))
 
-    def block(self, state, inputs, keys, dimension: int):
+    def draw(self, state, inputs, keys, dimension: int):
         def one(_, step):
             inputs, key = step
             noise = self.message_noise((), inputs, key, dimension)[1]
@@ -74,9 +68,12 @@ class PerMachine:
         noise = jax.lax.scan(one, (), (inputs, keys))[1]
         return running(noise, state) if self.accumulate else (state, noise)
 
+    def floats(self, dimension: int) -> int:
+        return 3 * self.inputs.shape[-1] * dimension
+
 
 @struct.dataclass
-class PerStep:
+class PerStep(Mechanism):
     """Noise inside the machines' own steps, which no sum carries: a round gets (key, r) to draw it from.
 
     inputs: r, float32 [rounds, per_round].
@@ -84,18 +81,20 @@ class PerStep:
 
     inputs: Any
 
-    def init(self, dimension: int, key) -> tuple[()]:
-        return ()
-
-    def block(self, state, inputs, keys, dimension: int):
+    def draw(self, state, inputs, keys, dimension: int):
         return state, (keys, inputs)
 
-    @staticmethod
-    def draw(noise, step, dimension: int):
-        """The participants' noises of one step, [per_round, d]."""
-        key, relative = noise
-        shape = (*relative.shape, dimension)
-        return relative[:, None] * normals(jax.random.fold_in(key, step), shape)
+    def aggregate(self, noise) -> None:
+        """No sum carries it."""
+
+    def floats(self, dimension: int) -> int:
+        return 3 * self.inputs.shape[-1] * dimension
+
+
+def step_noise(noise, step, dimension: int):
+    """The participants' noises of one local step, [per_round, d], from a round's (key, standard deviations)."""
+    key, deviations = noise
+    return deviations[:, None] * normals(jax.random.fold_in(key, step), (*deviations.shape, dimension))
 
 
 def mean_of_fresh(relative: np.ndarray) -> np.ndarray:

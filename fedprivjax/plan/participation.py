@@ -1,8 +1,9 @@
 """Who takes part in which round: public, independent of the data, drawn before the run."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -50,6 +51,16 @@ class Schedule:
     def size(self) -> Size:
         rounds, per_round = self.participants.shape
         return Size(self.machines, per_round, rounds)
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
+
+    def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """What follows from the schedule alone, computed at the first call by this name."""
+        if name not in self._known:
+            self._known[name] = compute()
+        return self._known[name]
 
     @cached_property
     def _order(self) -> tuple[np.ndarray, np.ndarray]:

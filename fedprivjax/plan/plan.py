@@ -1,37 +1,18 @@
 """Which examples are used: every example once, dealt in order of use or from a machine's own share."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.plan.minibatches import SECRET, Sampling, draw_minibatches
+from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Given, Participation, Schedule, Size, Varying
+from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
 from fedprivjax.problem.problem import Problem
 
 ORDERS = {"shuffled": "a random order, from the seed", "stored": "as the problem holds them"}
-
-
-class Seeds(NamedTuple):
-    """Seeds of the three independent streams of a run: who takes part, which examples, which noise.
-
-    Each is a stream of its own, so that any of them can be shared by, or varied over, the members of a sweep.
-    """
-
-    participation: int
-    samples: int
-    noise: int
-
-    def anew(self, which: int) -> "Seeds":
-        """Independent streams of their own for each `which`, from these.
-
-        >>> Seeds(1, 1, 1).anew(0) != Seeds(1, 1, 1).anew(1)
-        True
-        """
-        words = (np.random.SeedSequence(seed, spawn_key=(2**20, which)).generate_state(1)[0] for seed in self)
-        return Seeds(*map(int, words))
 
 
 @dataclass(frozen=True)
@@ -65,20 +46,6 @@ class Plan:
         return 1 if self.weights is None else self.samples.shape[2]
 
 
-def as_seeds(seed: "int | Seeds") -> Seeds:
-    """One integer seeds all three streams (which stay independent).
-
-    >>> as_seeds(3)
-    Seeds(participation=3, samples=3, noise=3)
-    """
-    seeds = seed if isinstance(seed, Seeds) else Seeds(seed, seed, seed)
-    for one in seeds:
-        require_at_least("seed", one, 0)
-        if one >= 2**32:
-            raise Refusal(f"seed must be below 2³², got {one}")
-    return seeds
-
-
 def draw_plan(
     problem: Problem,
     participation: Participation,
@@ -86,14 +53,14 @@ def draw_plan(
     seed: int | Seeds = 0,
     *,
     order: str = "shuffled",
-    sampling: Sampling | None = None,
+    sampler: Sampler | None = None,
 ) -> Plan:
     """Draw a run's schedule and the order of its samples, on the host.
 
     Args:
         rounds: None takes as many as the samples, and a given schedule, allow.
         order: "shuffled", or "stored": samples that are used once are in the order in which the problem holds them.
-        sampling: how machines draw minibatches of their own records; None is one fresh example a message.
+        sampler: how machines draw minibatches of their own records; None is one fresh example a message.
 
     Raises:
         ValueError: more samples asked for than there are, in the pool or in a machine's share.
@@ -106,40 +73,35 @@ def draw_plan(
     """
     seeds = as_seeds(seed)
     require_choice("order", order, ORDERS)
-    rounds = most_rounds(problem, participation, sampling) if rounds is None else rounds
+    rounds = most_rounds(problem, participation, sampler) if rounds is None else rounds
     require_at_least("rounds", rounds, 1)
-    if sampling is not None and problem.table is None:
+    if sampler is not None and problem.table is None:
         raise Refusal("table must be given: machines draw minibatches from records of their own")
-    if sampling is None and isinstance(participation, Varying):
+    if sampler is None and isinstance(participation, Varying):
         raise Refusal("participation must have a fixed number of machines a round, but for minibatch protocols")
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
         raise Refusal(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
         )
-    if sampling is None and rounds * participation.per_round > problem.examples:
+    if sampler is None and rounds * participation.per_round > problem.examples:
         raise Refusal(
             f"per_round · rounds must be at most the {problem.examples} examples, "
             f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
         )
-    schedule = participation.draw(rounds, _stream(seeds.participation, 1))
-    if sampling is not None:
+    schedule = participation.draw(rounds, participation_rng(seeds))
+    if sampler is not None:
         assert problem.table is not None
-        rng = _stream(seeds.samples, 2)
-        batches = draw_minibatches(sampling, problem.table.rows, schedule, rng, stored=order == "stored")
-        return Plan(schedule, *batches, secret=sampling.kind in SECRET)
-    rng = None if order == "stored" else _stream(seeds.samples, 2)
+        settings = {"stored": order == "stored", "factors": problem.message_factors}
+        batches = draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), **settings)
+        return Plan(schedule, *batches, secret=sampler.secret)
+    rng = None if order == "stored" else samples_rng(seeds)
     if not problem.stored:
         return Plan(schedule, schedule.counts - 1)
     deal = _deal_pool if problem.table is None else _deal_shares
     return Plan(schedule, deal(problem, schedule, rng))
 
 
-def _stream(seed: int, which: int) -> np.random.Generator:
-    """One of a seed's independent streams; stream 0 is left to `default_rng(seed)`, which others may use."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2**20 + which,)))
-
-
-def most_rounds(problem: Problem, participation: Participation, sampling: Sampling | None = None) -> int:
+def most_rounds(problem: Problem, participation: Participation, sampler: Sampler | None = None) -> int:
     """Rounds of a given schedule that use each example at most once; with a fixed partition, those that the smallest
     share allows. Where examples are computed or used again, a given schedule alone sets an end.
 
@@ -147,14 +109,14 @@ def most_rounds(problem: Problem, participation: Participation, sampling: Sampli
         ValueError: there is no end.
     """
     given = len(participation.rows) if isinstance(participation, Given) else None
-    again = sampling is not None and sampling.kind != "disjoint"
+    again = sampler is not None and not sampler.one_pass
     if again or not problem.stored:
         if given is None:
             why = "records are used again and again" if again else "examples are computed: they have no end"
             raise Refusal(f"rounds must be given where {why}")
         return given
     if problem.table is not None:
-        batches = 1 if sampling is None else sampling.batches(problem.table.sizes)
+        batches = 1 if sampler is None else sampler.batches(problem.table.sizes)
         most = int((problem.table.sizes // batches).min())
     else:
         most = int(problem.examples // participation.per_round)

@@ -1,91 +1,150 @@
 """From a privacy target to noise and step: host, float64, before anything is compiled."""
 
 from dataclasses import replace
-from math import inf, isfinite
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_positive
-from fedprivjax.privacy import gdp
-from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.target import Target
 
 SENSITIVITY_UNKNOWN = (
     "clip must be set, for the loss has no finite gradient bound here "
     "(feature_bound, lipschitz, smoothness or a ball is missing)"
 )
+SLACK = 1e-6  # relative: what rounding may add to a target
 
 
 def calibrate(
-    protocol: Any, problem, plan, *, mu: float | None = None, epsilon: float | None = None, delta: float | None = None
+    protocol: Any, problem, plan, *, mu: float | None = None, epsilon: Any = None, delta: float | None = None
 ) -> Any:
-    """A new protocol with `noise_std` and `step_size` filled in, and `mu` spent.
+    """A new protocol with `noise_std` and `step_size` filled in, and its target spent.
 
-    `noise_std = sensitivity/μ`; a step that is None becomes the protocol's theory step.
+    The noise is by the protocol's own rule; what the drawn plan makes of it is held against the target.
 
     Args:
-        plan: the drawn plan, or its size (machines, per_round, rounds).
-        delta: also the δ of protocols that are private by records.
-        mu: GDP target; or `epsilon` and `delta`, of which the largest μ with δ(ε) ≤ δ is taken. None of them: the
-            protocol's own `mu` or `noise_std`. `mu=inf` is non-private.
+        plan: the drawn plan.
+        mu: GDP target, or `epsilon` with `delta`. None of them: the protocol's own target or `noise_std`.
+        delta: at which ε is asked for, and stated.
 
     Raises:
-        ValueError: no target or two, or a default that the problem's constants do not allow.
+        Refusal: no target or two, a default that the problem's constants do not allow, or noise that gives less
+            privacy on this plan than the target asks for.
     """
-    if hasattr(protocol, "calibrated"):
-        if mu is not None:
-            raise Refusal(f"mu must be None for {type(protocol).__name__}: give epsilon (with delta)")
-        return protocol.calibrated(problem, plan, epsilon=epsilon, delta=delta)
-    size = getattr(plan, "size", plan)
-    target = _target(protocol, mu, epsilon, delta)
-    noise_std = protocol.noise_std if target is None else _noise_std(protocol, problem, size, target)
-    if target is None:
-        target = inf if noise_std == 0 else protocol.sensitivity(problem, size) / float(noise_std)
-    step_size = protocol.step_size
-    if step_size is None:
-        bounded = isfinite(problem.constraint.diameter)
-        step_size = float(protocol.theory_step(problem, size, target)) if bounded else inf
-        if not 0 < step_size < inf:
-            raise Refusal("step_size must be set: its default needs a ball, and a finite mu or a smoothness constant")
-    return replace(protocol, mu=None, noise_std=float(noise_std), step_size=float(step_size))
+    return settle(protocol, problem, plan, target_of(protocol, mu=mu, epsilon=epsilon, delta=delta))[0]
 
 
-def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee | RecordGuarantee:
+def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     """The guarantee of a protocol on the plan that is really used.
 
     Args:
-        protocol: calibrated, or with a `mu` or `noise_std` of its own.
+        protocol: calibrated, or with a target or `noise_std` of its own.
 
     Returns:
-        μ-GDP per machine with the conversions to (ε, δ) (ε alone where records are sampled), its unit, relation, trust
-        model and theorem.
+        μ-GDP per machine with the conversions to (ε, δ), or ε alone where records are sampled; with its unit,
+        relation, trust model, theorem and assumptions.
     """
     if protocol.noise_std is None:
         protocol = calibrate(protocol, problem, plan, delta=delta)
-    return protocol.event(problem, plan).guarantee(float(protocol.noise_std), delta)
+    return protocol.event(problem, plan).guarantee(delta)
 
 
-def _target(protocol, mu, epsilon, delta) -> float | None:
-    if epsilon is not None:
-        if mu is not None:
-            raise Refusal("give mu or epsilon, not both")
-        if delta is None:
-            raise Refusal("delta must be given with epsilon")
-        mu = float(gdp.mu(epsilon, delta))
-    if mu is None and protocol.mu is None and protocol.noise_std is None:
-        raise Refusal("give mu (GDP), or epsilon and delta, or noise_std; mu = inf is non-private")
-    if mu is not None and protocol.noise_std is not None:
-        raise Refusal(f"give mu or noise_std, not both, got mu = {mu} and noise_std = {protocol.noise_std}")
-    target = protocol.mu if mu is None else mu
-    require_positive("mu", target, optional=True, infinite=True)
-    return None if target is None else float(target)
+def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: float | None = None) -> Target:
+    """The target that is given, or else the protocol's own.
+
+    With a `noise_std`, an ε for each machine says only in which proportions their noises are.
+
+    Raises:
+        Refusal: none, or two.
+    """
+    if mu is None and epsilon is None:
+        mu, epsilon = protocol.mu, protocol.epsilon
+    if protocol.noise_std is not None and np.ndim(epsilon):
+        epsilon = None
+    return Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta)
 
 
-def _noise_std(protocol, problem, size, mu: float) -> float:
-    if mu == inf:
+def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
+    """A protocol calibrated for a plan, and what it does to privacy there.
+
+    Raises:
+        Refusal: as `calibrate`.
+    """
+    calibrated = protocol.calibrate(problem, plan, target)
+    event = calibrated.event(problem, plan)
+    if exceeds(event, target) and not calibrated.claims_only:
+        raise Refusal(
+            f"{name_of(protocol)} must give at most {target}, and its noise on this plan gives {_given(event, target)}"
+        )
+    return calibrated, event
+
+
+def exceeds(event: Event, target: Target) -> bool:
+    """Whether an event gives less privacy than the target asks for, beyond rounding."""
+    if target.noise_std is not None or target.non_private:
+        return False
+    if target.mu is not None and event.mus is not None:
+        return event.mu > target.mu * (1 + SLACK)
+    allowed = (
+        target.worst_epsilon if target.epsilon is None or not np.ndim(target.epsilon) else np.asarray(target.epsilon)
+    )
+    reached = event.epsilons(target.delta).each if np.ndim(allowed) else event.epsilon(target.delta)
+    return bool(np.any(reached > np.multiply(allowed, 1 + SLACK)))
+
+
+def gaussian_rule(target: Target, sensitivity: float) -> float:
+    """`sensitivity/μ`, the noise of mechanisms whose exposure is at most 1; a given noise as it is.
+
+    Raises:
+        Refusal: a sensitivity that is not known.
+    """
+    if target.noise_std is not None:
+        return float(target.noise_std)
+    if target.non_private:
         return 0.0
-    sensitivity = protocol.sensitivity(problem, size)
-    if not np.isfinite(sensitivity):
+    if not isfinite(sensitivity):
         raise Refusal(SENSITIVITY_UNKNOWN)
-    return float(sensitivity) / mu
+    return float(sensitivity) / target.largest_mu
+
+
+def solved_noise(protocol, problem, plan, target: Target) -> float:
+    """The least `noise_std` (to a part in 10⁶, from above) at which a protocol's event on a plan meets the target.
+
+    Raises:
+        Refusal: where no noise does.
+    """
+    if target.noise_std is not None or target.non_private:
+        return float(target.noise_std or 0.0)
+
+    def meets(noise_std: float) -> bool:
+        return not exceeds(replace(protocol, noise_std=noise_std).event(problem, plan), target)
+
+    low, high = 1e-3, 1.0
+    while not meets(high):
+        low, high = high, 4 * high
+        if high > 1e12:
+            raise Refusal(
+                f"{name_of(protocol)} must have an event that meets {target} at some noise_std, and none does"
+            )
+    while meets(low):
+        low, high = low / 4, low
+        if high < 1e-12:
+            return high  # whatever the noise, nothing is exposed
+    while high > low * (1 + SLACK):
+        middle = sqrt(low * high)
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
+
+
+def name_of(protocol) -> str:
+    """How refusals call a protocol."""
+    return type(protocol).__name__
+
+
+def _given(event: Event, target: Target) -> str:
+    if target.mu is not None and event.mus is not None:
+        return f"{event.mu:.4g}-GDP"
+    return f"ε = {event.epsilon(target.delta):.4g}"

@@ -1,184 +1,184 @@
-"""What a protocol does to privacy, as numbers: (sampled) Gaussian mechanisms composed over a machine's messages."""
+"""What a protocol does to privacy, noise included: (sampled) Gaussian mechanisms composed over a machine's messages."""
 
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 import numpy as np
 
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.sampled import attainable_epsilon, sampled_epsilon
-from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
-from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
+from fedprivjax.privacy.accountants.records import RecordAccountant
+from fedprivjax.privacy.grouped import Grouped, alike
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.terms import Terms
 
 
-@dataclass(frozen=True, eq=False)
-class SampledEvent:
-    """Every machine releases Gaussian-noised means of records that a sampler picks anew each time.
+class Event:
+    """What was released: the interface of every event, with what follows for all of them.
 
-    Attributes:
-        sampler: how, see `fedprivjax.plan.minibatches`.
-        sensitivity: unit in which noise is given, see `epsilon`.
-        shift: each machine's largest L2 change of one release by one replaced record that occurs once, over its
-            relative noise, float64 [machines].
-        records, batch: each machine's, int [machines].
-        messages: releases of each machine, int [machines].
-        trust, theorem, assumptions, unit, relation: what is protected, against whom, and why.
+    An event of one's own defines `terms` and `guarantee`, or at least `epsilons` beside `terms`.
     """
 
-    sampler: str
-    sensitivity: float
-    shift: np.ndarray
-    records: np.ndarray
-    batch: np.ndarray
-    messages: np.ndarray
-    trust: str
-    theorem: str
-    assumptions: tuple[str, ...] = ()
-    unit: str = "one record of one machine"
-    relation: str = "replace-one"
+    terms: Terms
 
-    def mu(self, ratio: np.ndarray) -> np.ndarray:
-        """No GDP parameter is stated: NaN (infinite where there is no noise)."""
-        return np.where(np.asarray(ratio, float) == 0, np.inf, np.nan)
+    @property
+    def mus(self) -> Grouped | None:
+        """Every machine's GDP parameter, or None where none is stated."""
+        return None
 
-    def epsilon(self, ratio: np.ndarray, delta: float) -> np.ndarray:
-        """The worst machine's ε at δ where noise_std/sensitivity is `ratio`; infinite where that is 0."""
-        flat = [self._each(float(value), delta, worst=True).max() for value in np.ravel(ratio)]
-        return np.reshape(flat, np.shape(ratio))
+    def epsilons(self, delta: float) -> Grouped:
+        """Every machine's ε at δ: rigorous upper bounds; inf without noise."""
+        raise TypeError("an event must define epsilons, or mus")
 
-    def per_machine(self, ratio: float, delta: float) -> np.ndarray:
-        """Every machine's ε at δ, float64 [machines]: a rigorous upper bound."""
-        return self._each(ratio, delta, worst=False)
+    def epsilon(self, delta: float) -> float:
+        """The worst machine's ε at δ."""
+        return self.epsilons(delta).max if self.mus is None else float(gdp.epsilon(self.mus.max, delta))
 
-    def _each(self, ratio: float, delta: float, *, worst: bool) -> np.ndarray:
-        """Machines that differ in nothing are accounted for once, with `worst` at their largest number of messages."""
-        result = np.zeros(self.shift.size)
-        used = np.flatnonzero(self.messages)
-        if ratio == 0 or not used.size:
-            result[used] = np.inf
-            return result
-        with np.errstate(divide="ignore"):
-            noise = ratio * self.sensitivity / self.shift
-        # rounded down, so that settings which differ by an error of rounding are accounted for once
-        noise = np.array([float(f"{value * (1 - 1e-8):.9g}") for value in noise])
-        columns = np.stack([noise, self.records, self.batch, self.messages])[:, used]
-        if worst:
-            alike = np.unique(columns[:3], axis=1, return_inverse=True)[1].ravel()
-            most = np.zeros(alike.max() + 1)
-            np.maximum.at(most, alike, columns[3])
-            columns[3] = most[alike]
-        unique, which = np.unique(columns, axis=1, return_inverse=True)
-        found = [self.account(z, n, batch, messages, delta) for z, n, batch, messages in unique.T]
-        result[used] = np.array(found)[which.ravel()]
-        return result
+    @property
+    def mu(self) -> float:
+        """The worst machine's GDP parameter; NaN where none is stated."""
+        return np.nan if self.mus is None else self.mus.max
 
-    def account(self, ratio: float, records: float, batch: float, messages: float, delta: float) -> float:
-        """ε of one machine, at noise over shift."""
-        return _sampled(self.sampler, ratio, records, batch, messages, delta)
+    def guarantee(self, delta: float) -> PrivacyGuarantee:
+        """What is promised, with ε stated at δ."""
+        epsilons = self.epsilons(delta) if self.mus is None else None
+        return PrivacyGuarantee(delta, self.terms, self.mus, epsilons)
 
-    def figures(self, ratio: float, delta: float) -> dict[str, float]:
-        """ε at δ in figures: the worst machine's proved bound and what an adversary attains, and the median bound."""
-        each = self.per_machine(ratio, delta)
-        worst = int(np.argmax(each))
-        least = np.inf
-        if np.isfinite(each[worst]):
-            sizes = self.records[worst], self.batch[worst], self.messages[worst]
-            least = _sampled(self.sampler, ratio * self.sensitivity / self.shift[worst], *sizes, delta, least=True)
-        return {"ε (at least)": least, "ε (at most)": each[worst], "median ε": float(np.median(each))}
-
-    def guarantee(self, noise_std: float, delta: float) -> RecordGuarantee:
-        """The guarantee at this noise; noise_std = 0 is non-private."""
-        return RecordGuarantee(
-            per_machine=self.per_machine(noise_std / self.sensitivity, delta),
-            delta=delta,
-            unit=self.unit,
-            relation=self.relation,
-            trust=self.trust,
-            theorem=self.theorem,
-            assumptions=self.assumptions,
-        )
+    def figures(self, delta: float) -> dict[str, float]:
+        """What a table says of the event, by column."""
+        return {"ε (at most)": self.epsilon(delta)}
 
 
 @dataclass(frozen=True, eq=False)
-class ShuffledEvent(SampledEvent):
-    """A sampled event with one record a message, whose senders a trusted shuffler hides among `per_round`."""
-
-    per_round: int = 1
-
-    def account(self, ratio: float, records: float, batch: float, messages: float, delta: float) -> float:
-        """ε of one machine, at noise over shift."""
-        sizes = {"records": int(records), "per_round": self.per_round, "rounds": int(messages)}
-        return shuffled_epsilon(2 * ratio, delta=delta, **sizes)
-
-    def figures(self, ratio: float, delta: float) -> dict[str, float]:
-        """ε at δ in figures: the worst machine's, what it is without the shuffler, and the median machine's."""
-        each = self.per_machine(ratio, delta)
-        in_sight = SampledEvent.per_machine(replace(self, per_round=1), ratio, delta)
-        return {"ε (at most)": each.max(), "ε unshuffled": in_sight.max(), "median ε": float(np.median(each))}
-
-
-@cache
-def _sampled(
-    sampler: str, ratio: float, records: float, batch: float, messages: float, delta: float, least: bool = False
-) -> float:
-    # the accountant's noise multiplier is in units of L/K, and a replaced record shifts a message by 2L/K
-    sizes = {"records": int(records), "batch": int(batch), "rounds": int(messages)}
-    account = attainable_epsilon if least else sampled_epsilon
-    return account(2 * ratio, sampler=sampler, delta=delta, **sizes)
-
-
-@dataclass(frozen=True)
-class GaussianEvent:
+class GaussianEvent(Event):
     """Every machine's messages are Gaussian mechanisms with noise fixed beforehand, so machine i is μ_i-GDP with
     `μ_i = sensitivity · exposure_i / noise_std`.
 
     Attributes:
-        sensitivity: largest L2 change of a message's running sum when one sample is replaced.
-        exposure: `√Σ_k 1/r_k²` over the machine's messages with relative noise r, float64 [machines].
-        unit, relation, trust, theorem, assumptions: what is protected, against whom, and why.
+        noise_std: the noise at relative scale 1; 0 is non-private.
+        sensitivity: largest L2 change of what is released by one replaced sample.
+        exposure: `√Σ_k 1/r_k²` over a machine's messages with relative noise r; 0 for one that sends none.
+        terms: what is protected, against whom, and why.
+
+    >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
+    >>> event.mu, round(event.epsilon(1e-5), 2)
+    (1.0, 4.38)
     """
 
+    noise_std: float
     sensitivity: float
-    exposure: np.ndarray
-    trust: str
-    theorem: str
-    assumptions: tuple[str, ...] = ()
-    unit: str = "one sample of one machine"
-    relation: str = "replace-one"
+    exposure: Grouped
+    terms: Terms
 
-    def mu(self, ratio: np.ndarray) -> np.ndarray:
-        """The worst machine's μ where noise_std/sensitivity is `ratio`; infinite where that is 0."""
-        with np.errstate(divide="ignore"):
-            return self.exposure.max() / np.asarray(ratio, float)
+    @property
+    def mus(self) -> Grouped:
+        def of_exposure(exposure: np.ndarray) -> np.ndarray:
+            exposed = exposure > 0
+            mu = np.zeros_like(exposure)
+            mu[exposed] = inf if self.noise_std == 0 else self.sensitivity * exposure[exposed] / self.noise_std
+            return mu
 
-    def epsilon(self, ratio: np.ndarray, delta: float) -> np.ndarray:
-        """The worst machine's exact ε at δ, by the same ratio."""
-        return gdp.epsilon(self.mu(ratio), delta)
+        return self.exposure.map(of_exposure)
 
-    def figures(self, ratio: float, delta: float) -> dict[str, float]:
+    def figures(self, delta: float) -> dict[str, float]:
         """The worst and the median machine's μ; the worst's ε at δ, exact and as the papers convert."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            each = np.where(self.exposure > 0, np.float64(self.exposure) / ratio, 0.0)
-        worst = each.max()
+        worst, exposed = self.mu, self.mus.each[self.exposure.each > 0]
         return {
             "μ (worst machine)": worst,
-            "median μ": float(np.median(each[self.exposure > 0])),
+            "median μ": float(np.median(exposed)),
             "ε (exact)": float(gdp.epsilon(worst, delta)),
             "ε (papers')": float(gdp.paper_epsilon(worst, delta)),
         }
 
-    def guarantee(self, noise_std: float, delta: float) -> PrivacyGuarantee:
-        """The guarantee at this noise; noise_std = 0 is non-private."""
-        per_machine = np.zeros_like(self.exposure)
-        used = self.exposure > 0
-        per_machine[used] = np.inf if noise_std == 0 else self.sensitivity * self.exposure[used] / noise_std
-        return PrivacyGuarantee(
-            mu=float(per_machine.max()),
-            per_machine=per_machine,
-            delta=delta,
-            unit=self.unit,
-            relation=self.relation,
-            trust=self.trust,
-            theorem=self.theorem,
-            assumptions=self.assumptions,
-        )
+
+@dataclass(frozen=True, eq=False)
+class RecordEvent(Event):
+    """Every machine releases Gaussian-noised means of its own records, and an accountant says what a machine's releases
+    come to.
+
+    Attributes:
+        noise_std: the noise at relative scale 1; 0 is non-private.
+        accountant: from a machine's noise multiplier, records, batch and releases to ε.
+        releases: machines alike in groups, see `Releases`.
+        terms: what is protected, against whom, and why.
+    """
+
+    noise_std: float
+    accountant: RecordAccountant
+    releases: "Releases"
+    terms: Terms
+
+    def epsilons(self, delta: float) -> Grouped:
+        return self._each(lambda *machine: self.accountant.epsilon(*machine, delta=delta))
+
+    def epsilon(self, delta: float) -> float:
+        """The worst machine's ε at δ: of machines that differ in their messages only, those with the most."""
+        return self._each(lambda *machine: self.accountant.epsilon(*machine, delta=delta), self.releases.busiest).max
+
+    @property
+    def mus(self) -> Grouped | None:
+        return None
+
+    @property
+    def mu(self) -> float:
+        return inf if self.noise_std == 0 and self.releases.messages.any() else np.nan
+
+    def figures(self, delta: float) -> dict[str, float]:
+        """ε at δ in the accountant's figures for the worst machine, and the median machine's bound."""
+        each = self.epsilons(delta)
+        worst = int(np.argmax(each.values))
+        figures = self.accountant.figures(*self._machine(worst), delta=delta) if each.max < inf else {}
+        columns = self.accountant.columns
+        return {**dict.fromkeys(columns, inf), **figures, "median ε": each.median}
+
+    def _each(self, account: Callable[..., float], groups: np.ndarray | None = None) -> Grouped:
+        releases = self.releases
+        values = np.zeros(releases.messages.size)
+        for group in np.flatnonzero(releases.messages) if groups is None else groups:
+            machine = self._machine(group)
+            values[group] = account(*machine) if machine[0] > 0 else inf
+        return Grouped(values, releases.counts, releases.group)
+
+    def _machine(self, group: int) -> tuple[float, int, int, int]:
+        """Noise over shift, rounded down to nine digits so that equal settings are accounted for once; and sizes."""
+        r = self.releases
+        ratio = self.noise_std / r.shift[group] if r.shift[group] > 0 else inf
+        ratio = float(f"{ratio * (1 - 1e-8):.9g}")
+        return ratio, int(r.records[group]), int(r.batch[group]), int(r.messages[group])
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """What machines release, machines alike in one group; arrays [groups].
+
+    Attributes:
+        shift: largest L2 change of one release by one replaced record that occurs once, over its relative noise.
+        records, batch: a machine's own.
+        messages: its noisy releases.
+        counts: machines in each group.
+        group: the group of each machine, int [machines].
+    """
+
+    shift: np.ndarray
+    records: np.ndarray
+    batch: np.ndarray
+    messages: np.ndarray
+    counts: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(cls, shift: Any, records: Any, batch: Any, messages: Any) -> "Releases":
+        """From one number for each machine, [machines] each."""
+        columns = [np.asarray(column) for column in np.broadcast_arrays(shift, records, batch, messages)]
+        first, group = alike(columns)
+        return cls(*(column[first] for column in columns), np.bincount(group, minlength=first.size), group)
+
+    @property
+    def busiest(self) -> np.ndarray:
+        """Groups that send, without those that differ from another in fewer messages only."""
+        order = np.lexsort((-self.messages, self.batch, self.records, self.shift))
+        rows = np.stack([self.shift, self.records, self.batch])[:, order]
+        first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))
+        groups = order[first]
+        return groups[self.messages[groups] > 0]

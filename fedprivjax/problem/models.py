@@ -27,6 +27,8 @@ class LinearModel:
 
     loss: LinearLoss
 
+    factored = True  # gradients are residual ⊗ features
+
     def value(self, params, example: Example):
         """Loss of one example."""
         return self.loss.for_norm(example.feature_norm).value(params @ example.features, example.label)
@@ -56,6 +58,8 @@ class GeneralModel:
 
     function: Callable[[Any, Any], Any]
     hit: Callable[[Any, Any], Any] | None = None
+
+    factored = False
 
     def value(self, params, example):
         return self.function(params, example)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -37,7 +38,7 @@ class Table:
     def __init__(self, rows: np.ndarray):
         self.rows = np.asarray(rows, np.int32)
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """Examples of each machine, [machines]."""
         return np.sum(self.rows >= 0, axis=1)
@@ -57,9 +58,13 @@ class Problem:
         optimum: the exact minimiser where known, of the structure of `start`, or None.
         model: the loss of one example and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
-        own_lipschitz, own_smoothness: constants declared on the constraint set, instead of the model's own.
+        own_lipschitz: declared on the constraint set, instead of the model's: one constant, or one for each machine.
+        own_smoothness: likewise, one constant.
         lipschitz_note: what a guarantee must say of that constant.
         table: a fixed partition of the pool over machines, or None: samples are dealt in order of use.
+        machine_weights: p_i of the objective Σ_i p_i·F_i of methods that sample machines' own records, adding up to 1;
+            None is equal weights. Recorded training losses weigh all records alike.
+        distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar` where known.
     """
 
@@ -70,10 +75,12 @@ class Problem:
     optimum: Any = None
     model: LinearModel | GeneralModel = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     feature_bound: float | None = struct.field(pytree_node=False, default=None)
-    own_lipschitz: float | None = struct.field(pytree_node=False, default=None)
+    own_lipschitz: float | tuple[float, ...] | None = struct.field(pytree_node=False, default=None)
     own_smoothness: float | None = struct.field(pytree_node=False, default=None)
     lipschitz_note: str = struct.field(pytree_node=False, default="")
     table: Table | None = struct.field(pytree_node=False, default=None)
+    machine_weights: tuple[float, ...] | None = struct.field(pytree_node=False, default=None)
+    distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
 
     @property
@@ -95,15 +102,18 @@ class Problem:
     def lipschitz(self) -> float:
         """G: bound on the gradient norm of one example's loss on the constraint set; infinite where unknown."""
         if self.own_lipschitz is not None:
-            return self.own_lipschitz
+            return float(np.max(self.own_lipschitz))
         return inf if self.feature_bound is None else self.model.lipschitz(self.feature_bound, self.constraint.radius)
 
     @property
-    def lipschitz_in_words(self) -> str:
-        """The assumption that a guarantee without clipping rests on."""
-        return f"losses are {self.lipschitz:.4g}-Lipschitz" + (
-            f" ({self.lipschitz_note})" if self.lipschitz_note else ""
-        )
+    def distance_to_optimum(self) -> float:
+        """D: the declared bound, or the constraint set's diameter (infinite where there is none)."""
+        return self.constraint.diameter if self.distance is None else self.distance
+
+    @property
+    def message_factors(self) -> float | np.ndarray:
+        """What machines' messages are multiplied by, p_i times the number of machines."""
+        return 1.0 if self.machine_weights is None else len(self.machine_weights) * np.array(self.machine_weights)
 
     @property
     def smoothness(self) -> float:
@@ -115,8 +125,8 @@ class Problem:
     @property
     def traced(self) -> "Problem":
         """Without what only the host reads, so that other constants or another split are no other program."""
-        host = {"table": None, "feature_bound": None, "own_lipschitz": None, "own_smoothness": None}
-        return replace(self, **host, lipschitz_note="")
+        host = ("table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
+        return replace(self, **dict.fromkeys(host), lipschitz_note="")
 
     def take(self, samples, machine=0):
         """Examples, leaves [..., per-example shape].

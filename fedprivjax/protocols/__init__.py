@@ -5,6 +5,7 @@ from fedprivjax.protocols.dp_mu2 import DPMu2
 from fedprivjax.protocols.local_sgd import LocalSGD
 from fedprivjax.protocols.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedprivjax.protocols.noisy_sgd import NoisySGD
+from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.protocols.stale_momentum import StaleMomentum
 
 PROTOCOLS = {
@@ -14,6 +15,8 @@ PROTOCOLS = {
     "noisy_minibatch_sgd": (NoisyMinibatchSGD, "ISRL-DP minibatch SGD, any sampler of records, or with a shuffler"),
     "accelerated_minibatch_sgd": (AcceleratedMinibatchSGD, "ISRL-DP AC-SA: plain, regularised, multistage, one-pass"),
     "local_sgd": (LocalSGD, "local SGD (FedAvg), plain or with noise in every local step"),
+    "released_minibatch_sgd": (ReleasedMinibatchSGD, "minibatch SGD as Lowy & Razaviyayn's released code runs it"),
+    "released_local_sgd": (ReleasedLocalSGD, "local SGD with the noise of Lowy & Razaviyayn's released code"),
 }
 
 __all__ = [
@@ -23,5 +26,7 @@ __all__ = [
     "LocalSGD",
     "NoisyMinibatchSGD",
     "NoisySGD",
+    "ReleasedLocalSGD",
+    "ReleasedMinibatchSGD",
     "StaleMomentum",
 ]

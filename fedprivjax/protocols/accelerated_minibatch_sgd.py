@@ -11,6 +11,7 @@ The argmin that the paper prints is that projection exactly, for its Hessian is 
 or with a regulariser (λ/2)‖w − w_0‖² added at the server; a strongly convex one in stages that halve the excess loss.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,11 +22,18 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
+from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
-from fedprivjax.protocols.records import RecordProtocol, cohort_of
+from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
+from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 FORMS = {
@@ -45,10 +53,11 @@ class AcceleratedState(NamedTuple):
 
 
 @struct.dataclass
-class AcceleratedMinibatchSGD(RecordProtocol):
+class AcceleratedMinibatchSGD(Protocol):
     """Accelerated noisy minibatch SGD.
 
     Attributes:
+        epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta: as in `NoisyMinibatchSGD`.
         step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage.
         form: "plain", "regularised" or "multistage".
         strong_convexity: modulus μ of the loss.
@@ -61,14 +70,21 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         schedule: r within its stage and v of every round, float32 [rounds, 2], r = 0 in rounds left over; `calibrate`
             fills it in.
 
-    The other attributes are `RecordProtocol`'s.
-
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP).
     """
 
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
     strong_convexity: Any = 0.0
     regularisation: Any = None
     schedule: Any = None
+    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
+    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
+    noise_rule: str = struct.field(pytree_node=False, default="accountant")
+    delta: Delta = struct.field(pytree_node=False, default=None)
     form: str = struct.field(pytree_node=False, default="plain")
     factor: float = struct.field(pytree_node=False, default=0.5)
     gap: float | None = struct.field(pytree_node=False, default=None)
@@ -76,9 +92,9 @@ class AcceleratedMinibatchSGD(RecordProtocol):
     printed: bool = struct.field(pytree_node=False, default=False)
 
     def __post_init__(self):
-        RecordProtocol.__post_init__(self)
+        check_record_settings(self)
+        require_choice("noise_rule", self.noise_rule, THEOREM_RULES)
         require_choice("form", self.form, FORMS)
-        require_choice("aggregate", self.aggregate, ("mean",))
         require_modulus(self.strong_convexity)
         for name in ("regularisation", "gap", "variance", "factor"):
             require_positive(name, getattr(self, name), optional=True)
@@ -91,17 +107,29 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         if isinstance(self.strong_convexity, int | float) and not self.strong_convexity and self.form == "multistage":
             raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
 
-    def _host_settings(self) -> dict[str, Any]:
-        kept = {name: value for name, value in UNSET.items() if name != "regularisation"}
-        return {**super()._host_settings(), "variance": None, **kept}
+    @property
+    def minibatches(self) -> Sampler:
+        return as_sampler(self.sampler, self.batch)
 
-    def init(self, problem: Problem, size: Size) -> AcceleratedState:
+    @property
+    def records(self) -> RecordMechanism:
+        """How records enter a machine's message, and the noise that it needs."""
+        own = self.epsilon if np.ndim(self.epsilon) else None
+        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, own, self.delta)
+
+    @property
+    def traced(self):
+        host = {"epsilon": None, "batch": None, "sampler": "full", "noise_rule": "accountant", "delta": None}
+        unset = {name: value for name, value in UNSET.items() if name != "regularisation"}
+        return replace(self, **host, **unset, variance=None)
+
+    def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
         return AcceleratedState(problem.start, problem.start, jnp.zeros((), jnp.int32))
 
-    def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise) -> AcceleratedState:
+    def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
         (w, middle), (alpha, eta, mu) = self._points(state)
         lam = mu - self.strong_convexity
-        g = self.gradient(problem, middle, inputs, noise)
+        g, info = noisy_mean(problem, middle, inputs, noise, self.clip)
         g = jax.tree.map(lambda g, m, start: g + lam * (m - start), g, middle, problem.start)
         keep = (1 - alpha) * mu + eta
         step = jax.tree.map(lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), middle, w, g)
@@ -110,7 +138,7 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         counts = self.schedule[state.rounds, 0] > 0
         new, old = (step, average), (state.w, state.average)
         w, average = jax.tree.map(lambda new, old: jnp.where(counts, new, old), new, old)
-        return AcceleratedState(w, average, state.rounds + 1)
+        return AcceleratedState(w, average, state.rounds + 1), info
 
     def query(self, state: AcceleratedState):
         """w_md, the point that machines are asked about in the next round."""
@@ -118,6 +146,15 @@ class AcceleratedMinibatchSGD(RecordProtocol):
 
     def output(self, state: AcceleratedState):
         return state.average
+
+    def messages(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
+        return record_messages(problem, self.query(state), inputs, self.clip)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.records.gaussian(problem, plan, method)
+
+    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
+        return self.records.event(problem, plan, self.noise_std)
 
     def _points(self, state: AcceleratedState):
         """(w, w_md), both w_ag where a stage begins, and (α, η, μ), of the next round."""
@@ -131,15 +168,15 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
         return (w, middle), (alpha, eta, mu)
 
-    def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
-        """As `RecordProtocol.calibrated`, with the regulariser and every round's place in its stage."""
-        size, cohort = getattr(plan, "size", plan), cohort_of(plan)
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        """As `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
+        size, cohort = plan.size, plan.schedule.cohort
         rounds = size.rounds
         step = 1.0 if self.step_size is None else self.step_size  # the stages below stand in for the default
-        settled = replace(self, step_size=step)
-        ready: Any = RecordProtocol.calibrated(settled, problem, plan, epsilon=epsilon, delta=delta)
+        own = for_target(replace(self, step_size=step), target)
+        ready = own.with_noise(problem, plan, own.records.noise_std(problem, size, target), target)
         if self.form == "regularised" and self.regularisation is None:
-            spread, distance = ready._variance(problem, size, cohort), self._distance(problem)
+            spread, distance = ready._variance(problem, size, cohort), _distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
             ready = replace(ready, regularisation=float(theory.acsa_regularization(**settings)))
         stages = (
@@ -154,7 +191,7 @@ class AcceleratedMinibatchSGD(RecordProtocol):
     def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
         rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)
         if self.form == "multistage":
-            gap = self.gap or float(self.machines(problem).lipschitz.max()) * self._distance(problem)
+            gap = self.gap or float(self.records.machines(problem).lipschitz.max()) * _distance(problem)
             curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": self.printed}
             return theory.acsa_stages(rounds=rounds, gap=gap, variance=self._variance(problem, size, cohort), **curved)
         if self.form == "regularised":
@@ -163,7 +200,7 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         elif modulus:
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
         else:
-            settings = {"variance": self._variance(problem, size, cohort), "diameter": self._distance(problem)}
+            settings = {"variance": self._variance(problem, size, cohort), "diameter": _distance(problem)}
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
         return [theory.Stage(rounds, float(v))]
 
@@ -171,16 +208,19 @@ class AcceleratedMinibatchSGD(RecordProtocol):
         """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
         if self.variance is not None:
             return float(self.variance)
-        m = self.machines(problem)
+        m = self.records.machines(problem)
         lipschitz = float(m.lipschitz.max())
         if not np.isfinite(lipschitz):
             raise Refusal("variance must be given, or clip, for the loss has no finite gradient bound here")
-        records = 0.0 if self.sampler == "full" else lipschitz**2 / (cohort * m.batch.min())
+        records = (
+            lipschitz**2 / (cohort * m.batch.min()) if (m.batch < m.records).any() or self.minibatches.secret else 0.0
+        )
         left_out = 0.0 if cohort >= size.machines else lipschitz**2 / cohort
         return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
 
-    def _distance(self, problem: Problem) -> float:
-        distance = self.distance(problem)
-        if not np.isfinite(distance):
-            raise Refusal("diameter must be given, or a ball: the theory's step needs a distance to the optimum")
-        return distance
+
+def _distance(problem: Problem) -> float:
+    distance = problem.distance_to_optimum
+    if not np.isfinite(distance):
+        raise Refusal("distance must be given, or a ball: the theory's step needs a distance to the optimum")
+    return distance

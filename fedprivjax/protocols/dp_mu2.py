@@ -28,14 +28,18 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
-from fedprivjax.noise import NOISE_SCHEDULES, Fresh, choose
+from fedprivjax.noise import NOISE_SCHEDULES, Fresh, Mechanism, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.problem.gradients import clip
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.protocols.settings import check_settings, fixed_schedule
 from fedprivjax.theory import reshef_levy
 
@@ -50,7 +54,7 @@ class Mu2State(NamedTuple):
 
 
 @struct.dataclass
-class DPMu2:
+class DPMu2(Protocol):
     """DP-μ²-FL with a trusted or an untrusted server, at any participation.
 
     Attributes:
@@ -88,29 +92,28 @@ class DPMu2:
         """Without what only the host reads, so that another schedule or trust is no other program."""
         return replace(self, noise_schedule="uniform", trust="none")
 
-    def init(self, problem: Problem, size: Size) -> Mu2State:
+    def init(self, problem: Problem, size: Size, key) -> Mu2State:
         x = problem.start
         return Mu2State(x, x, x, jax.tree.map(jnp.zeros_like, x))
 
     def machine(self, state: Mu2State, t):
-        """What one machine sends before noise, as a function of its gradient oracle."""
+        """What one machine sends before clipping and noise, as a function of its gradient oracle."""
 
         def increment(gradient):
             now, before = gradient(state.x, state.x_previous)
-            s = t * now - (t - 1) * before
-            return s if self.clip is None else clip(s, self.clip)
+            return t * now - (t - 1) * before
 
         return increment
 
-    def round(self, problem: Problem, state: Mu2State, inputs: RoundInputs, noise) -> Mu2State:
+    def round(self, problem: Problem, state: Mu2State, inputs: RoundInputs, noise, key) -> tuple[Mu2State, dict]:
         t = inputs.round.astype(jnp.float32)
-        total = cohort_sum(problem, self.machine(state, t), inputs, linear=self.clip is None)
+        total, info = cohort_sum(problem, self.machine(state, t), inputs, self.clip)
         q = jax.tree.map(lambda q, s: q + s / inputs.samples.shape[0], state.q, total)
-        q_noisy = add_noise(problem, q, self.noise_std, noise)
+        q_noisy = add_noise(problem, q, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
         x = jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), state.x, w)
-        return Mu2State(x, state.x, w, q)
+        return Mu2State(x, state.x, w, q), info
 
     def output(self, state: Mu2State):
         """x_T: after T rounds the state already holds x_{T+1}."""
@@ -120,7 +123,11 @@ class DPMu2:
         """The point that machines are asked about."""
         return state.x
 
-    def noise(self, problem: Problem, plan: Plan, method: str = "auto"):
+    def messages(self, problem: Problem, state: Mu2State, inputs: RoundInputs, noise, key):
+        machine = self.machine(state, inputs.round.astype(jnp.float32))
+        return cohort_messages(problem, machine, inputs, self.clip)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         if self.trust == "server":
             return Fresh(np.asarray(server_std(self.noise_schedule, plan.size.rounds), np.float32))
         relative, d = self._relative(plan), problem.dimension
@@ -128,18 +135,24 @@ class DPMu2:
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
         bound = self._increment(problem) if self.clip is None else self.clip
-        return 2 * bound / (size.per_round if self.trust == "server" else 1)
+        return float(2 * bound / (size.per_round if self.trust == "server" else 1))
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        return GaussianEvent(
-            sensitivity=float(self.sensitivity(problem, plan.size)),
-            exposure=self._exposure(plan),
-            trust=self.trust,
-            theorem=self._theorem(plan.size),
-            assumptions=self._assumptions(problem),
+        exposure = plan.schedule.once(
+            ("dp_mu2", self.trust, self.noise_schedule, self.cancel), lambda: self._exposure(plan)
         )
+        terms = Terms(self.trust, self._theorem(plan.size), self._assumptions(problem))
+        return GaussianEvent(float(self.noise_std), self.sensitivity(problem, plan.size), exposure, terms)
 
-    def theory_step(self, problem: Problem, size: Size, mu: float) -> float:
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        noise_std = gaussian_rule(target, self.sensitivity(problem, plan.size))
+        return self.with_noise(problem, plan, noise_std, target)
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        size, sensitivity = plan.size, self.sensitivity(problem, plan.size)
+        mu = sensitivity / self.noise_std if self.noise_std else inf
+        if not isfinite(problem.constraint.diameter):
+            return inf
         settings = {
             "mu": mu,
             "per_round": size.per_round,
@@ -164,13 +177,13 @@ class DPMu2:
             return np.ones(plan.schedule.participants.shape)
         return relative_std(self.noise_schedule, plan.schedule)
 
-    def _exposure(self, plan: Plan) -> np.ndarray:
+    def _exposure(self, plan: Plan) -> Grouped:
         takes_part = (plan.schedule.total > 0).astype(float)
         if not self.cancel:
-            return takes_part
+            return Grouped.of(takes_part)
         if self.trust == "server":
-            return takes_part * np.sqrt(np.sum(server_std(self.noise_schedule, plan.size.rounds) ** -2.0))
-        return exposure(self._relative(plan), plan.schedule)
+            return Grouped.of(takes_part * np.sqrt(np.sum(server_std(self.noise_schedule, plan.size.rounds) ** -2.0)))
+        return Grouped.of(exposure(self._relative(plan), plan.schedule))
 
     def _theorem(self, size: Size) -> str:
         paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"
@@ -178,13 +191,9 @@ class DPMu2:
         change = "" if self.clip is None else ", with S replaced by the clip C"
         return f"{paper}, {kind}{change}; adaptive composition of Gaussian mechanisms"
 
-    def _assumptions(self, problem: Problem) -> tuple[str, ...]:
-        once = "each sample is used once; participation is public and independent of the data"
+    def _assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         if self.clip is not None:
-            return (once, "each machine clips its increments; no convergence theorem is claimed")
-        return (
-            once,
-            f"{problem.lipschitz_in_words} and {problem.smoothness:.4g}-smooth on a set of diameter "
-            f"{problem.constraint.diameter:.4g}",
-            "an honest-but-curious server, which sends the protocol's own query points",
-        )
+            return (*USED_ONCE, Assumption("clipped increments", {"bound": float(self.clip)}))
+        constants = {"smoothness": problem.smoothness, "diameter": float(problem.constraint.diameter)}
+        smooth = Assumption("lipschitz and smooth", {**lipschitz_values(problem), **constants})
+        return (*USED_ONCE, smooth, Assumption("honest but curious"))

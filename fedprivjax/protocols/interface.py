@@ -1,72 +1,178 @@
-"""What a protocol must be, for the engine to run it: the whole contract of a method of one's own."""
+"""What a protocol is: the whole contract of a method, with defaults for what most methods share."""
 
-from typing import Any, Protocol
+from dataclasses import fields, replace
+from math import inf
+from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.plan.samplers import Sampler
+from fedprivjax.privacy.calibration import solved_noise
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs
+from fedprivjax.protocols.round import RoundInputs, flat_rows, messages_in_memory
+from fedprivjax.protocols.views import VIEWS, Observed, Seen
 
 
-class FederatedProtocol(Protocol):
-    """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions.
+class Protocol:
+    """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions: subclass it for a method.
 
-    Real-valued hyper-parameters are leaves, so that they can be swept without another compilation; what fixes a shape
-    or a branch is static. `init`, `round`, `output`, `query` and `machine` are traced; the rest runs on the host in
-    float64. What a protocol may define beyond the members below:
+    Real-valued hyper-parameters are leaves, which can be swept; what fixes a shape or a branch is static
+    (`struct.field(pytree_node=False)`). `init`, `round`, `output`, `query`, `iterates`, `noise` and `messages` are
+    traced; the rest runs on the host in float64. A method must define `init`, `round`, `output`, `mechanism` and
+    `event`; everything else has the default that stands here.
 
-    * `traced`, a property: the protocol without the static settings that only the host reads, so that they are no other
-      program.
-    * `also(state) -> {name: params}`: other iterates, recorded beside the output as `metric_name`.
-    * `sampling`, a property: a `Sampling`; messages are then means over minibatches of the machine's own records.
-    * `calibrated(problem, plan, *, epsilon, delta) -> protocol`, with `noise_std` and `step_size` filled in: it takes
-      the place of `theory_step` and of the currency μ, for methods that are private by records.
-    * `messages(problem, state, inputs)`: all participants' messages without noise, leaves [per_round, ...], in place of
-      `machine` where a message is no sum over examples. Noise inside it (`PerStep`) comes as a fourth argument.
-
-    `RecordProtocol` defines the last three for methods that sample records.
+    A method declares those of the fields `mu`, `epsilon`, `noise_std`, `delta`, `step_size`, `step_scale` and `clip`
+    that it has; of the others the values below hold.
     """
 
-    mu: Any
-    noise_std: Any
-    step_size: Any
-    step_scale: Any
-    clip: Any
-    trust: Any
+    mu: Any = None
+    epsilon: Any = None
+    noise_std: Any = None
+    delta: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    trust: Any = "none"
+    claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
 
-    def init(self, problem: Problem, size: Size) -> Any:
+    # ---- one run, traced
+
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
         """The state before the first round, a pytree."""
-        ...
+        raise TypeError(f"{type(self).__name__} must define init(problem, size, key)")
 
-    def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any) -> Any:
-        """The state after one round; noise is [d] at unit scale, or None in a run without noise."""
-        ...
+    def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[Any, dict]:
+        """The state after one round, and scalars of the round that may be recorded, by name.
+
+        Args:
+            inputs: the round's number, participants and their examples.
+            noise: what `noise` makes of the mechanism's draw, or None in a run without noise.
+            key: the round's own, for randomness that is the protocol's; `slot_keys` folds it by participant.
+        """
+        raise TypeError(f"{type(self).__name__} must define round(problem, state, inputs, noise, key)")
 
     def output(self, state: Any) -> Any:
         """The point that one reports."""
-        ...
+        raise TypeError(f"{type(self).__name__} must define output(state)")
 
     def query(self, state: Any) -> Any:
-        """The point that machines are asked about: what others see of a trusted server."""
-        ...
+        """The point that machines are asked about in the next round: what others see of a trusted server."""
+        return self.output(state)
 
-    def machine(self, state: Any, t: Any) -> Any:
-        """What one machine sends before noise, as a function of its gradient oracle."""
-        ...
+    def iterates(self, state: Any) -> dict[str, Any]:
+        """Other iterates by name, recorded beside the output."""
+        return {}
 
-    def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
-        """The noise mechanism of a plan."""
-        ...
+    @property
+    def minibatches(self) -> Sampler | None:
+        """How machines draw minibatches of their own records; None is one fresh example a message."""
+        return None
 
-    def sensitivity(self, problem: Problem, size: Size) -> float:
-        """Largest L2 change that one replaced sample makes in what is released, infinite where unknown."""
-        ...
+    # ---- noise
 
-    def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        """What the protocol does to privacy on this plan."""
-        ...
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        """What is drawn once per seed and shared by the members of a sweep: it depends on no leaf of the protocol."""
+        raise TypeError(f"{type(self).__name__} must define mechanism(problem, plan, method)")
 
-    def theory_step(self, problem: Problem, size: Size, mu: float) -> float:
-        """The step size of the theory."""
-        ...
+    def noise_state(self, dimension: int) -> Any:
+        """State of the member's part of the noise before the first round, a pytree."""
+        return ()
+
+    def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
+        """What the member's own leaves make of one round's draw: (state, the round's noise). Default: `noise_std·z`.
+
+        Args:
+            drawn: the mechanism's draw of the round.
+            tape: the round's part of the host-made `tape`, or None.
+        """
+        return state, jax.tree.map(lambda z: self.noise_std * z, drawn)
+
+    def tape(self, problem: Problem, plan: Plan, seed: int) -> Any:
+        """Noise drawn on the host for one seed and member, leaves [rounds, ...] (integers stay integers), or None."""
+        return None
+
+    # ---- what an adversary sees
+
+    def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
+        """What each participant computes, leaves [per_round, ...], without the noise that it adds at the end."""
+        raise TypeError(f"{type(self).__name__} must define messages, for a transcript")
+
+    def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
+        """What each participant sends, [per_round, d]; `own_noise` is its part of the mechanism's draw, or None."""
+        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
+        return rows if own_noise is None else rows + self.noise_std * own_noise
+
+    def internal(self, state: Any) -> Any:
+        """What an intruder would find in the server's memory after a round, a pytree; () shows nothing."""
+        return ()
+
+    def view(self, observed: Observed) -> Seen:
+        """What the adversary of the trust model sees of a run, on the host."""
+        return VIEWS[self.trust](observed)
+
+    # ---- privacy and settings, on the host
+
+    def event(self, problem: Problem, plan: Plan) -> Event:
+        """What the calibrated protocol does to privacy on a plan, noise included."""
+        raise TypeError(f"{type(self).__name__} must define event(problem, plan)")
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        """The protocol with `noise_std` and `step_size` filled in, and its target spent.
+
+        Default: the least noise at which `event` meets the target on this plan.
+        """
+        return self.with_noise(problem, plan, solved_noise(self, problem, plan, target), target)
+
+    def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
+        """The protocol with this noise and, where none is given, its default step; the target is spent, but for an ε
+        of each machine, which tells the proportions of their noises."""
+        names = [name for name in ("mu", "epsilon") if name in leaf_fields(type(self))]
+        spent = {name: None for name in names if not np.ndim(getattr(self, name))}
+        noisy = replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
+        step = noisy.default_step(problem, plan, target) if self.step_size is None else float(self.step_size)
+        if not 0 < step < inf:
+            raise Refusal("step_size must be set: its default needs a ball, and a finite mu or a smoothness constant")
+        return replace(noisy, step_size=step)
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The step of the theory, on a protocol whose noise is known; inf where there is none."""
+        return inf
+
+    @property
+    def traced(self):
+        """The protocol without the static settings that only the host reads, so that they are no other program."""
+        return self
+
+    def messages_in_memory(self, problem: Problem, size: Size) -> int:
+        """Machines whose messages, of d numbers, are in memory at once."""
+        return messages_in_memory(problem, size.per_round)
+
+
+def leaf_fields(protocol_class: type) -> tuple[str, ...]:
+    """The hyper-parameters of a protocol that are pytree leaves, which can be swept."""
+    return tuple(field.name for field in fields(protocol_class) if field.metadata.get("pytree_node", True))
+
+
+def slot_keys(key: jax.Array, per_round: int) -> jax.Array:
+    """A key for each participant of a round, [per_round], the same however the slots are cut into chunks."""
+    return jax.vmap(lambda slot: jax.random.fold_in(key, slot))(jnp.arange(per_round))
+
+
+def as_leaves(protocol: Any) -> Any:
+    """A pytree's numbers as arrays, so that another number is not another program: real ones float32, integer arrays
+    as they are."""
+
+    def as_array(leaf):
+        integers = (
+            isinstance(leaf, np.ndarray | jax.Array) and leaf.ndim and not jnp.issubdtype(leaf.dtype, jnp.floating)
+        )
+        return np.asarray(leaf) if integers else np.asarray(leaf, np.float32)
+
+    return jax.tree.map(as_array, protocol)

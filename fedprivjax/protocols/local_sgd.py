@@ -9,6 +9,7 @@ A step is private by itself, so a machine's R·K steps are composed: that is wha
 the end points are sent. Messages are no sums of gradients, so every machine's walk is computed.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,13 +19,22 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.noise import PerStep
+from fedprivjax.noise import Mechanism, PerStep
+from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs, oracle
-from fedprivjax.protocols.noisy_minibatch_sgd import appended, iterates, mean_of, require_window
-from fedprivjax.protocols.records import Machines, RecordProtocol
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.minibatch_round import appended, mean_of, room
+from fedprivjax.protocols.noisy_minibatch_sgd import require_window
+from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
+from fedprivjax.protocols.round import RoundInputs, oracle
+
+EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
 
 
 class LocalState(NamedTuple):
@@ -37,105 +47,126 @@ class LocalState(NamedTuple):
 
 
 @struct.dataclass
-class LocalSGD(RecordProtocol):
+class LocalSGD(Protocol):
     """Local SGD, with noise in every local step where `epsilon` is finite.
 
     Attributes:
+        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta: as in `NoisyMinibatchSGD`; the noise rule is
+            applied to R·K releases of one record each. No step is proved under privacy: set one.
         batch: K, local steps in a round, one record each.
-        sampler: how the K records are picked: "replacement" or "disjoint".
+        sampler: how the K records are picked: "replacement", "disjoint", or a `Sampler` of either kind.
         window: report the mean of this many last iterates instead of the mean of all before w_R.
-
-    The other attributes are `RecordProtocol`'s; the noise rule is applied to R·K releases of one record each.
 
     **Privacy**: (ε_i, δ_i)-DP for replacing one record, every local step released (post-processing covers what is
     sent). Claims beyond that hold for linear losses only.
     """
 
-    sampler: str = struct.field(pytree_node=False, default="replacement")
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    batch: int | None = struct.field(pytree_node=False, default=None)
+    sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
+    noise_rule: str = struct.field(pytree_node=False, default="accountant")
+    delta: Delta = struct.field(pytree_node=False, default=None)
     window: int | None = struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
-        RecordProtocol.__post_init__(self)
-        require_choice("sampler", self.sampler, ("replacement", "disjoint"))
-        require_choice("aggregate", self.aggregate, ("mean",))
-        require_choice("clip_at", self.clip_at, ("record",))
-        if self.batch is not None and np.ndim(self.batch):
+        check_record_settings(self)
+        self._check_rule()
+        if np.ndim(self.batch):  # type: ignore[arg-type]
             raise Refusal("batch must be one number for local SGD: machines take equally many steps")
-        if self.machine_weights is not None:
-            raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
+        own = self.minibatches
+        if not (own.repeats or own.one_pass):
+            raise Refusal(f"sampler must be 'replacement' or 'disjoint' for local SGD, got {own.name!r}")
         if self.window is not None:
             require_at_least("window", self.window, 1)
 
-    def init(self, problem: Problem, size: Size) -> LocalState:
-        w = problem.start
-        return LocalState(w, w, jnp.zeros(()), iterates(w, self.window))
+    def _check_rule(self) -> None:
+        require_choice("noise_rule", self.noise_rule, THEOREM_RULES)
 
-    def round(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise) -> LocalState:
-        ends = self.messages(problem, state, inputs, noise)
+    @property
+    def minibatches(self) -> Sampler:
+        return as_sampler(self.sampler, self.batch)
+
+    @property
+    def records(self) -> RecordMechanism:
+        """How records enter a machine's steps, and the noise that they need."""
+        own = self.epsilon if np.ndim(self.epsilon) else None
+        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, own, self.delta, by_step=True)
+
+    @property
+    def traced(self):
+        host = {"epsilon": None, "batch": None, "sampler": "replacement", "noise_rule": "accountant", "delta": None}
+        return replace(self, **host)
+
+    def init(self, problem: Problem, size: Size, key) -> LocalState:
+        w = problem.start
+        return LocalState(w, w, jnp.zeros(()), room(w, self.window))
+
+    def round(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key) -> tuple[LocalState, dict]:
+        ends = self.messages(problem, state, inputs, noise, key)
         count = jnp.sum(inputs.present)
-        w = jax.tree.map(lambda rows: jnp.tensordot(inputs.present, rows, axes=1) / count, ends)
+
+        def mean(rows):
+            present = inputs.present.reshape(-1, *[1] * (rows.ndim - 1))
+            return jnp.sum(jnp.where(present > 0, rows, 0.0), axis=0) / count  # an absent machine's walk counts nowhere
+
+        w = jax.tree.map(mean, ends)
         rounds = state.rounds + 1
         average = jax.tree.map(lambda a, w: a + (w - a) / rounds, state.average, state.w)
-        return LocalState(w, average, rounds, appended(state.last, w))
+        return LocalState(w, average, rounds, appended(state.last, w)), {}
 
-    def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise=None):
+    def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
         """Where the participants' walks end, leaves [per_round, ...]; `noise` is `PerStep`'s of the round, or None."""
         step = self.step_scale * self.step_size
         machines = inputs.machine.shape[0]
         starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (machines, *leaf.shape)), state.w)
 
         def one(v, example, z):
-            g = self.record(v)(oracle(problem.model.gradients, example)).written_out()
-            if z is not None:
-                g = jax.tree.map(lambda g, z: g + self.noise_std * z, g, problem.unravel(z))
+            g = oracle(problem.model.gradients, example)(v)
+            g = (g if self.clip is None else clip(g, self.clip)).written_out()
+            g = g if z is None else jax.tree.map(jnp.add, g, problem.unravel(z))
             return problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
 
-        def together(v, some):
-            k, samples = some
-            z = None if noise is None else PerStep.draw(noise, k, problem.dimension)
+        def together(v, inputs_of_step):
+            k, samples = inputs_of_step
+            z = None if noise is None else step_noise(noise, k, problem.dimension)
             return jax.vmap(one)(v, problem.take(samples, inputs.machine), z), None
 
         steps = inputs.samples.shape[1]
         return jax.lax.scan(together, starts, (jnp.arange(steps), inputs.samples.T))[0]
 
+    def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
+        """A round's key, and the participants' standard deviations."""
+        key, relative = drawn
+        return state, (key, self.noise_std * relative)
+
     def output(self, state: LocalState):
         return state.average if self.window is None else mean_of(state.last)
 
-    def also(self, state: LocalState) -> dict[str, Any]:
+    def iterates(self, state: LocalState) -> dict[str, Any]:
         """The last iterate, recorded beside the output."""
         return {"last": state.w}
 
-    def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
-        """As `RecordProtocol.calibrated`."""
-        require_window(self.window, getattr(plan, "size", plan).rounds)
-        return RecordProtocol.calibrated(self, problem, plan, epsilon=epsilon, delta=delta)
+    def query(self, state: LocalState):
+        """The point that machines start from."""
+        return state.w
 
-    def noise(self, problem: Problem, plan: Plan, method: str = "auto") -> Any:
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         require_choice("noise method", method, ("auto", "materialised"))
-        return PerStep(np.asarray(self.participants_noise(problem, plan), np.float32))
+        return PerStep(np.asarray(self.records.message_noise(problem, plan), np.float32))
 
-    def releases(self, m: Machines) -> int:
-        return int(m.batch[0])
+    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
+        return self.records.event(problem, plan, self.noise_std, theorem=EVERY_STEP)
 
-    def sensitivity(self, problem: Problem, size: Size) -> float:
-        """2L, of one local step, in units of the noise of the machine for which it is largest."""
-        return float(np.max(self._shift(problem, self._single(problem), size)))
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        require_window(self.window, plan.size.rounds)
+        if problem.machine_weights is not None:
+            raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
+        own = for_target(self, target)
+        return own.with_noise(problem, plan, own.records.noise_std(problem, plan.size, target), target)
 
-    def event(self, problem: Problem, plan: Plan):
-        return self.sampled_event(problem, plan, self._single(problem))
-
-    @property
-    def theorem(self) -> str:
-        return "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
-
-    def default_step(self, problem: Problem, size: Size, cohort: float) -> float:
-        """None is proved under privacy; set a step."""
-        return np.inf
-
-    def _single(self, problem: Problem) -> Machines:
-        """The machines as they release a step: of one record."""
-        m = self.machines(problem)
-        return m._replace(batch=np.ones_like(m.batch))
-
-    def _released(self, m: Machines) -> tuple[str, np.ndarray]:
-        return self.sampler, np.ones_like(m.batch)
+    def messages_in_memory(self, problem: Problem, size: Size) -> int:
+        return size.per_round

@@ -5,12 +5,11 @@ Lowy & Razaviyayn, ICLR 2023, Algorithm 1 (and Algorithm 3, shuffled). With S_r 
     g = (1/M_r)·Σ_{i∈S_r} ((1/K_i)·Σ_j ∇f(w_r; x_ij) + N(0, σ_i²·I))
     w_{r+1} = Π_W(w_r − η·g)                      output Σ_r γ_r·w_r / Σ_r γ_r over w_0 … w_{R−1}
 
-with γ_r = 1, or (1 − μη)^{−(r+1)} for a μ-strongly convex loss. The authors' code takes the sum of messages instead of
-their mean (`aggregate="sum"`), picks records with replacement, and reports the mean of the last eight iterates
-(`window=8`, which counts w_R).
+with γ_r = 1, or (1 − μη)^{−(r+1)} for a μ-strongly convex loss; or the mean of the last iterates, w_R among them.
 """
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -20,14 +19,22 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.privacy.accountants.records import Shuffled
 from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
-from fedprivjax.privacy.events import SampledEvent, ShuffledEvent
+from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs
-from fedprivjax.protocols.records import Machines, RecordProtocol
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.minibatch_round import appended, mean_of, noisy_mean, record_messages, room
+from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
+from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.theory import lowy_razaviyayn as theory
+
+SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1 with its proof's steps in numbers; sampled among a machine's own"
 
 
 class MinibatchState(NamedTuple):
@@ -40,90 +47,147 @@ class MinibatchState(NamedTuple):
 
 
 @struct.dataclass
-class NoisyMinibatchSGD(RecordProtocol):
+class NoisyMinibatchSGD(Protocol):
     """Noisy minibatch SGD.
 
     Attributes:
+        epsilon: target of every machine, or one for each; inf is non-private. The noise is for one that takes part in
+            every round; the guarantee counts a machine's own. Where each has its own target, each gets exactly the
+            noise that it needs; otherwise machines' noises stand in the proportions of the noise rule's formula.
+        noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
+        step_size, step_scale: η, of which None takes the theory's, and a factor on it.
+        clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; positive, it makes the averaging weights grow and the step follow.
-        window: report the mean of this many last iterates (w_R with them) instead of the weighted mean.
+        batch: K, an integer or one for each machine; None with the sampler "full".
+        sampler: how a machine picks records, a name in `fedprivjax.plan.samplers`, or a `Sampler` that has its batch.
+        noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
+        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
         trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, so that
             less noise will do. Machines must be alike, and as many in every round.
+        window: report the mean of this many last iterates (w_R with them) instead of the weighted mean.
 
-    The other attributes are `RecordProtocol`'s.
+    Machines' weights and Lipschitz constants, and the distance to the optimum, are the problem's.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP); with a shuffler,
     of all shuffled messages for replacing one record of one machine.
     """
 
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
     strong_convexity: Any = 0.0
-    trust: str = struct.field(pytree_node=False, default="none")  # type: ignore[assignment]
+    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
+    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
+    noise_rule: str = struct.field(pytree_node=False, default="accountant")
+    delta: Delta = struct.field(pytree_node=False, default=None)
+    trust: str = struct.field(pytree_node=False, default="none")
     window: int | None = struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
-        RecordProtocol.__post_init__(self)
+        check_record_settings(self)
+        require_choice("noise_rule", self.noise_rule, THEOREM_RULES)
         require_modulus(self.strong_convexity)
+        require_choice("trust", self.trust, ("none", "shuffler"))
         if self.window is not None:
             require_at_least("window", self.window, 1)
-        require_choice("trust", self.trust, ("none", "shuffler"))
         if self.trust == "shuffler":
             self._check_shuffled()
 
-    def _host_settings(self) -> dict[str, Any]:
-        return {**super()._host_settings(), "trust": "none"}
+    @property
+    def minibatches(self) -> Sampler:
+        return as_sampler(self.sampler, self.batch)
 
-    def init(self, problem: Problem, size: Size) -> MinibatchState:
+    @property
+    def records(self) -> RecordMechanism:
+        """How records enter a machine's message, and the noise that it needs."""
+        own = self.epsilon if np.ndim(self.epsilon) else None
+        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, own, self.delta)
+
+    @property
+    def traced(self):
+        host = {"epsilon": None, "batch": None, "sampler": "full", "noise_rule": "accountant", "delta": None}
+        return replace(self, **host, trust="none")
+
+    def init(self, problem: Problem, size: Size, key) -> MinibatchState:
         w = problem.start
-        return MinibatchState(w, w, jnp.zeros(()), iterates(w, self.window))
+        return MinibatchState(w, w, jnp.zeros(()), room(w, self.window))
 
-    def round(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> MinibatchState:
-        g = self.gradient(problem, state.w, inputs, noise)
+    def round(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
+        g, info = self.direction(problem, state, inputs, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, g: w - step * g, state.w, g))
-        whole = step * jnp.sum(inputs.present) if self.aggregate == "sum" else step
-        mass = 1 + (1 - self.strong_convexity * whole) * state.mass  # Σγ/γ_r, of which the newest iterate has one part
+        # Σγ/γ_r, of which the newest iterate has one part
+        messages = self.messages_a_step(jnp.sum(inputs.present))
+        mass = 1 + (1 - self.strong_convexity * step * messages) * state.mass
         average = jax.tree.map(lambda a, w: a + (w - a) / mass, state.average, state.w)
-        return MinibatchState(w, average, mass, appended(state.last, w))
+        return MinibatchState(w, average, mass, appended(state.last, w)), info
+
+    def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
+        """Where the server steps: the mean of the cohort's messages, with noise."""
+        return noisy_mean(problem, state.w, inputs, noise, self.clip)
+
+    def messages_a_step(self, messages):
+        """Messages that the direction adds up to, of so many that come in: one, for it is their mean."""
+        return 1.0
 
     def output(self, state: MinibatchState):
         return state.average if self.window is None else mean_of(state.last)
 
-    def also(self, state: MinibatchState) -> dict[str, Any]:
+    def iterates(self, state: MinibatchState) -> dict[str, Any]:
         """The last iterate, recorded beside the output."""
         return {"last": state.w}
 
-    def event(self, problem: Problem, plan: Plan) -> SampledEvent:
-        plain = RecordProtocol.event(self, problem, plan)
+    def query(self, state: MinibatchState):
+        """The point that machines are asked about."""
+        return state.w
+
+    def messages(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
+        return record_messages(problem, state.w, inputs, self.clip)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.records.gaussian(problem, plan, method)
+
+    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         if self.trust == "none":
-            return plain
-        self._alike(self.machines(problem))
+            return self.records.event(problem, plan, self.noise_std)
+        self._alike(problem, None)
         if plan.schedule.filled is not None:
             raise Refusal("participation must have a fixed number of machines a round with a shuffler")
         if not plan.secret:
             raise Refusal("samples must be secret with a shuffler")
-        settings = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        return ShuffledEvent(**settings, per_round=plan.size.per_round)
+        terms = {"trust": self.trust, "theorem": SHUFFLED, "accountant": Shuffled(plan.size.per_round)}
+        return self.records.event(problem, plan, self.noise_std, **terms)
 
-    @property
-    def theorem(self) -> str:
-        if self.trust == "none":
-            return super().theorem
-        return "Lowy & Razaviyayn 2023, Theorem 4.1 with its proof's steps in numbers; sampled among a machine's own"
-
-    def calibrated(self, problem: Problem, plan, *, epsilon=None, delta: float | None = None):
-        """As `RecordProtocol.calibrated`, with a step that the weights of the average allow."""
-        ready: Any = RecordProtocol.calibrated(self, problem, plan, epsilon=epsilon, delta=delta)
-        size = getattr(plan, "size", plan)
-        require_window(self.window, size.rounds)
-        whole = size.per_round if self.aggregate == "sum" else 1
-        shrinkage = float(ready.strong_convexity) * ready.step_size * float(ready.step_scale) * whole
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        """As `Protocol.calibrate`, with a step that the weights of the average allow."""
+        require_window(self.window, plan.size.rounds)
+        own = for_target(self, target)
+        ready = own.with_noise(problem, plan, own.needed_noise(problem, plan, target), target)
+        shrinkage = (
+            float(ready.strong_convexity)
+            * ready.step_size
+            * float(ready.step_scale)
+            * ready.messages_a_step(plan.size.per_round)
+        )
         if shrinkage >= 1:
             raise Refusal(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
         return ready
 
-    def default_step(self, problem: Problem, size: Size, cohort: float) -> float:
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The noisiest machine's σ."""
+        if self.trust == "none" or target.noise_std is not None or target.non_private:
+            return self.records.noise_std(problem, plan.size, target)
+        m = self._alike(problem, target)
+        sizes = {"records": int(m.records[0]), "per_round": plan.size.per_round, "rounds": plan.size.rounds}
+        z = shuffled_noise_multiplier(float(m.epsilon[0]), delta=float(m.delta[0]), **sizes)
+        return float(m.lipschitz[0]) * z
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Theorem 2.1's, with the load that the calibrated noise has; for the mean of the messages."""
-        m, rounds = self.machines(problem), size.rounds
-        lipschitz, distance = float(m.lipschitz.max()), self.distance(problem)
+        m, rounds, cohort = self.records.machines(problem), plan.size.rounds, plan.schedule.cohort
+        lipschitz, distance = float(m.lipschitz.max()), problem.distance_to_optimum
         if not np.isfinite([lipschitz, distance]).all():
             return np.inf
         smoothness = require_smooth(problem)
@@ -144,29 +208,23 @@ class NoisyMinibatchSGD(RecordProtocol):
                 smoothness=smoothness,
                 load=load,
             )
-        return float(step) / (cohort if self.aggregate == "sum" else 1.0)
+        return float(step) / self.messages_a_step(cohort)
 
-    def _noise_std(self, problem: Problem, size: Size, delta: float | None) -> float:
-        m = self.machines(problem, delta)
-        if self.trust == "none" or np.isinf(m.epsilon).all():
-            return super()._noise_std(problem, size, delta)
-        self._alike(m)
-        sizes = {"records": int(m.records[0]), "per_round": size.per_round, "rounds": size.rounds}
-        z = shuffled_noise_multiplier(float(m.epsilon[0]), delta=float(m.delta[0]), **sizes)
-        return float(m.lipschitz[0]) * z
-
-    def _alike(self, m: Machines) -> None:
+    def _alike(self, problem: Problem, target: Target | None):
+        """The machines, refused where they differ."""
+        m = self.records.machines(problem) if target is None else self.records.checked(problem, target)
         for name, values in m._asdict().items():
-            if np.unique(values).size > 1:
-                raise Refusal(f"{name} must be alike on all machines with a shuffler, got {np.unique(values)[:3]}")
+            distinct = np.unique(values, equal_nan=True)
+            if distinct.size > 1:
+                raise Refusal(f"{name} must be alike on all machines with a shuffler, got {distinct[:3]}")
+        return m
 
     def _check_shuffled(self) -> None:
-        if self.batch != 1 or self.sampler not in ("replacement", "subset"):
-            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {self.sampler}")
+        own = self.minibatches
+        if self.batch != 1 or not own.secret or own.independent:
+            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {own.name}")
         if self.noise_rule != "accountant":
             raise Refusal(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
-        if self.clip_at != "record":
-            raise Refusal(f"clip_at must be 'record' with a shuffler, got {self.clip_at!r}")
 
 
 def require_modulus(value: Any) -> None:
@@ -190,18 +248,3 @@ def require_window(window: int | None, rounds: int) -> None:
     """Refuse to average more iterates than a run has."""
     if window is not None and window > rounds + 1:
         raise Refusal(f"window must be at most rounds + 1 ({rounds + 1}), got {window}")
-
-
-def iterates(w, window: int | None):
-    """Room for the last iterates, leaves [window, ...], all of them w; None without a window."""
-    return None if window is None else jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (window, *leaf.shape)), w)
-
-
-def appended(last, w):
-    """The last iterates with w as the newest."""
-    return None if last is None else jax.tree.map(lambda rows, leaf: jnp.roll(rows, -1, 0).at[-1].set(leaf), last, w)
-
-
-def mean_of(last):
-    """The mean of the last iterates."""
-    return jax.tree.map(lambda rows: jnp.mean(rows, axis=0), last)

@@ -8,6 +8,7 @@ per-sample clipping, C takes the place of G.
 """
 
 from dataclasses import replace
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import jax
@@ -16,13 +17,17 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.values import require_flag
-from fedprivjax.noise import Fresh, choose
+from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.problem.gradients import clip
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs, add_noise, cohort_sum
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.protocols.settings import check_settings
 from fedprivjax.theory import reshef_levy
 
@@ -35,7 +40,7 @@ class SGDState(NamedTuple):
 
 
 @struct.dataclass
-class NoisySGD:
+class NoisySGD(Protocol):
     """Single-pass noisy SGD.
 
     Attributes:
@@ -64,32 +69,27 @@ class NoisySGD:
         """Without what only the host reads, so that another trust is no other program."""
         return replace(self, trust="none")
 
-    def init(self, problem: Problem, size: Size) -> SGDState:
+    def init(self, problem: Problem, size: Size, key) -> SGDState:
         return SGDState(problem.start, problem.start)
 
     def machine(self, state: SGDState, t):
-        """What one machine sends before noise, as a function of its gradient oracle."""
+        """What one machine sends before clipping and noise, as a function of its gradient oracle."""
+        return lambda gradient: gradient(state.w)
 
-        def message(gradient):
-            g = gradient(state.w)
-            return g if self.clip is None else clip(g, self.clip)
-
-        return message
-
-    def round(self, problem: Problem, state: SGDState, inputs: RoundInputs, noise) -> SGDState:
+    def round(self, problem: Problem, state: SGDState, inputs: RoundInputs, noise, key) -> tuple[SGDState, dict]:
         t = inputs.round.astype(jnp.float32)
-        total = cohort_sum(problem, self.machine(state, t), inputs, linear=self.clip is None)
+        total, info = cohort_sum(problem, self.machine(state, t), inputs, self.clip)
         mean = jax.tree.map(lambda g: g / inputs.samples.shape[0], total)
-        direction = add_noise(problem, mean, self.noise_std, noise)
+        direction = add_noise(problem, mean, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, g: w - step * g, state.w, direction))
         average = jax.tree.map(lambda a, w: a + (w - a) / t, state.average, state.w)
-        return SGDState(w, average)
+        return SGDState(w, average), info
 
     def output(self, state: SGDState):
         return state.average if self.average else state.w
 
-    def also(self, state: SGDState) -> dict[str, Any]:
+    def iterates(self, state: SGDState) -> dict[str, Any]:
         """The other iterate, recorded beside the output."""
         return {"last": state.w} if self.average else {"average": state.average}
 
@@ -97,31 +97,38 @@ class NoisySGD:
         """The point that machines are asked about."""
         return state.w
 
-    def noise(self, problem: Problem, plan: Plan, method: str = "auto"):
+    def messages(self, problem: Problem, state: SGDState, inputs: RoundInputs, noise, key):
+        machine = self.machine(state, inputs.round.astype(jnp.float32))
+        return cohort_messages(problem, machine, inputs, self.clip)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         if self.trust == "server":
             return Fresh(np.ones(plan.size.rounds, np.float32))
         return choose(plan.schedule, np.ones(plan.schedule.participants.shape), problem.dimension, method, cancel=False)
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
-        return 2 * self._bound(problem) / (size.per_round if self.trust == "server" else 1)
+        return float(2 * self._bound(problem) / (size.per_round if self.trust == "server" else 1))
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        once = "each sample is used once; participation is public and independent of the data"
-        bounded = problem.lipschitz_in_words if self.clip is None else "each gradient is clipped"
-        return GaussianEvent(
-            sensitivity=float(self.sensitivity(problem, plan.size)),
-            exposure=(plan.schedule.total > 0).astype(float),
-            trust=self.trust,
-            theorem="the Gaussian mechanism, parallel composition over samples",
-            assumptions=(once, bounded),
-        )
+        bounded = Assumption("lipschitz", lipschitz_values(problem))
+        if self.clip is not None:
+            bounded = Assumption("clipped gradients", {"bound": float(self.clip)})
+        terms = Terms(self.trust, "the Gaussian mechanism, parallel composition over samples", (*USED_ONCE, bounded))
+        exposure = plan.schedule.once("takes part", lambda: Grouped.of(plan.schedule.total > 0))
+        return GaussianEvent(float(self.noise_std), self.sensitivity(problem, plan.size), exposure, terms)
 
-    def theory_step(self, problem: Problem, size: Size, mu: float) -> float:
-        # a server's noise has sensitivity 2G/m; m machines' noises, each at 2G, average to 1/√m of one
-        of_mean = self.sensitivity(problem, size) / mu / (1.0 if self.trust == "server" else size.per_round**0.5)
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        noise_std = gaussian_rule(target, self.sensitivity(problem, plan.size))
+        return self.with_noise(problem, plan, noise_std, target)
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        if not isfinite(problem.constraint.diameter):
+            return inf
+        # m machines' noises average to 1/√m of one
+        of_mean = self.noise_std / (1.0 if self.trust == "server" else plan.size.per_round**0.5)
         return reshef_levy.noisy_sgd_step(
             diameter=problem.constraint.diameter,
-            rounds=size.rounds,
+            rounds=plan.size.rounds,
             lipschitz=self._bound(problem),
             dimension=problem.dimension,
             noise_std_of_mean=of_mean,

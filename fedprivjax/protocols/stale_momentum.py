@@ -13,7 +13,7 @@ to C. A sample's weight grows by (t_j−1)/t_{j−1} at every later message, so 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import jax
@@ -22,13 +22,18 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.noise import choose
+from fedprivjax.noise import Mechanism, choose
 from fedprivjax.plan.participation import Schedule, Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
 from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.cohort import RoundInputs, add_noise, oracle
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.round import RoundInputs, add_noise, oracle
 from fedprivjax.protocols.settings import check_settings, fixed_schedule
 from fedprivjax.theory import reshef_levy
 
@@ -45,7 +50,7 @@ class StaleState(NamedTuple):
 
 
 @struct.dataclass
-class StaleMomentum:
+class StaleMomentum(Protocol):
     """Per-machine momentum with stale corrections (untrusted server). Its state is of size machines · d.
 
     Attributes:
@@ -73,7 +78,7 @@ class StaleMomentum:
         """Without what only the host reads, so that other schedules are no other program."""
         return replace(self, noise_schedule="uniform")
 
-    def init(self, problem: Problem, size: Size) -> StaleState:
+    def init(self, problem: Problem, size: Size, key) -> StaleState:
         x = problem.start
         rows = jax.tree.map(lambda leaf: jnp.zeros((size.machines, *leaf.shape), leaf.dtype), x)
         return StaleState(x, x, x, rows, rows, jnp.ones(size.machines))
@@ -91,15 +96,15 @@ class StaleMomentum:
 
         return momentum
 
-    def round(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise) -> StaleState:
+    def round(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key) -> tuple[StaleState, dict]:
         t = inputs.round.astype(jnp.float32)
-        sent = self.messages(problem, state, inputs)
+        sent = self.messages(problem, state, inputs, noise, key)
         mean = jax.tree.map(lambda q: jnp.mean(q, axis=0), sent)
-        q_noisy = add_noise(problem, mean, self.noise_std, noise)
+        q_noisy = add_noise(problem, mean, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
         x = jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), state.x, w)
-        return StaleState(
+        state = StaleState(
             x,
             state.x,
             w,
@@ -107,8 +112,9 @@ class StaleMomentum:
             jax.tree.map(lambda rows, x: rows.at[inputs.machine].set(x), state.seen, state.x),
             state.last_round.at[inputs.machine].set(t),
         )
+        return state, {}
 
-    def messages(self, problem: Problem, state: StaleState, inputs: RoundInputs):
+    def messages(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key):
         """The participants' new momenta, without noise, leaves [per_round, ...]."""
         machine = self.machine(state, inputs.round.astype(jnp.float32))
 
@@ -126,25 +132,35 @@ class StaleMomentum:
         """The point that machines are asked about."""
         return state.x
 
-    def noise(self, problem: Problem, plan: Plan, method: str = "auto"):
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return choose(plan.schedule, self._relative(plan.schedule), problem.dimension, method, cancel=False)
 
     def sensitivity(self, problem: Problem, size: Size) -> float:
-        return inf if self.clip is None else 2 * self.clip
+        return inf if self.clip is None else float(2 * self.clip)
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        return GaussianEvent(
-            sensitivity=float(self.sensitivity(problem, plan.size)),
-            exposure=growing_exposure(self._relative(plan.schedule), plan.schedule),
-            trust=self.trust,
-            theorem="stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)",
-            assumptions=(
-                "each sample is used once; participation is public and independent of the data",
-                "each machine clips its increments; no convergence theorem is claimed",
-            ),
+        schedule = plan.schedule
+        exposure = schedule.once(
+            ("stale_momentum", self.noise_schedule),
+            lambda: Grouped.of(growing_exposure(self._relative(schedule), schedule)),
         )
+        theorem = "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
+        bounded = Assumption("clipped increments", {"bound": inf if self.clip is None else float(self.clip)})
+        terms = Terms(self.trust, theorem, (*USED_ONCE, bounded))
+        return GaussianEvent(float(self.noise_std), self.sensitivity(problem, plan.size), exposure, terms)
 
-    def theory_step(self, problem: Problem, size: Size, mu: float) -> float:
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        noise_std = gaussian_rule(target, self.sensitivity(problem, plan.size))
+        return self.with_noise(problem, plan, noise_std, target)
+
+    def messages_in_memory(self, problem: Problem, size: Size) -> int:
+        return size.per_round
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        if not isfinite(problem.constraint.diameter):
+            return inf
+        size, sensitivity = plan.size, self.sensitivity(problem, plan.size)
+        mu = sensitivity / self.noise_std if self.noise_std else inf
         return reshef_levy.step_size(
             trust="none",
             noise_schedule="uniform",

@@ -1,7 +1,7 @@
-"""The members of a sweep: a grid of settings, each calibrated on the host."""
+"""The members of a sweep: a grid of settings, each calibrated on the host for the plans that it will run on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -9,66 +9,119 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
-from fedprivjax.engine.simulate import as_leaves
+from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.privacy.calibration import exceeds, settle, target_of
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.interface import as_leaves, leaf_fields
 
-SWEPT = {
-    "mu": "GDP target; its ε at the sweep's delta for methods that sample records",
-    "epsilon": "(ε, δ) target, at the sweep's delta",
-    "noise_std": "noise at relative scale 1",
-    "step_size": "step",
-    "step_scale": "multiple of the step",
-    "clip": "bound on a message's norm",
-    "radius": "radius of the constraint ball",
-}
+TARGETS = ("mu", "epsilon", "noise_std")
+RADIUS = "radius"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One point of a grid before calibration: its protocol, its problem, and what its noise is asked to give."""
+
+    protocol: Any
+    problem: Problem
+    target: Target
 
 
 @dataclass(frozen=True)
 class Members:
-    """A grid's members, calibrated: protocol and constraint stacked on a leading axis, the rest float64 [members]."""
+    """A grid's members, calibrated.
 
+    Attributes:
+        protocols: calibrated, one for each member.
+        protocol, constraint: every member's leaves, stacked on a leading axis.
+        noise_std, step_size: float64 [members].
+        events: what each member does to privacy on each plan that it runs on, [members][seeds].
+    """
+
+    protocols: list[Any]
     protocol: Any
     constraint: Any
     noise_std: np.ndarray
     step_size: np.ndarray
-    sensitivity: np.ndarray
+    events: list[list[Event]]
+
+    def realised(self, delta: float) -> dict[str, np.ndarray]:
+        """What each run's own schedule makes of privacy, [seeds, members]."""
+        mu = np.array([[event.mu for event in events] for events in self.events]).T
+        stated = ~np.isnan(mu)
+        epsilon = np.full(mu.shape, np.nan)
+        epsilon[stated] = gdp.epsilon(mu[stated], delta)
+        for seed, member in np.argwhere(~stated):
+            epsilon[seed, member] = self.events[member][seed].epsilon(delta)
+        return {"realised_mu": mu, "realised_epsilon": epsilon}
+
+    def guarantees(self, epsilons: np.ndarray, delta: float) -> np.ndarray:
+        """Every member's guarantee on the schedule that protects least, as text, object [members].
+
+        Args:
+            epsilons: of every run, [seeds, members].
+        """
+        worst = np.argmax(epsilons, axis=0)
+        texts = [events[seed].guarantee(delta).to_json() for events, seed in zip(self.events, worst, strict=True)]
+        return np.array(texts, object)
 
 
-def axes_of(over: Mapping[str, Sequence[float]] | None) -> dict[str, np.ndarray]:
+def sweepable(protocol_class: type) -> tuple[str, ...]:
+    """What a sweep may have as an axis: every leaf of the protocol, its privacy targets, and the ball's radius."""
+    return tuple(dict.fromkeys([*TARGETS, *leaf_fields(protocol_class), RADIUS]))
+
+
+def axes_of(protocol, over: Mapping[str, Sequence[float]] | None) -> dict[str, np.ndarray]:
     """The checked axes of a grid.
 
-    >>> axes_of({"mu": [1, 2]})
+    Raises:
+        Refusal: a name that the protocol has no leaf of, values that are no distinct numbers, or an axis whose place
+            the protocol has filled already.
+
+    >>> from fedprivjax import DPMu2
+    >>> axes_of(DPMu2(), {"mu": [1, 2]})
     {'mu': array([1., 2.])}
     """
-    axes = {name: _axis(name, values) for name, values in (over or {}).items()}
-    if "mu" in axes and "epsilon" in axes:
-        raise Refusal("give mu or epsilon, not both, got both as axes")
+    axes = {name: _axis(protocol, name, values) for name, values in (over or {}).items()}
+    targets = [name for name in TARGETS if name in axes]
+    if len(targets) > 1:
+        raise Refusal(f"give {targets[0]} or {targets[1]}, not both, got both as axes")
+    for name in targets:
+        given = [other for other in TARGETS if getattr(protocol, other) is not None]
+        if given:
+            raise Refusal(f"{given[0]} must be left out where {name} is swept, got {getattr(protocol, given[0])}")
     return axes
 
 
-def members_of(
-    protocol, problem: Problem, plan: Plan, axes: Mapping[str, np.ndarray], delta: float
-) -> tuple[Any, Problem, Members]:
-    """The first member, calibrated, with its problem; and all of them stacked."""
-    protocols, problems = [], []
-    for values in product(*axes.values()):
-        settings = _in_its_currency(protocol, dict(zip(axes, map(float, values), strict=True)), delta)
-        own = _with_radius(problem, settings.pop("radius", None))
-        protocols.append(calibrate(replace(protocol, **settings), own, plan, delta=delta))
-        problems.append(own)
-    members = Members(
-        protocol=stacked([as_leaves(p) for p in protocols]),
-        constraint=stacked([as_leaves(p.constraint) for p in problems]),
-        noise_std=np.array([p.noise_std for p in protocols]),
-        step_size=np.array([p.step_size * p.step_scale for p in protocols]),
-        sensitivity=np.array([p.sensitivity(own, plan.size) for p, own in zip(protocols, problems, strict=True)]),
+def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: float) -> list[Member]:
+    """Every point of the grid, in the order of the axes' product."""
+    return [
+        _member(protocol, problem, dict(zip(axes, map(float, values), strict=True)), delta)
+        for values in product(*axes.values())
+    ]
+
+
+def calibrated(members: Sequence[Member], plans: Sequence[Sequence[Plan]]) -> Members:
+    """The members with their noise and steps.
+
+    Args:
+        plans: those that each member runs on, [members][seeds]; its noise is enough for all of them.
+    """
+    settled = [_calibrated(member, own) for member, own in zip(members, plans, strict=True)]
+    protocols = [protocol for protocol, _ in settled]
+    return Members(
+        protocols=protocols,
+        protocol=stacked([as_leaves(protocol.traced) for protocol in protocols]),
+        constraint=stacked([as_leaves(member.problem.constraint) for member in members]),
+        noise_std=np.array([protocol.noise_std for protocol in protocols]),
+        step_size=np.array([np.nan if p.step_size is None else p.step_size * p.step_scale for p in protocols]),
+        events=[events for _, events in settled],
     )
-    return protocols[0], problems[0], members
 
 
 def stacked(trees: Sequence[Any]) -> Any:
@@ -76,16 +129,23 @@ def stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def _in_its_currency(protocol: Any, settings: dict[str, float], delta: float) -> dict[str, float]:
-    """A GDP target as the (ε, δ) target that it implies for protocols that ask for one; and the other way round."""
-    by_records = hasattr(protocol, "calibrated")
-    if by_records and "mu" in settings:
-        if protocol.delta is not None:
-            raise Refusal(f"delta must be None with an axis mu, which is converted at the run's, got {protocol.delta}")
-        settings["epsilon"] = float(gdp.epsilon(settings.pop("mu"), delta))
-    elif not by_records and "epsilon" in settings:
-        settings["mu"] = float(gdp.mu(settings.pop("epsilon"), delta))
-    return settings
+def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:
+    protocol, event = settle(member.protocol, member.problem, plans[0], member.target)
+    events = [event]
+    for plan in plans[1:]:
+        event = protocol.event(member.problem, plan)
+        if exceeds(event, member.target) and not protocol.claims_only:
+            protocol, event = settle(member.protocol, member.problem, plan, member.target)
+            events = [protocol.event(member.problem, earlier) for earlier in plans[: len(events)]]
+        events.append(event)
+    return protocol, events
+
+
+def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Member:
+    own = _with_radius(problem, settings.pop(RADIUS, None))
+    target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
+    protocol = replace(protocol, **settings)
+    return Member(protocol, own, target_of(protocol, **target, delta=delta))
 
 
 def _with_radius(problem: Problem, radius: float | None) -> Problem:
@@ -105,16 +165,19 @@ def _with_radius(problem: Problem, radius: float | None) -> Problem:
     return replace(problem, constraint=ball)
 
 
-def _axis(name: str, values: Sequence[float]) -> np.ndarray:
-    require_choice("swept setting", name, SWEPT)
+def _axis(protocol, name: str, values: Sequence[float]) -> np.ndarray:
+    require_choice("swept setting", name, sweepable(type(protocol)))
     try:
         axis = np.atleast_1d(np.asarray(values, float))
     except (TypeError, ValueError):
         axis = np.zeros((0, 0))
     if axis.ndim != 1 or axis.size == 0:
         raise Refusal(f"{name} must be swept over a list of numbers, got {values!r}")
-    for value in axis:
-        require_positive(name, float(value), infinite=name in ("mu", "epsilon"))
+    if np.isnan(axis).any():
+        raise Refusal(f"{name} must be swept over numbers, got nan")
     if np.unique(axis).size != axis.size:
         raise Refusal(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
+    default = {field.name: field.default for field in fields(protocol)}.get(name)
+    if name not in (RADIUS, *TARGETS) and getattr(protocol, name) != default:
+        raise Refusal(f"{name} must be left at its default where it is swept, got {getattr(protocol, name)}")
     return axis

@@ -1,53 +1,41 @@
 """Cutting a sweep into chunks that fit a memory budget and divide over devices."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.simulate import BLOCK, Recipe
-from fedprivjax.noise import Cancelling, PerMachine, Replayed
-from fedprivjax.problem.models import GeneralModel
-from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols import LocalSGD, StaleMomentum
-from fedprivjax.protocols.cohort import CHUNK_FLOATS
+from fedprivjax.engine.ready import ReadyRun
+from fedprivjax.engine.simulate import BLOCK
 
 
-def chunk_sizes(
-    protocol,
-    source,
-    problem: Problem,
-    recipe: Recipe,
-    runs: tuple[int, int],
-    budget: int,
-    devices: int = 1,
-    width: int = 1,
-) -> tuple[int, int]:
-    """How many seeds and members run together so that a chunk takes about `budget` bytes at most on each device.
+def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: int = 1) -> tuple[int, int]:
+    """How many draws and members run together so that a chunk takes about `budget` bytes at most on each device.
 
-    The seeds divide over the devices where there are as many, else the members.
+    The draws divide over the devices where there are as many, else the members.
 
     Args:
-        runs: seeds and members in all.
-        width: examples of a message.
+        start: one run of the sweep, ready.
+        runs: draws and members in all.
 
     Raises:
         ValueError: a budget below what one run takes.
     """
-    per_seed, per_member = _bytes(protocol, source, problem, recipe, width)
-    if per_seed + per_member > budget:
-        raise Refusal(f"memory_budget must be at least {per_seed + per_member} bytes for one run, got {budget}")
-    over_seeds = devices if runs[0] >= devices else 1
-    over_members = devices if over_seeds == 1 else 1
-    local = -(-runs[0] // over_seeds), -(-runs[1] // over_members)
-    members = min(local[1], (budget - per_seed) // per_member)
-    seeds = min(local[0], budget // (per_seed + members * per_member))
-    return over_seeds * _even(local[0], seeds), over_members * _even(local[1], members)
+    per_draw, per_member = run_bytes(start)
+    if per_draw + per_member > budget:
+        raise Refusal(f"memory_budget must be at least {per_draw + per_member} bytes for one run, got {budget}")
+    over_draws = devices if runs[0] >= devices else 1
+    over_members = devices if over_draws == 1 else 1
+    local = -(-runs[0] // over_draws), -(-runs[1] // over_members)
+    members = min(local[1], (budget - per_draw) // per_member)
+    draws = min(local[0], budget // (per_draw + members * per_member))
+    return over_draws * _even(local[0], draws), over_members * _even(local[1], members)
 
 
 def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Index arrays (seeds, members) of every chunk, all of the same sizes: a short last one repeats its last index.
+    """Index arrays (draws, members) of every chunk, all of the same sizes: a short last one repeats its last index.
 
     >>> [(list(map(int, s)), list(map(int, m))) for s, m in chunks((3, 1), (2, 1))]
     [([0, 1], [0]), ([2, 2], [0])]
@@ -60,31 +48,25 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
             )
 
 
-def _bytes(protocol, source, problem: Problem, recipe: Recipe, width: int = 1) -> tuple[int, int]:
-    """Bytes that a seed and that a member of it take, from the sizes of what they hold."""
-    d, (_, per_round, rounds) = problem.dimension, recipe.size
+def run_bytes(start: ReadyRun) -> tuple[int, int]:
+    """Bytes that a draw and that a member of it take, from what the protocol and the mechanism say that they hold."""
+    protocol, problem, size = start.protocol, start.problem, start.recipe.size
+    d, (_, per_round, rounds) = problem.dimension, size
     example = _floats(lambda: problem.take(0, 0))
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
-    scores = jax.tree.leaves(problem.start)[0].shape[0] if jax.tree.leaves(problem.start)[0].ndim > 1 else 1
-    records = per_round * width
+    first_leaf = jax.tree.leaves(problem.start)[0]
+    scores = first_leaf.shape[0] if first_leaf.ndim > 1 else 1
+    records = per_round * start.plan.width
     drawn = rounds * (6 * per_round + 2 * records) + 3 * min(BLOCK, rounds) * d + 2 * records * example
-    own_noise = 3 * per_round * d if isinstance(source, PerMachine | Cancelling | Replayed) else 0
-    per_seed = drawn + own_noise + 2 * _floats(lambda: source.init(d, jax.random.key(0)))
-    messages = 4 * _written_out(protocol, problem, per_round) * d + 2 * records * scores
-    state = _floats(lambda: protocol.init(problem, recipe.size))
-    return 4 * per_seed, 4 * (6 * d + 2 * state + 3 * tested * scores + messages)
+    messages = 4 * protocol.messages_in_memory(problem, size) * d + 2 * records * scores
+    state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
+    noise_state = _floats(lambda: protocol.noise_state(d))
+    tape = sum(leaf.nbytes for leaf in jax.tree.leaves(start.tape))
+    member = 6 * d + 2 * (state + noise_state) + 3 * tested * scores + messages
+    return 4 * (drawn + start.mechanism.floats(d)), 4 * member + tape
 
 
-def _written_out(protocol, problem: Problem, per_round: int) -> int:
-    """Machines whose messages are in memory at once, all d numbers of them."""
-    if isinstance(protocol, LocalSGD) or getattr(protocol, "clip_at", "record") != "record":
-        return per_round
-    if isinstance(problem.model, GeneralModel) or isinstance(protocol, StaleMomentum):
-        return min(per_round, max(1, CHUNK_FLOATS // problem.dimension))
-    return 0
-
-
-def _floats(make) -> int:
+def _floats(make: Any) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(jax.eval_shape(make)))
 
 

@@ -3,15 +3,17 @@
 import hashlib
 import json
 import os
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType
+from typing import Any
+from uuid import uuid4
 
 import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.ready import Recipe
+from fedprivjax.engine.simulate import run_program
 
 
 class ChunkStore:
@@ -73,10 +75,7 @@ def write_whole(path: Path, write) -> None:
 
 
 def fingerprint(*parts) -> str:
-    """A digest of arrays, pytrees of them, functions, dataclasses, and anything with a faithful `repr`.
-
-    A `repr` that holds an address matches nothing in another process: such a run starts anew.
-    """
+    """A digest of pytrees of arrays, numbers and text."""
     digest = hashlib.blake2b(digest_size=8)
     for path, leaf in jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None):
         for piece in (jax.tree_util.keystr(path).encode(), *_pieces(leaf)):
@@ -85,21 +84,21 @@ def fingerprint(*parts) -> str:
     return digest.hexdigest()
 
 
+def program_text(arguments: Any, recipe: Recipe) -> str:
+    """The text of one run's program, the same in two processes: all that a user's functions put into it is there.
+
+    A program that calls back to the host is like no other, not even itself: what it calls is not in the text.
+    """
+    text = run_program.lower(arguments, recipe).as_text()
+    return text if "callback" not in text else f"{text}\n{uuid4()}"
+
+
 def _pieces(leaf) -> tuple[bytes, ...]:
     """What tells a leaf from every other."""
-    if hasattr(leaf, "dtype"):
-        array = np.ascontiguousarray(leaf)
-        return b"array", f"{array.dtype}{np.shape(leaf)}".encode(), array.tobytes()
-    if isinstance(leaf, FunctionType):
-        closed = [cell.cell_contents for cell in leaf.__closure__ or ()]
-        known = leaf.__qualname__, leaf.__code__.co_names, leaf.__defaults__, leaf.__kwdefaults__, closed
-        return b"function", leaf.__code__.co_code, fingerprint(known, leaf.__code__.co_consts).encode()
-    if isinstance(leaf, CodeType):
-        return b"code", leaf.co_code, fingerprint(leaf.co_names, leaf.co_consts).encode()
-    if is_dataclass(leaf):
-        named = [(field.name, getattr(leaf, field.name)) for field in fields(leaf)]
-        return b"dataclass", fingerprint(type(leaf).__qualname__, named).encode()
-    return type(leaf).__qualname__.encode(), repr(leaf).encode()
+    if isinstance(leaf, str) or leaf is None:
+        return (repr(leaf).encode(),)
+    array = np.ascontiguousarray(leaf)
+    return b"array", f"{array.dtype}{np.shape(leaf)}".encode(), array.tobytes()
 
 
 @cache

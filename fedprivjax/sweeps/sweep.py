@@ -10,85 +10,104 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_choice
-from fedprivjax.engine.metrics import Metric, non_private
-from fedprivjax.engine.simulate import Recipe, make_recipe, record_rounds, round_inputs, trajectory
-from fedprivjax.noise import METHODS, Silent, aligned
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.engine.metrics import Recordable, iterate_names, non_private
+from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
+from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Plan, Seeds, as_seeds, draw_plan
+from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.members import Members, axes_of, members_of, stacked
+from fedprivjax.sweeps.devices import Spread, over_devices, spread
+from fedprivjax.sweeps.members import Member, Members, axes_of, calibrated, grid, stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks
-from fedprivjax.sweeps.results import attributes, sweep_dataset, with_iterates
-from fedprivjax.sweeps.store import ChunkStore, fingerprint
+from fedprivjax.sweeps.results import attributes, sweep_dataset
+from fedprivjax.sweeps.store import ChunkStore, fingerprint, program_text
 
 MEMORY_BUDGET = 2 * 2**30
-AXIS = "runs"
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ReadySweep:
     """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet.
 
-    `first` is the first member's protocol, `first_problem` its problem. Randomness is drawn for every *draw*: a seed at
-    a point of the axes along which it is drawn anew; draw i is seed i // points at point i % points. `index` tells
-    which members of the grid share a draw, int [points, members of a draw]; `sizes` are a chunk's draws and members.
+    Randomness is drawn for every *draw*: a seed at a point of the axes along which it is resampled; draw i is seed
+    i // points at point i % points.
+
+    Attributes:
+        starts: one run of each draw, ready, with the draw's plan and mechanism.
+        axes: the swept values by name.
+        members: the grid's, calibrated for the plans that they run on.
+        grid: the members before calibration.
+        seeds: the sweep's.
+        index: which members of the grid share a draw, int [points, members of a draw].
+        sizes: a chunk's draws and members.
+        common_noise: whether members share each seed's noise.
     """
 
-    problem: Problem
-    first: Any
-    first_problem: Problem
+    starts: list[ReadyRun]
     axes: dict[str, np.ndarray]
-    seeds: list[Seeds]
-    draws: list[Seeds]
-    plans: list[Plan]
-    recipe: Recipe
+    grid: list[Member]
     members: Members
+    seeds: list[Seeds]
     index: np.ndarray
-    sources: list[Any]
     sizes: tuple[int, int]
-    delta: float
     common_noise: bool
+
+    @property
+    def first(self) -> ReadyRun:
+        return self.starts[0]
+
+    @property
+    def delta(self) -> float:
+        return self.first.delta
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.first.recipe
 
     @property
     def noise(self) -> str:
         """How the noise is produced and shared, in words."""
         shared = "shared by the grid's members" if self.common_noise else "drawn anew for each member"
-        return f"{type(self.sources[0]).__name__.lower()}, {shared}"
+        return f"{type(self.first.mechanism).__name__.lower()}, {shared}"
 
     @property
     def runs(self) -> tuple[int, int]:
         """Draws, and members that share one."""
-        return len(self.draws), self.index.shape[1]
+        return len(self.starts), self.index.shape[1]
 
-    @property
-    def non_private(self) -> tuple[str, ...]:
-        """Recorded metrics that are computed on private data."""
-        return non_private(self.problem, self.recipe.record)
+    def attributes(self) -> dict[str, Any]:
+        """What the dataset says of the sweep."""
+        private = non_private(self.first.problem, self.recipe.record)
+        return attributes(self.first.protocol, self.delta, self.noise, private)
 
-    def event(self, plan: Plan):
-        """What the first member does to privacy on a plan; its assumptions name no radius that is swept."""
-        event = self.first.event(self.first_problem, plan)
-        if "radius" not in self.axes:
-            return event
-        kept = tuple(a for a in event.assumptions if "Lipschitz" not in a)
-        constants = "losses have each member's Lipschitz (and smoothness) constant on its own ball"
-        return replace(event, assumptions=kept if kept == event.assumptions else (*kept, constants))
+    def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What every run's schedule makes of privacy, [seeds, members] each; and of every member, [members] each, its
+        noise and step, the ε that was asked for (NaN where it was the noise), and its guarantee."""
+        members = self.members
+        realised = members.realised(self.delta)
+        asked = [np.nan if member.target.noise_std is not None else member.target.worst_epsilon for member in self.grid]
+        return realised, {
+            "noise_std": members.noise_std,
+            "step_size": members.step_size,
+            "target_epsilon": np.array(asked),
+            "guarantee": members.guarantees(realised["realised_epsilon"], self.delta),
+        }
 
-    def realised(self) -> dict[str, np.ndarray]:
-        """What each run's own schedule makes of privacy, [seeds, members]."""
-        with np.errstate(divide="ignore"):
-            ratio = self.members.noise_std / self.members.sensitivity
-        mu, epsilon = (np.empty((len(self.seeds), self.index.size)) for _ in range(2))
-        for draw, plan in enumerate(self.plans):
-            seed, members = draw // len(self.index), self.index[draw % len(self.index)]
-            event = self.event(plan)
-            mu[seed, members] = event.mu(ratio[members])
-            epsilon[seed, members] = event.epsilon(ratio[members], self.delta)
-        return {"realised_mu": mu, "realised_epsilon": epsilon}
+    def tape(self, draw: int, member: int) -> Any:
+        """A member's host-made noise on a draw."""
+        start = self.starts[draw]
+        return self.members.protocols[member].tape(self.grid[member].problem, start.plan, start.seeds.noise)
+
+    def member(self, draw: int, member: int) -> Arguments:
+        """The program's arguments of one run."""
+        start = self.starts[draw]
+        protocol, constraint = jax.tree.map(lambda leaf: leaf[member], (self.members.protocol, self.members.constraint))
+        problem = replace(start.problem.traced, constraint=constraint)
+        return Arguments(protocol, problem, start.mechanism, start.inputs, self.tape(draw, member), start.key)
 
 
 def sweep(
@@ -96,39 +115,24 @@ def sweep(
     problem: Problem,
     participation: Participation,
     *,
-    over: Mapping[str, Sequence[float]] | None = None,
-    seeds: int | Sequence[int | Seeds] = 8,
-    rounds: int | None = None,
-    record: Sequence[str | Metric] | None = None,
-    every: int | None = None,
-    delta: float = 1e-5,
-    common_noise: bool = True,
-    anew: Sequence[str] = (),
-    order: str = "shuffled",
-    noise_method: str = "auto",
-    memory_budget: int = MEMORY_BUDGET,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> xr.Dataset:
     """Run a protocol over a grid of real-valued hyper-parameters and over seeds.
 
     Args:
-        over: values by name, see `members.SWEPT`; the grid is their product.
-        seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
-        common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
-        anew: swept names along which everything random (participation, samples, noise) is drawn anew. Needed where one
-            selects along an axis: common random numbers keep each member's law, but not that of the selected best.
-        memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
         folder: keeps every finished chunk here, and goes on from what is there: a killed sweep loses nothing finished.
         mesh: one-dimensional mesh of devices to spread the runs over; None takes all devices.
         progress: called with (runs finished, runs in all) after every chunk.
-        protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `simulate`.
+        protocol, problem, participation, options: as in `ready_sweep`.
 
     Returns:
-        A dataset with one dimension per swept name, `seed`, and `round`: each metric, the calibrated `noise_std` and
-        `step_size`, `realised_mu` and `realised_epsilon` of the schedule that was used, and `diverged`. Its attributes
-        state the guarantee and what it does not cover.
+        A dataset with one dimension per swept name, `seed`, `round`, and, where the protocol has other iterates than
+        its output, `iterate`: each metric, the calibrated `noise_std` and `step_size`, `realised_mu` and
+        `realised_epsilon` of the schedule that was used, `guarantee` (see `guarantee_of`), and `diverged`. Its
+        attributes say what the guarantee does not cover.
 
     Raises:
         ValueError: settings that cannot be run, before anything is compiled.
@@ -139,31 +143,12 @@ def sweep(
     >>> dict(grid.test_accuracy.isel(round=-1).sizes)
     {'mu': 2, 'seed': 2}
     """
-    return execute(
-        prepare(
-            protocol,
-            problem,
-            participation,
-            over=over,
-            seeds=seeds,
-            rounds=rounds,
-            record=record,
-            every=every,
-            delta=delta,
-            common_noise=common_noise,
-            anew=anew,
-            order=order,
-            noise_method=noise_method,
-            memory_budget=memory_budget,
-            devices=jax.device_count() if mesh is None else mesh.size,
-        ),
-        progress,
-        None if folder is None else Path(folder),
-        mesh,
-    )
+    devices = jax.device_count() if mesh is None else mesh.size
+    start = ready_sweep(protocol, problem, participation, devices=devices, **options)
+    return execute(start, progress, None if folder is None else Path(folder), mesh)
 
 
-def prepare(
+def ready_sweep(
     protocol,
     problem: Problem,
     participation: Participation,
@@ -171,169 +156,167 @@ def prepare(
     over: Mapping[str, Sequence[float]] | None = None,
     seeds: int | Sequence[int | Seeds] = 8,
     rounds: int | None = None,
-    record: Sequence[str | Metric] | None = None,
+    record: Sequence[Recordable] | None = None,
     every: int | None = None,
     delta: float = 1e-5,
     common_noise: bool = True,
-    anew: Sequence[str] = (),
+    resample: Sequence[str] = (),
     order: str = "shuffled",
     noise_method: str = "auto",
     memory_budget: int = MEMORY_BUDGET,
     devices: int = 1,
-) -> Prepared:
-    """Everything of a `sweep` that happens on the host before it runs: plans, calibration, every refusal."""
-    axes = axes_of(over)
-    require_between("delta", delta, 0, 1)
-    require_choice("noise method", noise_method, METHODS)
+) -> ReadySweep:
+    """Everything of a sweep that happens on the host before it runs: plans, calibration, every refusal.
+
+    Args:
+        over: values by name: any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or `radius`;
+            the grid is their product.
+        seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
+        common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
+        resample: swept names along which everything random (participation, samples, noise) is drawn anew. Needed where
+            one selects along an axis: common random numbers keep each member's law, but not that of the selected best.
+        memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
+        devices: over which runs are spread.
+        protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `ready`.
+    """
+    axes = axes_of(protocol, over)
     seeds = _seeds(seeds)
-    index = _index(axes, anew)
-    draws = seeds if len(index) == 1 else [seed.anew(point) for seed in seeds for point in range(len(index))]
-    sampling = getattr(protocol, "sampling", None)
-    plans = [draw_plan(problem, participation, rounds, draw, order=order, sampling=sampling) for draw in draws]
-    recipe = make_recipe(problem, plans[0], record, every)
-    first, first_problem, members = members_of(protocol, problem, plans[0], axes, delta)
-    silent = not members.noise_std.any()
-    sources = aligned([Silent() if silent else first.noise(first_problem, plan, noise_method) for plan in plans])
-    runs = len(draws), index.shape[1]
-    sizes = chunk_sizes(first, sources[0], problem, recipe, runs, memory_budget, devices, plans[0].width)
-    return Prepared(
-        problem=problem,
-        first=first,
-        first_problem=first_problem,
-        axes=axes,
-        seeds=seeds,
-        draws=draws,
-        plans=plans,
-        recipe=recipe,
-        members=members,
-        index=index,
-        sources=sources,
-        sizes=sizes,
-        delta=delta,
-        common_noise=common_noise,
-    )
+    index = _index(axes, resample)
+    points = grid(protocol, problem, axes, delta)
+    noisy = next((point for point in points if not point.target.non_private), points[0])
+    options = {"rounds": rounds, "record": record, "every": every, "delta": delta, "order": order}
+    options["noise_method"] = noise_method
+    draws = seeds if len(index) == 1 else [seed.resample(point) for seed in seeds for point in range(len(index))]
+    starts = [
+        ready(noisy.protocol, noisy.problem, participation, target=noisy.target, seed=draw, **options) for draw in draws
+    ]
+    starts = [replace(start, mechanism=m) for start, m in zip(starts, _aligned(starts), strict=True)]
+    place = {member: point for point, members in enumerate(index) for member in members}
+    plans = [[start.plan for start in starts[place[member] :: len(index)]] for member in range(len(points))]
+    members = calibrated(points, plans)
+    sizes = chunk_sizes(starts[0], (len(draws), index.shape[1]), memory_budget, devices)
+    return ReadySweep(starts, axes, points, members, seeds, index, sizes, common_noise)
 
 
 def execute(
-    prepared: Prepared,
+    start: ReadySweep,
     progress: Callable[[int, int], None] | None = None,
     folder: Path | None = None,
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
-    """Run a prepared sweep, a chunk at a time; arguments as in `sweep`."""
-    p = prepared
-    store = None if folder is None else ChunkStore(folder, _fingerprint(p))
-    sizes = p.sizes if store is None else store.settle(p.sizes)
-    spread = _spread(mesh, sizes)
+    """Run a sweep that is ready, a chunk at a time; arguments as in `sweep`."""
+    store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start))
+    sizes = start.sizes if store is None else store.settle(start.sizes)
+    over = spread(mesh, sizes)
     metrics: dict[str, np.ndarray] = {}
     done = 0
-    for index, (some, which) in enumerate(chunks(p.runs, sizes)):
-        values = store.load(index) if store else None
+    for number, (draws, columns) in enumerate(chunks(start.runs, sizes)):
+        values = store.load(number) if store else None
         if values is None:
-            values = _chunk(p, some, which, spread)
+            values = _chunk(start, draws, columns, over)
             if store:
-                store.save(index, values)
-        seeds, members = some // len(p.index), p.index[some % len(p.index)][:, which]
+                store.save(number, values)
+        seeds, members = draws // len(start.index), start.index[draws % len(start.index)][:, columns]
         for name, value in values.items():
-            whole = metrics.setdefault(name, np.full((len(p.seeds), p.index.size, *value.shape[2:]), np.nan))
-            whole[seeds[:, None], members] = value
-        done += np.unique(some).size * np.unique(which).size
+            shape = (len(start.seeds), start.index.size, *value.shape[2:])
+            metrics.setdefault(name, np.full(shape, np.nan))[seeds[:, None], members] = value
+        done += np.unique(draws).size * np.unique(columns).size
         if progress:
-            progress(done, p.runs[0] * p.runs[1])
-    coordinates = {**p.axes, "seed": _labels(p.seeds), "round": record_rounds(p.recipe)}
-    said = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, with_iterates(metrics, p.non_private))
-    return sweep_dataset({**metrics, **p.realised()}, coordinates, p.members, said)
+            progress(done, start.runs[0] * start.runs[1])
+    iterates = iterate_names(start.first.protocol, start.first.problem, start.recipe.size)
+    records = {"round": record_rounds(start.recipe), "iterate": np.array(iterates)}
+    coordinates = {**start.axes, "seed": _labels(start.seeds), **records}
+    values, members = start.privacy()
+    return sweep_dataset({**metrics, **values}, members, coordinates, start.attributes())
 
 
-def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str, np.ndarray]:
-    """The metrics of some draws and of members that share them, [draws, members, ...]."""
-    members = p.index[some % len(p.index)][:, which]
-    values = _run_many(
-        jax.tree.map(lambda leaf: leaf[members], (p.members.protocol, p.members.constraint)),
-        p.problem.traced,
-        (stacked([p.sources[i] for i in some]), stacked([round_inputs(p.plans[i]) for i in some])),
-        jnp.stack([jax.random.key(p.draws[i].noise) for i in some]),
-        None if p.common_noise else jnp.asarray(which),
-        p.recipe,
-        spread,
+def _chunk(start: ReadySweep, draws: np.ndarray, columns: np.ndarray, over: Spread | None) -> dict[str, np.ndarray]:
+    """The metrics of a chunk's draws and of members that share them, [draws, members, ...]."""
+    members = start.index[draws % len(start.index)][:, columns]
+    leaves = jax.tree.map(lambda leaf: leaf[members], (start.members.protocol, start.members.constraint))
+    drawn = [start.starts[draw] for draw in draws]
+    tapes = stacked([stacked([start.tape(draw, m) for m in row]) for draw, row in zip(draws, members, strict=True)])
+    values = run_chunk(
+        leaves,
+        (
+            stacked([one.mechanism for one in drawn]),
+            stacked([one.inputs for one in drawn]),
+            jnp.stack([one.key for one in drawn]),
+        ),
+        tapes,
+        start.first.problem.traced,
+        None if start.common_noise else jnp.asarray(columns),
+        start.recipe,
+        over,
     )
     return {name: np.asarray(value) for name, value in values.items()}
 
 
-@partial(jax.jit, static_argnames=("recipe", "spread"))
-def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: Recipe, spread=None):
+@partial(jax.jit, static_argnames=("recipe", "over"))
+def run_chunk(members, drawn, tapes, problem: Problem, member_ids, recipe: Recipe, over: Spread | None = None):
     """Metrics with leaves [draws, members, records].
 
-    `members` have leaves [draws, members, ...], `drawn` (noise source, round inputs) a leading axis of draws. `spread`
-    is a mesh and which of the two axes divides over it, or None for one device.
+    Args:
+        members: protocol and constraint, leaves [draws, members, ...].
+        drawn: mechanism, round inputs and noise key, leaves [draws, ...].
+        tapes: host-made noise, leaves [draws, members, rounds, ...], or None.
+        member_ids: [members] where each draws noise of its own, or None.
+        over: a mesh and which axis divides over it, or None for one device.
     """
 
-    def run_all(members, problem, drawn, noise_keys, member_ids):
-        def one(member, member_id, drawn, key):
-            (protocol, constraint), (source, inputs) = member, drawn
+    def run_all(members, drawn, tapes, problem, member_ids):
+        def one(member, tape, member_id, drawn):
+            (protocol, constraint), (mechanism, inputs, key) = member, drawn
             key = key if member_id is None else jax.random.fold_in(key, member_id)
-            params, metrics = trajectory(protocol, replace(problem, constraint=constraint), source, inputs, key, recipe)
+            arguments = Arguments(protocol, replace(problem, constraint=constraint), mechanism, inputs, tape, key)
+            params, metrics = trajectory(arguments, recipe)
             finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
             return {**metrics, "diverged": ~finite}
 
-        over_members = jax.vmap(one, in_axes=(0, None if member_ids is None else 0, None, None))
-        over_draws = jax.vmap(over_members, in_axes=(0, None, 0, 0))
-        return over_draws(members, member_ids, drawn, noise_keys)
+        over_members = jax.vmap(one, in_axes=(0, 0, None if member_ids is None else 0, None))
+        return jax.vmap(over_members, in_axes=(0, 0, None, 0))(members, tapes, member_ids, drawn)
 
-    if spread is not None:
-        mesh, by_draw = spread
-        (axis,) = mesh.axis_names
-        draw, both, ids = PartitionSpec(axis), PartitionSpec(axis), PartitionSpec()
-        if not by_draw:
-            draw, both, ids = PartitionSpec(), PartitionSpec(None, axis), PartitionSpec(axis)
-        specs = (both, PartitionSpec(), draw, draw, ids)
-        run_all = jax.shard_map(run_all, mesh=mesh, in_specs=specs, out_specs=both, check_vma=False)
-    return run_all(members, problem, drawn, noise_keys, member_ids)
+    return over_devices(run_all, over)(members, drawn, tapes, problem, member_ids)
 
 
-def _spread(mesh: Mesh | None, sizes: tuple[int, int]) -> tuple[Mesh, bool] | None:
-    """A mesh and whether a chunk's draws, rather than its members, divide over it; None for one device.
-
-    Without a mesh all devices are taken, where the chunk divides over them.
-    """
-    given = mesh is not None
-    # a mesh made anew has axes of the kind that shard_map divides, whatever kind the user's are
-    mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else Mesh(mesh.devices, mesh.axis_names)
-    if len(mesh.axis_names) != 1:
-        raise Refusal(f"mesh must have one axis, got {mesh.axis_names}")
-    divides = [size % mesh.size == 0 for size in sizes]
-    if given and not any(divides):
-        raise Refusal(f"a chunk's draws ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
-    return None if mesh.size == 1 or not any(divides) else (mesh, divides[0])
+def sweep_fingerprint(start: ReadySweep) -> str:
+    """What tells a sweep's numbers from every other's: its inputs, and the text of one member's program."""
+    plans = [
+        (one.plan.schedule.participants, one.plan.schedule.filled, one.plan.samples, one.plan.weights, one.seeds)
+        for one in start.starts
+    ]
+    text = program_text(start.member(0, 0), start.recipe)
+    members = start.members.protocol, start.members.constraint
+    drawn = [one.mechanism for one in start.starts]
+    return fingerprint(text, start.first.problem.traced, members, start.index, plans, drawn, start.common_noise)
 
 
-def _fingerprint(p: Prepared) -> str:
-    problem = p.problem.model, p.problem.excess, getattr(p.problem.pool, "generate", None)
-    statics = (repr(p.first), p.recipe, type(p.sources[0]).__name__, p.delta, p.common_noise, *problem)
-    plans = [(plan.schedule.participants, plan.schedule.filled, plan.samples, plan.weights) for plan in p.plans]
-    return fingerprint(statics, p.problem, p.members.protocol, p.members.constraint, p.index, plans, p.draws)
+def _aligned(starts: Sequence[ReadyRun]) -> list[Any]:
+    mechanisms = [start.mechanism for start in starts]
+    return mechanisms[0].align(mechanisms)
 
 
-def _index(axes: Mapping[str, np.ndarray], anew: Sequence[str]) -> np.ndarray:
-    """Which members of the grid share a draw: int [points of the axes drawn anew, members of the other axes]."""
-    for name in anew:
-        require_choice("axis to draw anew", name, axes)
-    grid = np.arange(np.prod([axis.size for axis in axes.values()], dtype=int)).reshape([a.size for a in axes.values()])
-    outer = [place for place, name in enumerate(axes) if name in anew]
-    points = np.prod([grid.shape[place] for place in outer], dtype=int)
-    return np.moveaxis(grid, outer, range(len(outer))).reshape(points, -1)
+def _index(axes: Mapping[str, np.ndarray], resample: Sequence[str]) -> np.ndarray:
+    """Which members of the grid share a draw: int [points of the axes that resample, members of the other axes]."""
+    for name in resample:
+        require_choice("axis to resample", name, axes)
+    members = np.arange(np.prod([axis.size for axis in axes.values()], dtype=int))
+    members = members.reshape([axis.size for axis in axes.values()])
+    outer = [place for place, name in enumerate(axes) if name in resample]
+    points = np.prod([members.shape[place] for place in outer], dtype=int)
+    return np.moveaxis(members, outer, range(len(outer))).reshape(points, -1)
 
 
 def _seeds(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:
     if isinstance(seeds, Sequence) or np.ndim(seeds):
-        found = [as_seeds(seed) for seed in seeds]  # type: ignore[union-attr]
+        each = [as_seeds(seed) for seed in seeds]  # type: ignore[union-attr]
     else:
         require_at_least("seeds", seeds, 1)
-        found = [as_seeds(seed) for seed in range(int(seeds))]  # type: ignore[arg-type]
-    require_at_least("seeds", len(found), 1)
-    if len(set(found)) != len(found):
+        each = [as_seeds(seed) for seed in range(int(seeds))]  # type: ignore[arg-type]
+    require_at_least("seeds", len(each), 1)
+    if len(set(each)) != len(each):
         raise Refusal(f"seeds must be distinct, got {list(seeds)}")  # type: ignore[arg-type]
-    return found
+    return each
 
 
 def _labels(seeds: Sequence[Seeds]) -> np.ndarray:

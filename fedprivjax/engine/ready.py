@@ -1,0 +1,179 @@
+"""From settings to a run that can start: drawn, calibrated, checked, nothing compiled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics
+from fedprivjax.noise import METHODS, Mechanism, Silent
+from fedprivjax.plan.participation import Participation, Size
+from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
+from fedprivjax.privacy.calibration import settle, target_of
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.protocols.round import RoundInputs
+
+
+class Recipe(NamedTuple):
+    """What fixes a run's program beside the shapes of its inputs: hashable, static."""
+
+    size: Size
+    record: tuple[Metric, ...]
+    every: int
+
+
+class Arguments(NamedTuple):
+    """What a run's program takes, one run's: the protocol's leaves, the problem, what is drawn, and the noise key."""
+
+    protocol: Any
+    problem: Problem
+    mechanism: Mechanism
+    inputs: RoundInputs
+    tape: Any
+    key: jax.Array
+
+
+@dataclass(frozen=True)
+class ReadyRun:
+    """A run that can start.
+
+    Attributes:
+        protocol: calibrated, with its target spent.
+        problem, plan, seeds: what it runs on.
+        mechanism: the seed's part of the noise; `Silent` where there is none.
+        recipe: what is recorded, how often.
+        event: what the protocol does to privacy on this plan.
+        target: what its noise was asked to give.
+        delta: at which the guarantee states ε.
+    """
+
+    protocol: Any
+    problem: Problem
+    plan: Plan
+    seeds: Seeds
+    mechanism: Mechanism
+    recipe: Recipe
+    event: Event
+    target: Target
+    delta: float
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What the run's privacy is."""
+        return self.event.guarantee(self.delta)
+
+    @property
+    def inputs(self) -> RoundInputs:
+        """The scan's inputs, leaves [rounds, ...], as host arrays."""
+        return round_inputs(self.plan)
+
+    @property
+    def tape(self) -> Any:
+        """The protocol's host-made noise, leaves [rounds, ...], or None."""
+        return self.protocol.tape(self.problem, self.plan, self.seeds.noise)
+
+    @property
+    def key(self) -> jax.Array:
+        """The key of the run's noise."""
+        return run_key(self.seeds)
+
+    @property
+    def arguments(self) -> Arguments:
+        """What the run's program takes."""
+        protocol, problem = as_leaves(self.protocol.traced), self.problem.traced
+        return Arguments(protocol, problem, self.mechanism, self.inputs, self.tape, self.key)
+
+
+def ready(
+    protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    rounds: int | None = None,
+    seed: int | Seeds = 0,
+    record: Sequence[Recordable] | None = None,
+    every: int | None = None,
+    delta: float = 1e-5,
+    order: str = "shuffled",
+    noise_method: str = "auto",
+    target: Target | None = None,
+) -> ReadyRun:
+    """Draw the plan, calibrate the protocol, hold what the noise gives against its target, and choose the noise.
+
+    Args:
+        protocol: with a target (`mu` or `epsilon`) or a `noise_std` of its own; a step left None is the theory's.
+        participation: `Full`, `Uniform`, `Balanced`, `Varying` or `Given`.
+        rounds: T; None uses as many rounds as there are samples for.
+        seed: one integer, or `Seeds` for separate streams.
+        record: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records what
+            there is.
+        every: rounds between records; None records about 20 times. The last round is always recorded.
+        delta: δ at which the guarantee states ε.
+        order: of the samples, see `plan.ORDERS`.
+        noise_method: how the noise is produced, see `fedprivjax.noise.METHODS`; every way has the same law.
+        target: what the noise is asked to give; None is the protocol's own.
+
+    Raises:
+        Refusal: settings that cannot be run, before anything is compiled.
+
+    >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> start = ready(DPMu2(mu=8.0, clip=1.6), problem, Full(20))
+    >>> start.plan.size.rounds, round(start.guarantee.epsilon, 1)
+    (71, 65.3)
+    """
+    require_between("delta", delta, 0, 1)
+    require_choice("noise method", noise_method, METHODS)
+    seeds = as_seeds(seed)
+    plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
+    target = target_of(protocol, delta=delta) if target is None else target
+    calibrated, event = settle(protocol, problem, plan, target)
+    recipe = make_recipe(calibrated, problem, plan, record, every)
+    mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
+    return ReadyRun(calibrated, problem, plan, seeds, mechanism, recipe, event, target, delta)
+
+
+def make_recipe(protocol, problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
+    """Check what is to be recorded and how often."""
+    every = max(1, ceil(plan.size.rounds / 20)) if every is None else every
+    require_at_least("every", every, 1)
+    record = default_metrics(problem) if record is None else record
+    info = info_names(protocol, problem, plan) if set(map(str, record)) - set(METRICS) else ()
+    return Recipe(plan.size, check_metrics(problem, record, info), min(every, plan.size.rounds))
+
+
+def info_names(protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """The scalars that a calibrated protocol's rounds report, which can be recorded."""
+
+    def first_round(protocol, inputs):
+        key = jax.random.key(0)
+        state = protocol.init(problem.traced, plan.size, key)
+        return protocol.round(problem.traced, state, jax.tree.map(lambda leaf: leaf[0], inputs), None, key)[1]
+
+    return tuple(jax.eval_shape(first_round, as_leaves(protocol.traced), round_inputs(plan)))
+
+
+def record_rounds(recipe: Recipe) -> np.ndarray:
+    """Rounds done at each record, int [records]."""
+    rounds = np.arange(recipe.every, recipe.size.rounds + 1, recipe.every)
+    return rounds if rounds[-1] == recipe.size.rounds else np.append(rounds, recipe.size.rounds)
+
+
+def round_inputs(plan: Plan) -> RoundInputs:
+    """The scan's inputs, leaves [rounds, ...], as host arrays."""
+    schedule = plan.schedule
+    numbers = np.arange(1, plan.size.rounds + 1, dtype=np.int32)
+    always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
+    if plan.weights is None:
+        return always
+    return always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))

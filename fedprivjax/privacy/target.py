@@ -1,0 +1,88 @@
+"""What noise is asked to give: a GDP parameter, an (ε, δ), or the noise itself."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_between, require_number, require_positive
+from fedprivjax.privacy import gdp
+
+
+@dataclass(frozen=True)
+class Target:
+    """A privacy target: exactly one of `mu`, `epsilon` and `noise_std`.
+
+    Attributes:
+        mu: a GDP parameter; inf is non-private.
+        epsilon: an ε at `delta`, of every machine or one for each; inf is non-private.
+        noise_std: the noise, whatever it gives; 0 is non-private.
+        delta: the δ at which ε is asked for and stated; None where neither is.
+
+    Raises:
+        Refusal: none of the three, or two.
+
+    >>> round(Target(mu=1.0, delta=1e-5).worst_epsilon, 2)
+    4.38
+    """
+
+    mu: float | None = None
+    epsilon: Any = None
+    noise_std: float | None = None
+    delta: float | None = None
+
+    def __post_init__(self):
+        given = {name: value for name, value in vars(self).items() if name != "delta" and value is not None}
+        if not given:
+            raise Refusal(
+                "give mu (GDP), or epsilon (with delta), or noise_std; mu = inf or epsilon = inf is non-private"
+            )
+        if len(given) > 1:
+            (one, first), (other, second) = list(given.items())[:2]
+            raise Refusal(f"give {one} or {other}, not both, got {one} = {first} and {other} = {second}")
+        require_positive("mu", self.mu, optional=True, infinite=True)
+        for value in np.ravel([] if self.epsilon is None else self.epsilon):
+            require_positive("epsilon", float(value), infinite=True)
+        if self.noise_std is not None:
+            require_number("noise_std", self.noise_std)
+            if not 0 <= self.noise_std < inf:
+                raise Refusal(f"noise_std must be finite and not negative, got {self.noise_std}")
+        if self.delta is not None:
+            require_between("delta", self.delta, 0, 1)
+
+    @property
+    def non_private(self) -> bool:
+        """Whether no noise is asked for."""
+        return (
+            self.mu == inf or self.noise_std == 0 or (self.epsilon is not None and bool(np.isinf(self.epsilon).all()))
+        )
+
+    @property
+    def worst_epsilon(self) -> float:
+        """The largest ε at `delta` that the target allows; inf where it is the noise that is given."""
+        if self.mu is not None:
+            return float(gdp.epsilon(self.mu, self._delta()))
+        return inf if self.epsilon is None else float(np.max(self.epsilon))
+
+    @property
+    def largest_mu(self) -> float:
+        """The largest GDP parameter that the target allows; inf where it is the noise that is given."""
+        if self.mu is not None:
+            return float(self.mu)
+        if self.epsilon is None or self.non_private:
+            return inf
+        return float(gdp.mu(np.min(self.epsilon), self._delta()))
+
+    def __str__(self) -> str:
+        if self.mu is not None:
+            return f"μ = {self.mu:g}"
+        if self.noise_std is not None:
+            return f"noise_std = {self.noise_std:g}"
+        return f"ε = {self.worst_epsilon:g} at δ = {self.delta:g}"
+
+    def _delta(self) -> float:
+        if self.delta is None:
+            raise Refusal("delta must be given with epsilon")
+        return self.delta

@@ -1,0 +1,95 @@
+"""The words without which a privacy parameter means nothing: unit, relation, trust model, theorem and assumptions."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedprivjax.checks.values import require_choice
+
+TRUST = {
+    "none": "every message a machine sends (no trusted server)",
+    "shuffler": "every round's messages without their senders (a trusted shuffler)",
+    "server": "the query points that other machines see (trusted server)",
+}
+SAMPLE, RECORD = "one sample of one machine", "one record of one machine"
+
+SENTENCES = {
+    "used once": "each sample is used once",
+    "public participation": "participation is public and independent of the data",
+    "secret samples": "which records are used is secret",
+    "lipschitz": "losses are {constant:.4g}-Lipschitz{note}",
+    "machine lipschitz": "machines' losses are Lipschitz with the given constants, {least:.4g} to {most:.4g}",
+    "lipschitz and smooth": "losses are {constant:.4g}-Lipschitz{note} and {smoothness:.4g}-smooth on a set of "
+    "diameter {diameter:.4g}",
+    "clipped increments": "each machine clips its increments to norm {bound:.4g}; no convergence theorem is claimed",
+    "clipped gradients": "each gradient is clipped to norm {bound:.4g}",
+    "clipped records": "every record's gradient is clipped to norm {bound:.4g}",
+    "clipped messages": "every message is clipped as a whole to norm {bound:.4g}: a record may move it by twice that",
+    "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
+    "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
+    "not covered": "hyper-parameters, and what the data were prepared with, are not covered",
+    "stated": "{text}",
+}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing that a guarantee rests on, as a name and values; printed as a sentence.
+
+    Attributes:
+        name: a key of `SENTENCES`; "stated" takes a `text` of one's own.
+        values: what the sentence says, by name.
+
+    >>> print(Assumption("clipped gradients", {"bound": 0.5}))
+    each gradient is clipped to norm 0.5
+    """
+
+    name: str
+    values: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        require_choice("assumption", self.name, SENTENCES)
+
+    def __str__(self) -> str:
+        return SENTENCES[self.name].format(**self.values)
+
+
+USED_ONCE = Assumption("used once"), Assumption("public participation")
+
+
+def lipschitz_values(problem) -> dict[str, Any]:
+    """What the assumption "lipschitz" says of a problem."""
+    note = f" ({problem.lipschitz_note})" if problem.lipschitz_note else ""
+    return {"constant": float(problem.lipschitz), "note": note}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is protected, against whom, and why.
+
+    Attributes:
+        trust: who sees what, a key of `TRUST`.
+        theorem: where the guarantee is proved.
+        assumptions: what it rests on.
+        unit: what is protected.
+        relation: when two data sets are neighbours.
+    """
+
+    trust: str
+    theorem: str
+    assumptions: tuple[Assumption, ...] = ()
+    unit: str = SAMPLE
+    relation: str = "replace-one"
+
+    def __post_init__(self):
+        require_choice("trust", self.trust, TRUST)
+        object.__setattr__(self, "assumptions", tuple(self.assumptions))
+
+    def as_mapping(self) -> dict[str, Any]:
+        """The terms as JSON takes them."""
+        assumptions = [{"name": one.name, "values": one.values} for one in self.assumptions]
+        return {**vars(self), "assumptions": assumptions}
+
+    @classmethod
+    def from_mapping(cls, mapping) -> "Terms":
+        """From `as_mapping`."""
+        return cls(**{**mapping, "assumptions": tuple(Assumption(**one) for one in mapping["assumptions"])})

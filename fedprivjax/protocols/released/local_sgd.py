@@ -1,0 +1,39 @@
+"""Local SGD as Lowy & Razaviyayn's released code runs it: with the noise of the paper's moments rule."""
+
+from dataclasses import replace
+
+from flax import struct
+
+from fedprivjax.protocols.local_sgd import LocalSGD
+from fedprivjax.protocols.records import RecordMechanism
+from fedprivjax.protocols.released.rules import check_released_rule
+
+
+@struct.dataclass
+class ReleasedLocalSGD(LocalSGD):
+    """Local SGD with the released code's noise.
+
+    Attributes:
+        noise_rule, acknowledged, claimed_records: as in `ReleasedMinibatchSGD`.
+
+    The other attributes are those of `LocalSGD`.
+    """
+
+    acknowledged: bool = struct.field(pytree_node=False, default=False)
+    claimed_records: int | None = struct.field(pytree_node=False, default=None)
+
+    def _check_rule(self) -> None:
+        check_released_rule(self)
+
+    @property
+    def claims_only(self) -> bool:  # type: ignore[override]
+        return self.acknowledged
+
+    @property
+    def records(self) -> RecordMechanism:
+        claims = {"acknowledged": self.acknowledged, "claimed_records": self.claimed_records}
+        return replace(LocalSGD.records.fget(self), noise_rule=self.noise_rule, **claims)  # type: ignore[misc]
+
+    @property
+    def traced(self):
+        return replace(LocalSGD.traced.fget(self), acknowledged=False, claimed_records=None)  # type: ignore[misc]

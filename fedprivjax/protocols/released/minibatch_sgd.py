@@ -1,0 +1,113 @@
+"""Noisy minibatch SGD as Lowy & Razaviyayn's released code runs it."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.noise import Mechanism
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.minibatch_round import gradient_at
+from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchState, NoisyMinibatchSGD
+from fedprivjax.protocols.records import RecordMechanism, check_record_settings
+from fedprivjax.protocols.released.records import AGGREGATES, CLIPPED, UnboundedRecords, released_messages
+from fedprivjax.protocols.released.rules import check_released_rule
+from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_sum
+
+
+@struct.dataclass
+class ReleasedMinibatchSGD(NoisyMinibatchSGD):
+    """Noisy minibatch SGD with what the released code does otherwise.
+
+    Attributes:
+        noise_rule: also "paper_moments", whose claimed ε is not what it gives; results state what it does.
+        acknowledged: needed by that rule.
+        claimed_records: n in that rule; None is the machine's own number.
+        aggregate: what the server makes of messages, see `AGGREGATES`.
+        clip_at: what is clipped, see `CLIPPED`.
+
+    The other attributes are those of `NoisyMinibatchSGD`.
+    """
+
+    acknowledged: bool = struct.field(pytree_node=False, default=False)
+    claimed_records: int | None = struct.field(pytree_node=False, default=None)
+    aggregate: str = struct.field(pytree_node=False, default="mean")
+    clip_at: str = struct.field(pytree_node=False, default="record")
+
+    def __post_init__(self):
+        check_record_settings(self)
+        check_released_rule(self)
+        require_choice("trust", self.trust, ("none",))
+        require_choice("aggregate", self.aggregate, AGGREGATES)
+        require_choice("clip_at", self.clip_at, CLIPPED)
+        if self.clip_at != "record" and self.clip is None and self.epsilon is not None and self.epsilon != inf:
+            raise Refusal(f"clip must be given for clip_at {self.clip_at!r}")
+        own = as_sampler(self.sampler, self.batch)
+        if self.clip_at == "other" and not (own.repeats and isinstance(own.batch, int | None)):
+            raise Refusal("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
+
+    @property
+    def claims_only(self) -> bool:  # type: ignore[override]
+        return self.acknowledged
+
+    @property
+    def minibatches(self) -> Sampler:
+        own = as_sampler(self.sampler, self.batch)
+        return own.of(2 * own.batch) if self.clip_at == "other" else own  # type: ignore[operator]
+
+    @property
+    def records(self) -> RecordMechanism:
+        mechanism = UnboundedRecords if self.clip_at == "other" else RecordMechanism
+        return mechanism(
+            as_sampler(self.sampler, self.batch),
+            self.clip,
+            self.noise_rule,
+            self.epsilon if np.ndim(self.epsilon) else None,
+            self.delta,
+            whole_message=self.clip_at == "message" and self.clip is not None,
+            acknowledged=self.acknowledged,
+            claimed_records=self.claimed_records,
+        )
+
+    @property
+    def traced(self):
+        host = {"epsilon": None, "noise_rule": "accountant", "delta": None, "acknowledged": False}
+        samples = {"batch": 1, "sampler": "replacement"}
+        return replace(self, **host, **samples, claimed_records=None)
+
+    def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
+        if self.clip_at == "record" or self.clip is None:
+            total, info = cohort_sum(problem, gradient_at(state.w), inputs, self.clip)
+        else:
+            rows = released_messages(problem, state.w, inputs, self.clip_at, self.clip)
+            total, info = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), rows), {}
+        count = jnp.sum(inputs.present) if self.aggregate == "mean" else 1.0
+        return add_noise(problem, jax.tree.map(lambda g: g / count, total), noise), info
+
+    def messages(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
+        return released_messages(problem, state.w, inputs, self.clip_at, self.clip)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.records.gaussian(problem, plan, method, summed=self.aggregate == "sum")
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        if problem.machine_weights is not None and self.clip_at != "record":
+            raise Refusal(f"machine_weights must go with clip_at 'record', got {self.clip_at!r}")
+        return NoisyMinibatchSGD.calibrate(self, problem, plan, target)
+
+    def messages_a_step(self, messages):
+        return messages if self.aggregate == "sum" else 1.0
+
+    def messages_in_memory(self, problem: Problem, size: Size) -> int:
+        written_out = size.per_round if self.clip_at != "record" else 0
+        return max(written_out, NoisyMinibatchSGD.messages_in_memory(self, problem, size))

@@ -1,0 +1,52 @@
+"""How records enter the messages of released code: clipped as messages, or by another batch's norm."""
+
+from dataclasses import dataclass
+from math import inf
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.privacy.terms import Assumption
+from fedprivjax.problem.gradients import Dense, clip
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.minibatch_round import record_messages
+from fedprivjax.protocols.records import MachineTable, RecordMechanism
+from fedprivjax.protocols.round import RoundInputs
+
+CLIPPED = {
+    "record": "every record's gradient",
+    "message": "a machine's mean over its batch: a record may then move it by 2C, not by 2C/K",
+    "other": "a batch's mean by the factor that another batch's norm gives: no private bound at all",
+}
+AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
+
+
+@dataclass(frozen=True)
+class UnboundedRecords(RecordMechanism):
+    """Messages that another batch's norm scales: one record may move them by anything."""
+
+    def shift(self, m: MachineTable) -> np.ndarray:
+        return np.full(m.batch.size, inf)
+
+    def bounds(self, problem: Problem) -> tuple[Assumption, ...]:
+        return (Assumption("rescaled messages"),)
+
+
+def released_messages(problem: Problem, w, inputs: RoundInputs, at: str, bound):
+    """The participants' mean gradients at w, clipped as the code clips them, leaves [per_round, ...].
+
+    Args:
+        at: a key of `CLIPPED`; with "other" the first half of a machine's samples gives the factor for the second.
+        bound: C, or None.
+    """
+    if bound is None or at == "record":
+        return record_messages(problem, w, inputs, bound)
+    if at == "message":
+        means = record_messages(problem, w, inputs, None)
+        return jax.vmap(lambda g: clip(Dense(g), bound).value)(means)
+    halves = zip(jnp.split(inputs.samples, 2, axis=1), jnp.split(2 * inputs.weights, 2, axis=1), strict=True)
+    measured, used = (record_messages(problem, w, inputs._replace(samples=s, weights=p), None) for s, p in halves)
+    norms = jax.vmap(lambda g: Dense(g).norm())(measured)
+    factors = jnp.minimum(1.0, bound / jnp.maximum(norms, 1e-30))
+    return jax.tree.map(lambda rows: rows * factors.reshape(-1, *[1] * (rows.ndim - 1)), used)

@@ -1,0 +1,71 @@
+"""What the adversary of each trust model sees of a run, on the host."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Observed(NamedTuple):
+    """Everything of a run that some adversary might see.
+
+    Attributes:
+        queries: the points that machines are asked about, [rounds, d].
+        messages: what each participant sends, noise included, [rounds, per_round, ...].
+        internal: the server's memory after each round, leaves [rounds, ...].
+        seed: of the noise, from which a shuffler's order follows.
+    """
+
+    queries: np.ndarray
+    messages: np.ndarray
+    internal: Any
+    seed: int
+
+
+class Seen(NamedTuple):
+    """An adversary's view.
+
+    Attributes:
+        queries: [rounds, d].
+        messages: [rounds, per_round, ...], or a round's counts [rounds, ...]; None where none are seen.
+        internal: leaves [rounds, ...]; () where the server's memory is not seen.
+    """
+
+    queries: np.ndarray
+    messages: np.ndarray | None = None
+    internal: Any = ()
+
+
+def in_the_clear(observed: Observed) -> Seen:
+    """Every message, and whose it is."""
+    return Seen(observed.queries, observed.messages)
+
+
+def queries_only(observed: Observed) -> Seen:
+    """What a trusted server sends out."""
+    return Seen(observed.queries)
+
+
+def shuffled(observed: Observed) -> Seen:
+    """Every message, each round's in a random order."""
+    rounds, per_round = observed.messages.shape[:2]
+    places = np.tile(np.arange(per_round), (rounds, 1))
+    order = np.random.default_rng([observed.seed, 3]).permuted(places, axis=1)
+    return Seen(observed.queries, observed.messages[np.arange(rounds)[:, None], order])
+
+
+def counts(observed: Observed) -> Seen:
+    """Each round's sum of integer messages: all that shuffled bits tell."""
+    return Seen(observed.queries, observed.messages.sum(axis=1))
+
+
+def pan_private(observed: Observed) -> Seen:
+    """The server's memory after each round, in which an intruder may look once."""
+    return Seen(observed.queries, internal=observed.internal)
+
+
+VIEWS: dict[str, Callable[[Observed], Seen]] = {
+    "none": in_the_clear,
+    "server": queries_only,
+    "shuffler": shuffled,
+}
