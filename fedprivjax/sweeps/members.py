@@ -1,7 +1,7 @@
 """The members of a sweep: a grid of settings, each calibrated on the host."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -118,3 +118,14 @@ def _axis(name: str, values: Sequence[float]) -> np.ndarray:
     if np.unique(axis).size != axis.size:
         raise Refusal(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
     return axis
+
+
+def sweepable(protocol_class: type) -> tuple[str, ...]:
+    """What may be swept for a protocol: privacy targets, each field that is a pytree leaf, and the ball's radius.
+
+    >>> from fedprivjax import NoisySGD
+    >>> sweepable(NoisySGD)
+    ('mu', 'epsilon', 'noise_std', 'step_size', 'step_scale', 'clip', 'radius')
+    """
+    leaves = [field.name for field in fields(protocol_class) if field.metadata.get("pytree_node", True)]
+    return tuple(dict.fromkeys(["mu", "epsilon", "noise_std", *leaves, "radius"]))
