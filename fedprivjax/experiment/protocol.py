@@ -41,8 +41,10 @@ class ProtocolSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _gather(cls, raw: Any, info: ValidationInfo) -> Any:
-        if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
+        if not isinstance(raw, Mapping):
             return raw
+        if not isinstance(raw.get("name"), str):
+            return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
         name = raw["name"]
         known = {name: method for name, (method, _) in PROTOCOLS.items()}
         method = resolve("protocol", name, known, (info.context or {}).get("folder"))

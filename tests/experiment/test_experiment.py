@@ -266,6 +266,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"protocol": []}, "protocol must have at least one entry, got []"),
         ({"protocol": [3]}, "protocol.0 must be a table, got 3"),
         ({"protocol": [{}]}, "protocol.0.name must be given"),
+        ({"protocol": [{"clip": 1.0}]}, "protocol.0.name must be given"),
+        ({"protocol": [{"name": 3}]}, "protocol.0.name must be a valid string, got 3"),
         ({"protocol__0__label": 3}, "protocol.0.label must be a valid string, got 3"),
         ({"protocol__0__clip": "x"}, "clip must be a positive number, got 'x'"),
         ({"protocol__0__grid": 3}, "protocol.0.grid must be a table, got 3"),
