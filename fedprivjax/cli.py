@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import tomllib
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 
+TRACEBACK = "--traceback"
 PLAIN_WIDTH = 120  # columns of output that goes to no terminal
 
 app = typer.Typer(
@@ -44,16 +46,20 @@ Out = Annotated[Path | None, typer.Option("--out", help="results folder (default
 
 
 def main() -> None:
-    """Run the command line; a refusal is one line on stderr and exit status 2."""
+    """Run the command line; a refusal is one line on stderr and exit status 2, with --traceback its whole traceback."""
     _keep_compiled()
+    words = sys.argv[1:]
     try:
-        app()
+        app([word for word in words if word != TRACEBACK])  # before the command or after it
     except KeyboardInterrupt:
         err.print("stopped: finished chunks are kept, --resume goes on with them")
         raise SystemExit(130) from None
     except (Refusal, OSError) as error:  # any other exception is a bug, and shows its traceback
-        kind = "ValueError" if isinstance(error, Refusal) else type(error).__name__
-        err.print(f"{kind}: {error}", markup=False, highlight=False, soft_wrap=True)
+        if TRACEBACK in words:
+            traceback.print_exc()
+        else:
+            kind = "ValueError" if isinstance(error, Refusal) else type(error).__name__
+            err.print(f"{kind}: {error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 
 
@@ -64,16 +70,27 @@ def _keep_compiled() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # a program read back reports tuning hints as missing features
 
 
+@app.callback()
+def everywhere(
+    traceback: Annotated[
+        bool, typer.Option(TRACEBACK, help="show the traceback of a refusal, with any command")
+    ] = False,
+) -> None:
+    """Differentially private federated optimisation, simulated."""
+
+
 @app.command("list")
 def list_() -> None:
     """Protocols, losses, datasets, metrics and experiments, with a line of help each."""
     from fedprivjax import experiment
     from fedprivjax.datasets import DATASETS
+    from fedprivjax.engine.metrics import METRICS
     from fedprivjax.protocols import PROTOCOLS
 
     _print_list("protocols", {name: text for name, (_, text) in PROTOCOLS.items()})
-    _print_list("problems", experiment.LOSSES)
+    _print_list("losses", experiment.LOSSES)
     _print_list("datasets", {name: info.help for name, info in DATASETS.items()})
+    _print_list("metrics", dict.fromkeys(METRICS, ""))
     _print_list("experiments", {name: experiment.load(name).title for name in experiment.bundled()})
 
 

@@ -87,8 +87,11 @@ def refused(answer):
 def test_list_names_everything(call):
     status, said, _ = call("list")
     assert status == 0
-    for name in ("dp_mu2", "noisy_sgd", "softmax", "digits", "mnist", "least_squares", *experiment.bundled()):
+    names = ("dp_mu2", "noisy_sgd", "softmax", "digits", "mnist", "least_squares", "test_accuracy")
+    for name in (*names, *experiment.bundled()):
         assert name in said
+    for title in ("protocols", "losses", "datasets", "metrics", "experiments"):
+        assert title in said.split()
 
 
 def test_quickstart_runs_and_leaves_a_results_folder(tmp_path):
@@ -179,6 +182,74 @@ def test_a_bad_setting_is_one_line_and_leaves_nothing(call, spec, command, chang
     out = [] if command == "privacy" else ["--out", "there"]
     assert message in refused(call(command, spec, *given, *out))
     assert os.listdir() == [spec]
+
+
+@pytest.mark.parametrize("words", [("--traceback", "run", "small.toml"), ("run", "small.toml", "--traceback")])
+def test_a_refusals_traceback_is_shown_on_request(call, spec, words):
+    status, _, said = call(*words, "--set", "sweep.mu=[-1]")
+    assert status == 2
+    assert said.startswith("Traceback (most recent call last):")
+    assert "protocols/settings.py" in said
+    assert said.endswith("fedprivjax.Refusal: mu must be positive, got -1.0\n")
+    assert os.listdir() == [spec]
+
+
+def test_help_tells_of_the_traceback(call):
+    status, said, _ = call("--help")
+    assert status == 0
+    assert "--traceback" in said
+
+
+def test_a_system_error_is_one_line(call, spec, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(folder, "claim", full)
+    status, _, said = call("run", spec)
+    assert (status, said) == (2, "OSError: no space left on device\n")
+    assert call("run", spec, "--traceback")[2].startswith("Traceback (most recent call last):")
+
+
+@pytest.mark.parametrize("words", [(), ("--traceback",)])
+def test_any_other_exception_is_a_bug_and_is_not_caught(spec, monkeypatch, words):
+    def broken(*arguments, **options):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(folder, "claim", broken)
+    monkeypatch.setattr(sys, "argv", ["fedprivjax", "run", spec, *words])
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main()
+
+
+OWN = """
+from typing import Any
+
+from flax import struct
+
+from fedprivjax import NoisySGD
+
+
+@struct.dataclass
+class Mine(NoisySGD):
+    beta: Any = 0.5
+"""
+
+
+def test_a_protocol_of_ones_own_runs_from_beside_the_file(call, spec):
+    Path("mine.py").write_text(OWN, encoding="utf-8")
+    change = ("--set", 'protocol=[{name = "mine:Mine", label = "ours", beta = 0.25}]', "--set", "sweep.seeds=1")
+    status, said, _ = call("reproduce", spec, *change, "--out", "there")
+    assert status == 0, said
+    assert 'name = "mine:Mine"' in Path("there", "spec.toml").read_text(encoding="utf-8")
+    assert list(folder.load(Path("there"))) == ["ours"]
+
+
+def test_a_fault_in_ones_own_module_shows_its_traceback(spec):
+    Path("mine.py").write_text("1 / 0", encoding="utf-8")
+    answer = process("run", spec, "--set", 'protocol.0={name = "mine:Mine"}')
+    assert answer.returncode == 1
+    assert answer.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert 'mine.py", line 1' in answer.stderr
 
 
 def test_an_unknown_experiment_is_answered_with_the_nearest(call, spec):

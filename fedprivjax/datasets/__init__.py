@@ -1,7 +1,7 @@
 """Data: digits, MNIST, insurance charges, populations with a known optimum, one's own arrays, splits over machines."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
@@ -24,6 +24,7 @@ __all__ = [
     "DatasetInfo",
     "Stream",
     "by_machine",
+    "check_options",
     "from_arrays",
     "insurance",
     "least_squares",
@@ -69,6 +70,16 @@ def load(name: str, **options: Any) -> Any:
     Traceback (most recent call last):
     fedprivjax.Refusal: unknown dataset 'mnsit', did you mean 'mnist'? (known: ...)
     """
+    check_options(name, options)
+    known = inspect.signature(DATASETS[name].loader).parameters
+    missing = [key for key, value in known.items() if value.default is value.empty and key not in options]
+    if missing:
+        raise Refusal(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    return DATASETS[name].loader(**options)
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a data set or an option of it that does not exist, and what a file may hold in place of a number."""
     require_choice("dataset", name, DATASETS)
     known = inspect.signature(DATASETS[name].loader).parameters
     for option in options:
@@ -76,10 +87,6 @@ def load(name: str, **options: Any) -> Any:
             raise Refusal(f"dataset '{name}' takes no options, got '{option}'")
         require_choice(f"{name} option", option, known)
         _require_kind(f"{name} option {option}", options[option], known[option].annotation)
-    missing = [key for key, value in known.items() if value.default is value.empty and key not in options]
-    if missing:
-        raise Refusal(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
-    return DATASETS[name].loader(**options)
 
 
 def _require_kind(name: str, value: Any, kind: Any) -> None:

@@ -1,16 +1,12 @@
 """Experiments as data: TOML files read into checked settings, and settings into what runs."""
 
-from fedprivjax.experiment.build import LOSSES, by_batch, make_participation, make_problem, make_protocol
+from fedprivjax.experiment.build import by_batch, make_participation, make_problem, make_protocol
+from fedprivjax.experiment.losses import LOSSES, LossSettings
+from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.participation import ParticipationSettings
+from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.read import bundle, bundled, load, parse, to_mapping
-from fedprivjax.experiment.settings import (
-    TRIAL,
-    Cell,
-    Expected,
-    Experiment,
-    ParticipationSettings,
-    ProblemSettings,
-    ProtocolSettings,
-)
+from fedprivjax.experiment.settings import TRIAL, Cell, Expected, Experiment, ProblemSettings
 
 __all__ = [
     "LOSSES",
@@ -18,6 +14,7 @@ __all__ = [
     "Cell",
     "Expected",
     "Experiment",
+    "LossSettings",
     "ParticipationSettings",
     "ProblemSettings",
     "ProtocolSettings",
@@ -29,5 +26,6 @@ __all__ = [
     "make_problem",
     "make_protocol",
     "parse",
+    "resolve",
     "to_mapping",
 ]

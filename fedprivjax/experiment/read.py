@@ -1,31 +1,18 @@
 """Experiment files: TOML, or a bundled experiment's name, into checked settings, and back."""
 
-import inspect
 import sysconfig
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.engine.metrics import METRICS, OF_PARAMETERS, OF_TRIALS
-from fedprivjax.experiment.settings import (
-    STRUCTURAL,
-    Cell,
-    Expected,
-    Experiment,
-    ParticipationSettings,
-    ProblemSettings,
-    RecordSettings,
-    SweepSettings,
-)
-from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.sweeps.members import SWEPT
+from fedprivjax.checks.values import require_choice
+from fedprivjax.experiment.check import check
+from fedprivjax.experiment.errors import refuse
+from fedprivjax.experiment.settings import Experiment
 
 
 def bundle() -> Path:
@@ -68,18 +55,20 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
         raise Refusal(f"{path.name} is not valid TOML: {error}") from None
     for key, value in (changes or {}).items():
         _change(raw, key, value)
-    return parse(raw)
+    return parse(raw, path.parent)
 
 
-def parse(raw: Mapping[str, Any]) -> Experiment:
-    """Check a nested mapping of settings, as TOML gives it."""
-    sections = {name: _section(name, value) for name, value in raw.items()}
-    _refuse_unknown("the experiment", sections, Experiment.model_fields)
+def parse(raw: Mapping[str, Any], folder: Path | None = None) -> Experiment:
+    """Check a nested mapping of settings, as TOML gives it.
+
+    Args:
+        folder: where modules of one's own protocols are looked for first.
+    """
     try:
-        experiment = Experiment(**sections)
+        experiment = Experiment.model_validate(raw, context={"folder": folder})
     except ValidationError as error:
-        raise Refusal(_one_line(error)) from None
-    _check(experiment)
+        refuse(error, Experiment)
+    check(experiment)
     return experiment
 
 
@@ -89,121 +78,6 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
     raw["protocol"] = [{**{k: v for k, v in p.items() if k != "settings"}, **p["settings"]} for p in raw["protocol"]]
     raw["sweep"] = {**raw["sweep"].pop("over"), **raw["sweep"]}
     return raw
-
-
-def _section(name: str, value: Any) -> Any:
-    """A section with its free-form parts gathered: a protocol's settings, a sweep's axes."""
-    if name == "protocol":
-        return [_protocol_section(entry) for entry in (value if isinstance(value, list) else [value])]
-    if name == "sweep":
-        return _sweep_section(value)
-    models = {"problem": ProblemSettings, "participation": ParticipationSettings, "record": RecordSettings}
-    if name in models:
-        _refuse_unknown(f"[{name}]", value, models[name].model_fields)
-    if name == "problem" and isinstance(value.get("partition"), Mapping):
-        known = inspect.signature(datasets.partition).parameters
-        options = [option for option in known if option not in ("labels", "machines", "rng")]
-        _refuse_unknown("problem.partition", value["partition"], ["seed", *options])
-        if "kind" not in value["partition"]:
-            raise Refusal("problem.partition.kind must be given")
-    if name == "expected" and isinstance(value, list):
-        for entry in value:
-            _expected_section(entry)
-    return value
-
-
-def _sweep_section(section: Any) -> dict[str, Any]:
-    own = [name for name in SweepSettings.model_fields if name != "over"]
-    _refuse_unknown("[sweep]", section, [*own, *STRUCTURAL, *SWEPT])
-    axes = {key: values for key, values in section.items() if key not in own}
-    axes = {key: values if isinstance(values, list) else [values] for key, values in axes.items()}
-    return {"over": axes, **{key: section[key] for key in own if key in section}}
-
-
-def _protocol_section(entry: Any) -> dict[str, Any]:
-    if not isinstance(entry, Mapping) or "name" not in entry:
-        raise Refusal(f"[[protocol]] must be a table with a name, got {entry!r}")
-    name, grid = entry["name"], entry.get("grid", {})
-    require_choice("protocol", name, PROTOCOLS)
-    known = [field.name for field in fields(PROTOCOLS[name][0])]
-    _refuse_unknown(f"[[protocol]] {name}", entry, ["name", "label", "grid", *known])
-    _refuse_unknown(f"the grid of {name}", grid, SWEPT)
-    settings = {key: value for key, value in entry.items() if key not in ("name", "label", "grid")}
-    return {"name": name, "label": entry.get("label", name), "grid": grid, "settings": settings}
-
-
-def _expected_section(entry: Any) -> None:
-    _refuse_unknown("[[expected]]", entry, Expected.model_fields)
-    cells = entry.get("cells", [])
-    for cell in cells if isinstance(cells, list) else []:
-        _refuse_unknown("a cell of [[expected]]", cell, Cell.model_fields)
-        _refuse_unknown("a cell's place in [[expected]]", cell.get("at", {}), [*STRUCTURAL, *SWEPT])
-
-
-def _refuse_unknown(where: str, section: Any, known: Iterable[str]) -> None:
-    if not isinstance(section, Mapping):
-        raise Refusal(f"{where} must be a table, got {section!r}")
-    for key in section:
-        require_choice(f"key in {where}", key, known)
-
-
-def _one_line(error: ValidationError) -> str:
-    """The first complaint, under the key as the file has it."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("over", "int", "list[int]"))
-    if first["type"] == "missing":
-        return f"{where} must be given"
-    return f"{where} must {first['msg'].removeprefix('Input should ')}, got {first['input']!r}"
-
-
-def _check(experiment: Experiment) -> None:
-    labels = [p.label for p in experiment.protocol]
-    if not labels:
-        raise Refusal("protocol must have at least one entry, got []")
-    for label in labels:
-        if labels.count(label) > 1 or not label.strip(".") or "/" in label:
-            raise Refusal(f"protocol labels must be distinct, not empty and without '/', got {label!r}")
-    require_choice("dataset", experiment.problem.dataset, datasets.DATASETS)
-    if experiment.sweep.trials is not None:
-        require_at_least("sweep.trials", experiment.sweep.trials, 1)
-    for axis, values in experiment.sweep.over.items():
-        whole = axis not in STRUCTURAL or all(v >= 1 and v.is_integer() for v in values)
-        if not values or not whole or len(set(values)) < len(values):
-            kind = "distinct positive integers" if axis in STRUCTURAL else "distinct numbers"
-            raise Refusal(f"sweep.{axis} must be a list of {kind}, got {values}")
-        for value in values:
-            require_positive(axis, value, infinite=axis in ("mu", "epsilon"))
-    _check_metrics(experiment)
-    _check_selection(experiment)
-    for expected in experiment.expected:
-        if expected.rule != "shown":  # a published figure may stand beside ours without a run of its own
-            require_choice("protocol label in [[expected]]", expected.protocol, labels)
-        if expected.rule == "above":
-            require_choice("other protocol in [[expected]]", expected.other, labels)
-    require_between("record.delta", experiment.record.delta, 0, 1)
-
-
-def _check_selection(experiment: Experiment) -> None:
-    swept = [*experiment.real_axes, *(name for settings in experiment.protocol for name in settings.grid)]
-    for name in experiment.sweep.anew:
-        require_choice("axis in sweep.anew", name, swept)
-    for expected in experiment.expected:
-        for cell in expected.cells if expected.rule == "within_se" else []:
-            if cell.value is None or not cell.sd or not cell.runs or cell.runs < 2:
-                raise Refusal(f"expected cell {cell.at} must have a value, an sd and at least two runs")
-
-
-def _check_metrics(experiment: Experiment) -> None:
-    recorded = experiment.record.metrics
-    for name in METRICS if recorded is None else recorded:
-        require_choice("metric", name, METRICS)
-    if recorded == []:
-        raise Refusal("record.metrics must name at least one metric, got []")
-    require_choice("record.select", experiment.record.select, METRICS)
-    for expected in experiment.expected:  # a protocol's other iterate is recorded as metric_iterate
-        if not expected.metric.startswith(tuple(f"{name}_" for name in OF_PARAMETERS)):
-            known = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
-            require_choice("metric in [[expected]]", expected.metric, known)
 
 
 def _change(raw: Any, key: str, value: Any) -> None:

@@ -122,7 +122,7 @@ def tiny(experiment: Experiment) -> Experiment:
     }
     given, trials = experiment.participation, experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
-    rounds = [10, given.rounds or 10, len(given.schedule or range(10)), *map(int, over.pop("rounds", []))]
+    rounds = [10, given.planned or 10, *map(int, over.pop("rounds", []))]
     return experiment.model_copy(
         update={
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2, "trials": trials}),

@@ -1,73 +1,62 @@
 """What an experiment file may say, section by section."""
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field, field_validator, model_validator
 
-STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
+from fedprivjax import datasets
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.experiment.losses import LOSS_KEYS, LossSettings
+from fedprivjax.experiment.participation import ParticipationSettings
+from fedprivjax.experiment.protocol import ProtocolSettings
+from fedprivjax.experiment.section import STRUCTURAL, Settings
+
 TRIAL = "trial"
 
 
-class Settings(BaseModel):
-    """A section of an experiment file: unknown keys and other types are refused, nothing changes after reading."""
+class PartitionSettings(Settings):
+    """`[problem] partition`: how the samples are dealt over machines, with the options of `datasets.partition`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    kind: Literal["iid", "by_label", "dirichlet"]
+    seed: int = Field(default=0, ge=0)
+    classes_per_machine: int | None = None
+    alpha: float | None = None
 
 
 class ProblemSettings(Settings):
     """`[problem]`: a data set by name with its options, a loss, a ball, a split over machines.
 
-    `smoothing` is the strength of the loss's Moreau envelope, `score_bound` what a logistic score is clipped to.
+    A loss is a name with its keys beside it (`loss = "logistic"`, `score_bound = 15.0`), or a table with its `kind`.
+    `smoothing`, the strength of the Moreau envelope, goes with every loss.
     """
+
+    gathered = ("loss",)
 
     dataset: str
     options: dict[str, Any] = {}
-    loss: Literal["softmax", "logistic", "squared", "hinge", "absolute", "pinball", "huber"] | None = None
-    smoothing: float | None = None
-    quantile: float | None = None
-    huber_width: float | None = None
-    score_bound: float | None = None
+    loss: LossSettings | None = None
     radius: float | None = None
-    partition: dict[str, Any] | None = None
+    partition: PartitionSettings | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, raw: Any) -> Any:
+        keys = [key for key in raw if key in LOSS_KEYS] if isinstance(raw, Mapping) else []
+        if keys and raw.get("loss") is None:
+            owner, *others = LOSS_KEYS[keys[0]]
+            raise Refusal(f"problem.{keys[0]} must go with {'a loss' if others else f'loss {owner!r}'}, got none")
+        if not isinstance(raw, Mapping) or raw.get("loss") is None:
+            return raw
+        loss = raw["loss"] if isinstance(raw["loss"], Mapping) else {"kind": raw["loss"]}
+        rest = {key: value for key, value in raw.items() if key not in keys}
+        return {**rest, "loss": {**loss, **{key: raw[key] for key in keys}}}
 
-class ParticipationSettings(Settings):
-    """`[participation]`: who takes part, for how many rounds, in which order samples are used.
-
-    Random numbers of machines, for minibatch protocols: "binomial" with its `rate`, "between" with `least` and `most`,
-    "varying" with `sizes`, the probability of each number from 1 up.
-    """
-
-    kind: Literal["full", "uniform", "balanced", "given", "binomial", "between", "varying"] = "uniform"
-    machines: int | None = None
-    per_round: int | None = None
-    rounds: int | None = None
-    order: Literal["shuffled", "stored"] = "shuffled"
-    reshuffle: bool = True
-    schedule: list[list[int]] | None = None
-    rate: float | None = None
-    least: int | None = None
-    most: int | None = None
-    sizes: list[float] | None = None
-
-
-class ProtocolSettings(Settings):
-    """`[[protocol]]`: its name, the label it is shown under, a grid of its own, and the protocol's own settings.
-
-    A batch "moments" is what Lowy & Razaviyayn's rule K = n·√ε/(2·√R) makes of every swept ε.
-    """
-
-    name: str
-    label: str
-    grid: dict[str, list[float]] = {}
-    settings: dict[str, Any] = {}
-
-    @property
-    def own(self) -> set[str]:
-        """What is set here, and no sweep reaches: of privacy targets, one stands for all."""
-        targets = {"mu", "epsilon", "noise_std"}
-        return set(self.settings) | (targets if targets & set(self.settings) else set())
+    @model_validator(mode="after")
+    def _check_options(self):
+        datasets.check_options(self.dataset, self.options)
+        return self
 
 
 class SweepSettings(Settings):
@@ -77,13 +66,24 @@ class SweepSettings(Settings):
     protocol's own grid is chosen from trial by trial, and a trial's figure is the mean of its runs.
     """
 
+    gathered = ("over",)
+
     over: dict[str, list[float]] = {}
     seeds: int | list[int] = 8
-    trials: int | None = None
+    trials: int | None = Field(default=None, ge=1)
     common_noise: bool = True
     anew: list[str] = []
     noise_method: str = "auto"
     memory_budget: int = 2 * 2**30
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        kept = {key: value for key, value in raw.items() if key in cls.model_fields and key != "over"}
+        axes = {key: value for key, value in raw.items() if key not in kept}
+        return {**kept, "over": {key: value if isinstance(value, list) else [value] for key, value in axes.items()}}
 
 
 class RecordSettings(Settings):
@@ -135,6 +135,16 @@ class Experiment(Settings):
     sweep: SweepSettings = SweepSettings()
     record: RecordSettings = RecordSettings()
     expected: list[Expected] = []
+
+    @field_validator("participation", mode="before")
+    @classmethod
+    def _default_kind(cls, raw: Any) -> Any:
+        return {"kind": "uniform", **raw} if isinstance(raw, Mapping) else raw
+
+    @field_validator("protocol", mode="before")
+    @classmethod
+    def _list(cls, raw: Any) -> Any:
+        return [raw] if isinstance(raw, Mapping) else raw
 
     @property
     def real_axes(self) -> dict[str, list[float]]:

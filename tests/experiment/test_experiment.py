@@ -1,5 +1,6 @@
 import copy
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,16 @@ import pytest
 import tomli_w
 
 from fedprivjax import experiment
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import mnist
 from fedprivjax.datasets.insurance import available as insurance_available
 from fedprivjax.experiment import read as reading
 from fedprivjax.experiment import run as runner
-from fedprivjax.plan.participation import Balanced, Full, Given, Uniform
+from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
 from fedprivjax.problem.losses import Absolute, Hinge, Huber, Logistic, Pinball
 from fedprivjax.problem.smoothing import Moreau
+from fedprivjax.protocols import PROTOCOLS, NoisySGD
+from fedprivjax.sweeps.members import sweepable
 
 BUNDLED = experiment.bundled()
 SMALL = """
@@ -60,6 +64,11 @@ def small(**changes):
     for key, value in changes.items():
         reading._change(raw, key.replace("__", "."), value)
     return raw
+
+
+def participation(**settings):
+    """What `[participation]` makes."""
+    return experiment.make_participation(experiment.parse(small(participation=settings)).participation, {})
 
 
 def refusal(raw):
@@ -128,17 +137,62 @@ def test_swept_integers_are_shapes_and_the_rest_axes():
         ("full", {"per_round": 4}, Full(4), None),
         ("balanced", {"per_round": 2, "reshuffle": False}, Balanced(4, 2, False), None),
         ("given", {"schedule": [[0, 1], [2, 3], [0, 3]]}, Given(4, [[0, 1], [2, 3], [0, 3]]), 3),
+        ("given", {"schedule": [[0, 1], [2, 3]], "rounds": 1}, Given(4, [[0, 1], [2, 3]]), 1),
+        ("binomial", {"rate": 0.5}, Varying.binomial(4, 0.5), None),
+        ("between", {"least": 2, "most": 3, "rounds": 3}, Varying.between(4, 2, 3), 3),
+        ("varying", {"sizes": [0.25, 0.75]}, Varying(4, (0.25, 0.75)), None),
     ],
 )
 def test_kinds_of_participation(kind, more, expected, rounds):
-    settings = experiment.ParticipationSettings(kind=kind, machines=4, **more)
-    assert experiment.make_participation(settings, {}) == (expected, rounds)
+    assert participation(kind=kind, machines=4, **more) == (expected, rounds)
+
+
+def test_participation_is_uniform_unless_told_otherwise():
+    assert participation(machines=4, per_round=2) == (Uniform(4, 2), None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"kind": "unifrm"},
+            "unknown participation.kind 'unifrm', did you mean 'uniform'? (known: full, uniform, "
+            "balanced, given, binomial, between, varying)",
+        ),
+        ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
+        ({"kind": "between", "least": 0, "most": 2}, "least must be at least 1, got 0"),
+        ({"kind": "between", "least": 2, "most": 9}, "per_round must be at most machines (6), got 9"),
+        ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
+        ({"per_round": 2, "rate": 0.5}, "participation.rate must go with kind 'binomial', got kind 'uniform'"),
+        (
+            {"kind": "binomial", "rate": 0.5, "per_round": 2},
+            "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'given', "
+            "got kind 'binomial'",
+        ),
+        (
+            {"kind": "binomial", "rat": 0.5},
+            "unknown key in [participation] 'rat', did you mean 'rate'? (known: machines, rounds, order, kind, rate)",
+        ),
+    ],
+)
+def test_refused_participation(settings, message):
+    with pytest.raises(Refusal) as caught:
+        participation(machines=6, **settings)
+    assert str(caught.value) == message
+
+
+def test_machines_in_a_round_cannot_be_swept_where_their_number_is_random():
+    given = experiment.parse(small(participation={"kind": "binomial", "rate": 0.5, "machines": 6})).participation
+    with pytest.raises(Refusal, match="per_round must be left out for kind 'binomial', got 2"):
+        experiment.make_participation(given, {"per_round": 2})
 
 
 def test_a_fixed_partition_deals_the_pool():
-    settings = experiment.parse(small(problem__partition={"kind": "iid", "seed": 3})).problem
-    one, same = (experiment.make_problem(settings, 4).table.rows for _ in range(2))
-    other = experiment.make_problem(settings.model_copy(update={"partition": {"kind": "iid", "seed": 4}}), 4).table.rows
+    def dealt(seed):
+        settings = experiment.parse(small(problem__partition={"kind": "iid", "seed": seed})).problem
+        return experiment.make_problem(settings, 4).table.rows
+
+    one, same, other = dealt(3), dealt(3), dealt(4)
     assert one.shape == (4, 15)
     assert sorted(one.ravel()) == list(range(60))
     assert (one == same).all()
@@ -181,17 +235,20 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
     ("change", "message"),
     [
         ({"title": 3}, "title must be a valid string, got 3"),
-        ({"problem": 3}, "[problem] must be a table, got 3"),
+        ({"problem": 3}, "problem must be a table, got 3"),
         ({"problem__radius": "2"}, "problem.radius must be a valid number, got '2'"),
         (
             {"problem__loss": "sofmax"},
-            "problem.loss must be 'softmax', 'logistic', 'squared', 'hinge', 'absolute', 'pinball' or 'huber', "
-            "got 'sofmax'",
+            "unknown problem.loss 'sofmax', did you mean 'softmax'? (known: softmax, logistic, squared, hinge, "
+            "absolute, pinball, huber)",
         ),
-        ({"problem__smoothing": "x"}, "problem.smoothing must be a valid number, got 'x'"),
-        ({"problem__options": 5}, "problem.options must be a valid dictionary, got 5"),
-        ({"problem__partition": 5}, "problem.partition must be a valid dictionary, got 5"),
-        ({"problem__partition": {"kind": "iid", "seed": "a"}}, "problem.partition.seed must be an integer, got 'a'"),
+        ({"problem__loss": "hinge", "problem__smoothing": "x"}, "problem.smoothing must be a valid number, got 'x'"),
+        ({"problem__options": 5}, "problem.options must be a table, got 5"),
+        ({"problem__partition": 5}, "problem.partition must be a table, got 5"),
+        (
+            {"problem__partition": {"kind": "iid", "seed": "a"}},
+            "problem.partition.seed must be a valid integer, got 'a'",
+        ),
         ({"problem__partition": {"alpha": 0.1}}, "problem.partition.kind must be given"),
         ({"sweep__anew": ["step_scal"]}, "unknown axis in sweep.anew 'step_scal' (known: mu, clip)"),
         (
@@ -200,29 +257,32 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ),
         (
             {"participation__kind": "given", "participation__schedule": [[0, 1]], "participation__rate": 0.5},
-            "participation.rate must go with another kind, got kind 'given'",
+            "participation.rate must go with kind 'binomial', got kind 'given'",
         ),
-        ({"participation": []}, "[participation] must be a table, got []"),
+        ({"participation": []}, "participation must be a table, got []"),
         ({"participation__machines": True}, "participation.machines must be a valid integer, got True"),
         ({"participation__machines": 6.5}, "participation.machines must be a valid integer, got 6.5"),
-        ({"protocol": 3}, "[[protocol]] must be a table with a name, got 3"),
+        ({"protocol": 3}, "protocol must be a valid list, got 3"),
         ({"protocol": []}, "protocol must have at least one entry, got []"),
-        ({"protocol": [{}]}, "[[protocol]] must be a table with a name, got {}"),
+        ({"protocol": [3]}, "protocol.0 must be a table, got 3"),
+        ({"protocol": [{}]}, "protocol.0.name must be given"),
+        ({"protocol": [{"clip": 1.0}]}, "protocol.0.name must be given"),
+        ({"protocol": [{"name": 3}]}, "protocol.0.name must be a valid string, got 3"),
         ({"protocol__0__label": 3}, "protocol.0.label must be a valid string, got 3"),
         ({"protocol__0__clip": "x"}, "clip must be a positive number, got 'x'"),
-        ({"protocol__0__grid": 3}, "the grid of dp_mu2 must be a table, got 3"),
+        ({"protocol__0__grid": 3}, "protocol.0.grid must be a table, got 3"),
         ({"protocol__0__grid": {"clip": 1.0}}, "protocol.0.grid.clip must be a valid list, got 1.0"),
-        ({"sweep": 3}, "[sweep] must be a table, got 3"),
+        ({"sweep": 3}, "sweep must be a table, got 3"),
         ({"sweep__mu": "x"}, "sweep.mu.0 must be a valid number, got 'x'"),
         ({"sweep__mu": [True]}, "sweep.mu.0 must be a valid number, got True"),
         ({"sweep__seeds": "a"}, "sweep.seeds must be a valid integer, got 'a'"),
-        ({"record": 3}, "[record] must be a table, got 3"),
+        ({"record": 3}, "record must be a table, got 3"),
         ({"record__metrics": "test_loss"}, "record.metrics must be a valid list, got 'test_loss'"),
         ({"record__every": 1.5}, "record.every must be a valid integer, got 1.5"),
         ({"expected": 3}, "expected must be a valid list, got 3"),
-        ({"expected": [3]}, "[[expected]] must be a table, got 3"),
+        ({"expected": [3]}, "expected.0 must be a table, got 3"),
         ({"expected__0__cells": 3}, "expected.0.cells must be a valid list, got 3"),
-        ({"expected__0__cells": [3]}, "a cell of [[expected]] must be a table, got 3"),
+        ({"expected__0__cells": [3]}, "expected.0.cells.0 must be a table, got 3"),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_its_key(change, message):
@@ -237,6 +297,8 @@ def test_a_value_of_another_type_is_refused_by_its_key(change, message):
         ({"loss": "pinball", "quantile": 0.9}, Pinball(0.9)),
         ({"loss": "pinball", "quantile": 0.9, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
         ({"loss": "huber", "huber_width": 0.5}, Huber(0.5)),
+        ({"loss": {"kind": "huber", "huber_width": 0.5}}, Huber(0.5)),
+        ({"loss": {"kind": "pinball", "quantile": 0.9}, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
     ],
 )
 def test_a_regression_loss_is_reached_by_its_settings(settings, loss):
@@ -270,7 +332,7 @@ INTEGERS = "a list of distinct positive integers"
         ({"problem__radius": -1.0}, "radius must be positive, got -1.0"),
         ({"problem__radius": float("nan")}, "radius must be positive, got nan"),
         ({"problem__smoothing": 2.0}, "problem.smoothing must go with a loss, got none"),
-        ({"problem__loss": "absolute", "problem__smoothing": 0.0}, "problem.smoothing must be positive, got 0.0"),
+        ({"problem__loss": "absolute", "problem__smoothing": 0.0}, "problem.smoothing must be greater than 0, got 0.0"),
         ({"problem__quantile": 0.5}, "problem.quantile must go with loss 'pinball', got none"),
         (
             {"problem__loss": "absolute", "problem__huber_width": 0.5},
@@ -282,6 +344,22 @@ INTEGERS = "a list of distinct positive integers"
         ),
         ({"problem__loss": "pinball"}, "problem.quantile must be given for loss 'pinball'"),
         ({"problem__loss": "huber"}, "problem.huber_width must be given for loss 'huber'"),
+        (
+            {"problem__loss": 3},
+            "unknown problem.loss '3' (known: softmax, logistic, squared, hinge, absolute, pinball, huber)",
+        ),
+        ({"problem__loss": {}}, "problem.loss.kind must be given"),
+        (
+            {"problem__loss": "huber", "problem__huber_widht": 1.0},
+            "unknown key in [problem] 'huber_widht', did you mean "
+            "'huber_width'? (known: dataset, options, loss, radius, partition, smoothing, score_bound, quantile, "
+            "huber_width)",
+        ),
+        (
+            {"problem__loss": {"kind": "huber", "width": 1.0, "huber_width": 1.0}},
+            "unknown key in [problem.loss] 'width', did you mean 'huber_width'? (known: smoothing, kind, huber_width)",
+        ),
+        ({"problem__dataset": "digits"}, "dataset 'digits' takes no options, got 'examples'"),
         ({"problem__loss": "pinball", "problem__quantile": 1.0}, "quantile must be between 0 and 1, got 1.0"),
         ({"participation__per_round": 7}, "per_round must be at most machines (6), got 7"),
         ({"participation__schedule": [[0]]}, "participation.schedule must go with kind 'given', got kind 'uniform'"),
@@ -291,7 +369,7 @@ INTEGERS = "a list of distinct positive integers"
             {"participation__per_round": 4, "participation__kind": "balanced"},
             "per_round must divide machines (6), got 4",
         ),
-        ({"participation__rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"participation__rounds": 0}, "participation.rounds must be greater than or equal to 1, got 0"),
         ({"protocol__1__label": "ours"}, "protocol labels must be distinct, not empty and without '/', got 'ours'"),
         ({"protocol__1__label": "a/b"}, "protocol labels must be distinct, not empty and without '/', got 'a/b'"),
         ({"sweep__per_round": [1.5]}, f"sweep.per_round must be {INTEGERS}, got [1.5]"),
@@ -300,6 +378,15 @@ INTEGERS = "a list of distinct positive integers"
         ({"sweep__per_round": [float("nan")]}, f"sweep.per_round must be {INTEGERS}, got [nan]"),
         ({"sweep__mu": []}, "sweep.mu must be a list of distinct numbers, got []"),
         ({"sweep__mu": [0.0]}, "mu must be positive, got 0.0"),
+        ({"sweep__mu": [float("nan")]}, "mu must be positive, got nan"),
+        ({"sweep": {"noise_std": [0, -1.0]}}, "noise_std must be finite and not negative, got -1.0"),
+        ({"sweep__noise_std": [0.0]}, "give mu or noise_std, not both, got mu = 1.0 and noise_std = 0.0"),
+        ({"protocol__0__grid": {"clip": [1.0, 0.0]}}, "clip must be positive, got 0.0"),
+        (
+            {"protocol__0__grid": {"clip": [1.0, 1.0]}},
+            "the grid's clip of 'ours' must be a list of distinct numbers, got [1.0, 1.0]",
+        ),
+        ({"protocol__0__grid": {"radius": [-1.0]}}, "radius must be positive, got -1.0"),
         ({"sweep__seeds": 0}, "seeds must be at least 1, got 0"),
         ({"record__metrics": []}, "record.metrics must name at least one metric, got []"),
         ({"record__delta": 1.0}, "record.delta must be between 0 and 1, got 1.0"),
@@ -396,3 +483,157 @@ def test_files_that_cannot_be_read(tmp_path):
         (tmp_path / "bad.toml").write_bytes(content)
         with pytest.raises(ValueError, match=r"^bad\.toml is not valid TOML: [^\n]+$"):
             experiment.load(tmp_path / "bad.toml")
+
+
+OWN = '''
+from typing import Any
+
+from flax import struct
+
+from fedprivjax import NoisyMinibatchSGD, NoisySGD
+
+
+@struct.dataclass
+class Heavy(NoisySGD):
+    """Noisy SGD with a setting of its own."""
+
+    beta: Any = 0.5
+    kind: str = struct.field(pytree_node=False, default="plain")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.beta, float) and self.beta >= 1:
+            raise ValueError(f"beta must be below 1, got {self.beta}")
+
+
+@struct.dataclass
+class Needy(NoisyMinibatchSGD):
+    weight: Any = struct.field(kw_only=True)
+
+
+class NoDataclass:
+    pass
+'''
+
+
+@pytest.fixture
+def own(tmp_path):
+    """An experiment file's folder, with a module of one's own beside it."""
+    (tmp_path / "my_protocols.py").write_text(OWN, encoding="utf-8")
+    return tmp_path
+
+
+def heavy(name="my_protocols:Heavy", **settings):
+    return small(protocol__1={"name": name, **settings})
+
+
+def test_a_protocol_of_ones_own_lies_beside_the_file(own):
+    raw = heavy(beta=0.9, mu=np.inf)
+    (own / "mine.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
+    parsed = experiment.load(own / "mine.toml")
+    assert parsed.protocol[1].label == "Heavy"
+    made = experiment.make_protocol(parsed.protocol[1])
+    assert (type(made).__name__, made.beta, made.mu) == ("Heavy", 0.9, np.inf)
+    assert experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(parsed))), own) == parsed
+    assert [job.label for job in runner.jobs(parsed)] == ["ours", "Heavy"]
+
+
+def test_two_folders_may_have_modules_of_one_name(own, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    (other / "my_protocols.py").write_text(OWN.replace("Any = 0.5", "Any = 0.25"), encoding="utf-8")
+    betas = [experiment.make_protocol(experiment.parse(heavy(), folder).protocol[1]).beta for folder in (own, other)]
+    assert betas == [0.5, 0.25]
+
+
+def test_a_module_finds_what_lies_beside_it(own):
+    (own / "inner.py").write_text("from my_protocols import Heavy", encoding="utf-8")
+    assert experiment.parse(heavy("inner:Heavy"), own).protocol[1].method.__name__ == "Heavy"
+
+
+def test_an_installed_modules_protocol():
+    parsed = experiment.parse(heavy("fedprivjax.protocols:NoisySGD"))
+    assert parsed.protocol[1].method is NoisySGD
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"bta": 0.9}, "unknown key in [[protocol]] my_protocols:Heavy 'bta', did you mean 'beta'?"),
+        (
+            {"grid": {"kind": [1.0]}},
+            "unknown key in the grid of my_protocols:Heavy 'kind' (known: mu, epsilon, noise_std, "
+            "step_size, step_scale, clip, beta, radius)",
+        ),
+        ({"name": "my_protocols:Hevy"}, "unknown protocol in my_protocols 'Hevy', did you mean 'Heavy'?"),
+        (
+            {"name": "my_protocol:Heavy"},
+            "protocol module 'my_protocol' must be installed, or lie beside the experiment file",
+        ),
+        ({"name": ":Heavy"}, "protocol module '' must be installed, or lie beside the experiment file"),
+        (
+            {"name": "my_protocols:NoDataclass"},
+            "protocol 'my_protocols:NoDataclass' must be a flax.struct.dataclass, got ",
+        ),
+        ({"name": "dataclasses:dataclass"}, "protocol 'dataclasses:dataclass' must be a flax.struct.dataclass, got "),
+        (
+            {"name": "fedprivjax.plan.participation:Full", "machines": 3},
+            "protocol 'fedprivjax.plan.participation:Full' must be a flax.struct.dataclass, got ",
+        ),
+        ({"name": "my_protocols:Needy"}, "weight must be given in [[protocol]] my_protocols:Needy"),
+        ({"beta": 1.5}, "beta must be below 1, got 1.5"),
+        ({"grid": {"beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
+    ],
+)
+def test_a_protocol_of_ones_own_is_checked_like_the_packages(own, entry, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        experiment.parse(heavy(**entry), own)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [("import absent_module", ModuleNotFoundError), ("1 / 0", ZeroDivisionError), ("int('x')", ValueError)],
+)
+def test_a_fault_in_ones_own_module_is_no_refusal(tmp_path, content, error):
+    (tmp_path / "faulty.py").write_text(content, encoding="utf-8")
+    with pytest.raises(error) as caught:
+        experiment.parse(heavy("faulty:Heavy"), tmp_path)
+    assert not isinstance(caught.value, Refusal)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_leaf_can_be_swept_and_no_static_setting(name):
+    method = PROTOCOLS[name][0]
+    leaves = {field.name for field in fields(method) if field.metadata.get("pytree_node", True)}
+    assert set(sweepable(method)) == leaves | {"mu", "epsilon", "noise_std", "radius"}
+    assert not {"trust", "batch", "noise_schedule"} & set(sweepable(method))
+    assert {"step_size", "clip"} <= set(sweepable(method))
+
+
+CURVED = {"name": "noisy_minibatch_sgd", "sampler": "full", "batch": 2}
+
+
+def test_what_only_one_protocol_has_is_swept_in_its_grid():
+    raw = small(protocol__1={**CURVED, "grid": {"strong_convexity": [0, 0.5]}})
+    assert experiment.parse(raw).protocol[1].grid == {"strong_convexity": [0.0, 0.5]}
+    assert refusal(small(protocol__1=CURVED, sweep__strong_convexity=[0.5])) == (
+        "sweep.strong_convexity must be a setting of every protocol, and 'dp_mu2' has none: "
+        "give it in the grid of those that have it"
+    )
+
+
+def test_what_all_protocols_have_is_swept_at_zero_too():
+    accelerated = {**CURVED, "name": "accelerated_minibatch_sgd"}
+    raw = small(protocol=[CURVED, accelerated], sweep={"strong_convexity": [0, 0.5], "noise_std": [0, 1]}, expected=[])
+    assert experiment.parse(raw).real_axes == {"strong_convexity": [0.0, 0.5], "noise_std": [0.0, 1.0]}
+    raw["sweep"]["strong_convexity"] = [0.5, -1.0]
+    assert refusal(raw).startswith("strong_convexity must be ")
+    raw["sweep"]["strong_convexity"] = [float("nan")]
+    assert "nan" in refusal(raw)
+
+
+def test_a_protocol_that_sets_it_itself_is_not_swept_over_it():
+    raw = small(sweep__clip=[0.1, 0.2], protocol__0__grid={"step_scale": [1.0, 2.0]}, protocol__0__clip=1.0)
+    first, second = runner.jobs(experiment.parse(raw))
+    assert list(first.prepare().axes) == ["mu", "step_scale"]
+    assert second.prepare().axes["clip"].tolist() == [0.1, 0.2]

@@ -11,12 +11,12 @@ from fedprivjax.experiment import run as runner
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 
 
-def make(protocols=({"name": "dp_mu2"},), participation=None, sweep=None, **more):
+def make(protocols=({"name": "dp_mu2"},), participation=None, sweep=None, whole=None, **more):
     return experiment.parse(
         {
             "title": "small",
             "problem": PROBLEM,
-            "participation": {"machines": 6, "per_round": 3, "rounds": 4, **(participation or {})},
+            "participation": whole or {"machines": 6, "per_round": 3, "rounds": 4, **(participation or {})},
             "protocol": list(protocols),
             "sweep": {"mu": [1, 4], "seeds": 2, **(sweep or {})},
             **more,
@@ -168,9 +168,9 @@ def test_cohorts_of_random_size_are_told_apart():
     partition = {**PROBLEM, "partition": {"kind": "iid"}}
     found = []
     for kind in kinds:
-        settings = {"machines": 6, "rounds": 4, "per_round": None, **kind}
+        settings = {"machines": 6, "rounds": 4, **kind}
         entry = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1}
-        parsed = make([entry], settings, sweep={"mu": [2.0]}, problem=partition)
+        parsed = make([entry], sweep={"mu": [2.0]}, problem=partition, whole=settings)
         found.append(runner.jobs(parsed)[0].identity)
     assert len(set(found)) == len(kinds)
 

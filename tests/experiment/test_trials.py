@@ -9,7 +9,6 @@ from fedprivjax.datasets.insurance import available
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
 from fedprivjax.experiment.settings import Cell
-from fedprivjax.plan.participation import Varying
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import plots, tables
 
@@ -117,41 +116,12 @@ def test_a_batch_that_follows_from_epsilon(insured):
     [
         ({"batch": "moment"}, {}, "unknown batch 'moment', did you mean 'moments'"),
         ({"batch": "moments", "epsilon": 1.0}, {}, "batch 'moments' must go with a swept epsilon"),
-        ({}, {"trials": 0}, "trials must be at least 1"),
+        ({}, {"trials": 0}, "sweep.trials must be greater than or equal to 1, got 0"),
     ],
 )
 def test_refusals(insured, entry, sweep, says):
     with pytest.raises(ValueError, match=says):
         runner.jobs(make(insured, {"label": "ours", **entry}, sweep=sweep))
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"kind": "binomial", "rate": 0.5}, Varying.binomial(6, 0.5)),
-        ({"kind": "between", "least": 2, "most": 4}, Varying.between(6, 2, 4)),
-        ({"kind": "varying", "sizes": [0.25, 0.75]}, Varying(6, (0.25, 0.75))),
-    ],
-)
-def test_random_cohorts_from_a_file(settings, expected):
-    given = experiment.ParticipationSettings(machines=6, rounds=3, **settings)
-    assert experiment.make_participation(given, {}) == (expected, 3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
-        ({"kind": "binomial", "rate": 0.5, "per_round": 2}, "per_round must be left out for kind 'binomial', got 2"),
-        ({"kind": "between", "least": 0, "most": 2}, "least must be at least 1, got 0"),
-        ({"kind": "between", "least": 2, "most": 9}, r"per_round must be at most machines \(6\), got 9"),
-        ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
-        ({"kind": "uniform", "per_round": 2, "rate": 0.5}, "participation.rate must go with another kind"),
-    ],
-)
-def test_refused_cohorts(settings, says):
-    with pytest.raises(ValueError, match=says):
-        experiment.make_participation(experiment.ParticipationSettings(machines=6, rounds=3, **settings), {})
 
 
 def judged(values, cell, **rule):

@@ -1,0 +1,88 @@
+"""What the sections of an experiment file must be to one another."""
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_between, require_choice
+from fedprivjax.engine.metrics import METRICS, OF_PARAMETERS, OF_TRIALS
+from fedprivjax.experiment.section import STRUCTURAL
+from fedprivjax.experiment.settings import Experiment, SweepSettings
+from fedprivjax.sweeps.members import sweepable
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse sections that do not fit together.
+
+    Raises:
+        Refusal: what is wrong, by its key.
+    """
+    _check_labels([settings.label for settings in experiment.protocol])
+    _check_sweep(experiment)
+    _check_metrics(experiment)
+    _check_expected(experiment)
+    require_between("record.delta", experiment.record.delta, 0, 1)
+
+
+def _check_labels(labels: list[str]) -> None:
+    if not labels:
+        raise Refusal("protocol must have at least one entry, got []")
+    for label in labels:
+        if labels.count(label) > 1 or not label.strip(".") or "/" in label:
+            raise Refusal(f"protocol labels must be distinct, not empty and without '/', got {label!r}")
+
+
+def _check_sweep(experiment: Experiment) -> None:
+    sweep, grids = experiment.sweep, [settings.grid for settings in experiment.protocol]
+    options = [name for name in SweepSettings.model_fields if name != "over"]
+    for axis, values in sweep.over.items():
+        require_choice("key in [sweep]", axis, [*options, *_axes(experiment)])
+        _check_distinct(f"sweep.{axis}", values, whole=axis in STRUCTURAL)
+    for settings in experiment.protocol:
+        for axis, values in settings.grid.items():
+            _check_distinct(f"the grid's {axis} of {settings.label!r}", values)
+        for axis in experiment.real_axes.keys() - settings.own - settings.grid.keys():
+            if axis not in sweepable(settings.method):
+                raise Refusal(
+                    f"sweep.{axis} must be a setting of every protocol, and {settings.name!r} has none: "
+                    f"give it in the grid of those that have it"
+                )
+        settings.check_values(experiment.real_axes)
+    for name in sweep.anew:
+        require_choice("axis in sweep.anew", name, [*experiment.real_axes, *(name for grid in grids for name in grid)])
+
+
+def _axes(experiment: Experiment) -> list[str]:
+    """Whatever may be swept for at least one of the protocols."""
+    names = [*STRUCTURAL, *(name for settings in experiment.protocol for name in sweepable(settings.method))]
+    return list(dict.fromkeys(names))
+
+
+def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> None:
+    if not values or len(set(values)) < len(values) or (whole and not all(v >= 1 and v.is_integer() for v in values)):
+        kind = "distinct positive integers" if whole else "distinct numbers"
+        raise Refusal(f"{name} must be a list of {kind}, got {values}")
+
+
+def _check_metrics(experiment: Experiment) -> None:
+    recorded = experiment.record.metrics
+    for name in METRICS if recorded is None else recorded:
+        require_choice("metric", name, METRICS)
+    if recorded == []:
+        raise Refusal("record.metrics must name at least one metric, got []")
+    require_choice("record.select", experiment.record.select, METRICS)
+    for expected in experiment.expected:  # a protocol's other iterate is recorded as metric_iterate
+        if not expected.metric.startswith(tuple(f"{name}_" for name in OF_PARAMETERS)):
+            known = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
+            require_choice("metric in [[expected]]", expected.metric, known)
+
+
+def _check_expected(experiment: Experiment) -> None:
+    labels = [settings.label for settings in experiment.protocol]
+    for expected in experiment.expected:
+        if expected.rule != "shown":  # a published figure may stand beside ours without a run of its own
+            require_choice("protocol label in [[expected]]", expected.protocol, labels)
+        if expected.rule == "above":
+            require_choice("other protocol in [[expected]]", expected.other, labels)
+        for cell in expected.cells:
+            for name in cell.at:
+                require_choice("key in a cell's place in [[expected]]", name, _axes(experiment))
+            if expected.rule == "within_se" and (cell.value is None or not cell.sd or not cell.runs or cell.runs < 2):
+                raise Refusal(f"expected cell {cell.at} must have a value, an sd and at least two runs")

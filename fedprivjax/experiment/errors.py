@@ -1,0 +1,87 @@
+"""From a validation's findings to one clear line, under the key as the file has it."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from pydantic import ValidationError
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.experiment.section import Settings, kinds, models_in
+
+TABLES = ("model_type", "model_attributes_type", "dict_type")
+BRANCHES = ("int", "list[int]")  # what pydantic calls the members of a plain union
+
+
+class Place(NamedTuple):
+    """Where in a file: the path, the section's model, and in a union the kind chosen and all there are."""
+
+    path: str
+    model: type[Settings]
+    kind: tuple[str, str] | None
+    union: dict[str, type[Settings]]
+
+
+def refuse(error: ValidationError, model: type[Settings]) -> NoReturn:
+    """Refuse what a validation found first.
+
+    Args:
+        model: what was validated.
+    """
+    first = _first(error.errors())
+    path, _, kind, union = _place(first["loc"], model)
+    match first["type"]:
+        case "value_error":
+            raise first["ctx"]["error"]
+        case "extra_forbidden":
+            _refuse_key(str(first["loc"][-1]), _place(first["loc"][:-1], model))
+        case "missing":
+            raise Refusal(f"{path} must be given" + (f" for {kind[0]} {kind[1]!r}" if kind else ""))
+        case "union_tag_not_found":
+            raise Refusal(f"{path}.kind must be given")
+        case "union_tag_invalid":
+            gathered = path.rpartition(".")[2] in _place(first["loc"][:-1], model).model.gathered
+            require_choice(path if gathered else f"{path}.kind", first["ctx"]["tag"], union)
+        case "literal_error":
+            require_choice(path, first["input"], re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+    wanted = "be a table" if first["type"] in TABLES else first["msg"].removeprefix("Input should ")
+    raise Refusal(f"{path} must {wanted}, got {first['input']!r}")
+
+
+def _first(errors: Sequence[Any]) -> Any:
+    """The first error; but what is missing may be there misspelt, in its section or in one around it."""
+    first = errors[0]
+    unknown = [error for error in errors if error["type"] == "extra_forbidden"]
+    around = [error for error in unknown if first["loc"][: len(error["loc"]) - 1] == error["loc"][:-1]]
+    return around[0] if around and first["type"] == "missing" else first
+
+
+def _refuse_key(key: str, place: Place) -> None:
+    owners = [repr(name) for name, model in place.union.items() if key in model.model_fields]
+    if owners and place.kind:
+        word, name = place.kind
+        section = place.path if word == "kind" else place.path.rpartition(".")[0]
+        raise Refusal(f"{section}.{key} must go with {word} {' or '.join(owners)}, got {word} {name!r}")
+    fields = place.model.model_fields
+    gathered = [model for name in place.model.gathered for model in models_in(fields[name].annotation)]
+    known = dict.fromkeys([*fields, *(name for model in gathered for name in model.model_fields if name != "kind")])
+    require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, known)
+
+
+def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:
+    """Walk down to a place; keys of a gathered field stand in the section itself."""
+    shown: list[str] = []
+    hidden, word, kind, union = False, "kind", None, {}
+    for part in (str(part) for part in loc if part not in BRANCHES):
+        if part in union and kind is None:
+            model, kind = union[part], (word, part)
+            continue
+        shown = [*(shown[:-1] if hidden else shown), part]
+        hidden = part in model.gathered
+        inside = models_in(model.model_fields[part].annotation) if part in model.model_fields else []
+        if inside:
+            word, kind = part if hidden else "kind", None
+            union = kinds(model.model_fields[part].annotation) if len(inside) > 1 else {}
+            model = inside[0] if len(inside) == 1 else model
+    return Place(".".join(shown), model, kind, union)

@@ -1,0 +1,100 @@
+"""`[problem]`'s losses: each kind with its own keys, and the loss that it makes of a data set's labels."""
+
+import inspect
+from abc import abstractmethod
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedprivjax.datasets import Dataset, Stream
+from fedprivjax.experiment.section import Settings, kinds
+from fedprivjax.problem import losses
+from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.smoothing import Moreau
+
+
+class Smoothable(Settings):
+    """A loss, or with `smoothing` its Moreau envelope of that strength."""
+
+    smoothing: float | None = Field(default=None, gt=0)
+
+    @abstractmethod
+    def plain(self, data: Dataset | Stream) -> LinearLoss:
+        """The loss before smoothing."""
+
+    def make(self, data: Dataset | Stream) -> LinearLoss:
+        """The loss for this data set."""
+        plain = self.plain(data)
+        return plain if self.smoothing is None else Moreau(plain, self.smoothing)
+
+
+class Softmax(Smoothable):
+    """Cross-entropy of a softmax over classes, linear predictor."""
+
+    kind: Literal["softmax"] = "softmax"
+
+    def plain(self, data):
+        return losses.Softmax(data.classes or 0)
+
+
+class Logistic(Smoothable):
+    """Binary cross-entropy, labels 0 and 1, scores clipped to `score_bound` if given, linear predictor."""
+
+    kind: Literal["logistic"] = "logistic"
+    score_bound: float | None = None
+
+    def plain(self, data):
+        return losses.Logistic(self.score_bound)
+
+
+class Squared(Smoothable):
+    """Half the squared error, linear predictor."""
+
+    kind: Literal["squared"] = "squared"
+
+    def plain(self, data):
+        return losses.Squared(data.label_bound)
+
+
+class Hinge(Smoothable):
+    """Hinge loss, labels 0 and 1, linear predictor."""
+
+    kind: Literal["hinge"] = "hinge"
+
+    def plain(self, data):
+        return losses.Hinge()
+
+
+class Absolute(Smoothable):
+    """Absolute error, linear predictor."""
+
+    kind: Literal["absolute"] = "absolute"
+
+    def plain(self, data):
+        return losses.Absolute()
+
+
+class Pinball(Smoothable):
+    """Quantile regression at `quantile`, linear predictor."""
+
+    kind: Literal["pinball"] = "pinball"
+    quantile: float
+
+    def plain(self, data):
+        return losses.Pinball(self.quantile)
+
+
+class Huber(Smoothable):
+    """Squared within `huber_width` and linear beyond, linear predictor."""
+
+    kind: Literal["huber"] = "huber"
+    huber_width: float
+
+    def plain(self, data):
+        return losses.Huber(self.huber_width)
+
+
+LossSettings = Annotated[Softmax | Logistic | Squared | Hinge | Absolute | Pinball | Huber, Field(discriminator="kind")]
+LOSSES = {kind: inspect.getdoc(model) or "" for kind, model in kinds(LossSettings).items()}
+_KEYS = {kind: [key for key in model.model_fields if key != "kind"] for kind, model in kinds(LossSettings).items()}
+LOSS_KEYS = {key: [kind for kind in _KEYS if key in _KEYS[kind]] for keys in _KEYS.values() for key in keys}  # whose

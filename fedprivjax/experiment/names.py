@@ -1,0 +1,69 @@
+"""What a name in an experiment file stands for: something of the package's, or of the user's own by import path."""
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+
+
+def resolve(what: str, name: str, known: Mapping[str, Any], folder: Path | None = None) -> Any:
+    """The object of a name.
+
+    Args:
+        what: for refusals, "protocol".
+        name: a key of `known`, or "module:Name".
+        folder: where a module is looked for first, beside the experiment file.
+
+    Raises:
+        Refusal: no such name or module; the nearest name is suggested.
+
+    >>> resolve("number", "math:tau", {})
+    6.283185307179586
+    """
+    if ":" not in name:
+        require_choice(what, name, known)
+        return known[name]
+    path, _, attribute = name.partition(":")
+    module = _module(what, path, folder)
+    if attribute not in vars(module):
+        here = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        require_choice(f"{what} in {path}", attribute, here)
+    return vars(module)[attribute]
+
+
+def _module(what: str, name: str, folder: Path | None) -> ModuleType:
+    if folder is not None and (beside := folder.resolve() / (name.replace(".", "/") + ".py")).is_file():
+        return _load(name, beside, str(folder.resolve()))
+    try:
+        return import_module(name)
+    except (ModuleNotFoundError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and name != error.name and not name.startswith(f"{error.name}."):
+            raise  # a module that it imports: the user's own affair
+        raise Refusal(f"{what} module {name!r} must be installed, or lie beside the experiment file") from None
+
+
+@cache
+def _load(name: str, path: Path, folder: str) -> ModuleType:
+    """A module from its file, under no other's name: two folders may each have a module so named."""
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules.setdefault(name, module)  # dataclasses look their module up
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(folder)
+    return module

@@ -1,0 +1,95 @@
+"""`[[protocol]]`: a method of the package's or of one's own, its settings, and what is swept for it alone."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from math import isnan
+from typing import Any
+
+from jax.tree_util import all_leaves
+from pydantic import Field, ValidationInfo, model_validator
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.section import Settings
+from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.sweeps.members import sweepable
+
+MOMENTS = "moments"
+TARGETS = {"mu", "epsilon", "noise_std"}
+
+
+class ProtocolSettings(Settings):
+    """`[[protocol]]`: its name, the label it is shown under, a grid of its own, and the protocol's own settings.
+
+    The name is one of `PROTOCOLS`, or "module:Name" of a `flax.struct.dataclass`, from a module that is installed or
+    lies beside the experiment file. A batch "moments" is what Lowy & Razaviyayn's rule K = n·√ε/(2·√R) makes of every
+    swept ε.
+
+    Attributes:
+        method: the class that the name stands for.
+    """
+
+    gathered = ("settings",)
+
+    name: str
+    label: str
+    grid: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {}
+    method: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, raw: Any, info: ValidationInfo) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        if not isinstance(raw.get("name"), str):
+            return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
+        name = raw["name"]
+        known = {name: method for name, (method, _) in PROTOCOLS.items()}
+        method = resolve("protocol", name, known, (info.context or {}).get("folder"))
+        if not (isinstance(method, type) and is_dataclass(method)):
+            raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
+        kept = {"label": name.rpartition(":")[2]} | {key: raw[key] for key in ("name", "label", "grid") if key in raw}
+        settings = {key: value for key, value in raw.items() if key not in kept}
+        for key in settings:
+            require_choice(f"key in [[protocol]] {name}", key, ["name", "label", "grid", *_names(method)])
+        return {**kept, "settings": settings, "method": method}
+
+    @model_validator(mode="after")
+    def _check_grid(self):
+        for axis in self.grid:
+            require_choice(f"key in the grid of {self.name}", axis, sweepable(self.method))
+        for field in fields(self.method):
+            required = field.init and field.default is MISSING and field.default_factory is MISSING
+            if required and field.name not in self.settings:
+                raise Refusal(f"{field.name} must be given in [[protocol]] {self.name}")
+        return self
+
+    @property
+    def own(self) -> set[str]:
+        """What is set here, and no sweep reaches: of privacy targets, one stands for all."""
+        return set(self.settings) | (TARGETS if TARGETS & set(self.settings) else set())
+
+    def check_values(self, over: Mapping[str, list[float]]) -> None:
+        """Make the protocol at every value that is swept for it, so that its own refusals come before anything runs."""
+        axes = {**{name: values for name, values in over.items() if name not in self.own}, **self.grid}
+        first = {name: values[0] for name, values in axes.items()}
+        for name, value in [*first.items(), *((name, value) for name, values in axes.items() for value in values[1:])]:
+            self._make({**first, name: value})
+            if isnan(value):
+                raise Refusal(f"{name} must be a number, got nan")
+        if all_leaves([self._make(first)]):
+            raise Refusal(f"protocol {self.name!r} must be a flax.struct.dataclass, got {self.method!r}")
+
+    def _make(self, point: Mapping[str, float]) -> Any:
+        """The protocol at a point; ε's batch is not known yet, a target in the other currency is converted later."""
+        batch = {"batch": 1} if self.settings.get("batch") == MOMENTS else {}
+        names = _names(self.method)
+        for name in point.keys() - names:
+            require_positive(name, point[name], infinite=name in TARGETS)
+        return self.method(**{**self.settings, **batch, **{name: point[name] for name in point if name in names}})
+
+
+def _names(method: type) -> list[str]:
+    return [field.name for field in fields(method) if field.init]

@@ -1,0 +1,36 @@
+"""What all sections of an experiment file share."""
+
+from typing import ClassVar, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
+
+
+class Settings(BaseModel):
+    """A section of an experiment file: unknown keys and other types are refused, nothing changes after reading.
+
+    Attributes:
+        gathered: fields whose keys a file may write in the section itself, such as a loss's in `[problem]`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    gathered: ClassVar[tuple[str, ...]] = ()
+
+
+def models_in(annotation) -> list[type[Settings]]:
+    """The sections that a field's type is made of, several where it is a union.
+
+    >>> class Cells(Settings):
+    ...     count: int
+    >>> models_in(list[Cells] | None)
+    [<class '...Cells'>]
+    """
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in models_in(part)]
+
+
+def kinds(union) -> dict[str, type[Settings]]:
+    """The members of a union that is told apart by `kind`."""
+    return {model.model_fields["kind"].default: model for model in models_in(union)}
