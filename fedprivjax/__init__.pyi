@@ -1,7 +1,7 @@
 from . import datasets, privacy, theory
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
-from .engine.metrics import Snapshot
+from .engine.metric import Metric, Snapshot, of_info
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
 from .plan.participation import Balanced, Full, Given, Schedule, Uniform, Varying
@@ -28,6 +28,7 @@ __all__ = [
     "LinearLoss",
     "LocalSGD",
     "Logistic",
+    "Metric",
     "Moreau",
     "NoisyMinibatchSGD",
     "NoisySGD",
@@ -56,6 +57,7 @@ __all__ = [
     "guarantee",
     "linear_problem",
     "mean_interval",
+    "of_info",
     "privacy",
     "procedural_problem",
     "simulate",

@@ -186,11 +186,8 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
             found = runner.run(experiment, progress, done, todo, folder / results_folder.CHUNKS)
         results_folder.save(found, folder)
     best = runner.selected(experiment, found)
-    metrics = [name for name in tables.SHOWN if any(name in data for data in best.values())]
-    for metric in metrics:
-        out.print(tables.results_table(experiment, best, metric))
-    if "epsilon" in experiment.real_axes:
-        out.print(tables.realised_table(experiment, best))
+    for table in tables.results_tables(experiment, best):
+        out.print(table)
     out.print(tables.footnotes(experiment, best))
     pictures = plots.save_all(best, folder, experiment.record.bars)
     out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)

@@ -1,25 +1,24 @@
-"""What a run records: scalars of the reported point and of the round's noise."""
+"""What a run records: the metrics of this library, and the recording of these and of one's own."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.metric import Metric, Snapshot, always, of_info
+from fedprivjax.plan.participation import Size
 from fedprivjax.problem.losses import Squared
 from fedprivjax.problem.problem import Problem
 
+Recordable = str | Metric | Callable[[Problem, Snapshot], Any]
 
-class Snapshot(NamedTuple):
-    """What a metric may look at: the reported parameters, and the noise in the round's aggregate, [d] or None."""
-
-    params: Any
-    noise: Any = None
-
-
-Metric = Callable[[Problem, Snapshot], Any]
+OUTPUT = "output"
+AXES = ("seed", "round", "iterate", "trial")
+RESERVED = ("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged", *AXES)
 
 
 def mean_loss(problem: Problem, params, examples):
@@ -54,25 +53,133 @@ def _noise_norm(problem: Problem, snapshot: Snapshot):
     return jnp.zeros(()) if snapshot.noise is None else jnp.linalg.norm(snapshot.noise)
 
 
-METRICS: dict[str, Metric] = {
-    "test_loss": lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.test),
-    "test_accuracy": lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
-    "test_error": lambda problem, snapshot: 1 - _accuracy(problem, snapshot.params, problem.test),
-    "train_loss": lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.pool),
-    "train_accuracy": lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.pool),
-    "excess_risk": _excess_risk,
-    "relative_mse": _relative_mse,
-    "distance": _distance,
-    "noise_norm": _noise_norm,
-}
+def _needs_test(problem: Problem) -> str | None:
+    return "a test set" if problem.test is None else None
 
-# on private data, so outside the guarantee
-NON_PRIVATE = ("train_loss", "train_accuracy", "relative_mse", "noise_norm")
-NOT_BY_DEFAULT = ("train_loss", "train_accuracy", "test_error", "relative_mse")
-RESERVED = ("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged", "seed", "round", "trial")
-OF_TRIALS = {"relative_rmse": "relative_mse"}  # the root of a trial's mean, by what it is the root of
-PER_CENT = ("accuracy", "test_error")  # shown in per cent, also of other iterates
-OF_PARAMETERS = tuple(name for name in METRICS if name != "noise_norm")
+
+def _needs_stored(problem: Problem) -> str | None:
+    return None if problem.stored else "stored examples"
+
+
+def _needs_classes(problem: Problem) -> str | None:
+    example = problem.take(0, 0)
+    return "a loss that classifies" if problem.model.correct(problem.start, example) is None else None
+
+
+def _needs_optimum(problem: Problem) -> str | None:
+    return "a known optimum" if problem.optimum is None else None
+
+
+def _needs_excess(problem: Problem) -> str | None:
+    if problem.excess is not None or problem.optimum is None:
+        return None if problem.excess is not None else "a known optimum"
+    return None if problem.test is not None or problem.stored else "a test set or an exact excess risk"
+
+
+def _needs_regression(problem: Problem) -> str | None:
+    if problem.test is None or not problem.stored:
+        return "a test set and stored examples"
+    squared = isinstance(getattr(problem.model, "loss", None), Squared)
+    return None if squared else "the squared loss of a linear predictor"
+
+
+def _excess_on_pool(problem: Problem) -> bool:
+    return problem.excess is None and problem.test is None
+
+
+_REGISTERED = (
+    Metric(
+        "test_accuracy",
+        lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
+        needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        better="higher",
+        unit="%",
+        digits=1,
+        shown=("table", "against_epsilon"),
+    ),
+    Metric(
+        "test_error",
+        lambda problem, snapshot: 1 - _accuracy(problem, snapshot.params, problem.test),
+        needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        default=False,  # the accuracy says it
+        unit="%",
+        digits=1,
+        shown=("table", "against_epsilon"),
+    ),
+    Metric(
+        "test_loss",
+        lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.test),
+        needs=_needs_test,
+        shown=("table", "over_rounds"),
+    ),
+    Metric(
+        "train_accuracy",
+        lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.pool),
+        needs=lambda problem: _needs_stored(problem) or _needs_classes(problem),
+        private=always,
+        better="higher",
+        default=False,  # looks at the whole pool
+        unit="%",
+        digits=1,
+    ),
+    Metric(
+        "train_loss",
+        lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.pool),
+        needs=_needs_stored,
+        private=always,
+        default=False,
+    ),
+    Metric(
+        "relative_mse",
+        _relative_mse,
+        needs=_needs_regression,
+        private=always,
+        default=False,
+        of_trials=Metric("relative_rmse", np.sqrt, of="trials", private=always, shown=("table", "against_epsilon")),
+    ),
+    Metric(
+        "excess_risk",
+        _excess_risk,
+        needs=_needs_excess,
+        private=_excess_on_pool,
+        shown=("table", "against_epsilon", "over_rounds"),
+    ),
+    Metric("distance", _distance, needs=_needs_optimum),
+    Metric("noise_norm", _noise_norm, of="round", private=always),
+)
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _REGISTERED}
+OF_TRIALS: dict[str, Metric] = {m.of_trials.name: m.of_trials for m in _REGISTERED if m.of_trials is not None}
+
+
+def known(metric: str | Metric) -> Metric:
+    """What is known of a metric, given itself or the name that results have for it: no more than the name, where it is
+    one's own.
+
+    >>> known("test_error").unit, known("relative_rmse").words, known("how_far").title
+    ('%', 'relative rmse', 'how far')
+    """
+    if isinstance(metric, Metric):
+        return metric
+    return {**METRICS, **OF_TRIALS}.get(metric) or Metric(metric, _lost)
+
+
+def recorded_name(name: str) -> str:
+    """The name of what runs record, given that or the name of what is made of a trial's mean of it.
+
+    >>> recorded_name("relative_rmse"), recorded_name("test_loss")
+    ('relative_mse', 'test_loss')
+    """
+    sources = {m.of_trials.name: m.name for m in METRICS.values() if m.of_trials is not None}
+    return sources.get(name, name)
+
+
+def shown(place: str) -> list[str]:
+    """The names of the metrics that an experiment shows at a place, see `Metric.shown`.
+
+    >>> shown("over_rounds")
+    ['test_loss', 'excess_risk']
+    """
+    return [name for name, metric in {**METRICS, **OF_TRIALS}.items() if place in metric.shown]
 
 
 def default_metrics(problem: Problem) -> tuple[str, ...]:
@@ -83,74 +190,123 @@ def default_metrics(problem: Problem) -> tuple[str, ...]:
     >>> default_metrics(linear_problem(np.eye(2), np.zeros(2), Squared(), optimum=np.zeros(2)))
     ('excess_risk', 'distance', 'noise_norm')
     """
-    return tuple(n for n in METRICS if n not in NOT_BY_DEFAULT and _missing(problem, n) is None)
+    return tuple(name for name, metric in METRICS.items() if metric.default and metric.needs(problem) is None)
 
 
-def check_metrics(problem: Problem, record) -> tuple[str | Metric, ...]:
-    """The metrics as a tuple, refused where the problem lacks what they need; callables pass as they are."""
-    if isinstance(record, str) or callable(record):
-        raise Refusal(f"record must be a list of metrics, got {metric_name(record)!r}")
-    record = tuple(record)
-    names = [metric_name(metric) for metric in record]
+def check_metrics(problem: Problem, record: Sequence[Recordable], info: Sequence[str] = ()) -> tuple[Metric, ...]:
+    """The metrics that are to be recorded, as objects.
+
+    Args:
+        record: names, `Metric` objects, or callables `(problem, Snapshot) -> scalar`, recorded under their own names.
+        info: names of the scalars that the protocol's rounds report, which may be named too.
+
+    Raises:
+        ValueError: an unknown name, two metrics of one name, or a problem that lacks what a metric needs.
+    """
+    if isinstance(record, str | Metric) or callable(record):
+        one = record if isinstance(record, str) else _name(record)
+        raise Refusal(f"record must be a list of metrics, got {one!r}")
+    metrics = tuple(_as_metric(metric, info) for metric in record)
+    names = [metric.name for metric in metrics]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise Refusal(f"record must have metrics of different names, got {twice[0]!r} twice")
     taken = [name for name in names if name in RESERVED]
     if taken:
         raise Refusal(f"record must not have a metric named {taken[0]!r}: results have that already")
-    for name in record:
-        if callable(name):
-            continue
-        require_choice("metric", name, METRICS)
-        missing = _missing(problem, name)
+    for metric in metrics:
+        missing = metric.needs(problem)
         if missing:
-            raise Refusal(f"metric '{name}' must have {missing}, and the problem has none")
-    return record
+            raise Refusal(f"metric '{metric.name}' must have {missing}, and the problem has none")
+    return metrics
 
 
-def non_private(problem: Problem, record) -> tuple[str, ...]:
-    """The recorded names of metrics that are computed on private data, so outside the guarantee.
+def non_private(problem: Problem, record: Sequence[Metric]) -> tuple[str, ...]:
+    """The names of metrics that are computed on private data, so outside the guarantee.
 
-    What a metric of one's own looks at is not known, so none is listed.
+    What a callable of one's own looks at is not known, so none is listed; a `Metric` says it.
 
     >>> import numpy as np
     >>> from fedprivjax import Squared, linear_problem
     >>> problem = linear_problem(np.eye(2), np.zeros(2), Squared(), optimum=np.zeros(2))
-    >>> non_private(problem, ["excess_risk", "distance", "train_loss"])
+    >>> non_private(problem, check_metrics(problem, ["excess_risk", "distance", "train_loss"]))
     ('excess_risk', 'train_loss')
     """
-    on_pool = problem.excess is None and problem.test is None
-    private = (*NON_PRIVATE, "excess_risk") if on_pool else NON_PRIVATE
-    return tuple(metric for metric in record if isinstance(metric, str) and metric in private)
+    return tuple(metric.name for metric in record if metric.private(problem))
 
 
-def metric_name(metric: str | Metric) -> str:
-    """The name a metric is recorded under."""
-    return metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
+def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
+    """The iterates that metrics of parameters are recorded for: "output", then the protocol's others."""
+    names: tuple[str, ...] = ()
+
+    def collect():
+        nonlocal names
+        names = tuple(_iterates(protocol, protocol.init(problem, size)))
+
+    jax.eval_shape(collect)
+    return names
 
 
-def _missing(problem: Problem, name: str) -> str | None:
-    if name.startswith("train") and not problem.stored:
-        return "stored examples"
-    if name.startswith("test") and problem.test is None:
-        return "a test set"
-    if name.endswith(("accuracy", "test_error")) and not _classifies(problem):
-        return "a loss that classifies"
-    if name == "excess_risk" and problem.excess is None:
-        if problem.optimum is None:
-            return "a known optimum"
-        if problem.test is None and not problem.stored:
-            return "a test set or an exact excess risk"
-    if name == "relative_mse":
-        if problem.test is None or not problem.stored:
-            return "a test set and stored examples"
-        if not isinstance(getattr(problem.model, "loss", None), Squared):
-            return "the squared loss of a linear predictor"
-    if name == "distance" and problem.optimum is None:
-        return "a known optimum"
-    return None
+def evaluate(protocol, problem: Problem, state, noise, record: Sequence[Metric], info=None) -> dict[str, Any]:
+    """Every metric at one record: a scalar, or, of parameters of a protocol with other iterates, [iterates].
+
+    Args:
+        noise: the last round's in units of `protocol.noise_std`, [d], or None.
+        info: the rounds' own scalars by name, each the mean since the last record.
+    """
+    noise = None if noise is None else protocol.noise_std * noise
+    snapshots = [Snapshot(params, noise, info) for params in _iterates(protocol, state).values()]
+    values = {}
+    for metric in record:
+        if metric.of == "params" and len(snapshots) > 1:
+            values[metric.name] = jnp.stack([metric.function(problem, snapshot) for snapshot in snapshots])
+        else:
+            values[metric.name] = metric.function(problem, snapshots[0])
+    return values
 
 
-def _classifies(problem: Problem) -> bool:
-    example = problem.take(0, 0)
-    return problem.model.correct(problem.start, example) is not None
+def by_iterate(
+    record: Sequence[Metric], names: Sequence[str], values: Mapping[str, Any]
+) -> dict[str, dict[str, np.ndarray]]:
+    """A run's metrics by iterate, the output's first, arrays [records]; of the round, only the output has any.
+
+    Args:
+        names: the iterates, as `iterate_names` has them.
+        values: what `evaluate` recorded, [records] or [records, iterates].
+    """
+    if len(names) == 1:
+        return {OUTPUT: {name: np.asarray(value) for name, value in values.items()}}
+    of_params = {metric.name for metric in record if metric.of == "params"}
+    found: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
+    for name, value in values.items():
+        if name not in of_params:
+            found[OUTPUT][name] = np.asarray(value)
+            continue
+        for place, iterate in enumerate(names):
+            found[iterate][name] = np.asarray(value)[:, place]
+    return found
+
+
+def _as_metric(metric: Recordable, info: Sequence[Any]) -> Metric:
+    if isinstance(metric, Metric):
+        return metric
+    if callable(metric):  # it may look at the noise, so it is of the round
+        return Metric(_name(metric), metric, of="round")
+    if metric in info:
+        return of_info(metric)
+    require_choice("metric", metric, [*METRICS, *info])
+    return METRICS[metric]
+
+
+def _name(metric: Any) -> str:
+    return metric.name if isinstance(metric, Metric) else getattr(metric, "__name__", "metric")
+
+
+def _iterates(protocol, state) -> dict[str, Any]:
+    """The reported parameters, and those of the protocol's other iterates, by name."""
+    others = protocol.also(state) if hasattr(protocol, "also") else {}
+    return {OUTPUT: protocol.output(state), **dict(sorted(others.items()))}
+
+
+def _lost(problem: Problem, snapshot: Snapshot):
+    raise NotImplementedError("results keep a metric's name, not its function")

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import (
-    METRICS,
-    OF_PARAMETERS,
-    Metric,
-    Snapshot,
+    OUTPUT,
+    Recordable,
+    by_iterate,
     check_metrics,
     default_metrics,
-    metric_name,
+    evaluate,
+    iterate_names,
 )
 from fedprivjax.noise import METHODS, PerStep, Silent
 from fedprivjax.plan.participation import Participation, Size
@@ -36,7 +37,7 @@ class Recipe(NamedTuple):
     """What fixes a run's program beside the shapes of its inputs: hashable, static."""
 
     size: Size
-    record: tuple[str | Metric, ...]
+    record: tuple[Metric, ...]
     every: int
 
 
@@ -46,7 +47,8 @@ class Run:
 
     Attributes:
         rounds: rounds done at each record, int [records].
-        metrics: each recorded metric, float32 [records].
+        metrics: each recorded metric of the reported point (and of the rounds), float32 [records].
+        iterates: the same by iterate: "output", which is `metrics`, and the protocol's others, such as "last".
         params: the reported point.
         guarantee: what the run's privacy is.
         protocol: the calibrated protocol that ran.
@@ -55,6 +57,7 @@ class Run:
 
     rounds: np.ndarray
     metrics: dict[str, np.ndarray]
+    iterates: dict[str, dict[str, np.ndarray]]
     params: Any
     guarantee: PrivacyGuarantee | RecordGuarantee
     protocol: Any
@@ -63,7 +66,7 @@ class Run:
     @property
     def diverged(self) -> bool:
         """Whether any parameter or metric is not finite."""
-        leaves = [*jax.tree.leaves(self.params), *self.metrics.values()]
+        leaves = jax.tree.leaves((self.params, self.iterates))
         return not all(np.isfinite(leaf).all() for leaf in leaves)
 
 
@@ -74,7 +77,7 @@ def simulate(
     *,
     rounds: int | None = None,
     seed: int | Seeds = 0,
-    record: Sequence[str | Metric] | None = None,
+    record: Sequence[Recordable] | None = None,
     every: int | None = None,
     delta: float = 1e-5,
     order: str = "shuffled",
@@ -87,7 +90,8 @@ def simulate(
         participation: `Full`, `Uniform`, `Balanced` or `Given`.
         rounds: T; None uses as many rounds as there are samples for.
         seed: one integer, or `Seeds` for separate streams.
-        record: names in `metrics.METRICS` or callables `(problem, Snapshot) -> scalar`; None records what there is.
+        record: names in `metrics.METRICS`, `Metric` objects of one's own, or callables `(problem, Snapshot) -> scalar`;
+            None records what there is.
         every: rounds between records; None records about 20 times. The last round is always recorded.
         delta: δ at which the guarantee states ε.
         order: of the samples, see `plan.ORDERS`.
@@ -112,15 +116,16 @@ def simulate(
     guarantee = ready.event(problem, plan).guarantee(ready.noise_std, delta)
     source = Silent() if ready.noise_std == 0 else ready.noise(problem, plan, noise_method)
     key = jax.random.key(seeds.noise)
-    params, metrics = _run(as_leaves(ready), problem.traced, source, round_inputs(plan), key, recipe)
-    return Run(record_rounds(recipe), {n: np.asarray(v) for n, v in metrics.items()}, params, guarantee, ready, plan)
+    params, values = _run(as_leaves(ready), problem.traced, source, round_inputs(plan), key, recipe)
+    iterates = by_iterate(recipe.record, iterate_names(ready, problem, plan.size), values)
+    return Run(record_rounds(recipe), iterates[OUTPUT], iterates, params, guarantee, ready, plan)
 
 
 def make_recipe(problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
     """Check what is to be recorded and how often."""
     every = max(1, ceil(plan.size.rounds / 20)) if every is None else every
     require_at_least("every", every, 1)
-    record = default_metrics(problem) if record is None else check_metrics(problem, record)
+    record = check_metrics(problem, default_metrics(problem) if record is None else record)
     return Recipe(plan.size, record, min(every, plan.size.rounds))
 
 
@@ -141,7 +146,7 @@ def round_inputs(plan: Plan) -> RoundInputs:
 
 
 def trajectory(protocol, problem: Problem, source, inputs: RoundInputs, key, recipe: Recipe):
-    """The pure function behind every run: (reported parameters, metrics with leaves [records])."""
+    """The pure function behind every run: (reported parameters, metrics [records] or [records, iterates])."""
     dimension = problem.dimension
     vectors = not isinstance(source, Silent | PerStep)
     block = ceil(recipe.every / ceil(recipe.every / BLOCK))
@@ -170,23 +175,6 @@ def trajectory(protocol, problem: Problem, source, inputs: RoundInputs, key, rec
     )
     (state, _, _), metrics = scan_in_chunks(one_segment, carry, (inputs, source.inputs), recipe.every)
     return protocol.output(state), metrics
-
-
-def evaluate(protocol, problem: Problem, state, noise, record) -> dict[str, Any]:
-    """Metrics of the reported point, and of the protocol's other iterates under `name_iterate`."""
-    noise = None if noise is None else protocol.noise_std * noise
-    values = {}
-    for suffix, params in {"": protocol.output(state), **_others(protocol, state)}.items():
-        for metric in record:
-            if suffix and metric not in OF_PARAMETERS:
-                continue
-            function = METRICS[metric] if isinstance(metric, str) else metric
-            values[metric_name(metric) + suffix] = function(problem, Snapshot(params, noise))
-    return values
-
-
-def _others(protocol, state) -> dict[str, Any]:
-    return {"_" + name: params for name, params in protocol.also(state).items()} if hasattr(protocol, "also") else {}
 
 
 def as_leaves(protocol):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.engine.metrics import METRICS, OF_PARAMETERS, OF_TRIALS
+from fedprivjax.engine.metrics import METRICS, OF_TRIALS, OUTPUT, known
 from fedprivjax.experiment.settings import (
     STRUCTURAL,
     Cell,
@@ -200,10 +200,11 @@ def _check_metrics(experiment: Experiment) -> None:
     if recorded == []:
         raise Refusal("record.metrics must name at least one metric, got []")
     require_choice("record.select", experiment.record.select, METRICS)
-    for expected in experiment.expected:  # a protocol's other iterate is recorded as metric_iterate
-        if not expected.metric.startswith(tuple(f"{name}_" for name in OF_PARAMETERS)):
-            known = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
-            require_choice("metric in [[expected]]", expected.metric, known)
+    for expected in experiment.expected:
+        choices = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
+        require_choice("metric in [[expected]]", expected.metric, choices)
+        if known(expected.metric).of == "round":
+            require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
 
 
 def _change(raw: Any, key: str, value: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.metrics import OF_TRIALS, default_metrics, metric_name
+from fedprivjax.engine.metrics import METRICS, OUTPUT, default_metrics, known
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,
@@ -60,10 +60,10 @@ def jobs(experiment: Experiment) -> list[Job]:
     ]
 
 
-def recorded(todo: list[Job]) -> dict[str, list[str]]:
-    """The metrics that each protocol's runs record, by label."""
-    first = {job.label: job for job in reversed(todo)}
-    return {label: [metric_name(metric) for metric in job.prepare().recipe.record] for label, job in first.items()}
+def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
+    """The metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
+    first = {job.label: job.prepare() for job in {job.label: job for job in reversed(todo)}.values()}
+    return {label: {name: _recorded(ready, name) for name in ready.iterates} for label, ready in first.items()}
 
 
 def run(
@@ -185,6 +185,10 @@ def _job(
     return Job(settings.label, shape, seeds * members, ready, identity)
 
 
+def _recorded(prepared: Prepared, iterate: str) -> list[str]:
+    return [metric.name for metric in prepared.recipe.record if iterate == OUTPUT or metric.of == "params"]
+
+
 def _one_law(protocol: Any, participation: Participation) -> bool:
     gaussian = {"mu", "trust"} <= vars(protocol).keys() and getattr(protocol, "cancel", True)
     return participation.machines == 1 and gaussian and protocol.trust == "none"
@@ -220,15 +224,17 @@ def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:
 
 
 def _reduced(data: xr.Dataset) -> xr.Dataset:
-    """Trials in the place of seeds, each the mean of its runs."""
+    """Trials in the place of seeds, each the mean of its runs, and of privacy the worst."""
     if TRIAL not in data.dims:
         return data
     runs = [name for name in data.data_vars if "seed" in data[name].dims]
     means = data[runs].astype(float).mean("seed", skipna=False)
     means["diverged"] = data["diverged"].any("seed")
-    for root, square in OF_TRIALS.items():
-        if square in means:
-            means[root] = np.sqrt(means[square])
+    for name in {"realised_mu", "realised_epsilon"} & set(runs):  # of privacy, a trial's is its worst run's
+        means[name] = data[name].max("seed")
+    for metric in (METRICS[name] for name in METRICS if name in means):
+        if metric.of_trials is not None:
+            means[metric.of_trials.name] = metric.of_trials.function(means[metric.name])
     rest = data.drop_vars([*runs, "seed"])
     reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
     reduced["seed"].attrs["unit"] = "trials"
@@ -239,7 +245,7 @@ def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
     if not grid:
         return data
     mean = final(data, metric).mean("seed", skipna=False)  # trial by trial, where there are trials
-    score = mean if metric.endswith("accuracy") else -mean
+    score = mean if known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))
     points = {name: best[name].drop_vars([*grid, "choice"], errors="ignore") for name in grid}

@@ -18,7 +18,7 @@ class FederatedProtocol(Protocol):
 
     * `traced`, a property: the protocol without the static settings that only the host reads, so that they are no other
       program.
-    * `also(state) -> {name: params}`: other iterates, recorded beside the output as `metric_name`.
+    * `also(state) -> {name: params}`: other iterates, recorded beside the output along the dimension `iterate`.
     * `sampling`, a property: a `Sampling`; messages are then means over minibatches of the machine's own records.
     * `calibrated(problem, plan, *, epsilon, delta) -> protocol`, with `noise_std` and `step_size` filled in: it takes
       the place of `theory_step` and of the currency μ, for methods that are private by records.

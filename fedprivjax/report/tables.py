@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivjax.bench.timing import Line
-from fedprivjax.engine.metrics import PER_CENT
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import OUTPUT, known, shown
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment.run import Job
 from fedprivjax.experiment.verdict import Verdict, describe
@@ -19,23 +20,34 @@ from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.sweeps.results import final, mean_interval
 from fedprivjax.sweeps.sweep import Prepared
 
-SHOWN = ("test_accuracy", "test_error", "test_loss", "relative_rmse", "excess_risk")
+TARGETS = {"mu", "epsilon"}
 _SAID = {None: "–", True: "ok", False: "MISS"}
 
 
-def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: str) -> Table:
+def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Table]:
+    """Every table of an experiment's results: one for each metric that is shown so, then the realised ε."""
+    names = [name for name in shown("table") if any(name in data for data in best.values())]
+    found = [results_table(experiment, best, name) for name in names]
+    private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
+    return [*found, realised_table(experiment, best)] if private and _has_target(experiment) else found
+
+
+def results_table(
+    experiment: Experiment, best: dict[str, xr.Dataset], metric: str | Metric, iterate: str = OUTPUT
+) -> Table:
     """Mean ± 95% interval of a metric's last record: a row per swept cell, a column per protocol."""
-    title = f"{_words(metric)}, mean ± 95% interval over {_runs(best)}; ε at δ = {experiment.record.delta:g}"
+    metric = known(metric)
+    title = f"{_title(metric, iterate)}, mean ± 95% interval over {_runs(best)}; ε at δ = {experiment.record.delta:g}"
     table = Table(title=title, title_justify="left")
     axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
     for name in axes:
         table.add_column(name, justify="right")
         if name == "mu":
             table.add_column("ε", justify="right", no_wrap=True)
-    shown = {label: _varied(final(data, metric)) for label, data in best.items() if metric in data}
-    for label in shown:
+    columns = {label: _varied(final(data, metric.name, iterate)) for label, data in best.items() if metric.name in data}
+    for label in columns:
         table.add_column(label, justify="right")
-    summaries = [mean_interval(runs) for runs in shown.values()]
+    summaries = [mean_interval(runs) for runs in columns.values()]
     points, previous = _points(axes), {}
     for point in points:
         if previous and point[next(iter(axes))] != previous[next(iter(axes))] and len(axes) > 1:
@@ -47,24 +59,39 @@ def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: s
 
 
 def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table:
-    """The ε that each protocol's noise really gives, beside the swept target."""
-    found = {
-        label: _varied(data["realised_epsilon"]).mean("seed")
+    """The ε that each private protocol's noise gives its worst run, beside the target's ε."""
+    delta = experiment.record.delta
+    worst = {
+        label: _varied(data["realised_epsilon"]).max("seed", skipna=False)
         for label, data in best.items()
         if np.isfinite(data["realised_epsilon"]).any()
     }
-    title = f"realised ε at δ = {experiment.record.delta:g}, mean over {_runs(best)}"
-    table = Table(title=title, title_justify="left")
-    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
-    for name in (*axes, *found):
+    table = Table(title=f"realised ε at δ = {delta:g}, the worst of {_runs(best)}", title_justify="left")
+    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1 or name in TARGETS}
+    swept = [name for name in axes if name in TARGETS]
+    for name in (*axes, *["target ε"] * len(swept), *(f"{label}{_own(experiment, label)}" for label in worst)):
         table.add_column(name, justify="right")
     for point in _points(axes):
-        own = [
-            values.sel({name: value for name, value in point.items() if name in values.dims})
-            for values in found.values()
-        ]
-        table.add_row(*(f"{value:g}" for value in point.values()), *(_epsilon(float(value)) for value in own))
+        targets = [_epsilon(_target(name, point[name], delta)) for name in swept]
+        cells = [values.sel({name: point[name] for name in point if name in values.dims}) for values in worst.values()]
+        table.add_row(*(f"{v:g}" for v in point.values()), *targets, *(_epsilon(float(cell)) for cell in cells))
     return table
+
+
+def _has_target(experiment: Experiment) -> bool:
+    return any(TARGETS & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol)
+
+
+def _target(name: str, value: float, delta: float) -> float:
+    """The ε of a privacy target."""
+    return value if name == "epsilon" else float(gdp.epsilon(value, delta))
+
+
+def _own(experiment: Experiment, label: str) -> str:
+    """A protocol's own target in words; nothing where its target is swept, or it has none."""
+    settings = next(p.settings for p in experiment.protocol if p.label == label)
+    own = [_target(name, settings[name], experiment.record.delta) for name in TARGETS & settings.keys()]
+    return "".join(f" (target {_epsilon(epsilon)})" for epsilon in own)
 
 
 def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
@@ -95,21 +122,23 @@ def verdict_tables(found: Iterable[Verdict]) -> list[Table]:
 
 def _verdict_table(found: list[Verdict]) -> Table:
     expected = found[0].expected
+    metric = known(expected.metric)
     source = f", {expected.source}" if expected.source else ""
-    title = f"{expected.protocol}: {_words(expected.metric)} (mean ± 95% interval){source}; {describe(expected)}"
+    title = (
+        f"{expected.protocol}: {_title(metric, expected.iterate)} (mean ± 95% interval){source}; {describe(expected)}"
+    )
     table = Table(title=title, title_justify="left")
     spread = "standard error" if expected.rule == "within_se" else "sd"
     for name in ("cell", "ours", spread, "expected", "difference", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right")
-    scale = _scale(expected.metric)
     for v in found:
         where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
-        ours = f"{_number(v.mean, scale)} ± {_number(v.half, scale)}"
+        ours = f"{metric.text(v.mean)} ± {metric.text(v.half)}"
         value, difference = "", ""
         if v.value is not None:
-            value = _number(v.value, scale)
-            difference = "" if np.isnan(v.mean) else f"{(v.mean - v.value) * scale:+.{_digits(scale)}f}"
-        table.add_row(where, ours, _number(v.sd, scale), value, difference, _SAID[v.holds])
+            value = metric.text(v.value)
+            difference = "" if np.isnan(v.mean) else metric.text(v.mean - v.value, sign=True)
+        table.add_row(where, ours, metric.text(v.sd), value, difference, _SAID[v.holds])
     return table
 
 
@@ -225,29 +254,16 @@ def _varied(runs: xr.DataArray) -> xr.DataArray:
     return runs.squeeze([name for name in runs.dims if runs.sizes[name] == 1 and name != "seed"], drop=True)
 
 
-def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: str) -> str:
+def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: Metric) -> str:
     own = {name: value for name, value in point.items() if name in mean.dims}
     if previous and own == {name: previous[name] for name in own}:
         return "〃"  # the protocol does not depend on what changed since the row above
-    scale = _scale(metric)
-    return f"{_number(float(mean.sel(own)), scale)} ± {_number(float(half.sel(own)), scale)}"
+    return f"{metric.text(float(mean.sel(own)))} ± {metric.text(float(half.sel(own)))}"
 
 
 def _epsilon(value: float) -> str:
     return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
 
 
-def _scale(metric: str) -> float:
-    return 100.0 if any(word in metric for word in PER_CENT) else 1.0
-
-
-def _digits(scale: float) -> int:
-    return 1 if scale == 100 else 4
-
-
-def _number(value: float, scale: float) -> str:
-    return "–" if np.isnan(value) else f"{value * scale:.{_digits(scale)}f}"
-
-
-def _words(metric: str) -> str:
-    return metric.replace("_", " ") + (" %" if _scale(metric) == 100 else "")
+def _title(metric: Metric, iterate: str) -> str:
+    return metric.title + ("" if iterate == OUTPUT else f" of the iterate '{iterate}'")

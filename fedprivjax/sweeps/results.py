@@ -7,6 +7,9 @@ import numpy as np
 import xarray as xr
 from scipy.stats import t
 
+from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.metrics import OUTPUT
+
 
 def sweep_dataset(
     values: Mapping[str, np.ndarray], coordinates: Mapping[str, np.ndarray], members, said: Mapping[str, Any]
@@ -14,27 +17,27 @@ def sweep_dataset(
     """A sweep's dataset.
 
     Args:
-        values: by name, [seeds, members] or [seeds, members, records]; members in the grid's order.
-        coordinates: the swept axes in the grid's order, then `seed` and `round`.
+        values: by name, [seeds, members], [seeds, members, records] or [seeds, members, records, iterates]; members in
+            the grid's order.
+        coordinates: the swept axes in the grid's order, then `seed`, `round` and `iterate`, the last kept only where a
+            value has it.
         members: noise_std and step_size, [members] each.
         said: attributes.
     """
-    grid = [name for name in coordinates if name not in ("seed", "round")]
+    records = ("round", "iterate")
+    grid = [name for name in coordinates if name not in ("seed", *records)]
     shape = [len(coordinates[name]) for name in grid]
     variables = {}
     for name, value in values.items():
         moved = np.moveaxis(value, 0, 1)
-        dims = [*grid, "seed", *(["round"] if moved.ndim == 3 else [])]
+        dims = [*grid, "seed", *records[: moved.ndim - 2]]
         variables[name] = (dims, moved.reshape(*shape, *moved.shape[1:]))
     variables["diverged"] = (variables["diverged"][0], variables["diverged"][1].astype(bool))
     for name in (name for name in ("noise_std", "step_size") if name not in grid):
         variables[name] = (grid, getattr(members, name).reshape(shape))
-    return xr.Dataset(variables, dict(coordinates), dict(said))
-
-
-def with_iterates(metrics: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
-    """The recorded names among `names`, with those of a protocol's other iterates (`name_average`, `name_last`)."""
-    return [name for name in metrics if name in names or name.rpartition("_")[0] in names]
+    used = {name for dims, _ in variables.values() for name in dims}
+    kept = {name: values for name, values in coordinates.items() if name != "iterate" or name in used}
+    return xr.Dataset(variables, kept, dict(said))
 
 
 def attributes(event, protocol, delta: float, noise: str, non_private: Sequence[str]) -> dict[str, Any]:
@@ -54,14 +57,27 @@ def attributes(event, protocol, delta: float, noise: str, non_private: Sequence[
     }
 
 
-def final(dataset: xr.Dataset, name: str) -> xr.DataArray:
-    """A metric at each run's last record, without the `round` dimension.
+def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
+    """A metric of one iterate, without the `iterate` dimension; a protocol without other iterates has its output only.
+
+    >>> of_iterate(xr.DataArray([1.0, 2.0], {"iterate": ["output", "last"]}), "last").item()
+    2.0
+    """
+    if "iterate" not in values.dims:
+        require_choice("iterate", iterate, [OUTPUT])
+        return values
+    require_choice("iterate", iterate, values["iterate"].values.tolist())
+    return values.sel(iterate=iterate, drop=True)
+
+
+def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
+    """A metric of an iterate at each run's last record, without the `round` dimension.
 
     >>> data = xr.Dataset({"loss": (("seed", "round"), [[2.0, 1.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> final(data, "loss").values.tolist()
     [1.0]
     """
-    values = dataset[name]
+    values = of_iterate(dataset[name], iterate)
     if "diverged" in dataset:
         values = values.where(~dataset["diverged"])
     recorded = values.notnull()
@@ -69,8 +85,10 @@ def final(dataset: xr.Dataset, name: str) -> xr.DataArray:
     return values.isel(round=last).drop_vars("round", errors="ignore")
 
 
-def mean_interval(values: xr.DataArray, level: float = 0.95) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean over seeds and half the width of its Student-t interval (NaN for a single seed).
+def mean_interval(
+    values: xr.DataArray, level: float = 0.95, iterate: str = OUTPUT
+) -> tuple[xr.DataArray, xr.DataArray]:
+    """Mean over seeds and half the width of its Student-t interval (NaN for a single seed), of an iterate.
 
     A diverged run makes both NaN: the mean of the others would flatter.
 
@@ -78,6 +96,7 @@ def mean_interval(values: xr.DataArray, level: float = 0.95) -> tuple[xr.DataArr
     >>> float(mean), round(float(half), 2)
     (1.0, 2.48)
     """
+    values = of_iterate(values, iterate)
     count = values.sizes["seed"]
     if count == 1:
         return values.mean("seed", skipna=False), values.isel(seed=0, drop=True) * np.nan

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
-from fedprivjax.engine.metrics import Metric, non_private
+from fedprivjax.engine.metrics import Recordable, iterate_names, non_private
 from fedprivjax.engine.simulate import Recipe, make_recipe, record_rounds, round_inputs, trajectory
 from fedprivjax.noise import METHODS, Silent, aligned
 from fedprivjax.plan.participation import Participation
@@ -22,7 +22,7 @@ from fedprivjax.plan.plan import Plan, Seeds, as_seeds, draw_plan
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.members import Members, axes_of, members_of, stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks
-from fedprivjax.sweeps.results import attributes, sweep_dataset, with_iterates
+from fedprivjax.sweeps.results import attributes, sweep_dataset
 from fedprivjax.sweeps.store import ChunkStore, fingerprint
 
 MEMORY_BUDGET = 2 * 2**30
@@ -69,6 +69,11 @@ class Prepared:
         """Recorded metrics that are computed on private data."""
         return non_private(self.problem, self.recipe.record)
 
+    @property
+    def iterates(self) -> tuple[str, ...]:
+        """The iterates that metrics of parameters are recorded for."""
+        return iterate_names(self.first, self.first_problem, self.recipe.size)
+
     def event(self, plan: Plan):
         """What the first member does to privacy on a plan; its assumptions name no radius that is swept."""
         event = self.first.event(self.first_problem, plan)
@@ -99,7 +104,7 @@ def sweep(
     over: Mapping[str, Sequence[float]] | None = None,
     seeds: int | Sequence[int | Seeds] = 8,
     rounds: int | None = None,
-    record: Sequence[str | Metric] | None = None,
+    record: Sequence[Recordable] | None = None,
     every: int | None = None,
     delta: float = 1e-5,
     common_noise: bool = True,
@@ -126,9 +131,10 @@ def sweep(
         protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `simulate`.
 
     Returns:
-        A dataset with one dimension per swept name, `seed`, and `round`: each metric, the calibrated `noise_std` and
-        `step_size`, `realised_mu` and `realised_epsilon` of the schedule that was used, and `diverged`. Its attributes
-        state the guarantee and what it does not cover.
+        A dataset with one dimension per swept name, `seed`, `round`, and, where the protocol has other iterates than
+        its output, `iterate`: each metric, the calibrated `noise_std` and `step_size`, `realised_mu` and
+        `realised_epsilon` of the schedule that was used, and `diverged`. Its attributes state the guarantee and what
+        it does not cover.
 
     Raises:
         ValueError: settings that cannot be run, before anything is compiled.
@@ -171,7 +177,7 @@ def prepare(
     over: Mapping[str, Sequence[float]] | None = None,
     seeds: int | Sequence[int | Seeds] = 8,
     rounds: int | None = None,
-    record: Sequence[str | Metric] | None = None,
+    record: Sequence[Recordable] | None = None,
     every: int | None = None,
     delta: float = 1e-5,
     common_noise: bool = True,
@@ -240,8 +246,9 @@ def execute(
         done += np.unique(some).size * np.unique(which).size
         if progress:
             progress(done, p.runs[0] * p.runs[1])
-    coordinates = {**p.axes, "seed": _labels(p.seeds), "round": record_rounds(p.recipe)}
-    said = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, with_iterates(metrics, p.non_private))
+    records = {"round": record_rounds(p.recipe), "iterate": np.array(p.iterates)}
+    coordinates = {**p.axes, "seed": _labels(p.seeds), **records}
+    said = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, p.non_private)
     return sweep_dataset({**metrics, **p.realised()}, coordinates, p.members, said)
 
 
@@ -262,7 +269,7 @@ def _chunk(p: Prepared, some: np.ndarray, which: np.ndarray, spread) -> dict[str
 
 @partial(jax.jit, static_argnames=("recipe", "spread"))
 def _run_many(members, problem: Problem, drawn, noise_keys, member_ids, recipe: Recipe, spread=None):
-    """Metrics with leaves [draws, members, records].
+    """Metrics with leaves [draws, members, records] or [draws, members, records, iterates].
 
     `members` have leaves [draws, members, ...], `drawn` (noise source, round inputs) a leading axis of draws. `spread`
     is a mesh and which of the two axes divides over it, or None for one device.

@@ -13,6 +13,7 @@ import pytest
 from oracles import pseudocode
 
 from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Seeds, StaleMomentum, draw_plan, simulate, sweep, transcript
+from fedprivjax.engine.metrics import by_iterate, check_metrics, iterate_names
 from fedprivjax.engine.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
 from fedprivjax.noise import PerMachine, Silent
 from fedprivjax.privacy.calibration import calibrate
@@ -149,7 +150,7 @@ def test_structure_and_dtypes_are_stable(case, softmax_problem):
 
 def test_jit_equals_eager(case, base, softmax_problem):
     ready, source, plan, key = pieces(case.protocol, softmax_problem)
-    recipe = Recipe(plan.size._replace(rounds=3), (probe, "noise_norm"), 3)
+    recipe = Recipe(plan.size._replace(rounds=3), check_metrics(softmax_problem, (probe, "noise_norm")), 3)
     first = jax.tree.map(lambda leaf: leaf[:3], (source.inputs, round_inputs(plan)))
     with jax.disable_jit():
         _, metrics = trajectory(
@@ -239,12 +240,15 @@ def test_a_prefix_of_a_longer_run(name, softmax_problem):
     base = run(CASES[name].protocol, softmax_problem)
     ready, source, plan, key = pieces(CASES[name].protocol, softmax_problem)
     first = jax.tree.map(lambda leaf: leaf[:rounds], (source.inputs, round_inputs(plan)))
-    recipe = Recipe(plan.size._replace(rounds=rounds), RECORD, every)
+    recipe = Recipe(plan.size._replace(rounds=rounds), check_metrics(softmax_problem, RECORD), every)
     args = as_leaves(ready), softmax_problem, replace(source, inputs=first[0]), first[1], key
-    _, metrics = _run(*args, recipe)
+    _, values = _run(*args, recipe)
+    found = by_iterate(recipe.record, iterate_names(ready, softmax_problem, plan.size), values)
     at = np.array([7, 14, 18]) - 1
-    for name, values in metrics.items():
-        np.testing.assert_allclose(values, base.metrics[name][at], rtol=1e-5, atol=1e-6)
+    assert found.keys() == base.iterates.keys()
+    for iterate, metrics in found.items():
+        for name, values in metrics.items():
+            np.testing.assert_allclose(values, base.iterates[iterate][name][at], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -319,7 +323,7 @@ def test_order_within_a_round_is_no_matter(name, softmax_problem):
         machine=inputs.machine[:, ::-1],
         participation=inputs.participation[:, ::-1],
     )
-    recipe = Recipe(plan.size, RECORD, 1)
+    recipe = Recipe(plan.size, check_metrics(softmax_problem, RECORD), 1)
     _, one = _run(as_leaves(ready), softmax_problem, Silent(), inputs, key, recipe)
     _, two = _run(as_leaves(ready), softmax_problem, Silent(), swapped, key, recipe)
     assert one["probe"][-1] != one["probe"][5]

@@ -1,0 +1,110 @@
+"""A metric as one object: what is computed, what it needs, whether it is private, how it is shown."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import isnan
+from typing import Any, Literal, NamedTuple
+
+from fedprivjax.problem.problem import Problem
+
+
+class Snapshot(NamedTuple):
+    """What a metric may look at.
+
+    Attributes:
+        params: the reported parameters.
+        noise: the noise in the last round's aggregate, [d], or None.
+        info: scalars that the rounds reported, by name, each the mean since the last record.
+    """
+
+    params: Any
+    noise: Any = None
+    info: Any = None
+
+
+def needs_nothing(problem: Problem) -> None:
+    """Every problem has what the metric needs."""
+
+
+def never(problem: Problem) -> bool:
+    """The metric looks at no private data."""
+    return False
+
+
+def always(problem: Problem) -> bool:
+    """The metric looks at private data, whatever the problem."""
+    return True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A scalar that a run records, and everything that the library knows of it.
+
+    Attributes:
+        name: what it is recorded under.
+        function: `(problem, snapshot) -> scalar`, traced by jax; of "trials": what is made of a trial's mean, by NumPy.
+        of: "params", of a point: recorded for the output and for every other iterate of the protocol; "round", of the
+            last round (its noise), and "info", of the scalars that the rounds report: recorded once; "trials", made of
+            the mean of a trial's runs.
+        needs: `problem -> text`: what the problem lacks, such as "a test set"; None where it lacks nothing.
+        private: `problem -> bool`: whether it is computed on private data, and so outside the guarantee.
+        better: whether a "lower" or a "higher" value is the better one: a grid's point is chosen by it.
+        default: whether it is recorded without being named.
+        label: the words of titles and axes; empty: the name, with spaces.
+        unit: empty, or "%": shown in per cent, recorded as a share.
+        digits: shown behind the point.
+        shown: where an experiment shows it: in a "table", in a plot "against_epsilon", in a plot "over_rounds".
+        of_trials: the metric that is made of its mean over a trial's runs; None where the mean itself is of interest.
+
+    >>> import jax.numpy as jnp
+    >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)
+    >>> largest.title, largest.text(0.1234)
+    ('largest %', '12.3')
+    """
+
+    name: str
+    function: Callable[..., Any]
+    of: Literal["params", "round", "info", "trials"] = "params"
+    needs: Callable[[Problem], str | None] = needs_nothing
+    private: Callable[[Problem], bool] = never
+    better: Literal["lower", "higher"] = "lower"
+    default: bool = True
+    label: str = ""
+    unit: Literal["", "%"] = ""
+    digits: int = 4
+    shown: tuple[Literal["table", "against_epsilon", "over_rounds"], ...] = ()
+    of_trials: "Metric | None" = None
+
+    @property
+    def scale(self) -> float:
+        """What a recorded value is multiplied by where it is shown."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def words(self) -> str:
+        """What it is called where it is shown."""
+        return self.label or self.name.replace("_", " ")
+
+    @property
+    def title(self) -> str:
+        """What it is called, with its unit."""
+        return f"{self.words} {self.unit}".rstrip()
+
+    def text(self, value: float, *, sign: bool = False) -> str:
+        """A value as it is shown, with its sign where asked for; a dash for NaN."""
+        return "–" if isnan(value) else f"{value * self.scale:{'+' * sign}.{self.digits}f}"
+
+    def amount(self, value: float) -> str:
+        """A difference of values in words: "0.02", or "2 points" of per cent."""
+        return f"{value * self.scale:g}" + (" points" if self.unit == "%" else "")
+
+
+@cache
+def of_info(name: str) -> Metric:
+    """A scalar that the protocol's rounds report, as a metric: its mean since the last record, on private data.
+
+    >>> of_info("clipped").of, of_info("clipped").private(None)
+    ('info', True)
+    """
+    return Metric(name, lambda problem, snapshot: snapshot.info[name], of="info", private=always, default=False)
