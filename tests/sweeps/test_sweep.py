@@ -10,6 +10,7 @@ from fedprivjax import (
     Ball,
     DPMu2,
     Full,
+    Metric,
     NoisyMinibatchSGD,
     NoisySGD,
     Seeds,
@@ -271,6 +272,20 @@ def test_the_other_iterates_of_a_protocol_are_a_dimension_of_its_points_metrics_
     np.testing.assert_allclose(ours, last.metrics["test_loss"][-1], rtol=1e-5)
     assert abs(float(final(grid, "test_loss").sel(mu=4.0, seed=1) - ours)) > 1e-3
     assert "iterate" not in swept({"mu": [1.0, 4.0]}, seeds=2).coords
+
+
+def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
+    size = Metric("size", lambda problem, snapshot: jnp.linalg.norm(snapshot.params), private=lambda problem: True)
+    unmarked = Metric("level", lambda problem, snapshot: jnp.max(snapshot.params))
+    protocol = NoisySGD(mu=2.0, clip=1.0, average=True)
+    grid = swept(None, protocol, seeds=1, record=(size, unmarked))
+    assert grid.attrs["non_private_metrics"] == "size"
+    run = simulate(protocol, PROBLEM, SOME, seed=0, **{**COMMON, "record": [size]})
+    last = simulate(replace(protocol, average=False), PROBLEM, SOME, seed=0, **COMMON)
+    assert run.metrics["size"][-1] == pytest.approx(np.linalg.norm(run.params), rel=1e-5)
+    assert run.iterates["last"]["size"][-1] == pytest.approx(np.linalg.norm(last.params), rel=1e-5)
+    found = [final(grid, "size", name).item() for name in ("output", "last")]
+    np.testing.assert_allclose(found, [run.iterates[name]["size"][-1] for name in ("output", "last")], rtol=1e-5)
 
 
 def test_other_numbers_and_seeds_are_no_other_program(grid):
