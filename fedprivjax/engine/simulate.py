@@ -11,16 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import (
-    OUTPUT,
-    Recordable,
-    by_iterate,
-    check_metrics,
-    default_metrics,
-    evaluate,
-    iterate_names,
-)
+from fedprivjax.engine.metrics import Recordable, check_metrics, default_metrics
 from fedprivjax.noise import METHODS, PerStep, Silent
 from fedprivjax.plan.participation import Participation, Size
 from fedprivjax.plan.plan import Plan, Seeds, as_seeds, draw_plan

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.engine.metrics import METRICS, OF_TRIALS, OUTPUT, known
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import METRICS, OF_TRIALS, known
 from fedprivjax.experiment.settings import (
     STRUCTURAL,
     Cell,

@@ -13,7 +13,8 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.metrics import METRICS, OUTPUT, default_metrics, known
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import METRICS, default_metrics, known
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,

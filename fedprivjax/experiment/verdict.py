@@ -8,7 +8,8 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.metrics import OUTPUT, known, recorded_name
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.sweeps.results import final, mean_interval
 

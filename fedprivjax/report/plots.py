@@ -9,8 +9,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import OUTPUT, known, shown
+from fedprivjax.engine.metrics import known, shown
 from fedprivjax.privacy import gdp
 from fedprivjax.sweeps.results import final, mean_interval, of_iterate
 

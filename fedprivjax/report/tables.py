@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivjax.bench.timing import Line
+from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import OUTPUT, known, shown
+from fedprivjax.engine.metrics import known, shown
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment.run import Job
 from fedprivjax.experiment.verdict import Verdict, describe

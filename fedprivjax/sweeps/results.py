@@ -8,7 +8,7 @@ import xarray as xr
 from scipy.stats import t
 
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.metrics import OUTPUT
+from fedprivjax.engine.iterates import OUTPUT
 
 
 def sweep_dataset(

@@ -14,7 +14,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
-from fedprivjax.engine.metrics import Recordable, iterate_names, non_private
+from fedprivjax.engine.iterates import iterate_names
+from fedprivjax.engine.metrics import Recordable, non_private
 from fedprivjax.engine.simulate import Recipe, make_recipe, record_rounds, round_inputs, trajectory
 from fedprivjax.noise import METHODS, Silent, aligned
 from fedprivjax.plan.participation import Participation

@@ -6,8 +6,9 @@ import pytest
 from scipy.special import logsumexp
 
 from fedprivjax import Ball, Logistic, Snapshot, Softmax, Squared, general_problem, linear_problem
+from fedprivjax.engine.iterates import evaluate
 from fedprivjax.engine.metric import Metric, of_info
-from fedprivjax.engine.metrics import METRICS, check_metrics, default_metrics, evaluate, known, mean_loss, non_private
+from fedprivjax.engine.metrics import METRICS, check_metrics, default_metrics, known, mean_loss, non_private
 
 RNG = np.random.default_rng(41)
 FEATURES = RNG.normal(size=(20, 4)).astype(np.float32)

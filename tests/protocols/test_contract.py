@@ -13,11 +13,13 @@ import pytest
 from oracles import pseudocode
 
 from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Seeds, StaleMomentum, draw_plan, simulate, sweep, transcript
-from fedprivjax.engine.metrics import by_iterate, check_metrics, iterate_names
+from fedprivjax.engine.iterates import by_iterate, iterate_names
+from fedprivjax.engine.metrics import check_metrics
 from fedprivjax.engine.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
 from fedprivjax.noise import PerMachine, Silent
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.protocols import cohort
+from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import _run_many
 
 ROUNDS, MACHINES, PER_ROUND = 30, 4, 2
@@ -263,7 +265,7 @@ def test_sweep_equals_a_loop(name, softmax_problem):
         alone = run(protocol, problem, seed=seed, order="shuffled", **settings)
         cell = grid.sel(mu=mu, radius=radius, step_scale=step_scale, seed=seed)
         for name in ("test_loss", "noise_norm", "probe"):
-            close(cell[name].values, alone.metrics[name], 1e-5)
+            close(of_iterate(cell[name]).values, alone.metrics[name], 1e-5)
     before = _run_many._cache_size()
     other = {"mu": [1.0, 2.0], "radius": [0.5, 0.9], "step_scale": [1.0, 1.5]}
     sweep(case.protocol, softmax_problem, Given(MACHINES, RANDOM[::-1]), over=other, seeds=[7, 8], **settings)
