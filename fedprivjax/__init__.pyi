@@ -1,7 +1,7 @@
 from . import datasets, privacy, theory
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
-from .engine.metric import Metric, Snapshot
+from .engine.metric import Metric, Snapshot, of_info
 from .engine.ready import ReadyRun, ready
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
@@ -67,6 +67,7 @@ __all__ = [
     "guarantee_of",
     "linear_problem",
     "mean_interval",
+    "of_info",
     "privacy",
     "procedural_problem",
     "ready",

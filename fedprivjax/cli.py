@@ -155,10 +155,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
     for job in jobs:
         firsts.setdefault(job.label, job)
     for label, job in firsts.items():
-        prepared = job.prepare()
-        guarantee = prepared.event(prepared.plans[0]).guarantee(
-            float(prepared.members.noise_std[0]), experiment.record.delta
-        )
+        guarantee = job.prepare().members.events[0][0].guarantee(experiment.record.delta)
         out.print(f"[bold]{label}[/bold], first row of its part of the table:")
         out.print(str(guarantee), markup=False, highlight=False)
 
@@ -203,11 +200,8 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
             found = runner.run(experiment, progress, done, todo, folder / results_folder.CHUNKS)
         results_folder.save(found, folder)
     best = runner.selected(experiment, found)
-    metrics = [name for name in tables.SHOWN if any(name in data for data in best.values())]
-    for metric in metrics:
-        out.print(tables.results_table(experiment, best, metric))
-    if "epsilon" in experiment.real_axes:
-        out.print(tables.realised_table(experiment, best))
+    for table in tables.results_tables(experiment, best):
+        out.print(table)
     out.print(tables.footnotes(experiment, best))
     pictures = plots.save_all(best, folder, experiment.record.bars)
     out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)

@@ -12,7 +12,7 @@ from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, side_by_side
 from fedprivjax.noise.normals import normals
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sweeps.sweep import execute, prepare
+from fedprivjax.sweeps.sweep import execute, ready_sweep
 
 MEMBERS = {100: (5, 20), 1_000: (20, 50), 10_000: (100, 100)}  # runs: (privacy levels, seeds)
 MEMORY = 32 * 2**30
@@ -57,7 +57,7 @@ def _normals_per_second() -> float:
 
 def _sweep_seconds(levels: int, seeds: int) -> float:
     problem, _ = cell.make()
-    prepared = prepare(
+    start = ready_sweep(
         DPMu2(),
         problem,
         cell.PARTICIPATION,
@@ -69,7 +69,7 @@ def _sweep_seconds(levels: int, seeds: int) -> float:
         memory_budget=MEMORY,
         devices=jax.device_count(),
     )
-    execute(prepared)
+    execute(start)
     began = time.perf_counter()
-    execute(prepared)
+    execute(start)
     return time.perf_counter() - began

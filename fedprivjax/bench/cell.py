@@ -14,7 +14,8 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.bench.timing import Line, side_by_side
-from fedprivjax.engine.simulate import _run, as_leaves, make_recipe, round_inputs
+from fedprivjax.engine.ready import ready
+from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import Silent, relative_std
 from fedprivjax.plan.participation import Uniform
@@ -56,14 +57,13 @@ class InPlace(Problem):
         return jax.tree.map(lambda leaf: leaf[: samples.shape[0]], self.pool)
 
 
-def run_of(protocol, source: Any = None, method: str = "auto", problem: Problem | None = None):
-    """A function that runs the cell: the protocol with its noise by a method, or with a given source."""
-    plan = make().plan
+def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Problem | None = None):
+    """A function that runs the cell: the protocol with its noise by a method, or with a given mechanism."""
     problem = make().problem if problem is None else problem
-    ready = calibrate(protocol, problem, plan)
-    source = ready.noise(problem, plan, method) if source is None else source
-    recipe = make_recipe(problem, plan, RECORD, ROUNDS)
-    return partial(_run, as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(0), recipe)
+    options = {"rounds": ROUNDS, "record": RECORD, "every": ROUNDS, "noise_method": method}
+    start = ready(protocol, problem, PARTICIPATION, **options)
+    mechanism = start.mechanism if mechanism is None else mechanism
+    return partial(run_program, start.arguments._replace(problem=problem, mechanism=mechanism), start.recipe)
 
 
 def lines() -> Iterator[Line]:
@@ -116,11 +116,11 @@ def _floor(examples, w):
 
 def _numpy_loop():
     problem, plan = make()
-    ready = calibrate(DPMu2(mu=8.0), problem, plan)
+    calibrated = calibrate(DPMu2(mu=8.0), problem, plan)
     loop = runpy.run_path(str(bundle() / "benchmarks" / "numpy_loop.py"))["run"]
-    relative = relative_std(ready.noise_schedule, plan.schedule)
+    relative = relative_std(calibrated.noise_schedule, plan.schedule)
     pool = np.asarray(problem.pool.features), np.asarray(problem.pool.label)
-    settings = {"noise_std": ready.noise_std, "step_size": ready.step_size, "radius": RADIUS}
+    settings = {"noise_std": calibrated.noise_std, "step_size": calibrated.step_size, "radius": RADIUS}
     return loop(
         *pool,
         plan.schedule.participants,

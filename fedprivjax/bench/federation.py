@@ -11,10 +11,9 @@ import jax
 from fedprivjax import datasets
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.engine.simulate import _run, as_leaves, make_recipe, round_inputs
+from fedprivjax.engine.ready import ready
+from fedprivjax.engine.simulate import run_program
 from fedprivjax.plan.participation import Uniform
-from fedprivjax.plan.plan import draw_plan
-from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.protocols import DPMu2
 
@@ -34,12 +33,9 @@ def lines() -> Iterator[Line]:
 def runner(machines: int, method: str):
     """A compiled run's function, and the kind of noise that it has."""
     problem = from_dataset(datasets.load("stream", features=785), constraint=Ball(0.05))
-    plan = draw_plan(problem, Uniform(machines, PER_ROUND), ROUNDS)
-    ready = calibrate(DPMu2(mu=8.0), problem, plan)
-    source = ready.noise(problem, plan, method)
-    recipe = make_recipe(problem, plan, ("test_loss",), ROUNDS)
-    job = partial(_run, as_leaves(ready), problem, source, round_inputs(plan), jax.random.key(0), recipe)
-    return job, type(source).__name__.lower()
+    options = {"rounds": ROUNDS, "record": ("test_loss",), "every": ROUNDS, "noise_method": method}
+    start = ready(DPMu2(mu=8.0), problem, Uniform(machines, PER_ROUND), **options)
+    return partial(run_program, start.arguments, start.recipe), type(start.mechanism).__name__.lower()
 
 
 def ratios() -> dict[str, float]:

@@ -10,7 +10,7 @@ import jax
 from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sweeps.sweep import execute, prepare
+from fedprivjax.sweeps.sweep import execute, ready_sweep
 
 MU, SEEDS = [4.0, 8.0, 12.0], 20
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
@@ -31,8 +31,8 @@ def per_member() -> float:
     """Time of a sweep's member in units of a single run's, both compiled; host work of the sweep included."""
     problem = cell.make().problem
     options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": cell.ROUNDS, "record": cell.RECORD, "every": cell.ROUNDS}
-    prepared = prepare(DPMu2(), problem, cell.PARTICIPATION, devices=jax.device_count(), **options)
-    jobs = {"sweep": lambda: execute(replace(prepared)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0))}
+    start = ready_sweep(DPMu2(), problem, cell.PARTICIPATION, devices=jax.device_count(), **options)
+    jobs = {"sweep": lambda: execute(replace(start)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0))}
     taken = side_by_side(jobs, repeats=5)
     return taken["sweep"] / (len(MU) * SEEDS) / taken["run"]
 

@@ -1,6 +1,6 @@
 """What a run records: the metrics of this library, and the recording of these and of one's own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,13 +10,11 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric, Snapshot, always, of_info
-from fedprivjax.plan.participation import Size
 from fedprivjax.problem.losses import Squared
 from fedprivjax.problem.problem import Problem
 
 Recordable = str | Metric | Callable[[Problem, Snapshot], Any]
 
-OUTPUT = "output"
 AXES = ("seed", "round", "iterate", "trial")
 RESERVED = ("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged", *AXES)
 
@@ -235,57 +233,6 @@ def non_private(problem: Problem, record: Sequence[Metric]) -> tuple[str, ...]:
     return tuple(metric.name for metric in record if metric.private(problem))
 
 
-def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
-    """The iterates that metrics of parameters are recorded for: "output", then the protocol's others."""
-    names: tuple[str, ...] = ()
-
-    def collect():
-        nonlocal names
-        names = tuple(_iterates(protocol, protocol.init(problem, size, jax.random.key(0))))
-
-    jax.eval_shape(collect)
-    return names
-
-
-def evaluate(protocol, problem: Problem, state, noise, record: Sequence[Metric], info=None) -> dict[str, Any]:
-    """Every metric at one record: a scalar, or, of parameters of a protocol with other iterates, [iterates].
-
-    Args:
-        noise: in the last round's aggregate, [d], or None.
-        info: the rounds' own scalars by name, each the mean since the last record.
-    """
-    snapshots = [Snapshot(params, noise, info) for params in _iterates(protocol, state).values()]
-    values = {}
-    for metric in record:
-        if metric.of == "params" and len(snapshots) > 1:
-            values[metric.name] = jnp.stack([metric.function(problem, snapshot) for snapshot in snapshots])
-        else:
-            values[metric.name] = metric.function(problem, snapshots[0])
-    return values
-
-
-def by_iterate(
-    record: Sequence[Metric], names: Sequence[str], values: Mapping[str, Any]
-) -> dict[str, dict[str, np.ndarray]]:
-    """A run's metrics by iterate, the output's first, arrays [records]; of the round, only the output has any.
-
-    Args:
-        names: the iterates, as `iterate_names` has them.
-        values: what `evaluate` recorded, [records] or [records, iterates].
-    """
-    if len(names) == 1:
-        return {OUTPUT: {name: np.asarray(value) for name, value in values.items()}}
-    of_params = {metric.name for metric in record if metric.of == "params"}
-    found: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
-    for name, value in values.items():
-        if name not in of_params:
-            found[OUTPUT][name] = np.asarray(value)
-            continue
-        for place, iterate in enumerate(names):
-            found[iterate][name] = np.asarray(value)[:, place]
-    return found
-
-
 def _as_metric(metric: Recordable, info: Sequence[Any]) -> Metric:
     if isinstance(metric, Metric):
         return metric
@@ -299,11 +246,6 @@ def _as_metric(metric: Recordable, info: Sequence[Any]) -> Metric:
 
 def _name(metric: Any) -> str:
     return metric.name if isinstance(metric, Metric) else getattr(metric, "__name__", "metric")
-
-
-def _iterates(protocol, state) -> dict[str, Any]:
-    """The reported parameters, and those of the protocol's other iterates, by name."""
-    return {OUTPUT: protocol.output(state), **dict(sorted(protocol.iterates(state).items()))}
 
 
 def _lost(problem: Problem, snapshot: Snapshot):

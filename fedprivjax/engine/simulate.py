@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.engine.metrics import OUTPUT, Recordable, by_iterate, evaluate, iterate_names
+from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
+from fedprivjax.engine.metrics import Recordable
 from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan

@@ -2,7 +2,8 @@
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
-from fedprivjax.engine.metrics import METRICS, OF_PARAMETERS, OF_TRIALS
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import METRICS, OF_TRIALS, known
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import Experiment, SweepSettings
 from fedprivjax.sweeps.members import sweepable
@@ -45,8 +46,10 @@ def _check_sweep(experiment: Experiment) -> None:
                     f"give it in the grid of those that have it"
                 )
         settings.check_values(experiment.real_axes)
-    for name in sweep.anew:
-        require_choice("axis in sweep.anew", name, [*experiment.real_axes, *(name for grid in grids for name in grid)])
+    for name in sweep.resample:
+        require_choice(
+            "axis in sweep.resample", name, [*experiment.real_axes, *(name for grid in grids for name in grid)]
+        )
 
 
 def _axes(experiment: Experiment) -> list[str]:
@@ -62,16 +65,14 @@ def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> N
 
 
 def _check_metrics(experiment: Experiment) -> None:
-    recorded = experiment.record.metrics
-    for name in METRICS if recorded is None else recorded:
-        require_choice("metric", name, METRICS)
-    if recorded == []:
+    if experiment.record.metrics == []:
         raise Refusal("record.metrics must name at least one metric, got []")
     require_choice("record.select", experiment.record.select, METRICS)
-    for expected in experiment.expected:  # a protocol's other iterate is recorded as metric_iterate
-        if not expected.metric.startswith(tuple(f"{name}_" for name in OF_PARAMETERS)):
-            known = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
-            require_choice("metric in [[expected]]", expected.metric, known)
+    for expected in experiment.expected:
+        choices = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
+        require_choice("metric in [[expected]]", expected.metric, choices)
+        if known(expected.metric).of == "round":
+            require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
 
 
 def _check_expected(experiment: Experiment) -> None:

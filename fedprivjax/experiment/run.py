@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,7 +13,8 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.metrics import OF_TRIALS, default_metrics, metric_name
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import METRICS, default_metrics, known
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,
@@ -24,10 +25,10 @@ from fedprivjax.experiment import (
     make_protocol,
 )
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Seeds, as_seeds
+from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.results import attributes, final
-from fedprivjax.sweeps.sweep import Prepared, execute, prepare
+from fedprivjax.sweeps.results import final
+from fedprivjax.sweeps.sweep import ReadySweep, execute, ready_sweep
 
 Progress = Callable[[int, int], None]
 
@@ -42,7 +43,7 @@ class Job:
     label: str
     shape: dict[str, Any]
     runs: int
-    prepare: Callable[[], Prepared]
+    prepare: Callable[[], ReadySweep]
     identity: str
 
 
@@ -60,10 +61,10 @@ def jobs(experiment: Experiment) -> list[Job]:
     ]
 
 
-def recorded(todo: list[Job]) -> dict[str, list[str]]:
-    """The metrics that each protocol's runs record, by label."""
-    first = {job.label: job for job in reversed(todo)}
-    return {label: [metric_name(metric) for metric in job.prepare().recipe.record] for label, job in first.items()}
+def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
+    """The metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
+    first = {job.label: job.prepare() for job in {job.label: job for job in reversed(todo)}.values()}
+    return {label: {name: _recorded(start, name) for name in start.iterates} for label, start in first.items()}
 
 
 def run(
@@ -87,14 +88,14 @@ def run(
     finished = 0
     parts: dict[str, list[tuple[dict[str, Any], xr.Dataset]]] = {}
     for job in todo:
-        prepared = job.prepare()
+        start = job.prepare()
         if job.identity not in done:
-            done[job.identity] = execute(prepared, _shifted(progress, finished, total), chunks)
+            done[job.identity] = execute(start, _shifted(progress, finished, total), chunks)
         finished += job.runs
         if progress:
             progress(finished, total)
-        parts.setdefault(job.label, []).append((job.shape, _as_own(prepared, done[job.identity])))
-    return {label: _join(some) for label, some in parts.items()}
+        parts.setdefault(job.label, []).append((job.shape, _as_own(start, done[job.identity])))
+    return {label: _join(points) for label, points in parts.items()}
 
 
 def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -164,7 +165,7 @@ def _job(
         "every": record.every,
         "delta": record.delta,
         "common_noise": sweep.common_noise,
-        "anew": [name for name in sweep.anew if name in over or name in settings.grid],
+        "resample": [name for name in sweep.resample if name in over or name in settings.grid],
         "order": experiment.participation.order,
         "noise_method": sweep.noise_method,
     }
@@ -172,33 +173,31 @@ def _job(
         known = ", ".join(options["record"])
         raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
-    ready = partial(prepare, protocol, problem, participation, **limits, **options)
+    prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
     if not trial:
-        prepared = ready()
-        ready = ready if trial == 0 else lambda: prepared
-    # with one machine, server noise and the machine's own noise are one law: such runs are done once
-    alike = replace(protocol, trust="server") if _one_law(protocol, participation) else protocol
+        start = prepare()
+        prepare = prepare if trial == 0 else lambda: start
+    alike = protocol.same_law(participation.machines)  # such runs are done once
     data = [experiment.problem.model_dump(), repr(participation), experiment.participation.model_dump(), trial]
-    identity = json.dumps([*data, repr(alike), options], default=list)
+    identity = json.dumps([*data, settings.name, repr(alike), options], default=list)
     members = prod(len(values) for values in options["over"].values())
     seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)
-    return Job(settings.label, shape, seeds * members, ready, identity)
+    return Job(settings.label, shape, seeds * members, prepare, identity)
 
 
-def _one_law(protocol: Any, participation: Participation) -> bool:
-    gaussian = {"mu", "trust"} <= vars(protocol).keys() and getattr(protocol, "cancel", True)
-    return participation.machines == 1 and gaussian and protocol.trust == "none"
+def _recorded(start: ReadySweep, iterate: str) -> list[str]:
+    return [metric.name for metric in start.recipe.record if iterate == OUTPUT or metric.of == "params"]
 
 
-def _as_own(p: Prepared, data: xr.Dataset) -> xr.Dataset:
-    """A sweep's dataset under this job's guarantee: one law may have been run under another trust model's name."""
-    own = attributes(p.event(p.plans[0]), p.first, p.delta, p.noise, ())
-    return data.assign_attrs({**own, "non_private_metrics": data.attrs["non_private_metrics"]})
+def _as_own(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
+    """A sweep's dataset under this job's guarantees: one law may have been run under another trust model's name."""
+    guarantees = start.privacy()[1]["guarantee"].reshape(data["guarantee"].shape)
+    return data.assign(guarantee=(data["guarantee"].dims, guarantees)).assign_attrs(start.attributes())
 
 
 def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:
     """A trial's own seeds."""
-    return [as_seeds(seed).anew(trial) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
+    return [as_seeds(seed).resample(trial) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
 
 
 def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:
@@ -215,20 +214,22 @@ def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:
     if len(points) > 1:
         joined = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
     assert isinstance(joined, xr.Dataset)
-    said = {name: dict.fromkeys(str(data.attrs[name]) for _, data in parts) for name in ("theorem", "noise")}
-    return joined.assign_attrs({**parts[0][1].attrs, **{name: " / ".join(texts) for name, texts in said.items()}})
+    noise = dict.fromkeys(str(data.attrs["noise"]) for _, data in parts)
+    return joined.assign_attrs({**parts[0][1].attrs, "noise": " / ".join(noise)})
 
 
 def _reduced(data: xr.Dataset) -> xr.Dataset:
-    """Trials in the place of seeds, each the mean of its runs."""
+    """Trials in the place of seeds, each the mean of its runs, and of privacy the worst."""
     if TRIAL not in data.dims:
         return data
     runs = [name for name in data.data_vars if "seed" in data[name].dims]
     means = data[runs].astype(float).mean("seed", skipna=False)
     means["diverged"] = data["diverged"].any("seed")
-    for root, square in OF_TRIALS.items():
-        if square in means:
-            means[root] = np.sqrt(means[square])
+    for name in {"realised_mu", "realised_epsilon"} & set(runs):  # of privacy, a trial's is its worst run's
+        means[name] = data[name].max("seed")
+    for metric in (METRICS[name] for name in METRICS if name in means):
+        if metric.of_trials is not None:
+            means[metric.of_trials.name] = metric.of_trials.function(means[metric.name])
     rest = data.drop_vars([*runs, "seed"])
     reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
     reduced["seed"].attrs["unit"] = "trials"
@@ -239,7 +240,7 @@ def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
     if not grid:
         return data
     mean = final(data, metric).mean("seed", skipna=False)  # trial by trial, where there are trials
-    score = mean if metric.endswith("accuracy") else -mean
+    score = mean if known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))
     points = {name: best[name].drop_vars([*grid, "choice"], errors="ignore") for name in grid}

@@ -72,7 +72,7 @@ class SweepSettings(Settings):
     seeds: int | list[int] = 8
     trials: int | None = Field(default=None, ge=1)
     common_noise: bool = True
-    anew: list[str] = []
+    resample: list[str] = []
     noise_method: str = "auto"
     memory_budget: int = 2 * 2**30
 
@@ -110,11 +110,13 @@ class Expected(Settings):
     """`[[expected]]`: numbers to compare a protocol's metric with, and the rule of the verdict.
 
     "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
-    hold, and none may be beyond `limit` standard errors.
+    hold, and none may be beyond `limit` standard errors. `iterate` names another iterate of the protocol than its
+    output, such as "last"; "above" holds it against the other protocol's output.
     """
 
     protocol: str
     metric: str = "test_accuracy"
+    iterate: str = "output"
     source: str = ""
     rule: Literal["within", "within_sd", "within_se", "at_least", "above", "shown"] = "within"
     tolerance: float = 0.0

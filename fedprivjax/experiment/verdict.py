@@ -7,7 +7,9 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.metrics import OF_TRIALS, PER_CENT
+from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.sweeps.results import final, mean_interval
 
@@ -55,15 +57,17 @@ def check_cells(experiment: Experiment) -> None:
             )
 
 
-def check_recorded(experiment: Experiment, recorded: Mapping[str, Sequence[str]]) -> None:
-    """Refuse, before anything runs, expected metrics that a protocol's runs will not record.
+def check_recorded(experiment: Experiment, recorded: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+    """Refuse, before anything runs, expected metrics and iterates that a protocol's runs will not record.
 
     Args:
-        recorded: names by protocol label.
+        recorded: protocol label -> iterate -> names.
     """
-    for expected in experiment.expected:
-        names = recorded.get(expected.protocol)
-        if names is not None and not OF_TRIALS.get(expected.metric, expected.metric).startswith(tuple(names)):
+    for expected in (e for e in experiment.expected if e.protocol in recorded):
+        iterates = recorded[expected.protocol]
+        require_choice(f"iterate of {expected.protocol} in [[expected]]", expected.iterate, iterates)
+        names = iterates[expected.iterate]
+        if recorded_name(expected.metric) not in names:
             raise Refusal(f"expected metric must be recorded ({', '.join(names)}), got '{expected.metric}'")
 
 
@@ -73,8 +77,7 @@ def describe(expected: Expected) -> str:
     >>> describe(Expected(protocol="a", metric="test_loss", rule="within", tolerance=0.002))
     'within 0.002'
     """
-    points = any(word in expected.metric for word in PER_CENT)
-    amount = f"{expected.tolerance * 100:g} points" if points else f"{expected.tolerance:g}"
+    amount = known(expected.metric).amount(expected.tolerance)
     return {
         "within": f"within {amount}",
         "within_sd": f"within {expected.tolerance:g} sd",
@@ -88,7 +91,7 @@ def describe(expected: Expected) -> str:
 def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
     if expected.cells or expected.protocol not in best:
         return expected.cells
-    grid = final(best[expected.protocol], expected.metric).isel(seed=0, drop=True)
+    grid = final(best[expected.protocol], expected.metric, expected.iterate).isel(seed=0, drop=True)
     names = [str(name) for name in grid.dims]
     stacked = grid.stack(cell=names) if names else None
     points = [()] if stacked is None else stacked["cell"].values
@@ -98,12 +101,12 @@ def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
 def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdict:
     if expected.protocol not in best:
         return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
-    runs = _runs(expected.protocol, expected.metric, cell, best)
+    runs = _runs(expected.protocol, expected, cell, best, expected.iterate)
     mean, half = (float(x) for x in mean_interval(runs))
     sd = float(runs.std("seed", ddof=1)) if runs.sizes["seed"] > 1 else np.nan
     value = cell.value
     if expected.rule == "above":
-        value = float(_runs(str(expected.other), expected.metric, cell, best).mean("seed"))
+        value = float(_runs(str(expected.other), expected, cell, best).mean("seed"))
     count = runs.sizes["seed"]
     if expected.rule == "within_se":
         assert cell.sd is not None
@@ -114,9 +117,11 @@ def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdi
     return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, sd, value))
 
 
-def _runs(label: str, metric: str, cell: Cell, best: dict[str, xr.Dataset]) -> xr.DataArray:
-    """The metric's last records over seeds at a cell; axes that the protocol lacks are ignored."""
-    runs = final(best[label], metric)
+def _runs(
+    label: str, expected: Expected, cell: Cell, best: dict[str, xr.Dataset], iterate: str = OUTPUT
+) -> xr.DataArray:
+    """A protocol's last records of the metric over seeds at a cell; axes that the protocol lacks are ignored."""
+    runs = final(best[label], expected.metric, iterate)
     for name, value in cell.at.items():
         if name not in runs.dims:
             continue

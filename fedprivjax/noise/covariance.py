@@ -8,6 +8,7 @@ follows from the public schedule. It is banded: zero once every machine has take
 takes one normal vector instead of one per participant, and nothing is of size machines · d.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -45,7 +46,7 @@ class Covariance(Mechanism):
         vectors = jnp.concatenate([state, fresh])
         return vectors[keys.shape[0] :], _staircase(inputs) @ vectors
 
-    def align(self, others):
+    def align(self, others: Sequence[Any]) -> list[Any]:
         width = max(other.bandwidth for other in others)
         return [Covariance(padded(np.asarray(other.inputs), width)) for other in others]
 

@@ -43,7 +43,7 @@ class Mechanism:
         """What each participant adds to its message in one round: (memory, [per_round, d]), or None for nothing."""
         return memory, None
 
-    def align(self, others: Sequence["Mechanism"]) -> list["Mechanism"]:
+    def align(self, others: Sequence[Any]) -> list[Any]:
         """Mechanisms of this kind made of equal shapes, so that they can be stacked for a `vmap` over their seeds."""
         return list(others)
 

@@ -1,7 +1,6 @@
 """Minibatches: which of its own records a machine uses in a round, and with what weight."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,7 +74,7 @@ def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.
     return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
 
 
-def machine_values(name: str, value: float | Sequence[float], machines: int) -> np.ndarray:
+def machine_values(name: str, value: Any, machines: int) -> np.ndarray:
     """A setting of one number or one for each machine, float64 [machines].
 
     >>> machine_values("epsilon", 2.0, 3).tolist()

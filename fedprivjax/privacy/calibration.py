@@ -86,13 +86,12 @@ def exceeds(event: Event, target: Target) -> bool:
     """Whether an event gives less privacy than the target asks for, beyond rounding."""
     if target.noise_std is not None or target.non_private:
         return False
-    if target.mu is not None and event.mus is not None:
-        return event.mu > target.mu * (1 + SLACK)
-    allowed = (
-        target.worst_epsilon if target.epsilon is None or not np.ndim(target.epsilon) else np.asarray(target.epsilon)
-    )
-    reached = event.epsilons(target.delta).each if np.ndim(allowed) else event.epsilon(target.delta)
-    return bool(np.any(reached > np.multiply(allowed, 1 + SLACK)))
+    if event.mus is not None and not np.ndim(target.epsilon):
+        return event.mu > target.largest_mu * (1 + SLACK)
+    if np.ndim(target.epsilon):
+        allowed, reached = np.asarray(target.epsilon), event.epsilons(target.stated_delta).each
+        return bool(np.any(reached > allowed * (1 + SLACK)))
+    return event.epsilon(target.stated_delta) > target.worst_epsilon * (1 + SLACK)
 
 
 def gaussian_rule(target: Target, sensitivity: float) -> float:
@@ -147,4 +146,4 @@ def name_of(protocol) -> str:
 def _given(event: Event, target: Target) -> str:
     if target.mu is not None and event.mus is not None:
         return f"{event.mu:.4g}-GDP"
-    return f"ε = {event.epsilon(target.delta):.4g}"
+    return f"ε = {event.epsilon(target.stated_delta):.4g}"

@@ -17,10 +17,12 @@ from fedprivjax.privacy.terms import Terms
 class Event:
     """What was released: the interface of every event, with what follows for all of them.
 
-    An event of one's own defines `terms` and `guarantee`, or at least `epsilons` beside `terms`.
+    An event of one's own defines `terms`, `sensitivity` (the largest L2 change of one release by what is protected, in
+    units of its relative noise; NaN where there is none), and `epsilons` or `mus`.
     """
 
     terms: Terms
+    sensitivity: Any
 
     @property
     def mus(self) -> Grouped | None:
@@ -117,8 +119,8 @@ class RecordEvent(Event):
         return self._each(lambda *machine: self.accountant.epsilon(*machine, delta=delta), self.releases.busiest).max
 
     @property
-    def mus(self) -> Grouped | None:
-        return None
+    def sensitivity(self) -> float:
+        return float(self.releases.shift.max())
 
     @property
     def mu(self) -> float:
@@ -140,7 +142,7 @@ class RecordEvent(Event):
             values[group] = account(*machine) if machine[0] > 0 else inf
         return Grouped(values, releases.counts, releases.group)
 
-    def _machine(self, group: int) -> tuple[float, int, int, int]:
+    def _machine(self, group: Any) -> tuple[float, int, int, int]:
         """Noise over shift, rounded down to nine digits so that equal settings are accounted for once; and sizes."""
         r = self.releases
         ratio = self.noise_std / r.shift[group] if r.shift[group] > 0 else inf
@@ -172,7 +174,8 @@ class Releases:
         """From one number for each machine, [machines] each."""
         columns = [np.asarray(column) for column in np.broadcast_arrays(shift, records, batch, messages)]
         first, group = alike(columns)
-        return cls(*(column[first] for column in columns), np.bincount(group, minlength=first.size), group)
+        shift, records, batch, messages = (column[first] for column in columns)
+        return cls(shift, records, batch, messages, np.bincount(group, minlength=first.size), group)
 
     @property
     def busiest(self) -> np.ndarray:

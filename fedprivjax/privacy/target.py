@@ -1,6 +1,7 @@
 """What noise is asked to give: a GDP parameter, an (ε, δ), or the noise itself."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -59,21 +60,21 @@ class Target:
             self.mu == inf or self.noise_std == 0 or (self.epsilon is not None and bool(np.isinf(self.epsilon).all()))
         )
 
-    @property
+    @cached_property
     def worst_epsilon(self) -> float:
         """The largest ε at `delta` that the target allows; inf where it is the noise that is given."""
         if self.mu is not None:
-            return float(gdp.epsilon(self.mu, self._delta()))
+            return float(gdp.epsilon(self.mu, self.stated_delta))
         return inf if self.epsilon is None else float(np.max(self.epsilon))
 
-    @property
+    @cached_property
     def largest_mu(self) -> float:
         """The largest GDP parameter that the target allows; inf where it is the noise that is given."""
         if self.mu is not None:
             return float(self.mu)
         if self.epsilon is None or self.non_private:
             return inf
-        return float(gdp.mu(np.min(self.epsilon), self._delta()))
+        return float(gdp.mu(np.min(self.epsilon), self.stated_delta))
 
     def __str__(self) -> str:
         if self.mu is not None:
@@ -82,7 +83,13 @@ class Target:
             return f"noise_std = {self.noise_std:g}"
         return f"ε = {self.worst_epsilon:g} at δ = {self.delta:g}"
 
-    def _delta(self) -> float:
+    @property
+    def stated_delta(self) -> float:
+        """δ, where ε has a meaning.
+
+        Raises:
+            Refusal: where it is not given.
+        """
         if self.delta is None:
             raise Refusal("delta must be given with epsilon")
         return self.delta

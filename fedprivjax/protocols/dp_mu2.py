@@ -92,6 +92,10 @@ class DPMu2(Protocol):
         """Without what only the host reads, so that another schedule or trust is no other program."""
         return replace(self, noise_schedule="uniform", trust="none")
 
+    def same_law(self, machines: int):
+        """With one machine, a server's noise and the machine's own are one law."""
+        return replace(self, trust="server") if machines == 1 and self.cancel and self.trust == "none" else self
+
     def init(self, problem: Problem, size: Size, key) -> Mu2State:
         x = problem.start
         return Mu2State(x, x, x, jax.tree.map(jnp.zeros_like, x))

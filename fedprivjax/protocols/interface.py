@@ -145,6 +145,10 @@ class Protocol:
         """The step of the theory, on a protocol whose noise is known; inf where there is none."""
         return inf
 
+    def same_law(self, machines: int):
+        """A protocol that has the same law with so many machines, by one name for all that have it; default: itself."""
+        return self
+
     @property
     def traced(self):
         """The protocol without the static settings that only the host reads, so that they are no other program."""

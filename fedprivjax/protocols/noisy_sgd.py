@@ -69,6 +69,10 @@ class NoisySGD(Protocol):
         """Without what only the host reads, so that another trust is no other program."""
         return replace(self, trust="none")
 
+    def same_law(self, machines: int):
+        """With one machine, a server's noise and the machine's own are one law."""
+        return replace(self, trust="server") if machines == 1 and self.trust == "none" else self
+
     def init(self, problem: Problem, size: Size, key) -> SGDState:
         return SGDState(problem.start, problem.start)
 

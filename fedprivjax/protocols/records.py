@@ -171,9 +171,9 @@ class RecordMechanism:
         if self.clip is not None:
             what = "clipped messages" if self.whole_message else "clipped records"
             return (Assumption(what, {"bound": float(self.clip)}),)
-        if np.ndim(problem.own_lipschitz):
-            least, most = np.min(problem.own_lipschitz), np.max(problem.own_lipschitz)
-            return (Assumption("machine lipschitz", {"least": float(least), "most": float(most)}),)
+        each: Any = problem.own_lipschitz
+        if np.ndim(each):
+            return (Assumption("machine lipschitz", {"least": float(np.min(each)), "most": float(np.max(each))}),)
         return (Assumption("lipschitz", lipschitz_values(problem)),)
 
     def shift(self, m: MachineTable) -> np.ndarray:

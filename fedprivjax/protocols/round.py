@@ -47,14 +47,15 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
         The sum, of the parameters' structure; and of clipped messages `clipped_share` and `message_norm`, the mean norm
         before clipping.
     """
+    model: Any = problem.model
     examples, weights = problem.take(inputs.samples, inputs.machine), inputs.weights
     if weights is not None:  # records of all machines in one row
         weights = weights.reshape(-1)
         examples = jax.tree.map(lambda leaf: leaf.reshape(weights.size, *leaf.shape[2:]), examples)
-    if problem.model.factored:
+    if model.factored:
         return _sum_and_info(messages(problem, machine, examples), weights, bound)
     if bound is None:
-        return machine(oracle(partial(problem.model.summed_gradients, weights=weights), examples)).value, {}
+        return machine(oracle(partial(model.summed_gradients, weights=weights), examples)).value, {}
     return _chunked_sum(problem, machine, examples, weights, bound)
 
 

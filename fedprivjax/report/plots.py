@@ -9,23 +9,32 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known, shown
 from fedprivjax.privacy import gdp
-from fedprivjax.sweeps.results import final, mean_interval
+from fedprivjax.sweeps.results import final, mean_interval, of_iterate
 
 PANELS = ("machines", "per_round", "rounds")
 
 
 def metric_against_epsilon(
-    best: Mapping[str, xr.Dataset], metric: str = "test_accuracy", *, bars: str = "interval", realised: bool = False
+    best: Mapping[str, xr.Dataset],
+    metric: str | Metric = "test_accuracy",
+    *,
+    bars: str = "interval",
+    realised: bool = False,
+    iterate: str = OUTPUT,
 ) -> Figure:
     """A metric's last record against ε, a line per protocol, a panel per participation.
 
     Bars are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`. With `realised`, ε is
-    what the runs' noise really gives, rather than the swept target.
+    what the noise really gives the worst of the runs, rather than the swept target.
 
-    Non-private protocols are horizontal lines, private ones with a target of their own a point. Needs a swept `mu` (or
-    `epsilon`) in at least one protocol; any other swept setting is held at its middle value.
+    Non-private protocols are horizontal lines, private ones with a target of their own a point, at their worst run's ε.
+    Needs a swept `mu` (or `epsilon`) in at least one protocol; any other swept setting is held at its middle value.
     """
+    metric = known(metric)
     chosen = {name: value for name, value in _middle(best).items() if name not in ("mu", "epsilon")}
     panels = _panels(best)
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
@@ -33,10 +42,10 @@ def metric_against_epsilon(
     delta = next(iter(best.values())).attrs["delta"]
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            _draw_curve(axis, label, _at(data, {**chosen, **panel}), metric, f"C{index}", bars, realised)
+            _draw_curve(axis, label, _at(data, {**chosen, **panel}), metric.name, f"C{index}", bars, realised, iterate)
         axis.set(
             xscale="log",
-            xlabel=f"{'realised ' * realised}ε  (δ = {delta:g}, replace-one)",
+            xlabel=f"{'realised ' * realised}ε  ({'worst run, ' * realised}δ = {delta:g}, replace-one)",
             title=_title({**panel, **chosen}),
         )
         low, high = axis.get_xlim()
@@ -44,27 +53,31 @@ def metric_against_epsilon(
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel(metric.replace("_", " "))
+    axes[0].set_ylabel(metric.words)
     _legend(figure, axes[0], len(panels))
     return figure
 
 
 def metric_over_rounds(
-    best: Mapping[str, xr.Dataset], metric: str = "test_loss", point: Mapping[str, float] | None = None
+    best: Mapping[str, xr.Dataset],
+    metric: str | Metric = "test_loss",
+    point: Mapping[str, float] | None = None,
+    *,
+    iterate: str = OUTPUT,
 ) -> Figure:
     """A metric over rounds at one value of every swept setting (by default the middle), a panel per participation."""
-    panels = _panels(best)
+    metric, panels = known(metric), _panels(best)
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     chosen = {**_middle(best), **(point or {})}
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
             own = _at(data, {**chosen, **panel})
-            if metric in own:
-                _draw_path(axis, label, own[metric], f"C{index}")
+            if metric.name in own:
+                _draw_path(axis, label, of_iterate(own[metric.name], iterate), f"C{index}")
         axis.set(xlabel="round", title=_title({**panel, **chosen}))
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel(metric.replace("_", " "))
+    axes[0].set_ylabel(metric.words)
     _legend(figure, axes[0], len(panels))
     return figure
 
@@ -73,13 +86,13 @@ def save_all(best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval
     """Every plot that the results allow, written to `folder`."""
     figures = {}
     if any(name in data.dims for data in best.values() for name in ("mu", "epsilon")):
-        for metric in ("test_accuracy", "test_error", "relative_rmse", "excess_risk"):
+        for metric in shown("against_epsilon"):
             if all(metric in data for data in best.values()):
                 figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars)
                 if any("epsilon" in data.dims for data in best.values()):
                     figure = metric_against_epsilon(best, metric, bars=bars, realised=True)
                     figures[f"{metric}_against_realised_epsilon.png"] = figure
-    for metric in ("test_loss", "excess_risk"):
+    for metric in shown("over_rounds"):
         if all(metric in data and data.sizes["round"] > 1 for data in best.values()):
             figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric)
     for name, figure in figures.items():
@@ -94,23 +107,23 @@ def _legend(figure: Figure, axis, panels: int) -> None:
 
 
 def _draw_curve(
-    axis, label: str, data: xr.Dataset, metric: str, colour: str, bars: str = "interval", realised: bool = False
+    axis, label: str, data: xr.Dataset, metric: str, colour: str, bars: str, realised: bool, iterate: str
 ) -> None:
-    runs = final(data, metric)
+    runs = final(data, metric, iterate)
     mean, half = mean_interval(runs)
     if bars == "percentiles":
         half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
     swept = next((name for name in ("mu", "epsilon") if name in mean.dims), None)
-    own = data["realised_epsilon"].mean("seed")
-    if swept is None and np.isfinite(own):
-        axis.errorbar(float(own), float(mean), float(half), color=colour, marker="s", ms=5, capsize=3, label=label)
+    worst = data["realised_epsilon"].max("seed", skipna=False)
+    if swept is None and np.isfinite(worst):
+        axis.errorbar(float(worst), float(mean), float(half), color=colour, marker="s", ms=5, capsize=3, label=label)
         return
     if swept is None:
         axis.axhline(float(mean), color=colour, ls="--", label=label)
         return
     values = mean[swept].values
     epsilon = values if swept == "epsilon" else gdp.epsilon(values, data.attrs["delta"])
-    epsilon = own.values if realised else epsilon
+    epsilon = worst.values if realised else epsilon
     axis.errorbar(epsilon, mean, half, color=colour, marker="o", ms=4, capsize=3, label=label)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -10,32 +11,45 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivjax.bench.timing import Line
-from fedprivjax.engine.metrics import PER_CENT
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known, shown
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment.run import Job
 from fedprivjax.experiment.verdict import Verdict, describe
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.guarantee import LARGE_EPSILON
+from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.sweeps.results import final, mean_interval
-from fedprivjax.sweeps.sweep import Prepared
+from fedprivjax.sweeps.sweep import ReadySweep
 
-SHOWN = ("test_accuracy", "test_error", "test_loss", "relative_rmse", "excess_risk")
+TARGETS = {"mu", "epsilon"}
 _SAID = {None: "–", True: "ok", False: "MISS"}
 
 
-def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: str) -> Table:
+def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Table]:
+    """Every table of an experiment's results: one for each metric that is shown so, then the realised ε."""
+    names = [name for name in shown("table") if any(name in data for data in best.values())]
+    found = [results_table(experiment, best, name) for name in names]
+    private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
+    return [*found, realised_table(experiment, best)] if private and _has_target(experiment) else found
+
+
+def results_table(
+    experiment: Experiment, best: dict[str, xr.Dataset], metric: str | Metric, iterate: str = OUTPUT
+) -> Table:
     """Mean ± 95% interval of a metric's last record: a row per swept cell, a column per protocol."""
-    title = f"{_words(metric)}, mean ± 95% interval over {_runs(best)}; ε at δ = {experiment.record.delta:g}"
+    metric = known(metric)
+    title = f"{_title(metric, iterate)}, mean ± 95% interval over {_runs(best)}; ε at δ = {experiment.record.delta:g}"
     table = Table(title=title, title_justify="left")
     axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
     for name in axes:
         table.add_column(name, justify="right")
         if name == "mu":
             table.add_column("ε", justify="right", no_wrap=True)
-    shown = {label: _varied(final(data, metric)) for label, data in best.items() if metric in data}
-    for label in shown:
+    columns = {label: _varied(final(data, metric.name, iterate)) for label, data in best.items() if metric.name in data}
+    for label in columns:
         table.add_column(label, justify="right")
-    summaries = [mean_interval(runs) for runs in shown.values()]
+    summaries = [mean_interval(runs) for runs in columns.values()]
     points, previous = _points(axes), {}
     for point in points:
         if previous and point[next(iter(axes))] != previous[next(iter(axes))] and len(axes) > 1:
@@ -47,32 +61,47 @@ def results_table(experiment: Experiment, best: dict[str, xr.Dataset], metric: s
 
 
 def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table:
-    """The ε that each protocol's noise really gives, beside the swept target."""
-    found = {
-        label: _varied(data["realised_epsilon"]).mean("seed")
+    """The ε that each private protocol's noise gives its worst run, beside the target's ε."""
+    delta = experiment.record.delta
+    worst = {
+        label: _varied(data["realised_epsilon"]).max("seed", skipna=False)
         for label, data in best.items()
         if np.isfinite(data["realised_epsilon"]).any()
     }
-    title = f"realised ε at δ = {experiment.record.delta:g}, mean over {_runs(best)}"
-    table = Table(title=title, title_justify="left")
-    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
-    for name in (*axes, *found):
+    table = Table(title=f"realised ε at δ = {delta:g}, the worst of {_runs(best)}", title_justify="left")
+    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1 or name in TARGETS}
+    swept = [name for name in axes if name in TARGETS]
+    for name in (*axes, *["target ε"] * len(swept), *(f"{label}{_own(experiment, label)}" for label in worst)):
         table.add_column(name, justify="right")
     for point in _points(axes):
-        own = [
-            values.sel({name: value for name, value in point.items() if name in values.dims})
-            for values in found.values()
-        ]
-        table.add_row(*(f"{value:g}" for value in point.values()), *(_epsilon(float(value)) for value in own))
+        targets = [_epsilon(_target(name, point[name], delta)) for name in swept]
+        cells = [values.sel({name: point[name] for name in point if name in values.dims}) for values in worst.values()]
+        table.add_row(*(f"{v:g}" for v in point.values()), *targets, *(_epsilon(float(cell)) for cell in cells))
     return table
+
+
+def _has_target(experiment: Experiment) -> bool:
+    return any(TARGETS & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol)
+
+
+def _target(name: str, value: float, delta: float) -> float:
+    """The ε of a privacy target."""
+    return value if name == "epsilon" else float(gdp.epsilon(value, delta))
+
+
+def _own(experiment: Experiment, label: str) -> str:
+    """A protocol's own target in words; nothing where its target is swept, or it has none."""
+    settings = next(p.settings for p in experiment.protocol if p.label == label)
+    own = [_target(name, settings[name], experiment.record.delta) for name in TARGETS & settings.keys()]
+    return "".join(f" (target {_epsilon(epsilon)})" for epsilon in own)
 
 
 def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
     """What the tables do not say by themselves: guarantees, selection, divergence, metrics outside the guarantee."""
     lines = []
     for label, data in best.items():
-        covered = "{unit}, {relation}, trust: {trust}; {theorem}".format(**data.attrs)
-        lines.append(f"{label}: " + ("non-private" if np.isinf(data["realised_mu"]).all() else covered))
+        private = not np.isinf(data["realised_mu"]).all()
+        lines += [f"{label}: {words}" for words in (_covered(data) if private else ["non-private"])]
         if "selected" in data.attrs:
             lines.append(f"  {data.attrs['selected']}")
         if data["diverged"].any():
@@ -88,6 +117,13 @@ def footnotes(experiment: Experiment, best: dict[str, xr.Dataset]) -> Group:
     )
 
 
+def _covered(data: xr.Dataset) -> list[str]:
+    """What is protected, against whom and by which theorem, for each that the dataset's guarantees name."""
+    texts = {str(text) for text in data["guarantee"].values.ravel() if isinstance(text, str)}
+    terms = {PrivacyGuarantee.from_json(text).terms for text in sorted(texts)}
+    return sorted({f"{one.unit}, {one.relation}, trust: {one.trust}; {one.theorem}" for one in terms})
+
+
 def verdict_tables(found: Iterable[Verdict]) -> list[Table]:
     """Ours beside the expected numbers with the verdict on each: a table for each `[[expected]]` entry."""
     return [_verdict_table(list(cells)) for _, cells in groupby(found, key=lambda v: id(v.expected))]
@@ -95,21 +131,23 @@ def verdict_tables(found: Iterable[Verdict]) -> list[Table]:
 
 def _verdict_table(found: list[Verdict]) -> Table:
     expected = found[0].expected
+    metric = known(expected.metric)
     source = f", {expected.source}" if expected.source else ""
-    title = f"{expected.protocol}: {_words(expected.metric)} (mean ± 95% interval){source}; {describe(expected)}"
+    title = (
+        f"{expected.protocol}: {_title(metric, expected.iterate)} (mean ± 95% interval){source}; {describe(expected)}"
+    )
     table = Table(title=title, title_justify="left")
     spread = "standard error" if expected.rule == "within_se" else "sd"
     for name in ("cell", "ours", spread, "expected", "difference", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right")
-    scale = _scale(expected.metric)
     for v in found:
         where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
-        ours = f"{_number(v.mean, scale)} ± {_number(v.half, scale)}"
+        ours = f"{metric.text(v.mean)} ± {metric.text(v.half)}"
         value, difference = "", ""
         if v.value is not None:
-            value = _number(v.value, scale)
-            difference = "" if np.isnan(v.mean) else f"{(v.mean - v.value) * scale:+.{_digits(scale)}f}"
-        table.add_row(where, ours, _number(v.sd, scale), value, difference, _SAID[v.holds])
+            value = metric.text(v.value)
+            difference = "" if np.isnan(v.mean) else metric.text(v.mean - v.value, sign=True)
+        table.add_row(where, ours, metric.text(v.sd), value, difference, _SAID[v.holds])
     return table
 
 
@@ -150,22 +188,43 @@ def bench_table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
 def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Table]:
     """The guarantees of an experiment on the schedule of its first seed, a table for each kind of guarantee.
 
-    Settings that change neither a target nor the noise in units of the sensitivity share a row.
+    Settings that change neither a target nor what an event's figures say share a row.
     """
     title = f"guarantees at δ = {delta:g}, on the first seed's schedule"
     tables: dict[tuple[str, ...], Table] = {}
     for job in jobs:
-        prepared = job.prepare()
-        event = prepared.event(prepared.plans[0])
-        for points, noise_std, sensitivity in _alike(prepared):
-            figures = event.figures(noise_std[0] / sensitivity[0], delta)
-            table = tables.setdefault(tuple(figures), _guarantees(title, list(figures)))
-            shared = {name: value for name, value in points[0].items() if all(p[name] == value for p in points)}
+        for row in _rows(job.prepare(), delta):
+            table = tables.setdefault(tuple(row.figures), _guarantees(title, list(row.figures)))
+            shared = {n: value for n, value in row.points[0].items() if all(p[n] == value for p in row.points)}
             setting = ", ".join(f"{name} {value:g}" for name, value in {**job.shape, **shared}.items() if name != TRIAL)
-            row = [_figure(name, value) for name, value in figures.items()]
-            row = row if noise_std[0] else ["non-private", *[""] * (len(row) - 1)]
-            table.add_row(job.label, setting, _range(noise_std), *row, _range(sensitivity))
+            figures = [_figure(name, value) for name, value in row.figures.items()]
+            figures = figures if row.noise_std[0] else ["non-private", *[""] * (len(figures) - 1)]
+            table.add_row(job.label, setting, _range(row.noise_std), *figures, _range(row.sensitivity))
     return list(tables.values())
+
+
+class _Row(NamedTuple):
+    """Members of a sweep that are alike in privacy: their points, figures, noise and sensitivity."""
+
+    points: list[dict[str, float]]
+    figures: dict[str, float]
+    noise_std: list[float]
+    sensitivity: list[float]
+
+
+def _rows(start: ReadySweep, delta: float) -> list[_Row]:
+    rows: dict[tuple, _Row] = {}
+    points = _points({name: values.tolist() for name, values in start.axes.items()})
+    for point, noise_std, (event, *_) in zip(
+        points, start.members.noise_std.tolist(), start.members.events, strict=True
+    ):
+        figures = event.figures(delta)
+        alike = (*(point.get(name) for name in TARGETS), *(f"{name} {value:.6g}" for name, value in figures.items()))
+        row = rows.setdefault(alike, _Row([], figures, [], []))
+        row.points.append(point)
+        row.noise_std.append(noise_std)
+        row.sensitivity.append(event.sensitivity)
+    return list(rows.values())
 
 
 def _guarantees(title: str, figures: list[str]) -> Table:
@@ -174,19 +233,6 @@ def _guarantees(title: str, figures: list[str]) -> Table:
     for name in ("setting", "noise_std", *figures, "sensitivity"):
         table.add_column(name, justify="right")
     return table
-
-
-def _alike(prepared: Prepared) -> list[tuple[list[dict[str, float]], list[float], list[float]]]:
-    """Members of a sweep by privacy: the points of each group, their noise and their sensitivity."""
-    groups: dict[tuple, tuple[list, list, list]] = {}
-    points = _points({name: values.tolist() for name, values in prepared.axes.items()})
-    numbers = zip(points, prepared.members.noise_std.tolist(), prepared.members.sensitivity.tolist(), strict=True)
-    for point, noise_std, sensitivity in numbers:
-        targets = tuple(point.get(name) for name in ("mu", "epsilon", "noise_std"))
-        group = groups.setdefault((*targets, f"{noise_std / sensitivity:.6g}"), ([], [], []))
-        for place, value in zip(group, (point, noise_std, sensitivity), strict=True):
-            place.append(value)
-    return list(groups.values())
 
 
 def _figure(name: str, value: float) -> str:
@@ -225,29 +271,16 @@ def _varied(runs: xr.DataArray) -> xr.DataArray:
     return runs.squeeze([name for name in runs.dims if runs.sizes[name] == 1 and name != "seed"], drop=True)
 
 
-def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: str) -> str:
+def _cell(mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: Metric) -> str:
     own = {name: value for name, value in point.items() if name in mean.dims}
     if previous and own == {name: previous[name] for name in own}:
         return "〃"  # the protocol does not depend on what changed since the row above
-    scale = _scale(metric)
-    return f"{_number(float(mean.sel(own)), scale)} ± {_number(float(half.sel(own)), scale)}"
+    return f"{metric.text(float(mean.sel(own)))} ± {metric.text(float(half.sel(own)))}"
 
 
 def _epsilon(value: float) -> str:
     return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
 
 
-def _scale(metric: str) -> float:
-    return 100.0 if any(word in metric for word in PER_CENT) else 1.0
-
-
-def _digits(scale: float) -> int:
-    return 1 if scale == 100 else 4
-
-
-def _number(value: float, scale: float) -> str:
-    return "–" if np.isnan(value) else f"{value * scale:.{_digits(scale)}f}"
-
-
-def _words(metric: str) -> str:
-    return metric.replace("_", " ") + (" %" if _scale(metric) == 100 else "")
+def _title(metric: Metric, iterate: str) -> str:
+    return metric.title + ("" if iterate == OUTPUT else f" of the iterate '{iterate}'")

@@ -181,14 +181,3 @@ def _axis(protocol, name: str, values: Sequence[float]) -> np.ndarray:
     if name not in (RADIUS, *TARGETS) and getattr(protocol, name) != default:
         raise Refusal(f"{name} must be left at its default where it is swept, got {getattr(protocol, name)}")
     return axis
-
-
-def sweepable(protocol_class: type) -> tuple[str, ...]:
-    """What may be swept for a protocol: privacy targets, each field that is a pytree leaf, and the ball's radius.
-
-    >>> from fedprivjax import NoisySGD
-    >>> sweepable(NoisySGD)
-    ('mu', 'epsilon', 'noise_std', 'step_size', 'step_scale', 'clip', 'radius')
-    """
-    leaves = [field.name for field in fields(protocol_class) if field.metadata.get("pytree_node", True)]
-    return tuple(dict.fromkeys(["mu", "epsilon", "noise_std", *leaves, "radius"]))

@@ -9,7 +9,7 @@ from scipy.stats import t
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.metrics import OUTPUT
+from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.privacy.calibration import name_of
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 

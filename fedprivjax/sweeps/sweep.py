@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.engine.metrics import Recordable, iterate_names, non_private
+from fedprivjax.engine.iterates import iterate_names
+from fedprivjax.engine.metrics import Recordable, non_private
 from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.participation import Participation
@@ -78,6 +79,11 @@ class ReadySweep:
     def runs(self) -> tuple[int, int]:
         """Draws, and members that share one."""
         return len(self.starts), self.index.shape[1]
+
+    @property
+    def iterates(self) -> tuple[str, ...]:
+        """The iterates that metrics of parameters are recorded for."""
+        return iterate_names(self.first.protocol, self.first.problem, self.recipe.size)
 
     def attributes(self) -> dict[str, Any]:
         """What the dataset says of the sweep."""
@@ -223,8 +229,7 @@ def execute(
         done += np.unique(draws).size * np.unique(columns).size
         if progress:
             progress(done, start.runs[0] * start.runs[1])
-    iterates = iterate_names(start.first.protocol, start.first.problem, start.recipe.size)
-    records = {"round": record_rounds(start.recipe), "iterate": np.array(iterates)}
+    records = {"round": record_rounds(start.recipe), "iterate": np.array(start.iterates)}
     coordinates = {**start.axes, "seed": _labels(start.seeds), **records}
     values, members = start.privacy()
     return sweep_dataset({**metrics, **values}, members, coordinates, start.attributes())

@@ -1,10 +1,14 @@
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 
 from fedprivjax import Ball, Logistic, Snapshot, Softmax, Squared, general_problem, linear_problem
-from fedprivjax.engine.metrics import METRICS, check_metrics, default_metrics, mean_loss, metric_name
+from fedprivjax.engine.iterates import evaluate
+from fedprivjax.engine.metric import Metric, of_info
+from fedprivjax.engine.metrics import METRICS, check_metrics, default_metrics, known, mean_loss, non_private
 
 RNG = np.random.default_rng(41)
 FEATURES = RNG.normal(size=(20, 4)).astype(np.float32)
@@ -52,12 +56,14 @@ def test_relative_mse_is_one_for_the_mean_of_the_training_labels():
     problem = linear_problem(features[TRAIN], targets[TRAIN], Squared(), test=(features[TEST], targets[TEST]))
     naive = np.zeros(5, np.float32)
     naive[0] = targets[TRAIN].mean()
-    assert float(METRICS["relative_mse"](problem, Snapshot(jnp.asarray(naive)))) == pytest.approx(1.0, rel=1e-5)
+    assert float(METRICS["relative_mse"].function(problem, Snapshot(jnp.asarray(naive)))) == pytest.approx(
+        1.0, rel=1e-5
+    )
     w = np.arange(5.0) / 5
     expected = np.mean((features[TEST] @ w - targets[TEST]) ** 2) / np.mean(
         (targets[TEST] - targets[TRAIN].mean()) ** 2
     )
-    found = METRICS["relative_mse"](problem, Snapshot(jnp.asarray(w, jnp.float32)))
+    found = METRICS["relative_mse"].function(problem, Snapshot(jnp.asarray(w, jnp.float32)))
     assert float(found) == pytest.approx(expected, rel=1e-5)
     message = "metric 'relative_mse' must have the squared loss of a linear predictor, and the problem has none"
     with pytest.raises(ValueError, match=message):
@@ -66,21 +72,21 @@ def test_relative_mse_is_one_for_the_mean_of_the_training_labels():
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_values(name):
-    value = METRICS[name](make(), Snapshot(jnp.asarray(PARAMS), jnp.array([3.0, 0.0, -4.0])))
+    value = METRICS[name].function(make(), Snapshot(jnp.asarray(PARAMS), jnp.array([3.0, 0.0, -4.0])))
     assert jnp.shape(value) == ()
     np.testing.assert_allclose(value, EXPECTED[name], rtol=1e-5)
 
 
 def test_without_noise_its_norm_is_zero():
-    assert float(METRICS["noise_norm"](make(), Snapshot(PARAMS))) == 0.0
+    assert float(METRICS["noise_norm"].function(make(), Snapshot(PARAMS))) == 0.0
 
 
 def test_excess_risk_without_a_test_set_is_on_the_pool_and_a_known_one_comes_first():
     snapshot = Snapshot(jnp.asarray(PARAMS))
-    on_pool = METRICS["excess_risk"](make(test=False), snapshot)
+    on_pool = METRICS["excess_risk"].function(make(test=False), snapshot)
     np.testing.assert_allclose(on_pool, loss(PARAMS, TRAIN) - loss(OPTIMUM, TRAIN), rtol=1e-5)
     exact = make(excess=lambda params: jnp.sum(params) + 7.0)
-    np.testing.assert_allclose(METRICS["excess_risk"](exact, snapshot), PARAMS.sum() + 7.0, rtol=1e-5)
+    np.testing.assert_allclose(METRICS["excess_risk"].function(exact, snapshot), PARAMS.sum() + 7.0, rtol=1e-5)
 
 
 def test_distance_of_a_pytree():
@@ -92,15 +98,15 @@ def test_distance_of_a_pytree():
         optimum={"w": np.ones((2, 2)), "b": start["b"]},
     )
     far = {"w": jnp.full((2, 2), 3.0), "b": jnp.array([0.0, 3.0])}
-    assert float(METRICS["distance"](problem, Snapshot(far))) == pytest.approx(5.0)
+    assert float(METRICS["distance"].function(problem, Snapshot(far))) == pytest.approx(5.0)
     assert float(mean_loss(problem, far, problem.pool)) == pytest.approx(12.0)
 
 
 @pytest.mark.parametrize(
     ("problem", "names"),
     [
-        (make(), ("test_loss", "test_accuracy", "excess_risk", "distance", "noise_norm")),
-        (make(optimum=False), ("test_loss", "test_accuracy", "noise_norm")),
+        (make(), ("test_accuracy", "test_loss", "excess_risk", "distance", "noise_norm")),
+        (make(optimum=False), ("test_accuracy", "test_loss", "noise_norm")),
         (make(test=False), ("excess_risk", "distance", "noise_norm")),
         (make(test=False, optimum=False), ("noise_norm",)),
         (make(test=False, optimum=False, excess=lambda params: 0.0), ("excess_risk", "noise_norm")),
@@ -110,13 +116,13 @@ def test_distance_of_a_pytree():
         ),
         (
             linear_problem(FEATURES, LABELS > 1, Logistic(), test=(FEATURES, LABELS > 1), constraint=Ball(1.0)),
-            ("test_loss", "test_accuracy", "noise_norm"),
+            ("test_accuracy", "test_loss", "noise_norm"),
         ),
     ],
 )
 def test_defaults_are_what_the_problem_defines(problem, names):
     assert default_metrics(problem) == names
-    assert check_metrics(problem, names) == names
+    assert check_metrics(problem, names) == tuple(METRICS[name] for name in names)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +131,8 @@ def test_defaults_are_what_the_problem_defines(problem, names):
         (
             make(),
             "test_acuracy",
-            "unknown metric 'test_acuracy', did you mean 'test_accuracy'? (known: test_loss, test_accuracy, "
-            "test_error, train_loss, train_accuracy, excess_risk, relative_mse, distance, noise_norm)",
+            "unknown metric 'test_acuracy', did you mean 'test_accuracy'? (known: test_accuracy, test_error, "
+            "test_loss, train_accuracy, train_loss, relative_mse, excess_risk, distance, noise_norm)",
         ),
         (make(test=False), "test_loss", "metric 'test_loss' must have a test set, and the problem has none"),
         (
@@ -157,8 +163,67 @@ def test_metrics_of_ones_own_pass_and_keep_their_name():
     def largest(problem, snapshot):
         return jnp.max(snapshot.params)
 
-    assert check_metrics(make(), [largest, "test_loss"]) == (largest, "test_loss")
-    assert (metric_name(largest), metric_name("distance")) == ("largest", "distance")
+    one, other = check_metrics(make(), [largest, "test_loss"])
+    assert (one.name, one.function, other) == ("largest", largest, METRICS["test_loss"])
+    assert check_metrics(make(), [largest]) == check_metrics(make(), [largest])  # so no second program is compiled
+    assert non_private(make(), [one]) == ()
+
+
+def spread(problem, snapshot):
+    return jnp.std(snapshot.params)
+
+
+def compared(problem):
+    return "a known optimum" if problem.optimum is None else None
+
+
+SPREAD = Metric("spread", spread, needs=compared, private=lambda problem: True, better="higher", unit="%", digits=2)
+
+
+def test_a_metric_object_of_ones_own_says_what_is_known_of_it():
+    assert check_metrics(make(), [SPREAD, "train_loss"]) == (SPREAD, METRICS["train_loss"])
+    assert non_private(make(), [SPREAD, METRICS["test_loss"]]) == ("spread",)
+    with pytest.raises(ValueError, match="metric 'spread' must have a known optimum, and the problem has none"):
+        check_metrics(make(optimum=False), [SPREAD])
+    assert (SPREAD.title, SPREAD.text(0.12345), SPREAD.text(np.nan)) == ("spread %", "12.35", "–")
+    assert (SPREAD.text(-0.5, sign=True), SPREAD.text(0.5, sign=True), SPREAD.amount(0.02)) == (
+        "-50.00",
+        "+50.00",
+        "2 points",
+    )
+    assert known(SPREAD) is SPREAD
+    assert known("spread").unit == ""  # results keep no more than the name
+
+
+class TwoIterates(NamedTuple):
+    """As much of a protocol as is asked for a record."""
+
+    noise_std: float = 2.0
+
+    def output(self, state):
+        return state
+
+    def also(self, state):
+        return {"twice": 2 * state}
+
+
+def test_of_every_iterate_parameters_are_recorded_and_of_rounds_nothing():
+    plain = check_metrics(make(), [lambda problem, snapshot: jnp.sum(snapshot.params)])
+    record = (SPREAD, *check_metrics(make(), ["noise_norm"]), *plain, *check_metrics(make(), ["clipped"], ["clipped"]))
+    found = evaluate(TwoIterates(), make(), jnp.asarray(PARAMS), jnp.array([3.0, 4.0]), record, {"clipped": 0.25})
+    np.testing.assert_allclose(found["spread"], np.std(PARAMS) * np.array([1, 2]), rtol=1e-5)
+    np.testing.assert_allclose([found["noise_norm"], found["<lambda>"]], [10.0, PARAMS.sum()], rtol=1e-5)
+    assert found["clipped"] == 0.25
+
+
+def test_a_scalar_of_the_rounds_is_a_metric_on_private_data_where_the_protocol_reports_it():
+    (clipped,) = check_metrics(make(), ["clipped"], ["clipped", "bits"])
+    assert clipped is of_info("clipped")
+    assert (clipped.of, clipped.default, non_private(make(), [clipped])) == ("info", False, ("clipped",))
+    with pytest.raises(ValueError, match="unknown metric 'clippd', did you mean 'clipped'"):
+        check_metrics(make(), ["clippd"], ["clipped", "bits"])
+    with pytest.raises(ValueError, match="unknown metric 'clipped'"):
+        check_metrics(make(), ["clipped"])
 
 
 def step_size(problem, snapshot):
@@ -167,8 +232,8 @@ def step_size(problem, snapshot):
 
 @pytest.mark.parametrize(
     "record",
-    [["test_loss", "test_loss"], [lambda p, s: 0.0, lambda p, s: 1.0], "test_loss", [step_size]],
-    ids=["twice", "two of one name", "a string", "a variable of every result"],
+    [["test_loss", "test_loss"], [lambda p, s: 0.0, lambda p, s: 1.0], "test_loss", SPREAD, [step_size]],
+    ids=["twice", "two of one name", "a string", "a metric", "a variable of every result"],
 )
 def test_what_would_overwrite_a_metric_is_refused(record):
     """Two metrics of one name would be one variable, and the first would be lost; a string is not a list of names."""

@@ -80,10 +80,12 @@ def test_average_and_last_iterate_are_both_recorded(softmax_problem):
     settings = {"seed": 1, "every": 1, "record": ("test_loss", "noise_norm")}
     last = simulate(NoisySGD(**SETTINGS), softmax_problem, PARTIAL, **settings)
     mean = simulate(NoisySGD(average=True, **SETTINGS), softmax_problem, PARTIAL, **settings)
-    assert set(last.metrics) == {"test_loss", "noise_norm", "test_loss_average"}
-    assert set(mean.metrics) == {"test_loss", "noise_norm", "test_loss_last"}
-    np.testing.assert_allclose(last.metrics["test_loss"], mean.metrics["test_loss_last"], rtol=1e-6)
-    np.testing.assert_allclose(mean.metrics["test_loss"], last.metrics["test_loss_average"], rtol=1e-6)
+    assert set(last.metrics) == set(mean.metrics) == {"test_loss", "noise_norm"}
+    assert [list(run.iterates) for run in (last, mean)] == [["output", "average"], ["output", "last"]]
+    assert last.iterates["output"] is last.metrics
+    assert set(last.iterates["average"]) == set(mean.iterates["last"]) == {"test_loss"}  # the noise is of the round
+    np.testing.assert_allclose(last.metrics["test_loss"], mean.iterates["last"]["test_loss"], rtol=1e-6)
+    np.testing.assert_allclose(mean.metrics["test_loss"], last.iterates["average"]["test_loss"], rtol=1e-6)
     assert np.abs(last.metrics["test_loss"] - mean.metrics["test_loss"])[1:].min() > 0
 
 

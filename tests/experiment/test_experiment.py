@@ -419,9 +419,12 @@ def test_a_given_schedule_fixes_per_round():
     assert message == "per_round must be 2, as in participation.schedule, got 3"
 
 
-@pytest.mark.parametrize("metric", ["excess_risk_last", "test_loss_average"])
-def test_a_protocols_other_iterate_may_be_expected(metric):
-    assert experiment.parse(small(expected__0__metric=metric)).expected[0].metric == metric
+def test_a_protocols_other_iterate_may_be_expected():
+    expected = experiment.parse(small(expected__0__iterate="last")).expected[0]
+    assert (expected.metric, expected.iterate) == ("excess_risk", "last")
+    assert "unknown metric in [[expected]] 'excess_risk_last'" in refusal(small(expected__0__metric="excess_risk_last"))
+    message = refusal(small(expected__0__metric="noise_norm", expected__0__iterate="last"))
+    assert message == "unknown iterate of 'noise_norm' in [[expected]] 'last' (known: output)"
 
 
 @pytest.fixture

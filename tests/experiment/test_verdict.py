@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from fedprivjax import experiment
-from fedprivjax.experiment import Cell, Expected, verdict
+from fedprivjax.experiment import Cell, Expected, Experiment, verdict
 
 MEAN = 0.5
 RUNS = [0.25, 0.75]  # mean 0.5, sd √2/4
@@ -38,6 +38,7 @@ def judge(rule, value, *, tolerance=0.0, runs=RUNS, **more):
     return verdict.verdicts(make([entry]), best)[0]
 
 
+OF_TRIALS = Expected(protocol="ours", metric="relative_rmse")
 SD = float(np.std(RUNS, ddof=1))
 
 
@@ -128,10 +129,29 @@ def test_cells_are_checked_before_anything_runs():
         verdict.check_cells(make([{"cells": [{"at": {"machines": 6}}]}]))
     with pytest.raises(ValueError, match=r"expected cell {} must fix mu"):
         verdict.check_cells(make([{"cells": [{"value": 1.0}]}]))
-    recorded = {"ours": ["test_accuracy"]}
-    with pytest.raises(ValueError, match=r"expected metric must be recorded \(test_accuracy\), got 'test_loss'"):
+    recorded = {"ours": {"output": ["test_accuracy", "relative_mse"], "last": ["test_accuracy"]}}
+    with pytest.raises(ValueError, match=r"expected metric must be recorded \(test_accuracy, relative_mse\), got "):
         verdict.check_recorded(make([{}]), recorded)
+    with pytest.raises(
+        ValueError, match=r"unknown iterate of ours in \[\[expected\]\] 'average' \(known: output, last"
+    ):
+        verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "average"}]), recorded)
+    verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "last"}]), recorded)
+    verdict.check_recorded(Experiment.model_construct(expected=[OF_TRIALS]), recorded)
     verdict.check_recorded(make([{"metric": "test_accuracy"}, {"protocol": "published", "rule": "shown"}]), recorded)
+
+
+@pytest.mark.parametrize("own", ["ours", "theirs"])
+def test_another_iterate_is_judged_where_it_is_named(own):
+    values = np.array([[[0.5, 2.0]], [[0.5, 4.0]]])  # [seed, round, iterate]
+    ours = xr.Dataset({"test_loss": (("seed", "round", "iterate"), values)}, {"iterate": ["output", "last"]})
+    best = {"ours": ours, "theirs": dataset([1.0, 1.0])}
+    entry = {"rule": "above", "other": own, "iterate": "last"}
+    (found,) = verdict.verdicts(make([entry], mu=[1.0]), best)
+    assert (found.mean, found.value, found.holds) == (3.0, 0.5 if own == "ours" else 1.0, True)
+    (output,) = verdict.verdicts(make([{**entry, "iterate": "output"}], mu=[1.0]), best)
+    assert (output.mean, output.holds) == (0.5, False)
+    assert (found.at, output.at) == ({}, {})
 
 
 @pytest.mark.parametrize("name", experiment.bundled())

@@ -13,10 +13,13 @@ import pytest
 from oracles import pseudocode
 
 from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Seeds, StaleMomentum, draw_plan, simulate, sweep, transcript
+from fedprivjax.engine.iterates import by_iterate, iterate_names
+from fedprivjax.engine.metrics import check_metrics
 from fedprivjax.engine.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
 from fedprivjax.noise import PerMachine, Silent
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.protocols import cohort
+from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import _run_many
 
 ROUNDS, MACHINES, PER_ROUND = 30, 4, 2
@@ -149,7 +152,7 @@ def test_structure_and_dtypes_are_stable(case, softmax_problem):
 
 def test_jit_equals_eager(case, base, softmax_problem):
     ready, source, plan, key = pieces(case.protocol, softmax_problem)
-    recipe = Recipe(plan.size._replace(rounds=3), (probe, "noise_norm"), 3)
+    recipe = Recipe(plan.size._replace(rounds=3), check_metrics(softmax_problem, (probe, "noise_norm")), 3)
     first = jax.tree.map(lambda leaf: leaf[:3], (source.inputs, round_inputs(plan)))
     with jax.disable_jit():
         _, metrics = trajectory(
@@ -239,12 +242,15 @@ def test_a_prefix_of_a_longer_run(name, softmax_problem):
     base = run(CASES[name].protocol, softmax_problem)
     ready, source, plan, key = pieces(CASES[name].protocol, softmax_problem)
     first = jax.tree.map(lambda leaf: leaf[:rounds], (source.inputs, round_inputs(plan)))
-    recipe = Recipe(plan.size._replace(rounds=rounds), RECORD, every)
+    recipe = Recipe(plan.size._replace(rounds=rounds), check_metrics(softmax_problem, RECORD), every)
     args = as_leaves(ready), softmax_problem, replace(source, inputs=first[0]), first[1], key
-    _, metrics = _run(*args, recipe)
+    _, values = _run(*args, recipe)
+    found = by_iterate(recipe.record, iterate_names(ready, softmax_problem, plan.size), values)
     at = np.array([7, 14, 18]) - 1
-    for name, values in metrics.items():
-        np.testing.assert_allclose(values, base.metrics[name][at], rtol=1e-5, atol=1e-6)
+    assert found.keys() == base.iterates.keys()
+    for iterate, metrics in found.items():
+        for name, values in metrics.items():
+            np.testing.assert_allclose(values, base.iterates[iterate][name][at], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -259,7 +265,7 @@ def test_sweep_equals_a_loop(name, softmax_problem):
         alone = run(protocol, problem, seed=seed, order="shuffled", **settings)
         cell = grid.sel(mu=mu, radius=radius, step_scale=step_scale, seed=seed)
         for name in ("test_loss", "noise_norm", "probe"):
-            close(cell[name].values, alone.metrics[name], 1e-5)
+            close(of_iterate(cell[name]).values, alone.metrics[name], 1e-5)
     before = _run_many._cache_size()
     other = {"mu": [1.0, 2.0], "radius": [0.5, 0.9], "step_scale": [1.0, 1.5]}
     sweep(case.protocol, softmax_problem, Given(MACHINES, RANDOM[::-1]), over=other, seeds=[7, 8], **settings)
@@ -319,7 +325,7 @@ def test_order_within_a_round_is_no_matter(name, softmax_problem):
         machine=inputs.machine[:, ::-1],
         participation=inputs.participation[:, ::-1],
     )
-    recipe = Recipe(plan.size, RECORD, 1)
+    recipe = Recipe(plan.size, check_metrics(softmax_problem, RECORD), 1)
     _, one = _run(as_leaves(ready), softmax_problem, Silent(), inputs, key, recipe)
     _, two = _run(as_leaves(ready), softmax_problem, Silent(), swapped, key, recipe)
     assert one["probe"][-1] != one["probe"][5]

@@ -29,6 +29,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
+from fedprivjax.engine.metrics import check_metrics
 from fedprivjax.engine.simulate import Recipe, _run, as_leaves, round_inputs, trajectory
 from fedprivjax.noise import PerStep, Silent
 from fedprivjax.privacy.calibration import calibrate
@@ -193,7 +194,7 @@ def test_the_oracle_goes_where_the_engine_goes(case, noisy):
 
 def test_jit_equals_eager(case, base):
     ready, source, plan, key = pieces(case)
-    recipe = Recipe(plan.size._replace(rounds=3), (probe,), 3)
+    recipe = Recipe(plan.size._replace(rounds=3), check_metrics(PROBLEM, (probe,)), 3)
     inputs = jax.tree.map(lambda leaf: leaf[:3], round_inputs(plan))
     cut = replace(source, inputs=source.inputs[:3])
     with jax.disable_jit():
@@ -232,7 +233,7 @@ def test_order_within_a_round_is_no_matter(name):
     ready, _, plan, key = pieces(case, replace(case.protocol, noise_std=0.0))
     inputs = round_inputs(plan)
     swapped = jax.tree.map(lambda leaf: leaf if leaf.ndim == 1 else leaf[:, ::-1], inputs)
-    recipe = Recipe(plan.size, RECORD, 1)
+    recipe = Recipe(plan.size, check_metrics(PROBLEM, RECORD), 1)
     one, two = (_run(as_leaves(ready), PROBLEM, Silent(), some, key, recipe)[1] for some in (inputs, swapped))
     np.testing.assert_allclose(two["probe"], one["probe"], rtol=1e-4, atol=1e-6)
     assert one["probe"][-1] != one["probe"][5]
@@ -249,7 +250,7 @@ def test_machines_relabelled(name):
     other = linear_problem(x, y.astype(int), Logistic(), feature_bound=1.0, constraint=Ball(RADIUS))
     inputs = round_inputs(plan)
     renamed = inputs._replace(samples=moved.astype(np.int32), machine=names[inputs.machine])
-    recipe = Recipe(plan.size, RECORD, 1)
+    recipe = Recipe(plan.size, check_metrics(PROBLEM, RECORD), 1)
     one = _run(as_leaves(ready), PROBLEM, source, inputs, key, recipe)[1]
     two = _run(as_leaves(ready), other, source, renamed, key, recipe)[1]
     np.testing.assert_allclose(two["probe"], one["probe"], rtol=1e-5)

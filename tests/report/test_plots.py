@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fedprivjax import mean_interval
+from fedprivjax import Metric, mean_interval
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 
@@ -123,9 +123,32 @@ def test_every_plot_that_the_results_allow_is_written(data, names, tmp_path):
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
 
 
+def test_the_realised_axis_is_the_worst_runs(best):
+    best["ours"]["realised_epsilon"] = best["ours"]["realised_epsilon"] * (1 + best["ours"]["seed"])
+    axis = plots.metric_against_epsilon(best, realised=True).axes[0]
+    (curve,) = axis.containers
+    np.testing.assert_allclose(numbers(curve[0].get_xdata()), 4 * gdp.epsilon(np.array(AXES["mu"]), DELTA))
+    assert axis.get_xlabel().startswith("realised ε  (worst run")
+
+
+def test_another_iterate_and_a_metric_of_ones_own():
+    data = dataset("mu", metrics=["spread"])
+    data["spread"] = xr.concat([data["spread"], data["spread"] + 1], xr.Variable("iterate", ["output", "last"]))
+    mine = Metric("spread", lambda problem, snapshot: 0.0, label="how far apart")
+    means = data["spread"].isel(round=-1).mean("seed")
+    for iterate in ("output", "last"):
+        axis = plots.metric_against_epsilon({"ours": data}, mine, iterate=iterate).axes[0]
+        np.testing.assert_allclose(numbers(axis.containers[0][0].get_ydata()), means.sel(iterate=iterate))
+        assert axis.get_ylabel() == "how far apart"
+        line = plots.metric_over_rounds({"ours": data}, "spread", iterate=iterate).axes[0].lines[0]
+        path = data["spread"].sel(iterate=iterate, mu=2.0).mean("seed")
+        np.testing.assert_allclose(line.get_ydata(), path)
+
+
 def test_a_private_protocol_with_a_target_of_its_own_is_a_point():
     own = dataset("per_round")
     own["realised_epsilon"] = (own["diverged"].dims, np.full(own["diverged"].shape, 2.5))
+    own["realised_epsilon"][:, :-1] = 1.0  # it stands at its worst run's
     figure = plots.metric_against_epsilon({"ours": dataset("per_round", "mu"), "own": own})
     (line,) = [bar[0] for bar in figure.axes[0].containers if bar.get_label() == "own"]
     np.testing.assert_allclose(numbers(line.get_xdata()), [2.5])

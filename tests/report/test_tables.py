@@ -98,6 +98,62 @@ def test_epsilon_stands_beside_mu_and_large_ones_are_marked(best):
     assert epsilon == [small, small, f"{large} !", f"{large} !"]
 
 
+def test_a_results_table_of_another_iterate(best):
+    last = best["ours"].copy(deep=True)
+    last["test_loss"] = last["test_loss"] + 1.0
+    both = xr.concat([best["ours"], last], xr.Variable("iterate", ["output", "last"]), data_vars=["test_loss"])
+    table = tables.results_table(make(), {"ours": both}, "test_loss", iterate="last")
+    assert table.title.startswith("test loss of the iterate 'last', mean")
+    assert columns(table)["ours"] == columns(tables.results_table(make(), {"ours": last}, "test_loss"))["ours"]
+    output = columns(tables.results_table(make(), {"ours": both}, "test_loss"))["ours"]
+    assert output == columns(tables.results_table(make(), best, "test_loss"))["ours"]
+
+
+def test_the_realised_epsilon_is_the_worst_runs_beside_its_target(best):
+    realised = best["ours"]["realised_epsilon"]
+    best["ours"]["realised_epsilon"] = realised * xr.DataArray([0.5, 0.9, 0.25], dims="seed")
+    table = tables.realised_table(make(), best)
+    assert table.title == "realised ε at δ = 0.001, the worst of 3 seeds"
+    found = columns(table)
+    small, large = (float(gdp.epsilon(mu, DELTA)) for mu in MU)
+    assert found["mu"] == ["1", "1", "64", "64"]
+    assert found["target ε"] == [f"{small:.3g}"] * 2 + [f"{large:.3g} !"] * 2
+    assert found["ours"] == [f"{0.9 * small:.3g}"] * 2 + [f"{0.9 * large:.3g} !"] * 2
+    assert "free" not in found
+
+
+OWN = [{"name": "dp_mu2", "label": "ours", "mu": 1.0}, {"name": "noisy_sgd", "label": "free", "mu": float("inf")}]
+NOISE = [{"name": "dp_mu2", "label": "ours", "noise_std": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("protocols", "sweep", "printed"),
+    [
+        (None, {"mu": MU}, True),
+        (None, {"mu": MU[:1]}, True),
+        (OWN, {}, True),
+        (OWN[1:], {}, False),  # nothing is private
+        (NOISE, {}, False),  # no target
+    ],
+)
+def test_the_realised_epsilon_is_printed_wherever_there_is_a_target(best, protocols, sweep, printed):
+    settings = make(
+        sweep={**sweep, "per_round": PER_ROUND, "seeds": SEEDS}, **({"protocol": protocols} if protocols else {})
+    )
+    one = {"ours": best["ours"].isel(mu=[0])} if "mu" not in sweep or len(sweep["mu"]) == 1 else best
+    one = {"free": best["free"]} if protocols == OWN[1:] else one
+    titles = [table.title for table in tables.results_tables(settings, one)]
+    assert [title.split(",")[0] for title in titles[:2]] == ["test accuracy %", "test loss"]
+    assert [title.split(" at")[0] for title in titles[2:]] == ["realised ε"] * printed
+
+
+def test_a_target_of_its_own_stands_in_a_protocols_head(best):
+    settings = make(protocol=OWN, sweep={"per_round": PER_ROUND, "seeds": SEEDS})
+    found = columns(tables.realised_table(settings, {**best, "ours": best["ours"].isel(mu=0, drop=True)}))
+    target = f"{float(gdp.epsilon(1.0, DELTA)):.3g}"
+    assert found == {"per_round": ["2", "3"], f"ours (target {target})": [target] * 2}
+
+
 def test_an_axis_of_one_value_needs_no_column(best):
     one = make(sweep={"mu": MU[:1], "per_round": PER_ROUND[:1], "seeds": SEEDS})
     single = {label: data.isel({k: [0] for k in ("mu", "per_round") if k in data.dims}) for label, data in best.items()}

@@ -137,8 +137,29 @@ def test_every_metric_on_private_data_is_marked():
     )
     marked = set(found.attrs["non_private_metrics"].split(", "))
     # without a test set the excess risk is a mean over the training pool
-    assert {"train_loss", "train_loss_last", "excess_risk", "excess_risk_last"} <= marked
-    assert not {"distance", "distance_last"} & marked
+    assert {"train_loss", "excess_risk"} == marked
+
+
+def test_the_output_is_meant_unless_another_iterate_is_named():
+    values = np.arange(12.0).reshape(2, 3, 2)
+    data = xr.Dataset({"loss": (("seed", "round", "iterate"), values)}, {"iterate": ["output", "last"]})
+    assert final(data, "loss").values.tolist() == [4.0, 10.0]
+    assert final(data, "loss", "last").values.tolist() == [5.0, 11.0]
+    assert final(data, "loss", "last").dims == ("seed",)
+    last_round = data["loss"].isel(round=-1)
+    assert [float(mean_interval(last_round, iterate=name)[0]) for name in ("output", "last")] == [7.0, 8.0]
+    assert float(mean_interval(last_round)[0]) == 7.0
+    with pytest.raises(ValueError, match=r"unknown iterate 'lost', did you mean 'last'\?"):
+        final(data, "loss", "lost")
+    with pytest.raises(ValueError, match=r"unknown iterate 'last' \(known: output\)"):
+        final(data.isel(iterate=0, drop=True), "loss", "last")
+
+
+def test_iterates_survive_their_folder(tmp_path):
+    values = np.arange(6.0).reshape(1, 3, 2)
+    data = xr.Dataset({"loss": (("seed", "round", "iterate"), values)}, {"iterate": np.array(["output", "last"])})
+    results_folder.save({"ours": data}, tmp_path)
+    assert final(results_folder.load(tmp_path)["ours"], "loss", "last").values.tolist() == [5.0]
 
 
 def test_a_sweep_survives_its_folder(swept, tmp_path):

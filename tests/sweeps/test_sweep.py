@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -10,12 +11,14 @@ from fedprivjax import (
     Ball,
     DPMu2,
     Full,
+    Metric,
     NoisyMinibatchSGD,
     NoisySGD,
     Seeds,
     Softmax,
     Uniform,
     WholeSpace,
+    final,
     linear_problem,
     simulate,
     sweep,
@@ -254,8 +257,36 @@ def test_other_axes(name, values, fixed):
 
 def test_without_a_grid_there_are_seeds_only():
     found = swept(None, NoisySGD(mu=2.0, clip=1.0), seeds=2, record=("test_loss",))
-    assert dict(found.sizes) == {"seed": 2, "round": 3}
-    close(found.sel(seed=1), single(NoisySGD(mu=2.0, clip=1.0), seed=1), ("test_loss", "test_loss_average"))
+    assert dict(found.sizes) == {"seed": 2, "round": 3, "iterate": 2}
+    run = single(NoisySGD(mu=2.0, clip=1.0), seed=1)
+    for iterate, metrics in run.iterates.items():
+        np.testing.assert_allclose(found["test_loss"].sel(seed=1, iterate=iterate), metrics["test_loss"], rtol=1e-5)
+
+
+def test_the_other_iterates_of_a_protocol_are_a_dimension_of_its_points_metrics_only():
+    grid = swept({"mu": [1.0, 4.0]}, NoisySGD(clip=1.0, average=True), seeds=2, record=("test_loss", "noise_norm"))
+    assert grid["iterate"].values.tolist() == ["output", "last"]
+    assert grid["test_loss"].dims == ("mu", "seed", "round", "iterate")
+    assert grid["noise_norm"].dims == ("mu", "seed", "round")
+    last = single(NoisySGD(mu=4.0, clip=1.0), seed=1)  # reports what the other records as "last"
+    ours = final(grid, "test_loss", "last").sel(mu=4.0, seed=1)
+    np.testing.assert_allclose(ours, last.metrics["test_loss"][-1], rtol=1e-5)
+    assert abs(float(final(grid, "test_loss").sel(mu=4.0, seed=1) - ours)) > 1e-3
+    assert "iterate" not in swept({"mu": [1.0, 4.0]}, seeds=2).coords
+
+
+def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
+    size = Metric("size", lambda problem, snapshot: jnp.linalg.norm(snapshot.params), private=lambda problem: True)
+    unmarked = Metric("level", lambda problem, snapshot: jnp.max(snapshot.params))
+    protocol = NoisySGD(mu=2.0, clip=1.0, average=True)
+    grid = swept(None, protocol, seeds=1, record=(size, unmarked))
+    assert grid.attrs["non_private_metrics"] == "size"
+    run = simulate(protocol, PROBLEM, SOME, seed=0, **{**COMMON, "record": [size]})
+    last = simulate(replace(protocol, average=False), PROBLEM, SOME, seed=0, **COMMON)
+    assert run.metrics["size"][-1] == pytest.approx(np.linalg.norm(run.params), rel=1e-5)
+    assert run.iterates["last"]["size"][-1] == pytest.approx(np.linalg.norm(last.params), rel=1e-5)
+    found = [final(grid, "size", name).item() for name in ("output", "last")]
+    np.testing.assert_allclose(found, [run.iterates[name]["size"][-1] for name in ("output", "last")], rtol=1e-5)
 
 
 def test_other_numbers_and_seeds_are_no_other_program(grid):

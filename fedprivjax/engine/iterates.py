@@ -1,0 +1,70 @@
+"""Metrics of the reported point, and of a protocol's other iterates beside it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.engine.metric import Metric, Snapshot
+from fedprivjax.plan.participation import Size
+from fedprivjax.problem.problem import Problem
+
+OUTPUT = "output"
+
+
+def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
+    """The iterates that metrics of parameters are recorded for: "output", then the protocol's others."""
+    names: tuple[str, ...] = ()
+
+    def collect():
+        nonlocal names
+        names = tuple(_iterates(protocol, protocol.init(problem, size, jax.random.key(0))))
+
+    jax.eval_shape(collect)
+    return names
+
+
+def evaluate(protocol, problem: Problem, state, noise, record: Sequence[Metric], info=None) -> dict[str, Any]:
+    """Every metric at one record: a scalar, or, of parameters of a protocol with other iterates, [iterates].
+
+    Args:
+        noise: in the last round's aggregate, [d], or None.
+        info: the rounds' own scalars by name, each the mean since the last record.
+    """
+    snapshots = [Snapshot(params, noise, info) for params in _iterates(protocol, state).values()]
+    values = {}
+    for metric in record:
+        if metric.of == "params" and len(snapshots) > 1:
+            values[metric.name] = jnp.stack([metric.function(problem, snapshot) for snapshot in snapshots])
+        else:
+            values[metric.name] = metric.function(problem, snapshots[0])
+    return values
+
+
+def by_iterate(
+    record: Sequence[Metric], names: Sequence[str], values: Mapping[str, Any]
+) -> dict[str, dict[str, np.ndarray]]:
+    """A run's metrics by iterate, the output's first, arrays [records]; of the round, only the output has any.
+
+    Args:
+        names: the iterates, as `iterate_names` has them.
+        values: what `evaluate` recorded, [records] or [records, iterates].
+    """
+    if len(names) == 1:
+        return {OUTPUT: {name: np.asarray(value) for name, value in values.items()}}
+    of_params = {metric.name for metric in record if metric.of == "params"}
+    tables: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
+    for name, value in values.items():
+        if name not in of_params:
+            tables[OUTPUT][name] = np.asarray(value)
+            continue
+        for place, iterate in enumerate(names):
+            tables[iterate][name] = np.asarray(value)[:, place]
+    return tables
+
+
+def _iterates(protocol, state) -> dict[str, Any]:
+    """The reported parameters, and those of the protocol's other iterates, by name."""
+    return {OUTPUT: protocol.output(state), **dict(sorted(protocol.iterates(state).items()))}
