@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.plan.minibatches import SECRET, Sampling, draw_minibatches
+from fedprivjax.plan.minibatches import Sampling, draw_minibatches
 from fedprivjax.plan.participation import Given, Participation, Schedule, Size, Varying
 from fedprivjax.problem.problem import Problem
 
@@ -126,7 +126,7 @@ def draw_plan(
         assert problem.table is not None
         rng = _stream(seeds.samples, 2)
         batches = draw_minibatches(sampling, problem.table.rows, schedule, rng, stored=order == "stored")
-        return Plan(schedule, *batches, secret=sampling.kind in SECRET)
+        return Plan(schedule, *batches, secret=sampling.sampler.secret)
     rng = None if order == "stored" else _stream(seeds.samples, 2)
     if not problem.stored:
         return Plan(schedule, schedule.counts - 1)
@@ -147,14 +147,14 @@ def most_rounds(problem: Problem, participation: Participation, sampling: Sampli
         ValueError: there is no end.
     """
     given = len(participation.rows) if isinstance(participation, Given) else None
-    again = sampling is not None and sampling.kind != "disjoint"
+    again = sampling is not None and not sampling.sampler.one_pass
     if again or not problem.stored:
         if given is None:
             why = "records are used again and again" if again else "examples are computed: they have no end"
             raise Refusal(f"rounds must be given where {why}")
         return given
     if problem.table is not None:
-        batches = 1 if sampling is None else sampling.batches(problem.table.sizes)
+        batches = 1 if sampling is None else sampling.sampler.batches(problem.table.sizes)
         most = int((problem.table.sizes // batches).min())
     else:
         most = int(problem.examples // participation.per_round)

@@ -5,8 +5,10 @@ from functools import cache
 
 import numpy as np
 
+from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.sampled import attainable_epsilon, sampled_epsilon
+from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 from fedprivjax.privacy.guarantee import PrivacyGuarantee, RecordGuarantee
 
@@ -122,9 +124,9 @@ def _sampled(
     sampler: str, ratio: float, records: float, batch: float, messages: float, delta: float, least: bool = False
 ) -> float:
     # the accountant's noise multiplier is in units of L/K, and a replaced record shifts a message by 2L/K
-    sizes = {"records": int(records), "batch": int(batch), "rounds": int(messages)}
     account = attainable_epsilon if least else sampled_epsilon
-    return account(2 * ratio, sampler=sampler, delta=delta, **sizes)
+    own = as_sampler(sampler, int(batch))
+    return account(2 * ratio, sampler=own, records=int(records), rounds=int(messages), delta=delta)
 
 
 @dataclass(frozen=True)

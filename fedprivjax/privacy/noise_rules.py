@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.plan.minibatches import SAMPLERS
-from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
+from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.privacy.accountants.sampled import law, noise_multiplier_for, sampled_epsilon
 
 NOISE_RULES = {
     "accountant": "the least noise whose accounted ε, for the sampler that is used, is at most the target",
@@ -24,21 +24,25 @@ NOISE_RULES = {
 def noise_std(
     rule: str,
     *,
-    sampler: str,
+    sampler: Sampler | str,
     lipschitz: float,
     records: int,
-    batch: int,
     rounds: int,
     epsilon: float,
     delta: float,
+    batch: int | None = None,
     acknowledged: bool = False,
+    whole_message: bool = False,
 ) -> float:
     """σ per coordinate of one machine's message; 0 where epsilon is infinite.
 
     Args:
-        sampler: see `privacy.accountants.sampled`. In one pass ("disjoint") a record is in one message only: there
-            "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`.
+        sampler, batch: see `privacy.accountants.sampled`. In one pass (`Disjoint`) a record is in one message only:
+            there "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`.
+        lipschitz: L, or the norm C to which whole messages are clipped.
         acknowledged: that "paper_moments" claims an ε which it does not give.
+        whole_message: the mean is clipped, not each record's gradient. A record moves it by 2C, as if L were C times a
+            message's records; "paper_moments" stays as the experiments had it.
 
     Raises:
         ValueError: a target or a batch outside the rule's theorem, each by name.
@@ -50,43 +54,65 @@ def noise_std(
     0.678
     """
     require_choice("noise_rule", rule, NOISE_RULES)
-    require_choice("sampler", sampler, SAMPLERS)
+    own = as_sampler(sampler, batch)
     require_positive("lipschitz", lipschitz)
     require_positive("epsilon", epsilon, infinite=True)
     require_between("delta", delta, 0, 1)
-    for name, value in (("records", records), ("batch", batch), ("rounds", rounds)):
+    for name, value in (("records", records), ("rounds", rounds)):
         require_at_least(name, value, 1)
+    size = own.batch_of(records)
     if epsilon == inf:
         return 0.0
     if rule == "advanced":
-        return lipschitz * _advanced(sampler, records, batch, rounds, epsilon, delta)
+        drawn = records * float(law(own, records).chances.sum()) if whole_message else size
+        unit = lipschitz * drawn if whole_message else lipschitz
+        return unit * _advanced(own.one_pass, records, drawn, rounds, epsilon, delta)
     if rule == "paper_moments":
         _check_moments(epsilon, delta, acknowledged)
         return lipschitz * sqrt(8 * rounds * log(1 / delta)) / (records * epsilon)
-    settings = {"records": records, "batch": batch, "rounds": rounds, "delta": delta}
-    return lipschitz / batch * noise_multiplier_for(epsilon, sampler=sampler, **settings)
+    settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
+    return lipschitz / (1 if whole_message else size) * noise_multiplier_for(epsilon, sampler=own, **settings)
 
 
-def noise_stds(rule: str, *, sampler: str, acknowledged: bool = False, **settings: ArrayLike) -> np.ndarray:
+def noise_stds(
+    rule: str,
+    *,
+    sampler: Sampler | str,
+    batch: ArrayLike | None = None,
+    acknowledged: bool = False,
+    whole_message: bool = False,
+    **settings: ArrayLike,
+) -> np.ndarray:
     """`noise_std` of every machine, [machines]: each of its other settings is one number or one for each machine.
 
-    >>> settings = {"lipschitz": [1.0, 2.0], "records": 100, "batch": 10, "rounds": 5, "epsilon": 1.0, "delta": 1e-5}
-    >>> one, two = noise_stds("accountant", sampler="subset", **settings)
+    >>> settings = {"lipschitz": [1.0, 2.0], "records": 100, "rounds": 5, "epsilon": 1.0, "delta": 1e-5}
+    >>> one, two = noise_stds("accountant", sampler="subset", batch=10, **settings)
     >>> bool(two == 2 * one)
     True
     """
+    own = as_sampler(sampler, None if batch is None else np.asarray(batch).tolist())
+    flags = {"acknowledged": acknowledged, "whole_message": whole_message}
+    settings["batch"] = 0 if own.batch is None else own.batch
     each = np.stack(np.broadcast_arrays(*settings.values()))
     unique, which = np.unique(each, axis=1, return_inverse=True)  # machines alike are accounted for once
     found = []
     for values in unique.T.tolist():
-        own: dict[str, Any] = dict(zip(settings, values, strict=True))
-        own |= {name: int(own[name]) for name in ("records", "batch", "rounds")}
-        found.append(noise_std(rule, sampler=sampler, acknowledged=acknowledged, **own))
+        one: dict[str, Any] = dict(zip(settings, values, strict=True))
+        one |= {name: int(one[name]) for name in ("records", "rounds")}
+        found.append(noise_std(rule, sampler=own.of(int(one.pop("batch"))), **one, **flags))
     return np.array(found)[which.ravel()]
 
 
 def true_epsilon(
-    noise_std: float, *, sampler: str, lipschitz: float, records: int, batch: int, rounds: int, delta: float
+    noise_std: float,
+    *,
+    sampler: Sampler | str,
+    lipschitz: float,
+    records: int,
+    rounds: int,
+    delta: float,
+    batch: int | None = None,
+    whole_message: bool = False,
 ) -> float:
     """The ε that a noise really gives, as `sampled_epsilon` bounds it.
 
@@ -96,8 +122,10 @@ def true_epsilon(
     """
     require_positive("noise_std", noise_std)
     require_positive("lipschitz", lipschitz)
-    sizes = {"records": records, "batch": batch, "rounds": rounds}
-    return sampled_epsilon(noise_std * batch / lipschitz, sampler=sampler, delta=delta, **sizes)
+    own = as_sampler(sampler, batch)
+    averaged = 1 if whole_message else own.batch_of(records)
+    settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
+    return sampled_epsilon(noise_std * averaged / lipschitz, sampler=own, **settings)
 
 
 def minimum_batch(*, records: int, rounds: int, epsilon: float, delta: float) -> float:
@@ -119,12 +147,12 @@ def moments_batch(*, records: int, rounds: int, epsilon: float) -> int:
     return max(1, int(records * sqrt(epsilon / (4 * rounds))))
 
 
-def _advanced(sampler: str, records: int, batch: int, rounds: int, epsilon: float, delta: float) -> float:
+def _advanced(one_pass: bool, records: int, batch: float, rounds: int, epsilon: float, delta: float) -> float:
     """σ/L, after the conditions of the theorem."""
-    most = 8 * log(1 / delta) if sampler == "disjoint" else 2 * log(2 / delta)
+    most = 8 * log(1 / delta) if one_pass else 2 * log(2 / delta)
     if epsilon > most:
         raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'advanced' at delta {delta:g}, got {epsilon}")
-    if sampler == "disjoint":
+    if one_pass:
         return sqrt(32 * log(1.25 / delta)) / (epsilon * batch)
     least = minimum_batch(records=records, rounds=rounds, epsilon=epsilon, delta=delta)
     if batch < least:

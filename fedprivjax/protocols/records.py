@@ -21,9 +21,10 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.noise import Fresh, PerMachine
-from fedprivjax.plan.minibatches import SAMPLERS, SECRET, Minibatches, Sampling, machine_values, repeated_uses
+from fedprivjax.plan.minibatches import Minibatches, Sampling, machine_values, repeated_uses
 from fedprivjax.plan.participation import Schedule, Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import SAMPLERS, as_sampler
 from fedprivjax.privacy.events import SampledEvent
 from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds
 from fedprivjax.problem.gradients import clip
@@ -60,7 +61,7 @@ class RecordProtocol:
         clip: bound that a machine enforces on every record's gradient; it takes the place of L.
         clip_at: what is clipped, see `CLIPPED`; all but "record" are there to run what others have run.
         batch: K, an integer or one for each machine; None with the sampler "full".
-        sampler: how a machine picks records, see `fedprivjax.plan.minibatches`.
+        sampler: how a machine picks records, see `fedprivjax.plan.samplers`.
         noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
         acknowledged: needed by the rule "paper_moments", whose claimed ε is not what it gives.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
@@ -125,7 +126,7 @@ class RecordProtocol:
     def sampling(self) -> Sampling:
         batch = 2 * self.batch if self.clip_at == "other" and isinstance(self.batch, int) else self.batch
         factors = None if self.machine_weights is None else tuple(self._factors(len(self.machine_weights)))
-        return Sampling(self.sampler, batch, factors)  # type: ignore[arg-type]
+        return Sampling(as_sampler(self.sampler, batch), factors)
 
     @property
     def traced(self):
@@ -153,7 +154,7 @@ class RecordProtocol:
             machine_values(name, value, sizes.size)
             for name, value in (("lipschitz", bound), ("epsilon", target), ("delta", own))
         )
-        batch = Sampling(self.sampler, self.batch).batches(sizes)  # type: ignore[arg-type]
+        batch = as_sampler(self.sampler, self.batch).batches(sizes)
         return Machines(sizes, batch, lipschitz * self._factors(sizes.size), epsilon, own)
 
     def relative(self, problem: Problem, size: Size) -> np.ndarray:
@@ -213,7 +214,7 @@ class RecordProtocol:
         shift = self._shift(problem, m, plan.size)
         messages = plan.schedule.total * self.releases(self.machines(problem))
         theorem = self.theorem
-        if sampler in SECRET and not plan.secret:
+        if SAMPLERS[sampler].secret and not plan.secret:
             sampler, shift, messages = "full", shift * self._known_uses(problem, plan), (messages > 0).astype(int)
             theorem = "adaptive composition of Gaussian mechanisms; which records are used is known"
         return SampledEvent(

@@ -20,8 +20,10 @@ from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.common import DifferentialPrivacyParameters
 
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
+from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.sampled import least_noise, sampled_epsilon
+from fedprivjax.privacy.accountants.composition import least_noise
+from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 
 SHARES = (0.02, 0.1, 0.3)  # of δ, that shuffling may spend on each of its two parts; the best is taken
 LARGEST = 20.0  # of ε₀, far above any that shuffling amplifies
@@ -80,7 +82,7 @@ def shuffled_epsilon(
     if machines is not None:
         require_at_least("machines", machines, per_round)
         rate *= per_round / machines
-    in_sight = sampled_epsilon(noise_multiplier, sampler="subset", records=records, batch=1, rounds=rounds, delta=delta)
+    in_sight = sampled_epsilon(noise_multiplier, sampler=Subset(1), records=records, rounds=rounds, delta=delta)
     return min(in_sight, *(_composed(noise_multiplier, rate, per_round, rounds, delta, share) for share in SHARES))
 
 

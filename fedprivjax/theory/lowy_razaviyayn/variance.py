@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
-from fedprivjax.plan.minibatches import SAMPLERS
+from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, ordered, positive
 from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines, sizes
 from fedprivjax.theory.lowy_razaviyayn.heterogeneity import average_or_max, client_diversity, client_variance
@@ -62,7 +61,6 @@ def aggregate_variance(
     ...                    noise_std=0.5, pmf=[1.0, 0.0])
     Variance(sampling=2.0, clients=1.0, noise=0.25)
     """
-    require_choice("sampler", sampler, SAMPLERS)
     pmf = checked(pmf)
     gradients = np.asarray(gradients, float)
     if gradients.ndim != 2 or len(gradients) != pmf.size:
@@ -70,9 +68,10 @@ def aggregate_variance(
     spread, noise_std = nonnegative("spread", spread), nonnegative("noise_std", noise_std)
     records, batch = at_least_one("records", records), at_least_one("batch", batch)
     ordered("batch", batch, "records", records)
-    if sampler == "full" and (batch != records).any():
-        raise Refusal(f"batch must be records ({records}) for the sampler 'full', got {batch}")
-    within = _within(sampler, spread, np.sum(gradients**2, axis=1), records, batch)
+    drawn = as_sampler(sampler, batch.tolist())
+    if drawn.batch is None and (batch != records).any():
+        raise Refusal(f"batch must be records ({records}) for the sampler {sampler!r}, got {batch}")
+    within = drawn.variance(records, batch, spread, np.sum(gradients**2, axis=1))
     each = 1 / harmonic_machines(pmf)
     sampling, noise = np.mean(np.broadcast_to(within, pmf.size)), np.mean(np.broadcast_to(noise_std**2, pmf.size))
     clients = _choice(pmf) * client_diversity(gradients)
@@ -160,17 +159,6 @@ def worst_variance(
     sampling = 4 * one(positive, "lipschitz", lipschitz) ** 2 / (per_round * batch)
     noise = dimension * one(nonnegative, "noise_std", noise_std) ** 2 / per_round
     return Variance(sampling, one(nonnegative, "clients", clients), noise)
-
-
-def _within(sampler: str, spread, squared_norm, records, batch) -> np.ndarray:
-    """The variance of one machine's minibatch mean, [machines]."""
-    if sampler == "full":
-        return 0 * spread
-    if sampler == "poisson":
-        return (1 - batch / records) * (spread + squared_norm) / batch
-    if sampler == "replacement":
-        return spread / batch
-    return spread / batch * (records - batch) / np.maximum(records - 1, 1)
 
 
 def _choice(pmf: np.ndarray) -> float:
