@@ -18,12 +18,13 @@ class SampledEvent:
     """Every machine releases Gaussian-noised means of records that a sampler picks anew each time.
 
     Attributes:
-        sampler: how, see `fedprivjax.plan.minibatches`.
+        sampler: how, see `fedprivjax.plan.samplers`.
         sensitivity: unit in which noise is given, see `epsilon`.
         shift: each machine's largest L2 change of one release by one replaced record that occurs once, over its
             relative noise, float64 [machines].
         records, batch: each machine's, int [machines].
         messages: releases of each machine, int [machines].
+        whole_message: a message is clipped as a whole: it moves by the shift however often the record occurs.
         trust, theorem, assumptions, unit, relation: what is protected, against whom, and why.
     """
 
@@ -38,6 +39,7 @@ class SampledEvent:
     assumptions: tuple[str, ...] = ()
     unit: str = "one record of one machine"
     relation: str = "replace-one"
+    whole_message: bool = False
 
     def mu(self, ratio: np.ndarray) -> np.ndarray:
         """No GDP parameter is stated: NaN (infinite where there is no noise)."""
@@ -76,7 +78,7 @@ class SampledEvent:
 
     def account(self, ratio: float, records: float, batch: float, messages: float, delta: float) -> float:
         """ε of one machine, at noise over shift."""
-        return _sampled(self.sampler, ratio, records, batch, messages, delta)
+        return _sampled(self.sampler, self.whole_message, ratio, records, batch, messages, delta)
 
     def figures(self, ratio: float, delta: float) -> dict[str, float]:
         """ε at δ in figures: the worst machine's proved bound and what an adversary attains, and the median bound."""
@@ -85,7 +87,8 @@ class SampledEvent:
         least = np.inf
         if np.isfinite(each[worst]):
             sizes = self.records[worst], self.batch[worst], self.messages[worst]
-            least = _sampled(self.sampler, ratio * self.sensitivity / self.shift[worst], *sizes, delta, least=True)
+            alone = ratio * self.sensitivity / self.shift[worst]
+            least = _sampled(self.sampler, self.whole_message, alone, *sizes, delta, least=True)
         return {"ε (at least)": least, "ε (at most)": each[worst], "median ε": float(np.median(each))}
 
     def guarantee(self, noise_std: float, delta: float) -> RecordGuarantee:
@@ -121,12 +124,12 @@ class ShuffledEvent(SampledEvent):
 
 @cache
 def _sampled(
-    sampler: str, ratio: float, records: float, batch: float, messages: float, delta: float, least: bool = False
+    sampler: str, whole: bool, ratio: float, records: float, batch: float, messages: float, delta: float, least=False
 ) -> float:
-    # the accountant's noise multiplier is in units of L/K, and a replaced record shifts a message by 2L/K
+    # the accountant's noise multiplier is in units of L/K (of C), and a replaced record shifts a message by 2L/K (2C)
     account = attainable_epsilon if least else sampled_epsilon
-    own = as_sampler(sampler, int(batch))
-    return account(2 * ratio, sampler=own, records=int(records), rounds=int(messages), delta=delta)
+    own, sizes = as_sampler(sampler, int(batch)), {"records": int(records), "rounds": int(messages)}
+    return account(2 * ratio, sampler=own, delta=delta, whole_message=whole, **sizes)
 
 
 @dataclass(frozen=True)

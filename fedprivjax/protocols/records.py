@@ -224,6 +224,7 @@ class RecordProtocol:
             records=m.records,
             batch=batch,
             messages=messages,
+            whole_message=self.clip_at == "message",
             trust=self.trust,
             theorem=theorem,
             assumptions=(*self._assumptions(problem), *(["which records are used is secret"] if plan.secret else [])),
@@ -326,26 +327,22 @@ class RecordProtocol:
     def _needed(self, m: Machines, size: Size, rule: str) -> np.ndarray:
         """Every machine's σ by a noise rule, [machines]."""
         sampler, batch = self._released(m)
-        lipschitz = m.lipschitz
-        if self.clip_at == "message" and rule != "paper_moments":
-            lipschitz = lipschitz * batch  # a record moves the message by 2C, as if L were KC
         records = m.records if self.records is None else np.full(m.records.size, self.records)
         return noise_stds(
             rule,
             sampler=sampler,
-            lipschitz=lipschitz,
+            lipschitz=m.lipschitz,
             records=records,
             batch=batch,
             rounds=size.rounds * self.releases(m),
             epsilon=m.epsilon,
             delta=m.delta,
             acknowledged=self.acknowledged or rule != self.noise_rule,
+            whole_message=self.clip_at == "message",
         )
 
     def _released(self, m: Machines) -> tuple[str, np.ndarray]:
         """Sampler and batch of a release as accounting sees them."""
-        if self.clip_at == "message" and self.sampler == "replacement":  # however often a record comes, it moves 2C
-            return "subset", np.ceil(m.records * (1 - (1 - 1 / m.records) ** m.batch)).astype(int)
         return self.sampler, m.batch
 
     def _assumptions(self, problem: Problem) -> tuple[str, ...]:
