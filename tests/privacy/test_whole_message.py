@@ -1,7 +1,7 @@
 """Messages that are clipped as a whole: a record moves them by 2C, whatever the others are.
 
-The worst pair: all other records hold a message at −C and the record, where it is drawn, turns it to +C, so that N(0) is
-to be told from (1 − η)·N(0) + η·N(2C), η the chance that it is drawn.
+The worst pair: all other records hold a message at −C and the record, where it is drawn, turns it to +C, so that N(0)
+is to be told from (1 − η)·N(0) + η·N(2C), η the chance that it is drawn.
 """
 
 from math import exp, expm1, log1p

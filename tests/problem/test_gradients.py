@@ -126,3 +126,16 @@ def test_jit_and_bounds_as_traced_numbers():
 def test_a_kind_of_ones_own_says_what_it_must_define(operation):
     with pytest.raises(TypeError, match="a gradient must define"):
         operation(Vector(), Vector())
+
+
+@pytest.mark.parametrize("kind", ["outer", "dense"])
+@pytest.mark.parametrize("excess", [1.0, 1 + 1e-4, 1.01, 1.04, 1.0499])
+def test_a_vector_that_is_hardly_too_long_is_clipped_too(kind, excess):
+    rng = np.random.default_rng(9)
+    for bound in (1e-3, 1.0, 250.0):
+        outer, dense = outer_and_dense(rng, 3, 4)
+        vector = outer if kind == "outer" else dense
+        scaled = np.float32(excess * bound / float(vector.norm())) * vector
+        written = np.asarray(clip(scaled, np.float32(bound)).written_out(), np.float64)
+        assert np.linalg.norm(written) <= bound * (1 + 1e-6)
+        assert np.linalg.norm(written) >= bound * (1 - 1e-5)
