@@ -75,7 +75,7 @@ def test_composition_is_within_the_advanced_one():
 
 
 def optimally_composed(epsilon, delta, rounds, total):
-    """ε at δ = `total` of so many (ε, δ)-DP mechanisms: losses are ±ε but where δ lets all out (Kairouz et al. 2015)."""
+    """ε at δ = `total` of so many (ε, δ)-DP mechanisms: losses are ±ε, or infinite with δ (Kairouz et al. 2015)."""
     ups = np.arange(rounds + 1)
     chances = binom.pmf(ups, rounds, 1 / (1 + exp(-epsilon)))
 
