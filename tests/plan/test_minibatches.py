@@ -155,3 +155,24 @@ def test_one_pass_in_the_order_that_is_listed():
     schedule = Full(2).draw(1, np.random.default_rng(0))
     drawn = draw_minibatches(Sampling(Disjoint(2)), rows, schedule, np.random.default_rng(0), stored=True)
     assert drawn.samples.tolist() == [[[4, 2], [1, 3]]]
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_unused_places_hold_a_record_that_the_round_uses(kind):
+    rows = np.arange(30).reshape(5, 6)
+    rows[2, 4:] = -1
+    batch = None if kind == "full" else (1, 2, 1, 2, 1)
+    drawn, schedule = draw(kind, batch, rounds=3, rows=rows, participation=Varying.between(5, 1, 4), seed=2)
+    unused = drawn.weights == 0
+    assert unused.any()
+    assert (~schedule.present).any()
+    for samples, empty in zip(drawn.samples, unused, strict=True):
+        used = samples[~empty]
+        assert set(samples[empty]) <= (set(used[:1]) if used.size else {0})
+
+
+def test_a_round_without_any_records_holds_record_0():
+    drawn, _ = draw("poisson", 1, rounds=200)
+    none = (drawn.weights == 0).all(axis=(1, 2))
+    assert 0 < none.mean() < 1
+    assert (drawn.samples[none] == 0).all()
