@@ -33,7 +33,8 @@ def draw_minibatches(
 
     Returns:
         Weights add up to 1 (times the machine's factor) for every message, but for Poisson, where they do so on
-        average; all are 0 in slots of the schedule that nobody fills.
+        average; all are 0 in slots of the schedule that nobody fills. Places of weight 0 hold a record that the round
+        uses elsewhere (record 0 where it uses none), so that they compute nothing which is not computed anyhow.
 
     Raises:
         ValueError: a batch larger than a machine's records, or more one-pass messages than they allow.
@@ -49,10 +50,17 @@ def draw_minibatches(
     picks, used = sampler.draw(rows, schedule, rng, stored)
     machines = schedule.participants[:, :, None]
     used &= schedule.present[:, :, None]
-    samples = np.where(used, rows[machines, picks], 0).astype(np.int32)
+    samples = _filled(rows[machines, picks], used)
     factors = machine_values("factors", factors, sizes.size)
     weights = (factors / sampler.batches(sizes))[machines]
     return Minibatches(samples, np.where(used, weights, 0.0).astype(np.float32))
+
+
+def _filled(records: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """The records, int32, with the round's first used one in places that are not used."""
+    flat, counts = records.reshape(len(records), -1), used.reshape(len(used), -1)
+    first = np.where(counts.any(axis=1), flat[np.arange(len(flat)), counts.argmax(axis=1)], 0)
+    return np.where(used, records, first[:, None, None]).astype(np.int32)
 
 
 def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.ndarray:

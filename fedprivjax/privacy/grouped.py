@@ -1,6 +1,6 @@
 """A number for every machine, with machines that are alike held once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -73,25 +73,3 @@ class Grouped:
     def from_mapping(cls, mapping) -> "Grouped":
         """From `as_mapping`."""
         return cls(np.array(mapping["values"], float), np.array(mapping["counts"], int))
-
-
-def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Machines that agree in every column: (one machine of each group, the group of each machine).
-
-    A constant column costs one comparison, so that a million machines alike cost next to nothing.
-
-    Args:
-        columns: [machines] each.
-
-    >>> first, group = alike([np.array([3, 3, 4]), np.array([1, 1, 1])])
-    >>> first.tolist(), group.tolist()
-    ([0, 2], [0, 0, 1])
-    """
-    group = np.zeros(columns[0].size, np.int64)
-    for column in columns:
-        if (column == column[0]).all():
-            continue
-        values, code = np.unique(column, return_inverse=True)
-        group = np.unique(group * values.size + code, return_inverse=True)[1]
-    first = np.unique(group, return_index=True)[1] if group.any() else np.zeros(1, int)
-    return first, group.astype(np.int32)

@@ -13,6 +13,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.sampled import law, noise_multiplier_for, sampled_epsilon
+from fedprivjax.privacy.groups import alike
 
 NOISE_RULES = {
     "accountant": "the least noise whose accounted ε, for the sampler that is used, is at most the target",
@@ -93,14 +94,14 @@ def noise_stds(
     own = as_sampler(sampler, None if batch is None else np.asarray(batch).tolist())
     flags = {"acknowledged": acknowledged, "whole_message": whole_message}
     settings["batch"] = 0 if own.batch is None else own.batch
-    each = np.stack(np.broadcast_arrays(*settings.values()))
-    unique, which = np.unique(each, axis=1, return_inverse=True)  # machines alike are accounted for once
+    columns = dict(zip(settings, map(np.atleast_1d, np.broadcast_arrays(*settings.values())), strict=True))
+    first, group = alike(list(columns.values()))  # machines alike are accounted for once
     found = []
-    for values in unique.T.tolist():
-        one: dict[str, Any] = dict(zip(settings, values, strict=True))
+    for machine in first:
+        one: dict[str, Any] = {name: column[machine].item() for name, column in columns.items()}
         one |= {name: int(one[name]) for name in ("records", "rounds")}
         found.append(noise_std(rule, sampler=own.of(int(one.pop("batch"))), **one, **flags))
-    return np.array(found)[which.ravel()]
+    return np.array(found)[group]
 
 
 def proportions(

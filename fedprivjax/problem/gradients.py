@@ -88,3 +88,12 @@ def clip(vector, bound):
     finite = jnp.isfinite(norm)
     factor = jnp.where(norm > bound, bound / jnp.where(norm > 0, norm, 1.0), 1.0)
     return vector._map(lambda leaf: jnp.where(finite, factor * leaf, 0.0))
+
+
+def scaled(vector, weight):
+    """`weight · vector`, and exactly 0 for weight 0 whatever comes in: what is not used may be infinite.
+
+    >>> scaled(Dense(jnp.array([jnp.inf, 4.0])), 0.0).value.tolist()
+    [0.0, 0.0]
+    """
+    return vector._map(lambda leaf: jnp.where(weight != 0, weight * leaf, 0.0))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedprivjax.problem.gradients import Dense, Outer
+from fedprivjax.problem.gradients import Dense, Outer, scaled
 from fedprivjax.problem.losses import LinearLoss
 
 
@@ -69,13 +69,17 @@ class GeneralModel:
         return tuple(Dense(jax.grad(self.function)(params, example)) for params in points)
 
     def summed_gradients(self, points: tuple[Any, ...], examples, weights=None) -> tuple[Dense, ...]:
-        """Gradients of the (weighted) sum of the examples' losses: no example's own gradient is ever written out."""
+        """Gradients of the (weighted) sum of the examples' losses: no example's own gradient is ever written out.
+
+        They are 0 where all weights are, whatever the examples; otherwise every example's own must be finite.
+        """
 
         def total(params):
             losses = jax.vmap(partial(self.function, params))(examples)
             return jnp.sum(losses if weights is None else weights * losses)
 
-        return tuple(Dense(jax.grad(total)(params)) for params in points)
+        sums = tuple(Dense(jax.grad(total)(params)) for params in points)
+        return sums if weights is None else tuple(scaled(vector, jnp.any(weights != 0)) for vector in sums)
 
     def correct(self, params, example):
         return None if self.hit is None else self.hit(params, example)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedprivjax.problem.gradients import Dense, Outer, clip
+from fedprivjax.problem.gradients import Dense, Outer, clip, scaled
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.loops import scan_in_chunks
 
@@ -91,8 +91,8 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
 
 def weighted(vectors, weights):
-    """Vectors with a leading axis, each times its weight; None leaves them as they are."""
-    return vectors if weights is None else jax.vmap(lambda vector, weight: weight * vector)(vectors, weights)
+    """Vectors with a leading axis, each times its weight, 0 for weight 0; None leaves them as they are."""
+    return vectors if weights is None else jax.vmap(scaled)(vectors, weights)
 
 
 def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:

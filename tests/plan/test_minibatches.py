@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from fedprivjax.plan.minibatches import SAMPLERS, Sampling, draw_minibatches, machine_values
+from fedprivjax.plan.minibatches import Sampling, draw_minibatches, machine_values
 from fedprivjax.plan.participation import Full, Given, Varying
+from fedprivjax.plan.samplers import SAMPLERS, Disjoint, as_sampler
 
 RECORDS, BATCH, ROUNDS = 6, 3, 20_000
 ROWS = np.arange(2 * RECORDS).reshape(2, RECORDS)
@@ -16,7 +17,9 @@ RAGGED = np.array([[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, -1, -1]])
 
 def draw(kind, batch=BATCH, *, rounds=ROUNDS, rows=ROWS, seed=0, participation=None, factors=None):
     schedule = (participation or Full(len(rows))).draw(rounds, np.random.default_rng(1))
-    return draw_minibatches(Sampling(kind, batch, factors), rows, schedule, np.random.default_rng(seed)), schedule
+    return draw_minibatches(
+        Sampling(as_sampler(kind, batch), factors), rows, schedule, np.random.default_rng(seed)
+    ), schedule
 
 
 def counts(drawn, record):
@@ -150,5 +153,26 @@ def test_a_value_for_each_machine():
 def test_one_pass_in_the_order_that_is_listed():
     rows = np.array([[4, 2, 9, 7], [1, 3, 5, -1]])
     schedule = Full(2).draw(1, np.random.default_rng(0))
-    drawn = draw_minibatches(Sampling("disjoint", 2), rows, schedule, np.random.default_rng(0), stored=True)
+    drawn = draw_minibatches(Sampling(Disjoint(2)), rows, schedule, np.random.default_rng(0), stored=True)
     assert drawn.samples.tolist() == [[[4, 2], [1, 3]]]
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_unused_places_hold_a_record_that_the_round_uses(kind):
+    rows = np.arange(30).reshape(5, 6)
+    rows[2, 4:] = -1
+    batch = None if kind == "full" else (1, 2, 1, 2, 1)
+    drawn, schedule = draw(kind, batch, rounds=3, rows=rows, participation=Varying.between(5, 1, 4), seed=2)
+    unused = drawn.weights == 0
+    assert unused.any()
+    assert (~schedule.present).any()
+    for samples, empty in zip(drawn.samples, unused, strict=True):
+        used = samples[~empty]
+        assert set(samples[empty]) <= (set(used[:1]) if used.size else {0})
+
+
+def test_a_round_without_any_records_holds_record_0():
+    drawn, _ = draw("poisson", 1, rounds=200)
+    none = (drawn.weights == 0).all(axis=(1, 2))
+    assert 0 < none.mean() < 1
+    assert (drawn.samples[none] == 0).all()

@@ -9,8 +9,10 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
+from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy.accountants import sampled
-from fedprivjax.privacy.accountants.sampled import attainable_epsilon, noise_multiplier_for, sampled_epsilon
+from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
 
 RECORDS, BATCH, ROUNDS = 1238, 443, 35
 MNIST = {"records": RECORDS, "batch": BATCH, "rounds": ROUNDS, "delta": RECORDS**-2.0}
@@ -77,12 +79,12 @@ def test_claims_that_are_refuted():
 
 
 def faulty(monkeypatch, law):
-    monkeypatch.setattr(sampled, "_occurrences", law)
-    return sampled_epsilon.__wrapped__(claimed(6.0), sampler="replacement", **MNIST)
+    monkeypatch.setattr(sampled, "law", law)
+    return sampled._bound.__wrapped__(claimed(6.0), Replacement(BATCH), RECORDS, ROUNDS, MNIST["delta"], False)
 
 
 def test_the_table_would_show_half_a_sensitivity_and_repetitions_left_out(monkeypatch):
-    right, original = TRUE[6.0][1][1], sampled._occurrences
+    right, original = TRUE[6.0][1][1], sampled.law
 
     def once_only(*args):
         times, chances = original(*args)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedprivjax.privacy.accountants.sampled import attainable_epsilon, sampled_epsilon
+from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.events import SampledEvent
 from fedprivjax.privacy.guarantee import RecordGuarantee
 

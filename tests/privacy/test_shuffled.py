@@ -3,11 +3,12 @@ from math import exp, log, sqrt, tanh
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
-from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon, shuffled_noise_multiplier, shuffling
+from fedprivjax.privacy.accountants.shuffled import _composed, shuffled_epsilon, shuffled_noise_multiplier, shuffling
 from fedprivjax.theory.lowy_razaviyayn import shuffled_machines
 
 SETTINGS = {"records": 50, "per_round": 10**6, "rounds": 500, "delta": 1e-6}
@@ -71,6 +72,55 @@ def test_composition_is_within_the_advanced_one():
     advanced = 500 * sampled * tanh(sampled / 2) + sqrt(2 * 500 * sampled**2 * log(1 / slack))
     found = shuffled_epsilon(z, **SETTINGS)
     assert 0.6 * advanced < found < 1.05 * advanced
+
+
+def optimally_composed(epsilon, delta, rounds, total):
+    """ε at δ = `total` of so many (ε, δ)-DP mechanisms: losses are ±ε, or infinite with δ (Kairouz et al. 2015)."""
+    ups = np.arange(rounds + 1)
+    chances = binom.pmf(ups, rounds, 1 / (1 + exp(-epsilon)))
+
+    def leak(target):
+        kept = np.sum(chances * np.maximum(-np.expm1(target - epsilon * (2 * ups - rounds)), 0))
+        return 1 - (1 - delta) ** rounds * (1 - kept)
+
+    return brentq(lambda target: leak(target) - total, 0, rounds * epsilon)
+
+
+def by_the_docstring(z, share, local_part=True):
+    """ε of `SETTINGS` by the formulas of the accountant, with `share` of δ for δ' and as much for the local δ₀."""
+    machines, rounds, delta, rate = (
+        SETTINGS["per_round"],
+        SETTINGS["rounds"],
+        SETTINGS["delta"],
+        1 / SETTINGS["records"],
+    )
+    part = share * delta / (rounds * rate)
+
+    def shuffled(epsilon):
+        inner = 8 * sqrt(exp(epsilon) * log(4 / part) / machines) + 8 * exp(epsilon) / machines
+        return log(1 + tanh(epsilon / 2) * inner)
+
+    def spilt(epsilon):
+        local = norm.cdf(1 / z - epsilon * z / 2) - exp(epsilon) * norm.cdf(-1 / z - epsilon * z / 2)
+        return (exp(shuffled(epsilon)) + 1) * (1 + exp(-epsilon) / 2) * machines * local
+
+    local = brentq(lambda epsilon: spilt(epsilon) - part, 1e-3, 4)
+    every = part + spilt(local) if local_part else part
+    return optimally_composed(log(1 + rate * (exp(shuffled(local)) - 1)), rate * every, rounds, delta)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+@pytest.mark.parametrize("z", [4.0, 6.0, 12.0])
+def test_every_part_of_delta_is_paid_for(z, share):
+    found = _composed(z, 1 / SETTINGS["records"], SETTINGS["per_round"], SETTINGS["rounds"], SETTINGS["delta"], share)
+    assert found == pytest.approx(by_the_docstring(z, share), rel=1e-3)
+    assert found > by_the_docstring(z, share, local_part=False) * 1.002  # δ₀ left out would be seen
+
+
+@pytest.mark.parametrize("z", [4.0, 6.0, 12.0])
+def test_the_best_share_is_taken(z):
+    best = min(by_the_docstring(z, share) for share in (0.02, 0.1, 0.3))
+    assert shuffled_epsilon(z, **SETTINGS) == pytest.approx(best, rel=1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax.problem.gradients import Dense, Outer, Vector, clip
+from fedprivjax.problem.gradients import Dense, Outer, Vector, clip, scaled
 
 SHAPES = [(None, 1), (None, 4), (1, 3), (3, 1), (3, 5), (7, 2)]
 
@@ -126,3 +126,26 @@ def test_jit_and_bounds_as_traced_numbers():
 def test_a_kind_of_ones_own_says_what_it_must_define(operation):
     with pytest.raises(TypeError, match="a gradient must define"):
         operation(Vector(), Vector())
+
+
+@pytest.mark.parametrize("kind", ["outer", "dense"])
+@pytest.mark.parametrize("excess", [1.0, 1 + 1e-4, 1.01, 1.04, 1.0499])
+def test_a_vector_that_is_hardly_too_long_is_clipped_too(kind, excess):
+    rng = np.random.default_rng(9)
+    for bound in (1e-3, 1.0, 250.0):
+        outer, dense = outer_and_dense(rng, 3, 4)
+        vector = outer if kind == "outer" else dense
+        scaled = np.float32(excess * bound / float(vector.norm())) * vector
+        written = np.asarray(clip(scaled, np.float32(bound)).written_out(), np.float64)
+        assert np.linalg.norm(written) <= bound * (1 + 1e-6)
+        assert np.linalg.norm(written) >= bound * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_weight_of_zero_leaves_nothing(bad):
+    residual, features = jnp.array([1.0, bad]), jnp.array([3.0, 4.0])
+    for vector in (Outer(residual, features, jnp.float32(5.0)), Dense({"a": residual})):
+        for leaf in jax.tree.leaves(scaled(vector, 0.0).written_out()):
+            np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+        assert not np.isfinite(jax.tree.leaves(scaled(vector, 2.0).written_out())[0]).all()
+    assert scaled(Dense(features), 0.5).value.tolist() == [1.5, 2.0]

@@ -105,3 +105,13 @@ def test_equal_models_are_one_program():
     assert LinearModel(Softmax(3)) != LinearModel(Softmax(4))
     assert LinearModel(Moreau(Hinge(), 2.0)) == LinearModel(Moreau(Hinge(), 2.0))
     assert hash(LinearModel(Moreau(Hinge(), 2.0))) != hash(LinearModel(Moreau(Hinge(), 3.0)))
+
+
+def test_a_sum_that_counts_nothing_is_zero_whatever_the_examples():
+    model = GeneralModel(lambda w, x: jnp.sum((w * x - 1.0) ** 4))
+    examples = jnp.array([[1e30, 1.0], [2.0, 3.0]], jnp.float32)  # the first one's gradient is infinite
+    at = (jnp.ones(2),)
+    assert not jnp.isfinite(model.summed_gradients(at, examples)[0].value).all()
+    assert model.summed_gradients(at, examples, jnp.zeros(2))[0].value.tolist() == [0.0, 0.0]
+    found = model.summed_gradients(at, examples[1:], jnp.array([0.5]))[0].value
+    np.testing.assert_allclose(found, [4.0, 48.0], rtol=1e-6)

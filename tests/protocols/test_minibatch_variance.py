@@ -5,6 +5,7 @@ import pytest
 
 from fedprivjax.plan.minibatches import Sampling, draw_minibatches
 from fedprivjax.plan.participation import Uniform, Varying
+from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.theory.lowy_razaviyayn import aggregate_variance
 
 MACHINES, DIMENSION, ROUNDS = 5, 3, 24_000
@@ -32,7 +33,7 @@ SAMPLERS = ["replacement", "subset", "poisson", "disjoint", "full"]
 
 def draws(sampler, participation):
     """Plans enough for `ROUNDS` rounds; in one pass a plan has only three."""
-    sampling = Sampling(sampler, None if sampler == "full" else tuple(BATCH))
+    sampling = Sampling(as_sampler(sampler, BATCH))
     rng = np.random.default_rng([1, SAMPLERS.index(sampler)])
     rounds = 3 if sampler == "disjoint" else ROUNDS // 3 if sampler == "full" else ROUNDS
     for _ in range(ROUNDS // 6 if sampler == "disjoint" else 1):

@@ -1,0 +1,156 @@
+"""What samplers say of themselves, against what they draw."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from fedprivjax.plan.minibatches import Sampling, draw_minibatches
+from fedprivjax.plan.participation import Full as Everyone
+from fedprivjax.plan.samplers import (
+    SAMPLERS,
+    Disjoint,
+    Full,
+    Occurrences,
+    Poisson,
+    Replacement,
+    Sampler,
+    Subset,
+    as_sampler,
+)
+from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+
+RECORDS, BATCH, ROUNDS = 6, 3, 20_000
+ROWS = np.arange(2 * RECORDS).reshape(2, RECORDS)
+ALL = [Replacement(BATCH), Subset(BATCH), Poisson(BATCH), Disjoint(BATCH), Full()]
+EXPECTED = {
+    "replacement": [[4, 0, 1], [5, 3, 0]],
+    "subset": [[0, 4, 1], [4, 0, 1]],
+    "poisson": [[0, 4, 1, 5, -1, -1], [4, 0, -1, -1, -1, -1]],
+    "disjoint": [[0, 4, 1], [5, 3, 2]],
+    "full": [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]],
+}
+
+
+def drawn(sampler, rounds=ROUNDS, seed=0):
+    schedule = Everyone(2).draw(rounds, np.random.default_rng(1))
+    picks, used = sampler.draw(ROWS, schedule, np.random.default_rng(seed))
+    return np.where(used, picks, -1)
+
+
+def uses(places, record=0):
+    return np.sum(places == record, axis=2).ravel()
+
+
+@pytest.mark.parametrize("sampler", [sampler for sampler in ALL if sampler.secret], ids=lambda sampler: sampler.name)
+def test_a_record_occurs_as_often_as_it_is_said_to(sampler):
+    law = sampler.occurrences(RECORDS, BATCH)
+    assert law.times @ law.chances == pytest.approx(BATCH / RECORDS)
+    whole = np.zeros(BATCH + 1)
+    np.add.at(whole, law.times.clip(max=BATCH).astype(int), law.chances)
+    whole[0] = 1 - law.chances.sum()
+    observed = np.bincount(uses(drawn(sampler)), minlength=BATCH + 1)
+    seen = whole > 1e-12
+    assert observed[~seen].sum() == 0
+    assert chisquare(observed[seen], whole[seen] * observed.sum()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.name)
+def test_how_often_a_message_without_a_record_has_none_at_all(sampler):
+    places = drawn(sampler, 2 if sampler.one_pass else ROUNDS)
+    places = places.reshape(-1, places.shape[2])
+    without = places[(places != 0).all(axis=1)]
+    expected = sampler.empty(RECORDS, sampler.batch_of(RECORDS))
+    if without.size:
+        empty = (without < 0).all(axis=1)
+        assert empty.mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / empty.size))
+    assert (expected > 0) == sampler.independent
+
+
+@pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.name)
+def test_what_is_drawn_keeps_to_its_width_and_to_what_the_sampler_says(sampler):
+    places = drawn(sampler, 2 if sampler.one_pass else 200)
+    sizes = np.full(2, RECORDS)
+    assert places.shape[2] == sampler.width(sizes, sampler.batches(sizes), places.shape[0] * 2)
+    most = max(uses(places, record).max() for record in range(RECORDS))
+    assert (most > 1) == sampler.repeats
+    messages = (np.stack([uses(places[:, :1], record) for record in range(RECORDS)]) > 0).sum(axis=1)
+    assert messages.max() == sampler.releases(places.shape[0]) or sampler.secret
+    assert (np.unique(messages).size > 1) == sampler.secret == sampler.amplifies(RECORDS, sampler.batch_of(RECORDS))
+
+
+def test_the_draws_of_a_seed_stay_what_they_are():
+    """Runs that are published must come out again, whatever is rebuilt."""
+    found = {sampler.name: drawn(sampler, 2, seed=3)[:, 0].tolist() for sampler in ALL}
+    assert found == EXPECTED
+
+
+def test_only_samples_of_some_records_amplify():
+    assert [sampler.amplifies(6, 3) for sampler in ALL] == [True, True, True, False, False]
+    assert [sampler.amplifies(6, 6) for sampler in ALL] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_by_its_name(name):
+    sampler = as_sampler(name, 4)
+    assert sampler.name == name
+    assert sampler == as_sampler(sampler) == as_sampler(name, 4)
+    assert len({sampler, as_sampler(name, 4)}) == 1
+    assert (sampler == as_sampler(name, 5)) == (name == "full")
+    assert as_sampler(name, [1, 2]) == as_sampler(name, np.array([1, 2]))
+    assert hash(as_sampler(name, [1, 2])) == hash(as_sampler(name, (1, 2)))
+    assert len(sampler.words) > 10
+
+
+def test_samplers_of_one_batch_differ():
+    assert len({kind.of(2) for kind in SAMPLERS.values()}) == len(SAMPLERS)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: as_sampler("subsets", 2), "unknown sampler 'subsets', did you mean 'subset'.*"),
+        (lambda: as_sampler(Subset(2), 2), r"batch must be left out beside Subset\(batch=2\), got 2"),
+        (lambda: Subset(None).batch_of(3), "batch must be given for the sampler 'subset'"),
+        (lambda: Poisson(4).batch_of(3), r"batch must be at most records \(3\) for the sampler 'poisson', got 4"),
+        (lambda: Subset((1, 2)).batch_of(3), r"batch must be an integer, got \(1, 2\)"),
+        (lambda: Subset([1, 2.5]).batches(np.array([3, 3])), "batch must be an integer, got 1.0"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        make()
+
+
+@dataclass(frozen=True)
+class FirstHalf(Sampler):
+    """Each time, a fair coin: all records of one fixed half, or of the other."""
+
+    batch: int
+    name: ClassVar[str] = "half"
+    words: ClassVar[str] = "one half or the other"
+    secret: ClassVar[bool] = True
+
+    def message(self, sizes, batches, most, width, rng):
+        start = rng.integers(0, 2, (sizes.size, 1)) * batches[:, None]
+        return start + np.arange(width), batches
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.ones(1), np.array([batch / records]))
+
+
+def test_a_sampler_of_ones_own_needs_nobody_elses_leave():
+    schedule = Everyone(2).draw(40, np.random.default_rng(1))
+    batches = draw_minibatches(Sampling(FirstHalf(3)), ROWS, schedule, np.random.default_rng(0))
+    assert set(map(tuple, batches.samples[:, 0].tolist())) == {(0, 1, 2), (3, 4, 5)}
+    settings = {"records": RECORDS, "rounds": 4, "delta": 1e-5}
+    assert sampled_epsilon(3.0, sampler=FirstHalf(3), **settings) == sampled_epsilon(3.0, sampler=Subset(3), **settings)
+    assert attainable_epsilon(3.0, sampler=FirstHalf(3), **settings) > 0
+
+
+def test_what_a_sampler_must_define():
+    with pytest.raises(TypeError, match="a sampler must define message"):
+        Sampler.message(Subset(2), np.ones(1), np.ones(1), 1, 1, np.random.default_rng(0))
