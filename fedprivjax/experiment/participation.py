@@ -16,7 +16,7 @@ class AnyKind(Settings):
 
     machines: int | None = None
     rounds: int | None = Field(default=None, ge=1)
-    order: Literal["shuffled", "stored"] = "shuffled"
+    order: Literal["shuffled", "stored", "cyclic", "reshuffled"] = "shuffled"
 
     @property
     def planned(self) -> int | None:

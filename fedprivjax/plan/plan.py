@@ -1,4 +1,4 @@
-"""Which examples are used: every example once, dealt in order of use or from a machine's own share."""
+"""Which examples are used: each once or in several epochs, dealt in order of use or from a machine's own share."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,13 @@ from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
 from fedprivjax.problem.problem import Problem
 
-ORDERS = {"shuffled": "a random order, from the seed", "stored": "as the problem holds them"}
+ORDERS = {
+    "shuffled": "one pass in a random order, from the seed",
+    "stored": "one pass, as the problem holds them",
+    "cyclic": "several epochs over a machine's own records, in one random order again and again",
+    "reshuffled": "several epochs over a machine's own records, in a fresh random order each time",
+}
+EPOCHS = ("cyclic", "reshuffled")
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Plan:
     samples: np.ndarray
     weights: np.ndarray | None = None
     secret: bool = False
+    order: str = "shuffled"
 
     @property
     def public(self) -> "Plan":
@@ -39,6 +46,11 @@ class Plan:
     @property
     def size(self) -> Size:
         return self.schedule.size
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a sample may be used in several rounds, publicly."""
+        return self.order in EPOCHS
 
     @property
     def width(self) -> int:
@@ -59,7 +71,7 @@ def draw_plan(
 
     Args:
         rounds: None takes as many as the samples, and a given schedule, allow.
-        order: "shuffled", or "stored": samples that are used once are in the order in which the problem holds them.
+        order: of samples that are not drawn by a sampler, see `ORDERS`; "stored" also for a sampler's one pass.
         sampler: how machines draw minibatches of their own records; None is one fresh example a message.
 
     Raises:
@@ -73,7 +85,9 @@ def draw_plan(
     """
     seeds = as_seeds(seed)
     require_choice("order", order, ORDERS)
-    rounds = most_rounds(problem, participation, sampler) if rounds is None else rounds
+    if order in EPOCHS and (problem.table is None or sampler is not None):
+        raise Refusal(f"order {order!r} must go with machines of their own records, one example a message")
+    rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
     require_at_least("rounds", rounds, 1)
     if sampler is not None and problem.table is None:
         raise Refusal("table must be given: machines draw minibatches from records of their own")
@@ -83,7 +97,7 @@ def draw_plan(
         raise Refusal(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
         )
-    if sampler is None and rounds * participation.per_round > problem.examples:
+    if sampler is None and order not in EPOCHS and rounds * participation.per_round > problem.examples:
         raise Refusal(
             f"per_round · rounds must be at most the {problem.examples} examples, "
             f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
@@ -93,15 +107,19 @@ def draw_plan(
         assert problem.table is not None
         settings = {"stored": order == "stored", "factors": problem.message_factors}
         batches = draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), **settings)
-        return Plan(schedule, *batches, secret=sampler.secret)
+        return Plan(schedule, *batches, secret=sampler.secret, order=order)
     rng = None if order == "stored" else samples_rng(seeds)
     if not problem.stored:
         return Plan(schedule, schedule.counts - 1)
+    if order in EPOCHS:
+        return Plan(schedule, _deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
     deal = _deal_pool if problem.table is None else _deal_shares
-    return Plan(schedule, deal(problem, schedule, rng))
+    return Plan(schedule, deal(problem, schedule, rng), order=order)
 
 
-def most_rounds(problem: Problem, participation: Participation, sampler: Sampler | None = None) -> int:
+def most_rounds(
+    problem: Problem, participation: Participation, sampler: Sampler | None = None, order: str = "shuffled"
+) -> int:
     """Rounds of a given schedule that use each example at most once; with a fixed partition, those that the smallest
     share allows. Where examples are computed or used again, a given schedule alone sets an end.
 
@@ -109,7 +127,7 @@ def most_rounds(problem: Problem, participation: Participation, sampler: Sampler
         ValueError: there is no end.
     """
     given = len(participation.rows) if isinstance(participation, Given) else None
-    again = sampler is not None and not sampler.one_pass
+    again = order in EPOCHS or (sampler is not None and not sampler.one_pass)
     if again or not problem.stored:
         if given is None:
             why = "records are used again and again" if again else "examples are computed: they have no end"
@@ -129,6 +147,27 @@ def _deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | 
     return order[: schedule.participants.size].astype(np.int32).reshape(schedule.participants.shape)
 
 
+def _deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:
+    """A machine of n records takes, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
+    assert problem.table is not None
+    rows, sizes = problem.table.rows, problem.table.sizes
+    if not sizes.all():
+        raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
+    epoch, place = np.divmod(schedule.counts - 1, sizes[schedule.participants])
+    shuffled = _permuted(rows, rng)
+    samples = shuffled[schedule.participants, place]
+    for number in range(1, int(epoch.max()) + 1 if order == "reshuffled" else 1):
+        shuffled = _permuted(rows, rng)
+        samples = np.where(epoch == number, shuffled[schedule.participants, place], samples)
+    return samples
+
+
+def _permuted(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Every machine's records in a random order of its own, padding last."""
+    keys = np.where(rows >= 0, rng.random(rows.shape), 2.0)
+    return np.take_along_axis(rows, np.argsort(keys, axis=1), axis=1)
+
+
 def _deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
     """A machine's k-th participation takes the k-th example of a permutation of its own share."""
     assert problem.table is not None
@@ -137,7 +176,5 @@ def _deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator 
     if short.size:
         needs, has = schedule.total[short[0]], sizes[short[0]]
         raise Refusal(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
-    if rng is not None:
-        keys = np.where(rows >= 0, rng.random(rows.shape), 2.0)  # padding stays last
-        rows = np.take_along_axis(rows, np.argsort(keys, axis=1), axis=1)
+    rows = rows if rng is None else _permuted(rows, rng)
     return rows[schedule.participants, schedule.counts - 1]

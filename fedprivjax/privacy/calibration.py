@@ -49,7 +49,7 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     """
     if protocol.noise_std is None:
         protocol = calibrate(protocol, problem, plan, delta=delta)
-    return protocol.event(problem, plan).guarantee(delta)
+    return event_of(protocol, problem, plan).guarantee(delta)
 
 
 def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: float | None = None) -> Target:
@@ -73,6 +73,10 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     Raises:
         Refusal: as `calibrate`.
     """
+    if plan.repeats and not protocol.several_epochs and not target.non_private:
+        raise Refusal(
+            f"order must use each sample once, as {name_of(protocol)}'s guarantee assumes, got {plan.order!r}"
+        )
     calibrated = protocol.calibrate(problem, plan, target)
     event = calibrated.event(problem, plan)
     if exceeds(event, target) and not calibrated.claims_only:
@@ -80,6 +84,18 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
             f"{name_of(protocol)} must give at most {target}, and its noise on this plan gives {_given(event, target)}"
         )
     return calibrated, event
+
+
+def event_of(protocol, problem, plan) -> Event:
+    """What a calibrated protocol does to privacy on a plan.
+
+    Raises:
+        Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once.
+    """
+    if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
+        name = name_of(protocol)
+        raise Refusal(f"order must use each sample once, as {name}'s guarantee assumes, got {plan.order!r}")
+    return protocol.event(problem, plan)
 
 
 def exceeds(event: Event, target: Target) -> bool:

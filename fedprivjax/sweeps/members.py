@@ -12,7 +12,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.calibration import exceeds, settle, target_of
+from fedprivjax.privacy.calibration import event_of, exceeds, settle, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.constraints import Ball
@@ -133,10 +133,10 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
     protocol, event = settle(member.protocol, member.problem, plans[0], member.target)
     events = [event]
     for plan in plans[1:]:
-        event = protocol.event(member.problem, plan)
+        event = event_of(protocol, member.problem, plan)
         if exceeds(event, member.target) and not protocol.claims_only:
             protocol, event = settle(member.protocol, member.problem, plan, member.target)
-            events = [protocol.event(member.problem, earlier) for earlier in plans[: len(events)]]
+            events = [event_of(protocol, member.problem, earlier) for earlier in plans[: len(events)]]
         events.append(event)
     return protocol, events
 
