@@ -73,12 +73,8 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     Raises:
         Refusal: as `calibrate`.
     """
-    if plan.repeats and not protocol.several_epochs and not target.non_private:
-        raise Refusal(
-            f"order must use each sample once, as {name_of(protocol)}'s guarantee assumes, got {plan.order!r}"
-        )
     calibrated = protocol.calibrate(problem, plan, target)
-    event = calibrated.event(problem, plan)
+    event = event_of(calibrated, problem, plan)
     if exceeds(event, target) and not calibrated.claims_only:
         raise Refusal(
             f"{name_of(protocol)} must give at most {target}, and its noise on this plan gives {_given(event, target)}"
