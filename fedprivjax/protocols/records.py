@@ -118,7 +118,7 @@ class RecordMechanism:
 
     def checked(self, problem: Problem, target: Target) -> MachineTable:
         """The machines with their targets, after what a finite target needs is looked at."""
-        if target.mu is not None and self.delta is not None:
+        if target.mu is not None and self.delta not in (None, target.delta):
             raise Refusal(f"delta must be None with a target mu, which is converted at the run's, got {self.delta}")
         m = self.machines(problem, target)
         if not np.isfinite(m.lipschitz).all():

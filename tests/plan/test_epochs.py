@@ -40,9 +40,8 @@ def test_cyclic_order_repeats_and_reshuffled_order_does_not(problem):
     cyclic, fresh = (draw_plan(problem, Full(3), 30, 1, order=order) for order in ("cyclic", "reshuffled"))
     assert used(cyclic, 0)[:27] == used(cyclic, 0)[3:]
     assert used(fresh, 0)[:27] != used(fresh, 0)[3:]
-    assert (
-        used(cyclic, 0)[:3] == used(fresh, 0)[:3] == used(draw_plan(problem, Full(3), 2, 1), 0) + used(cyclic, 0)[2:3]
-    )
+    assert used(cyclic, 0)[:3] == used(fresh, 0)[:3]
+    assert used(cyclic, 0)[:2] == used(draw_plan(problem, Full(3), 2, 1), 0)  # the first epoch is that of one pass
 
 
 @pytest.mark.parametrize("order", ["cyclic", "reshuffled"])
