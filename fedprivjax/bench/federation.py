@@ -35,7 +35,7 @@ def runner(machines: int, method: str):
     problem = from_dataset(datasets.load("stream", features=785), constraint=Ball(0.05))
     options = {"rounds": ROUNDS, "record": ("test_loss",), "every": ROUNDS, "noise_method": method}
     start = ready(DPMu2(mu=8.0), problem, Uniform(machines, PER_ROUND), **options)
-    return partial(run_program, start.arguments, start.recipe), type(start.mechanism).__name__.lower()
+    return partial(run_program, start.arguments, start.recipe), start.mechanism.name
 
 
 def ratios() -> dict[str, float]:

@@ -18,6 +18,11 @@ class Mechanism:
 
     inputs: Any
 
+    @property
+    def name(self) -> str:
+        """What results call the mechanism."""
+        return type(self).__name__.lower()
+
     def init(self, dimension: int, key: jax.Array) -> Any:
         """State before the first round; `key` is the seed's, to draw by machine or by node rather than by round."""
         return ()
@@ -29,7 +34,7 @@ class Mechanism:
             inputs: the block's part of `inputs`.
             keys: of its rounds, [block].
         """
-        raise TypeError(f"{type(self).__name__} must define draw(state, inputs, keys, dimension)")
+        raise TypeError(f"{self.name} must define draw(state, inputs, keys, dimension)")
 
     def aggregate(self, noise: Any) -> jax.Array | None:
         """The noise in the server's aggregate, [d], from what the protocol made of a draw; None where there is none."""

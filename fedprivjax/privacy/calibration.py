@@ -77,7 +77,7 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     event = event_of(calibrated, problem, plan)
     if exceeds(event, target) and not calibrated.claims_only:
         raise Refusal(
-            f"{name_of(protocol)} must give at most {target}, and its noise on this plan gives {_given(event, target)}"
+            f"{protocol.name} must give at most {target}, and its noise on this plan gives {_given(event, target)}"
         )
     return calibrated, event
 
@@ -89,8 +89,7 @@ def event_of(protocol, problem, plan) -> Event:
         Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once.
     """
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
-        name = name_of(protocol)
-        raise Refusal(f"order must use each sample once, as {name}'s guarantee assumes, got {plan.order!r}")
+        raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
     return protocol.event(problem, plan)
 
 
@@ -137,9 +136,7 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     while not meets(high):
         low, high = high, 4 * high
         if high > 1e12:
-            raise Refusal(
-                f"{name_of(protocol)} must have an event that meets {target} at some noise_std, and none does"
-            )
+            raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")
     while meets(low):
         low, high = low / 4, low
         if high < 1e-12:
@@ -148,11 +145,6 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
         middle = sqrt(low * high)
         low, high = (low, middle) if meets(middle) else (middle, high)
     return high
-
-
-def name_of(protocol) -> str:
-    """How refusals call a protocol."""
-    return type(protocol).__name__
 
 
 def _given(event: Event, target: Target) -> str:

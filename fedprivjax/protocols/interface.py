@@ -43,11 +43,16 @@ class Protocol:
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
 
+    @property
+    def name(self) -> str:
+        """What refusals and results call the protocol."""
+        return type(self).__name__
+
     # ---- one run, traced
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
         """The state before the first round, a pytree."""
-        raise TypeError(f"{type(self).__name__} must define init(problem, size, key)")
+        raise TypeError(f"{self.name} must define init(problem, size, key)")
 
     def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[Any, dict]:
         """The state after one round, and scalars of the round that may be recorded, by name.
@@ -57,11 +62,11 @@ class Protocol:
             noise: what `noise` makes of the mechanism's draw, or None in a run without noise.
             key: the round's own, for randomness that is the protocol's; `slot_keys` folds it by participant.
         """
-        raise TypeError(f"{type(self).__name__} must define round(problem, state, inputs, noise, key)")
+        raise TypeError(f"{self.name} must define round(problem, state, inputs, noise, key)")
 
     def output(self, state: Any) -> Any:
         """The point that one reports."""
-        raise TypeError(f"{type(self).__name__} must define output(state)")
+        raise TypeError(f"{self.name} must define output(state)")
 
     def query(self, state: Any) -> Any:
         """The point that machines are asked about in the next round: what others see of a trusted server."""
@@ -80,7 +85,7 @@ class Protocol:
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """What is drawn once per seed and shared by the members of a sweep: it depends on no leaf of the protocol."""
-        raise TypeError(f"{type(self).__name__} must define mechanism(problem, plan, method)")
+        raise TypeError(f"{self.name} must define mechanism(problem, plan, method)")
 
     def noise_state(self, dimension: int) -> Any:
         """State of the member's part of the noise before the first round, a pytree."""
@@ -103,7 +108,7 @@ class Protocol:
 
     def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
         """What each participant computes, leaves [per_round, ...], without the noise that it adds at the end."""
-        raise TypeError(f"{type(self).__name__} must define messages, for a transcript")
+        raise TypeError(f"{self.name} must define messages, for a transcript")
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
         """What each participant sends, [per_round, d]; `own_noise` is its part of the mechanism's draw, or None."""
@@ -122,7 +127,7 @@ class Protocol:
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         """What the calibrated protocol does to privacy on a plan, noise included."""
-        raise TypeError(f"{type(self).__name__} must define event(problem, plan)")
+        raise TypeError(f"{self.name} must define event(problem, plan)")
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """The protocol with `noise_std` and `step_size` filled in, and its target spent.

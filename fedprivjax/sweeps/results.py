@@ -10,7 +10,6 @@ from scipy.stats import t
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.privacy.calibration import name_of
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 
@@ -65,7 +64,7 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
 def attributes(protocol, delta: float, noise: str, non_private: Sequence[str]) -> dict[str, Any]:
     """What a dataset says of how it came about, and of what its guarantees do not cover."""
     return {
-        "protocol": name_of(protocol),
+        "protocol": protocol.name,
         "delta": delta,
         "selection": "not accounted for: hyper-parameters chosen by looking at these results are not covered",
         "non_private_metrics": ", ".join(non_private),

@@ -73,7 +73,7 @@ class ReadySweep:
     def noise(self) -> str:
         """How the noise is produced and shared, in words."""
         shared = "shared by the grid's members" if self.common_noise else "drawn anew for each member"
-        return f"{type(self.first.mechanism).__name__.lower()}, {shared}"
+        return f"{self.first.mechanism.name}, {shared}"
 
     @property
     def runs(self) -> tuple[int, int]:
