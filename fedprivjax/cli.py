@@ -168,7 +168,6 @@ def bench(
     """Speed on this machine, as ratios measured side by side; minutes. Let nothing else run meanwhile."""
     from fedprivjax import bench
     from fedprivjax.checks.values import require_choice
-    from fedprivjax.report import tables
 
     for group in only or ():
         require_choice("group", group, bench.GROUPS)
@@ -178,7 +177,7 @@ def bench(
     for line in bench.measure(only):
         err.print(f"{line.name}: {line.value:.3g} {line.unit}")
         lines.append(line)
-    out.print(tables.bench_table(lines, bench.machine()))
+    out.print(bench.table(lines, bench.machine()))
     if json_file is not None:
         json_file.write_text(json.dumps(bench.as_json(lines), indent=1, ensure_ascii=False), encoding="utf-8")
 

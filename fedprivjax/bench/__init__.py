@@ -1,16 +1,18 @@
 """How fast this machine runs the protocols, as ratios measured side by side: `fedprivjax bench`."""
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import jax
+from rich.table import Table
 
 from fedprivjax.bench import accelerator, cell, federation, start, sweeps
 from fedprivjax.bench.timing import Line
+from fedprivjax.report.tables import VERDICTS
 
-__all__ = ["Line", "as_json", "machine", "measure"]
+__all__ = ["Line", "as_json", "machine", "measure", "table"]
 
 GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "one run": cell.lines,
@@ -25,6 +27,17 @@ def measure(groups: list[str] | None = None) -> Iterator[Line]:
     """The lines of some groups (None: of all), as they are measured."""
     for name in GROUPS if groups is None else groups:
         yield from GROUPS[name]()
+
+
+def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
+    """The figures with their targets."""
+    table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()), title_justify="left")
+    table.add_column("what")
+    for name in ("value", "unit", "target", "met"):
+        table.add_column(name, justify="left" if name == "unit" else "right")
+    for line in lines:
+        table.add_row(line.name, f"{line.value:.3g}", line.unit, line.target or "", VERDICTS[line.met])
+    return table
 
 
 def machine() -> dict[str, Any]:

@@ -12,7 +12,9 @@ import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
-from fedprivjax.checks.data import (
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.problem.checks import (
     leading_axes,
     numbers,
     require_alike,
@@ -24,8 +26,6 @@ from fedprivjax.checks.data import (
     require_scalar_loss,
     table_rows,
 )
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel

@@ -1,6 +1,6 @@
 """What a run says on the screen: tables with intervals, guarantees, verdicts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
@@ -10,7 +10,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedprivjax.bench.timing import Line
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, shown
@@ -23,7 +22,7 @@ from fedprivjax.sweeps.results import final, mean_interval
 from fedprivjax.sweeps.sweep import ReadySweep
 
 TARGETS = {"mu", "epsilon"}
-_SAID = {None: "–", True: "ok", False: "MISS"}
+VERDICTS = {None: "–", True: "ok", False: "MISS"}
 
 
 def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Table]:
@@ -147,7 +146,7 @@ def _verdict_table(found: list[Verdict]) -> Table:
         if v.value is not None:
             value = metric.text(v.value)
             difference = "" if np.isnan(v.mean) else metric.text(v.mean - v.value, sign=True)
-        table.add_row(where, ours, metric.text(v.sd), value, difference, _SAID[v.holds])
+        table.add_row(where, ours, metric.text(v.sd), value, difference, VERDICTS[v.holds])
     return table
 
 
@@ -172,17 +171,6 @@ def _errors(v: Verdict) -> float:
     """How many standard errors ours is from the expected value."""
     difference = abs(v.mean - (v.value or 0.0))
     return difference / v.sd if v.sd else np.inf if difference else 0.0
-
-
-def bench_table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
-    """Figures of `bench` with their targets."""
-    table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()), title_justify="left")
-    table.add_column("what")
-    for name in ("value", "unit", "target", "met"):
-        table.add_column(name, justify="left" if name == "unit" else "right")
-    for line in lines:
-        table.add_row(line.name, f"{line.value:.3g}", line.unit, line.target or "", _SAID[line.met])
-    return table
 
 
 def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Table]:

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from fedprivjax import bench, cli
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
-from fedprivjax.report import tables
 
 
 def test_medians_are_of_the_time_that_was_taken():
@@ -30,7 +29,7 @@ def test_a_target_has_a_sense(value, target, met):
 def test_the_table_and_the_file_hold_every_line(monkeypatch, tmp_path):
     lines = [Line("fast", 20.0, "times", "≥ 12"), Line("slow", 3.0, "times", "≤ 2"), Line("shown", 1.0, "s")]
     monkeypatch.setattr(bench, "GROUPS", {"some": lambda: iter(lines)})
-    table = tables.bench_table(bench.measure(), bench.machine())
+    table = bench.table(bench.measure(), bench.machine())
     assert [list(column.cells) for column in table.columns][-1] == ["ok", "MISS", "–"]
     file = tmp_path / "figures.json"
     answer = CliRunner().invoke(cli.app, ["bench", "--json", str(file)])

@@ -1,0 +1,1 @@
+"""The contract of every protocol, for one of your own, too."""
