@@ -83,6 +83,11 @@ class Problem:
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
 
+    def __post_init__(self):
+        for name in ("own_lipschitz", "machine_weights"):
+            if np.ndim(getattr(self, name)):
+                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+
     @property
     def stored(self) -> bool:
         """Whether examples are arrays, rather than computed when they are used."""

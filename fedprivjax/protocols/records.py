@@ -186,7 +186,8 @@ class RecordMechanism:
         if self.sampler.secret and not plan.secret:
             releases = unit._grouped(problem, plan)
         else:
-            known = (unit, problem.table, problem.lipschitz, problem.own_lipschitz, problem.machine_weights)
+            declared = tuple(np.ravel(problem.lipschitz if problem.own_lipschitz is None else problem.own_lipschitz))
+            known = (unit, problem.table, declared, problem.machine_weights)
             releases = plan.schedule.once(known, lambda: unit._grouped(problem, plan))
         return replace(releases, shift=scale * releases.shift)
 
@@ -264,6 +265,6 @@ def check_record_settings(protocol: Any) -> None:
 
 def for_target(protocol: Any, target: Target) -> Any:
     """The protocol with what its target says of machines that differ, and of δ."""
-    own = tuple(np.ravel(target.epsilon).tolist()) if np.ndim(target.epsilon) else protocol.epsilon
-    delta = target.delta if protocol.delta is None else protocol.delta
-    return replace(protocol, epsilon=own if np.ndim(own) else None, delta=delta)
+    epsilon = target.epsilon if target.noise_std is None else protocol.epsilon  # with a noise, only its proportions
+    epsilon = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
+    return replace(protocol, epsilon=epsilon, delta=target.delta if protocol.delta is None else protocol.delta)

@@ -27,7 +27,7 @@ class ReleasedLocalSGD(LocalSGD):
 
     @property
     def claims_only(self) -> bool:  # type: ignore[override]
-        return self.acknowledged
+        return self.acknowledged and self.noise_rule == "paper_moments"
 
     @property
     def records(self) -> RecordMechanism:

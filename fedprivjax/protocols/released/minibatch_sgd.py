@@ -58,7 +58,7 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
 
     @property
     def claims_only(self) -> bool:  # type: ignore[override]
-        return self.acknowledged
+        return self.acknowledged and self.noise_rule == "paper_moments"
 
     @property
     def minibatches(self) -> Sampler:
