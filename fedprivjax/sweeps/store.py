@@ -117,6 +117,8 @@ def _pieces(leaf) -> tuple[bytes, ...]:
     if isinstance(leaf, str) or leaf is None:
         return (repr(leaf).encode(),)
     array = np.ascontiguousarray(leaf)
+    if array.dtype == object:
+        raise TypeError(f"a fingerprint is of arrays, numbers and text, not of {leaf!r}")
     return b"array", f"{array.dtype}{np.shape(leaf)}".encode(), array.tobytes()
 
 
