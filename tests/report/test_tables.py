@@ -250,7 +250,7 @@ GRIDS = {
 def test_the_guarantees_printed_are_those_of_a_run(name):
     (job,) = runner.jobs(make(protocol=[GRIDS[name]], sweep={"per_round": [3], "seeds": 1}))
     (table,) = map(columns, tables.guarantee_tables([job], DELTA))
-    realised = np.unique(job.prepare().realised()["realised_mu"])
+    realised = np.unique(job.prepare().privacy()[0]["realised_mu"])
     printed = [np.inf if cell == "non-private" else float(cell) for cell in table["μ (worst machine)"]]
     np.testing.assert_allclose(np.unique(printed), realised, rtol=1e-3)
 
@@ -267,7 +267,7 @@ def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
     settings = make(problem=problem, protocol=[entry], sweep={"per_round": [3], "rounds": [5], "seeds": 1})
     (job,) = runner.jobs(settings)
     (table,) = map(columns, tables.guarantee_tables([job], DELTA))
-    realised = np.unique(job.prepare().realised()["realised_epsilon"])
+    realised = np.unique(job.prepare().privacy()[0]["realised_epsilon"])
     printed = [
         np.inf if least == "non-private" else float(most.removesuffix(" !"))
         for least, most in zip(table["ε (at least)"], table["ε (at most)"], strict=True)

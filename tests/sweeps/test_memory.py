@@ -17,6 +17,7 @@ from fedprivjax import (
     linear_problem,
 )
 from fedprivjax.engine.ready import ready
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
 from fedprivjax.sweeps.members import stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks, run_bytes
 from fedprivjax.sweeps.sweep import ready_sweep, run_chunk
@@ -150,11 +151,11 @@ def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participa
     [
         NoisyMinibatchSGD(sampler="full", step_size=0.1),
         NoisyMinibatchSGD(batch=40, clip=1.0, step_size=0.1),
-        NoisyMinibatchSGD(batch=40, clip=1.0, clip_at="message", step_size=0.1),
+        ReleasedMinibatchSGD(batch=40, clip=1.0, clip_at="message", step_size=0.1),
         AcceleratedMinibatchSGD(batch=40, step_size=0.1),
         LocalSGD(batch=40, step_size=0.1),
     ],
-    ids=lambda protocol: f"{type(protocol).__name__}-{protocol.sampler}-{protocol.clip_at}",
+    ids=lambda protocol: f"{type(protocol).__name__}-{protocol.sampler}-{protocol.clip}",
 )
 def test_minibatches_and_walks_of_ones_own_count(protocol):
     features, labels = RNG.normal(size=(20, 80, 200)), RNG.integers(0, 3, (20, 80))

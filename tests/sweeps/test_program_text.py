@@ -10,7 +10,7 @@ import pytest
 
 from fedprivjax.sweeps.sweep import execute, ready_sweep, sweep_fingerprint
 
-USERS = '''
+USERS = """
 import flax
 import flax.linen as nn
 import jax
@@ -62,7 +62,8 @@ weigh = Weighing()
 
 def loss(params, z):
     residual = weigh(jnp.abs(gap(params["w"], z)) ** POWER)
-    return residual + jnp.sum(params["w"] * OFFSETS) + 1e-9 * jnp.sum(MANY) * residual + model.apply(params["net"], z)[0] ** 2
+    score = model.apply(params["net"], z)[0]
+    return residual * (1 + 1e-9 * jnp.sum(MANY)) + jnp.sum(params["w"] * OFFSETS) + score**2
 
 
 def size(problem, snapshot):
@@ -72,7 +73,7 @@ def size(problem, snapshot):
 problem = fpj.general_problem(loss, np.ones((24, 3), np.float32), START, constraint=fpj.Ball(5.0))
 protocol = Own(clip=1.0, step_size=0.1)
 settings = {"over": {"mu": [1.0, 2.0]}, "seeds": 2, "rounds": 4, "every": 2, "record": [size, "squared"]}
-'''
+"""
 
 CHANGES = {
     "a global constant": ("POWER = 2.0", "POWER = 3.0"),

@@ -10,15 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedprivjax import Balanced, Ball, DPMu2, Full, Seeds, Softmax, Uniform, Varying, linear_problem, sweep
-from fedprivjax.engine.ready import ready
 from fedprivjax.sweeps import store
 from fedprivjax.sweeps import sweep as sweeps
-from fedprivjax.sweeps.store import ChunkStore, fingerprint, program_text, write_whole
+from fedprivjax.sweeps.store import ChunkStore, fingerprint, write_whole
 from fedprivjax.sweeps.sweep import execute, ready_sweep, sweep_fingerprint
 
 SOME = Uniform(6, 3)

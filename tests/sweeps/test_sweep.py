@@ -173,7 +173,9 @@ def test_sharing_noise_shifts_the_law_of_the_selected_best():
     """The least final noise norm over four members: one draw if shared, the least of four if drawn anew."""
     grid = {"step_scale": [1.0, 1.0001, 1.0002, 1.0003]}
     least = [
-        swept(grid, replace(PROTOCOL, mu=4.0), seeds=150, resample=resample)["noise_norm"].isel(round=-1).min("step_scale")
+        swept(grid, replace(PROTOCOL, mu=4.0), seeds=150, resample=resample)["noise_norm"]
+        .isel(round=-1)
+        .min("step_scale")
         for resample in ([], ["step_scale"])
     ]
     error = float(np.sqrt(sum(values.var("seed") / 150 for values in least)))
