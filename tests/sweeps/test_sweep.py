@@ -16,9 +16,11 @@ from fedprivjax import (
     NoisySGD,
     Seeds,
     Softmax,
+    Squared,
     Uniform,
     WholeSpace,
     final,
+    guarantee_of,
     linear_problem,
     simulate,
     sweep,
@@ -45,6 +47,7 @@ METRICS = ("test_loss", "test_accuracy", "noise_norm")
 COMMON = {"rounds": 8, "every": 3, "record": METRICS}
 PROTOCOL = DPMu2(clip=1.0, noise_schedule="gap")
 ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
+NO_TARGET = "give mu (GDP), or epsilon (with delta), or noise_std; mu = inf or epsilon = inf is non-private"
 GRID = {"mu": [1.0, 4.0], "step_scale": [0.5, 1.0]}  # every grid here has four members: one program serves them all
 
 
@@ -201,7 +204,7 @@ def test_a_mu_axis_is_converted_for_methods_that_sample_records():
     expected = 2 * problem.lipschitz * np.sqrt(9) / (14 * found["mu"].values)
     np.testing.assert_allclose(found["noise_std"].values, expected, rtol=1e-9)
     np.testing.assert_allclose(found["realised_epsilon"].isel(seed=0), gdp.epsilon(found["mu"].values, 1e-6), rtol=1e-6)
-    with pytest.raises(ValueError, match="delta must be None with an axis mu"):
+    with pytest.raises(ValueError, match="delta must be None with a target mu"):
         sweep(replace(protocol, delta=1e-5), problem, Full(4), over={"mu": [1.0]}, seeds=1, rounds=9)
 
 
@@ -217,18 +220,30 @@ def test_a_radius_axis():
 
 
 @pytest.mark.parametrize("protocol", [DPMu2(mu=4.0), NoisySGD(mu=4.0, step_size=0.1)])
-def test_a_guarantee_names_no_constant_of_a_radius_that_is_swept(protocol):
-    said = swept({"radius": [0.25, 3.0]}, protocol, seeds=1, rounds=2).attrs["assumptions"]
-    assert "each member's Lipschitz (and smoothness) constant on its own ball" in said
-    assert "-Lipschitz" not in said
+def test_a_guarantee_names_the_constants_of_its_own_radius(protocol):
+    loss = Squared(1.0)  # whose constants depend on the ball
+    problem = linear_problem(FEATURES, LABELS == 1, loss, feature_bound=1.0, constraint=Ball(1.0))
+    found = swept({"radius": [0.25, 3.0]}, protocol, problem, seeds=1, rounds=2, record=("noise_norm",))
+    words = []
+    for radius in (0.25, 3.0):
+        own = replace(problem, constraint=Ball(radius))
+        guarantee = guarantee_of(found.sel(radius=radius))
+        run = simulate(protocol, own, SOME, rounds=2, record=("noise_norm",))
+        assert str(guarantee) == str(run.guarantee)
+        assert f"{own.lipschitz:.4g}-Lipschitz" in str(guarantee)
+        words.append(str(guarantee))
+    assert words[0] != words[1]
+    with pytest.raises(ValueError, match=r"dataset must have a single value along radius"):
+        guarantee_of(found)
 
 
 def test_a_radius_axis_of_an_unclipped_protocol_moves_its_sensitivity():
     found = swept({"radius": [0.25, 0.5, 1.0, 3.0]}, DPMu2(mu=4.0), seeds=[2], rounds=4)
     increments = 2**0.5 + 2 * 0.5 * 2 * np.array([0.25, 0.5, 1.0, 3.0])  # S = G + 2LD
     np.testing.assert_allclose(found["noise_std"], 2 * increments / 4.0, rtol=1e-6)
-    # what the results say of their assumptions must hold for each of these sets, not for the problem's own
-    assert "diameter 2" not in found.attrs["assumptions"]
+    # what the results say of their assumptions holds for each of these sets, and is not the problem's own
+    for radius in found["radius"].values:
+        assert f"diameter {2 * radius:g}" in str(guarantee_of(found.sel(radius=radius)))
 
 
 def test_a_mu_axis_with_infinity():
@@ -250,9 +265,10 @@ def test_a_mu_axis_with_infinity():
     ],
 )
 def test_other_axes(name, values, fixed):
-    found = swept({name: values}, replace(PROTOCOL, **fixed))
+    fixed = {"clip": 1.0, **fixed} if name != "clip" else fixed  # nothing is both set and swept
+    found = swept({name: values}, replace(PROTOCOL, clip=None, **fixed))
     for value in (values[0], values[2]):
-        close(found.sel({name: value, "seed": 1}), single(replace(PROTOCOL, **fixed, **{name: value}), seed=1))
+        close(found.sel({name: value, "seed": 1}), single(replace(PROTOCOL, **{**fixed, name: value}), seed=1))
     np.testing.assert_array_equal(found[name], values)
     assert list(found["test_loss"].dims) == [name, "seed", "round"]
 
@@ -294,7 +310,7 @@ def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
 def test_other_numbers_and_seeds_are_no_other_program(grid):
     before = run_chunk._cache_size()
     swept({"mu": [0.3, 9.0], "step_scale": [0.1, 7.0]}, seeds=[11, 12, 13])
-    swept({"clip": [0.3, 9.0], "step_size": [0.1, 7.0]}, replace(PROTOCOL, mu=3.0))
+    swept({"clip": [0.3, 9.0], "step_size": [0.1, 7.0]}, replace(PROTOCOL, clip=None, mu=3.0))
     swept({"radius": [0.3, 9.0, 10.0, 11.0]}, replace(PROTOCOL, mu=3.0), delta=1e-3)
     assert run_chunk._cache_size() == before
     swept(GRID, every=4)  # and a new program would be noticed
@@ -322,8 +338,11 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ),
         ({"over": {"mu": [1.0, 2.0, 1.0]}}, "mu must be swept over distinct numbers, got [1.0, 2.0, 1.0]"),
         ({"over": {"mu": [1.0, -2.0]}}, "mu must be positive, got -2.0"),
-        ({"over": {"clip": [0.0]}}, "clip must be positive, got 0.0"),
-        ({"over": {"epsilon": [np.nan]}}, "epsilon must be positive, got nan"),
+        ({"over": {"clip": [0.0]}, "protocol": DPMu2()}, "clip must be positive, got 0.0"),
+        ({"over": {"clip": [2.0]}}, "clip must be left at its default where it is swept, got 1.0"),
+        ({"over": {"mu": [2.0]}, "protocol": DPMu2(mu=3.0)}, "mu must be left out where mu is swept, got 3.0"),
+        ({"over": {"epsilon": [2]}, "protocol": DPMu2(mu=3.0)}, "mu must be left out where epsilon is swept, got 3.0"),
+        ({"over": {"epsilon": [np.nan]}}, "epsilon must be swept over numbers, got nan"),
         ({"over": {"step_size": [np.inf]}}, "step_size must be finite, got inf"),
         ({"over": {"mu": []}}, "mu must be swept over a list of numbers, got []"),
         ({"over": {"mu": [[1.0, 2.0]]}}, "mu must be swept over a list of numbers, got [[1.0, 2.0]]"),
@@ -333,16 +352,16 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ({"every": 0}, "every must be at least 1, got 0"),
         (
             {"over": {"mu": [1.0], "noise_std": [0.5]}},
-            "give mu or noise_std, not both, got mu = 1.0 and noise_std = 0.5",
+            "give mu or noise_std, not both, got both as axes",
         ),
-        ({"over": None}, "give mu (GDP), or epsilon and delta, or noise_std; mu = inf is non-private"),
+        ({"over": None}, NO_TARGET),
         (
             {"over": {"radius": [1.0]}, "problem": replace(PROBLEM, constraint=WholeSpace())},
             "radius can be swept for a ball only, and the problem has none",
         ),
         (
             {"over": {"radius": [1.0, 0.5]}, "problem": replace(PROBLEM, start=np.eye(3, 5) / 3**0.5)},
-            "give mu (GDP), or epsilon and delta, or noise_std; mu = inf is non-private",
+            NO_TARGET,
         ),
         (
             {
