@@ -11,9 +11,10 @@ from .plan.seeds import Seeds
 from .privacy.calibration import calibrate, guarantee
 from .privacy.guarantee import PrivacyGuarantee
 from .privacy.target import Target
+from .problem.build import general_problem, linear_problem, procedural_problem
 from .problem.constraints import Ball, WholeSpace
 from .problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
-from .problem.problem import Problem, general_problem, linear_problem, procedural_problem
+from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import AcceleratedMinibatchSGD, DPMu2, LocalSGD, NoisyMinibatchSGD, NoisySGD, StaleMomentum
 from .protocols.interface import Protocol

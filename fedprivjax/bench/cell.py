@@ -21,9 +21,10 @@ from fedprivjax.noise import Silent, relative_std
 from fedprivjax.plan.participation import Uniform
 from fedprivjax.plan.plan import Plan, draw_plan
 from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Softmax
-from fedprivjax.problem.problem import Problem, linear_problem
+from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols import DPMu2
 
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05

@@ -1,5 +1,6 @@
 """From a data set to a problem."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fedprivjax.checks.refusal import Refusal
@@ -7,19 +8,29 @@ from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
 from fedprivjax.datasets.stream import Stream
+from fedprivjax.problem.build import linear_problem, procedural_problem
 from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
-from fedprivjax.problem.problem import Problem, linear_problem, procedural_problem
+from fedprivjax.problem.problem import Problem
 
 
 def from_dataset(
-    dataset: Dataset | Stream, loss: LinearLoss | None = None, *, constraint=None, table=None, start=None
+    dataset: Dataset | Stream,
+    loss: LinearLoss | None = None,
+    *,
+    constraint=None,
+    table=None,
+    start=None,
+    lipschitz: float | Sequence[float] | None = None,
+    distance: float | None = None,
+    machine_weights: Sequence[float] | None = None,
 ) -> Problem:
     """A linear predictor on a `Dataset` or a `Stream` (see `fedprivjax.datasets`).
 
     Args:
         loss: None takes the logistic loss for two classes, softmax for more, half the squared error for regression.
         table: as in `linear_problem`; None keeps the split that a data set comes with.
-        constraint, start: as in `linear_problem`.
+        constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`; None keeps the gradient bound
+            that a data set comes with.
 
     >>> from fedprivjax import Ball, datasets
     >>> from_dataset(datasets.load("digits"), constraint=Ball(8.0)).dimension
@@ -32,8 +43,11 @@ def from_dataset(
     if isinstance(dataset, Stream):
         if table is not None:
             raise Refusal("table must be None for a stream: every machine computes its own examples")
+        if machine_weights is not None:
+            raise Refusal("machine_weights must be None for a stream: its machines hold no records")
         test = dataset.test_features, dataset.test_labels
         options = {"feature_bound": dataset.feature_bound, "constraint": constraint, "start": start}
+        options = {**options, "lipschitz": lipschitz, "distance": distance}
         return procedural_problem(dataset.generate, loss, seed=dataset.seed, test=test, **options)
     if table is None and dataset.machine_of is not None:
         table = rows(by_machine(dataset.machine_of))[0]
@@ -49,8 +63,11 @@ def from_dataset(
         optimum=dataset.optimum if exact else None,
         excess=dataset.population if exact else None,
         table=table,
+        lipschitz=lipschitz,
+        distance=distance,
+        machine_weights=machine_weights,
     )
-    if known and dataset.noise_lipschitz is not None:
+    if known and lipschitz is None and dataset.noise_lipschitz is not None:
         note = "as in the authors' code a statistic of private data: what it calibrates is not private"
         return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
     return problem

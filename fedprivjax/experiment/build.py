@@ -30,7 +30,8 @@ def make_problem(settings: ProblemSettings, machines: int, trial: int | None = N
         table = datasets.table(datasets.by_machine(data.machine_of, machines))[0]
     constraint = WholeSpace() if settings.radius is None else Ball(settings.radius)
     loss = None if settings.loss is None else settings.loss.make(data)
-    return from_dataset(data, loss, constraint=constraint, table=table)
+    declared = settings.model_dump(include={"lipschitz", "distance", "machine_weights"})
+    return from_dataset(data, loss, constraint=constraint, table=table, **declared)
 
 
 def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]) -> tuple[Participation, int | None]:

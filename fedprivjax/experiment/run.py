@@ -179,7 +179,8 @@ def _job(
         prepare = prepare if trial == 0 else lambda: start
     alike = protocol.same_law(participation.machines)  # such runs are done once
     data = [experiment.problem.model_dump(), repr(participation), experiment.participation.model_dump(), trial]
-    identity = json.dumps([*data, settings.name, repr(alike), options], default=list)
+    method = settings.name, id(settings.method)  # two folders may each have a class of that name
+    identity = json.dumps([*data, method, repr(alike), options], default=list)
     members = prod(len(values) for values in options["over"].values())
     seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)
     return Job(settings.label, shape, seeds * members, prepare, identity)

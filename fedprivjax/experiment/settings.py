@@ -29,7 +29,10 @@ class ProblemSettings(Settings):
     """`[problem]`: a data set by name with its options, a loss, a ball, a split over machines.
 
     A loss is a name with its keys beside it (`loss = "logistic"`, `score_bound = 15.0`), or a table with its `kind`.
-    `smoothing`, the strength of the Moreau envelope, goes with every loss.
+    `smoothing`, the strength of the Moreau envelope, goes with every loss. What is declared of the problem, and not
+    computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for each machine);
+    `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's share of the
+    objective, adding up to 1.
     """
 
     gathered = ("loss",)
@@ -38,6 +41,9 @@ class ProblemSettings(Settings):
     options: dict[str, Any] = {}
     loss: LossSettings | None = None
     radius: float | None = None
+    lipschitz: float | list[float] | None = None
+    distance: float | None = None
+    machine_weights: list[float] | None = None
     partition: PartitionSettings | None = None
 
     @model_validator(mode="before")

@@ -1,34 +1,20 @@
 """A problem: examples, one example's loss, a constraint set, and the constants that noise and steps follow from."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_positive
-from fedprivjax.problem.checks import (
-    leading_axes,
-    numbers,
-    require_alike,
-    require_features,
-    require_finite_examples,
-    require_labels,
-    require_paired,
-    require_parameters,
-    require_scalar_loss,
-    table_rows,
-)
+from fedprivjax.checks.values import require_positive
 from fedprivjax.problem.constraints import Ball, WholeSpace
-from fedprivjax.problem.losses import LinearLoss
-from fedprivjax.problem.models import Example, GeneralModel, LinearModel
+from fedprivjax.problem.models import GeneralModel, LinearModel
 from fedprivjax.problem.procedural import Procedural
 
 
@@ -75,18 +61,19 @@ class Problem:
     optimum: Any = None
     model: LinearModel | GeneralModel = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     feature_bound: float | None = struct.field(pytree_node=False, default=None)
-    own_lipschitz: float | tuple[float, ...] | None = struct.field(pytree_node=False, default=None)
+    own_lipschitz: float | Sequence[float] | None = struct.field(pytree_node=False, default=None)
     own_smoothness: float | None = struct.field(pytree_node=False, default=None)
     lipschitz_note: str = struct.field(pytree_node=False, default="")
     table: Table | None = struct.field(pytree_node=False, default=None)
-    machine_weights: tuple[float, ...] | None = struct.field(pytree_node=False, default=None)
+    machine_weights: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):
-            if np.ndim(getattr(self, name)):
-                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+            if isinstance(getattr(self, name), list | np.ndarray):  # what is static must be hashable
+                object.__setattr__(self, name, tuple(np.asarray(getattr(self, name), float).tolist()))
+        _check_declared(self)
 
     @property
     def stored(self) -> bool:
@@ -149,246 +136,25 @@ class Problem:
         return ravel_pytree(self.start)[1](vector)
 
 
-def linear_problem(
-    features,
-    labels,
-    loss: LinearLoss,
-    *,
-    feature_bound: float | None = None,
-    constraint: Ball | WholeSpace | None = None,
-    test: tuple[Any, Any] | None = None,
-    start=None,
-    optimum=None,
-    excess: Callable[[Any], Any] | None = None,
-    table: np.ndarray | None = None,
-) -> Problem:
-    """A linear predictor on one's own arrays.
-
-    Args:
-        features: [examples, features], or [machines, examples, features] for data already split over machines.
-        labels: [examples] or [machines, examples].
-        loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
-        feature_bound: public bound on the norm of a feature vector; needed by protocols that do not clip.
-        constraint: `Ball(radius)`; the whole space if None.
-        test: held-out (features, labels).
-        start: first point; zero if None.
-        optimum: exact minimiser where known.
-        excess: exact excess risk of parameters, where known; else it is measured against `optimum` on the test set.
-        table: int [machines, most], padded with −1: which examples each machine owns.
-
-    Raises:
-        ValueError: features or parameters that are not finite, labels out of range or between two classes, shapes that
-            do not match, a norm above the bound, a start outside the constraint set.
-
-    >>> import numpy as np
-    >>> from fedprivjax import Softmax
-    >>> linear_problem(np.eye(4), np.array([0, 1, 1, 0]), Softmax(2), feature_bound=1.0).dimension
-    8
-    """
-    features, labels = numbers("features", features), numbers("labels", labels)
-    if features.ndim == 3:
-        features, labels, table = _merge_machines(features, labels, table)
-    if features.ndim != 2:
-        raise Refusal(f"features must be [examples, features] or have a leading machines axis, got {features.shape}")
-    width = features.shape[1]
-    shape = loss.shape(width)
-    problem = Problem(
-        pool=_examples("features", features, labels, width, loss, feature_bound),
-        test=None if test is None else _examples("test features", *test, width, loss, feature_bound),
-        start=_linear_params("start", np.zeros(shape) if start is None else start, shape),
-        constraint=WholeSpace() if constraint is None else constraint,
-        optimum=None if optimum is None else _linear_params("optimum", optimum, shape, ": is it this loss's?"),
-        model=LinearModel(loss),
-        feature_bound=feature_bound,
-        table=None if table is None else Table(table_rows(table, features.shape[0])),
-        excess=excess,
-    )
-    return _start_inside(problem)
+def _check_declared(problem: Problem) -> None:
+    """Refuse declared constants that cannot be true of any problem, or not of one with so many machines."""
+    require_positive("distance", problem.distance, optional=True)
+    require_positive("smoothness", problem.own_smoothness, optional=True)
+    if isinstance(problem.own_lipschitz, tuple):
+        _check_each("lipschitz", problem.own_lipschitz, problem.table)
+    else:
+        require_positive("lipschitz", problem.own_lipschitz, optional=True)
+    if problem.machine_weights is None:
+        return
+    weights = np.asarray(problem.machine_weights, float)
+    if weights.ndim != 1 or not (weights > 0).all() or not np.isclose(weights.sum(), 1):
+        raise Refusal(f"machine_weights must be positive and add up to 1, got a sum of {weights.sum():g}")
+    _check_each("machine_weights", problem.machine_weights, problem.table)
 
 
-def general_problem(
-    function: Callable[[Any, Any], Any],
-    pool: Any,
-    start: Any,
-    *,
-    constraint: Ball | WholeSpace | None = None,
-    lipschitz: float | None = None,
-    smoothness: float | None = None,
-    hit: Callable[[Any, Any], Any] | None = None,
-    test: Any = None,
-    optimum: Any = None,
-    excess: Callable[[Any], Any] | None = None,
-    table: np.ndarray | None = None,
-    split: bool = False,
-) -> Problem:
-    """Any scalar loss of parameters and one example; a flax module's `apply` fits in.
-
-    Args:
-        function: `(params, example) -> scalar`.
-        pool: pytree with leaves [examples, ...] (with `split`, [machines, examples, ...]).
-        start: first parameters, a pytree.
-        lipschitz, smoothness: G and L on the constraint set where known; needed by protocols that do not clip.
-        hit: `(params, example) -> 1.0 where the prediction is right`, for accuracies.
-        test, optimum, excess, table: as in `linear_problem`.
-        split: the pool's leaves have a leading machines axis.
-
-    Raises:
-        ValueError: a loss that is not a scalar, data or parameters that are not finite, leaves that do not match, a
-            start of integers or outside the constraint set.
-
-    >>> import jax.numpy as jnp
-    >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples
-    5
-    """
-    require_positive("lipschitz", lipschitz, optional=True)
-    require_positive("smoothness", smoothness, optional=True)
-    if split:
-        if table is not None:
-            raise Refusal("table must be None when the data are split")
-        machines, each = leading_axes("the data", pool, ("machines", "examples"))
-        table = np.arange(machines * each).reshape(machines, each)
-        pool = jax.tree.map(lambda leaf: leaf.reshape(machines * each, *leaf.shape[2:]), pool)
-    (examples,) = leading_axes("the data", pool, ("examples",))
-    require_finite_examples("data", jax.tree.leaves(pool))
-    problem = Problem(
-        pool=jax.tree.map(jnp.asarray, pool),
-        test=None if test is None else _general_test(test, pool),
-        start=_general_params("start", start),
-        constraint=WholeSpace() if constraint is None else constraint,
-        optimum=None if optimum is None else _general_params("optimum", optimum),
-        model=GeneralModel(function, hit),
-        own_lipschitz=lipschitz,
-        own_smoothness=smoothness,
-        table=None if table is None else Table(table_rows(table, examples)),
-        excess=excess,
-    )
-    if optimum is not None:
-        require_alike("optimum", problem.optimum, problem.start, "start")
-    require_scalar_loss(problem.model, problem.start, jax.eval_shape(problem.take, 0))
-    return _start_inside(problem)
-
-
-def procedural_problem(
-    generate: Callable[[Any, Any], Any],
-    loss: LinearLoss | Callable[[Any, Any], Any],
-    *,
-    seed: int = 0,
-    start=None,
-    feature_bound: float | None = None,
-    constraint: Ball | WholeSpace | None = None,
-    lipschitz: float | None = None,
-    smoothness: float | None = None,
-    hit: Callable[[Any, Any], Any] | None = None,
-    test: Any = None,
-    optimum: Any = None,
-    excess: Callable[[Any], Any] | None = None,
-) -> Problem:
-    """A problem whose examples are computed when they are used: a million machines take no memory.
-
-    Args:
-        generate: `(key, machine) -> example`, pure; (features, label) for a linear predictor. A machine's k-th
-            participation gets a key of its own, so no two examples are alike.
-        loss: a `LinearLoss`, or `(params, example) -> scalar` as in `general_problem`.
-        seed: of the data.
-        start: first parameters; needed unless the predictor is linear.
-        feature_bound: public bound on the norm of a feature vector: longer ones are scaled to it. Those that are not
-            finite become zero, and labels outside the loss's range its ends.
-        lipschitz, smoothness, hit: as in `general_problem`.
-        constraint, test, optimum, excess: as in `linear_problem`.
-
-    >>> import jax
-    >>> from fedprivjax import Squared, Uniform, DPMu2, simulate
-    >>> def example(key, machine):
-    ...     x = jax.random.ball(key, 3)
-    ...     return x, x.sum()
-    >>> problem = procedural_problem(example, Squared(), feature_bound=1.0, constraint=Ball(2.0), optimum=np.ones(3))
-    >>> run = simulate(DPMu2(mu=1.0, clip=1.0), problem, Uniform(10**6, 20), rounds=10)
-    >>> run.metrics["distance"].shape
-    (10,)
-    """
-    require_at_least("seed", seed, 0)
-    shapes = jax.eval_shape(generate, jax.random.key(0), jnp.zeros((), jnp.int32))
-    if not isinstance(loss, LinearLoss):
-        if start is None:
-            raise Refusal("start must be given, unless the loss is a linear predictor's")
-        toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
-        options = {"lipschitz": lipschitz, "smoothness": smoothness, "hit": hit}
-        built = general_problem(
-            loss, toy, start, constraint=constraint, test=test, optimum=optimum, excess=excess, **options
-        )
-        return replace(built, pool=Procedural(np.uint32(seed), generate))
-    if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].ndim != 1 or shapes[1].shape != ():
-        raise Refusal(f"generate must return (features [features], label []), got {shapes}")
-    options = {"feature_bound": feature_bound, "constraint": constraint, "test": test, "start": start}
-    toy = np.zeros((1, *shapes[0].shape)), np.zeros(1)
-    built = linear_problem(*toy, loss, optimum=optimum, excess=excess, **options)
-    return replace(built, pool=Procedural(np.uint32(seed), _Labelled(generate, feature_bound, loss.label_range())))
-
-
-@dataclass(frozen=True)
-class _Labelled:
-    """A generator of (features, label) as one of `Example`s, which keep the bounds that privacy rests on."""
-
-    generate: Callable[[Any, Any], Any]
-    feature_bound: float | None
-    labels: tuple[float, float]
-
-    def __call__(self, key, machine) -> Example:
-        features, label = self.generate(key, machine)
-        features, label = jnp.asarray(features, jnp.float32), jnp.asarray(label)
-        norm = jnp.linalg.norm(features)
-        most = jnp.finfo(jnp.float32).max if self.feature_bound is None else self.feature_bound
-        features = jnp.where(norm <= most, features, jnp.where(jnp.isfinite(norm), features * (most / norm), 0.0))
-        norm = jnp.minimum(jnp.nan_to_num(norm, nan=0.0, posinf=0.0), most)
-        within = jnp.clip(jnp.nan_to_num(label, nan=0.0), *self.labels).astype(label.dtype)
-        return Example(features, within, norm)
-
-
-def _merge_machines(features, labels, table):
-    """Data split over machines as one pool, and the table of who owns what."""
-    if table is not None:
-        raise Refusal("table must be None when features are [machines, examples, features]")
-    require_paired(labels, "features", features.shape[:2])
-    table = np.arange(labels.size).reshape(labels.shape)
-    return features.reshape(labels.size, features.shape[2]), labels.ravel(), table
-
-
-def _examples(name, features, labels, width: int, loss: LinearLoss, feature_bound: float | None) -> Example:
-    features, labels = numbers(name, features).astype(np.float32, copy=False), numbers("labels", labels)
-    require_features(name, features, width)
-    require_paired(labels, name, features.shape[:1])
-    require_labels(labels, loss)
-    norms = np.linalg.norm(features, axis=1)
-    require_positive("feature_bound", feature_bound, optional=True)
-    if feature_bound is not None and norms.max() > feature_bound * (1 + 1e-5):
-        raise Refusal(f"{name} must have norm at most feature_bound ({feature_bound:g}), got {norms.max():g}")
-    dtype = jnp.int32 if loss.outputs else jnp.float32
-    return Example(jnp.asarray(features), jnp.asarray(labels, dtype), jnp.asarray(norms))
-
-
-def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
-    params = numbers(name, values).astype(np.float32)
-    if params.shape != shape:
-        raise Refusal(f"{name} must have shape {shape}, got {params.shape}{hint}")
-    require_parameters(name, params)
-    return jnp.asarray(params)
-
-
-def _general_params(name: str, values):
-    params = jax.tree.map(jnp.asarray, values)
-    require_parameters(name, params)
-    return params
-
-
-def _general_test(test, pool):
-    """Held-out examples, of the pool's structure."""
-    leading_axes("test", test, ("examples",))
-    require_alike("test", test, pool, "the data", skip=1)
-    require_finite_examples("test", jax.tree.leaves(test))
-    return jax.tree.map(jnp.asarray, test)
-
-
-def _start_inside(problem: Problem) -> Problem:
-    if not problem.constraint.contains(problem.start):
-        raise Refusal(f"start must lie in the constraint set, a ball of radius {problem.constraint.radius:g}")
-    return problem
+def _check_each(name: str, values: Sequence[float], table: Table | None) -> None:
+    wrong = [value for value in values if not 0 < value < inf]
+    if wrong or not values:
+        raise Refusal(f"{name} must be positive and finite on every machine, got {wrong[0] if wrong else 'none'}")
+    if table is not None and len(values) != table.rows.shape[0]:
+        raise Refusal(f"{name} must have a value for each of {table.rows.shape[0]} machines, got {len(values)}")

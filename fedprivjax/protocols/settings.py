@@ -30,4 +30,7 @@ def fixed_schedule(noise_schedule: str | Sequence[float], names: Iterable[str]) 
         return noise_schedule
     if not isinstance(noise_schedule, Sequence | np.ndarray):
         raise Refusal(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}")
-    return tuple(float(value) for value in noise_schedule)
+    try:
+        return tuple(float(value) for value in noise_schedule)
+    except (TypeError, ValueError):
+        raise Refusal(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}") from None

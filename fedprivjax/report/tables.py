@@ -44,7 +44,7 @@ def results_table(
     for name in axes:
         table.add_column(name, justify="right")
         if name == "mu":
-            table.add_column("ε", justify="right", no_wrap=True)
+            table.add_column("target ε", justify="right", no_wrap=True)
     columns = {label: _varied(final(data, metric.name, iterate)) for label, data in best.items() if metric.name in data}
     for label in columns:
         table.add_column(label, justify="right")

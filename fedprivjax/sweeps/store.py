@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.ready import Recipe
 from fedprivjax.engine.simulate import run_program
+
+HOISTED = "jax_use_simplified_jaxpr_constants"
 
 
 class ChunkStore:
@@ -89,8 +92,24 @@ def program_text(arguments: Any, recipe: Recipe) -> str:
 
     A program that calls back to the host is like no other, not even itself: what it calls is not in the text.
     """
-    text = run_program.lower(arguments, recipe).as_text()
+    with _constants_in_place():
+        text = run_program.lower(arguments, recipe).as_text()
     return text if "callback" not in text else f"{text}\n{uuid4()}"
+
+
+@contextmanager
+def _constants_in_place():
+    """Arrays that a function closes over stand in its program, and are not made arguments of it, which the text leaves
+    out; jax has a setting for that, which users may set."""
+    before = jax.config.values.get(HOISTED)
+    if not before:
+        yield
+        return
+    jax.config.update(HOISTED, False)
+    try:
+        yield
+    finally:
+        jax.config.update(HOISTED, before)
 
 
 def _pieces(leaf) -> tuple[bytes, ...]:
@@ -98,6 +117,8 @@ def _pieces(leaf) -> tuple[bytes, ...]:
     if isinstance(leaf, str) or leaf is None:
         return (repr(leaf).encode(),)
     array = np.ascontiguousarray(leaf)
+    if array.dtype == object:
+        raise TypeError(f"a fingerprint is of arrays, numbers and text, not of {leaf!r}")
     return b"array", f"{array.dtype}{np.shape(leaf)}".encode(), array.tobytes()
 
 

@@ -286,14 +286,15 @@ def run_chunk(members, drawn, tapes, problem: Problem, member_ids, recipe: Recip
 
 def sweep_fingerprint(start: ReadySweep) -> str:
     """What tells a sweep's numbers from every other's: its inputs, and the text of one member's program."""
-    plans = [
-        (one.plan.schedule.participants, one.plan.schedule.filled, one.plan.samples, one.plan.weights, one.seeds)
-        for one in start.starts
-    ]
     text = program_text(start.member(0, 0), start.recipe)
-    members = start.members.protocol, start.members.constraint
-    drawn = [one.mechanism for one in start.starts]
-    return fingerprint(text, start.first.problem.traced, members, start.index, plans, drawn, start.common_noise)
+    members = start.members.protocol, start.members.constraint, start.index
+    drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
+    tapes = [
+        fingerprint(start.tape(draw, int(member)))  # one at a time, for together they may not fit in memory
+        for draw in range(len(start.starts))
+        for member in start.index[draw % len(start.index)]
+    ]
+    return fingerprint(text, start.first.problem.traced, members, drawn, tapes, start.common_noise)
 
 
 def _aligned(starts: Sequence[ReadyRun]) -> list[Any]:

@@ -115,10 +115,10 @@ def test_a_bundled_experiment_can_be_prepared(name):
 def test_small_settings_reach_the_objects():
     first, second = runner.jobs(experiment.parse(small()))
     assert (first.label, second.label) == ("ours", "noisy_sgd")
-    assert first.prepare().first.noise_schedule == "gap"
+    assert first.prepare().first.protocol.noise_schedule == "gap"
     assert first.prepare().recipe.size == (6, 3, 4)
     assert {name: axis.tolist() for name, axis in first.prepare().axes.items()} == {"mu": [1, 2], "clip": [0.5, 2]}
-    assert first.prepare().problem.constraint.radius == 2.0
+    assert first.prepare().first.problem.constraint.radius == 2.0
     assert not second.prepare().axes  # its own mu = inf is not swept over
     assert not second.prepare().members.noise_std.any()
 
@@ -250,7 +250,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
             "problem.partition.seed must be a valid integer, got 'a'",
         ),
         ({"problem__partition": {"alpha": 0.1}}, "problem.partition.kind must be given"),
-        ({"sweep__anew": ["step_scal"]}, "unknown axis in sweep.anew 'step_scal' (known: mu, clip)"),
+        ({"sweep__resample": ["step_scal"]}, "unknown axis in sweep.resample 'step_scal' (known: mu, clip)"),
         (
             {"participation__reshuffle": False},
             "participation.reshuffle must go with kind 'balanced', got kind 'uniform'",

@@ -116,7 +116,8 @@ def test_a_protocols_own_level_takes_it_out_of_the_sweep():
     first, second = runner.jobs(make(entries))
     assert list(first.prepare().axes) == ["mu"]
     assert not second.prepare().axes
-    np.testing.assert_allclose(second.prepare().members.sensitivity / second.prepare().members.noise_std, 2.0)
+    members = second.prepare().members
+    np.testing.assert_allclose(members.events[0][0].sensitivity / members.noise_std, 2.0)
 
 
 def test_progress_counts_every_run_once():

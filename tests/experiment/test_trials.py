@@ -48,7 +48,7 @@ def make(path, *protocols, sweep=None, participation=None, **more):
 @pytest.fixture(scope="module")
 def steps(insured):
     """An experiment that selects on its steps, and its results."""
-    made = make(insured, {"label": "ours", "grid": {"step_size": [0.05, 0.5, 1.0]}}, sweep={"anew": ["step_size"]})
+    made = make(insured, {"label": "ours", "grid": {"step_size": [0.05, 0.5, 1.0]}}, sweep={"resample": ["step_size"]})
     return made, runner.run(made)["ours"]
 
 
@@ -61,10 +61,11 @@ def test_data_seeds_and_steps_of_every_trial_are_its_own(steps):
     first, second = runner.jobs(made)[:2]
     assert [first.shape, second.shape] == [{"trial": 0}, {"trial": 1}]
     one, other = first.prepare(), second.prepare()
-    assert not np.array_equal(one.plans[0].samples, other.plans[0].samples)
-    assert not np.array_equal(one.problem.pool.features, other.problem.pool.features)
-    assert not set(one.draws) & set(other.draws)
-    assert len(one.draws) == 2 * 3  # seeds times the steps that draw anew
+    assert not np.array_equal(one.first.plan.samples, other.first.plan.samples)
+    assert not np.array_equal(one.first.problem.pool.features, other.first.problem.pool.features)
+    draws, others = ({start.seeds for start in sweep.starts} for sweep in (one, other))
+    assert not draws & others
+    assert len(draws) == 2 * 3  # seeds times the steps that draw anew
 
 
 def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
@@ -86,7 +87,7 @@ def test_trials_are_not_held_in_memory_but_drawn_again_alike(steps):
     job = runner.jobs(steps[0])[1]
     one, again = job.prepare(), job.prepare()
     assert one is not again
-    np.testing.assert_array_equal(one.plans[3].samples, again.plans[3].samples)
+    np.testing.assert_array_equal(one.starts[3].plan.samples, again.starts[3].plan.samples)
 
 
 def test_of_privacy_a_trial_is_as_bad_as_its_worst_run(steps):
@@ -115,9 +116,9 @@ def test_a_batch_that_follows_from_epsilon(insured):
     made = make(insured, {"label": "ours", "batch": "moments"}, sweep={"trials": 1})
     jobs = runner.jobs(made)
     assert [job.shape for job in jobs] == [{"trial": 0, "epsilon": 1.0}, {"trial": 0, "epsilon": 4.0}]
-    fewest = int(jobs[0].prepare().problem.table.sizes.min())
+    fewest = int(jobs[0].prepare().first.problem.table.sizes.min())
     batches = [moments_batch(records=fewest, rounds=3, epsilon=epsilon) for epsilon in (1.0, 4.0)]
-    assert [job.prepare().first.batch for job in jobs] == batches
+    assert [job.prepare().first.protocol.batch for job in jobs] == batches
     assert batches[1] == pytest.approx(2 * batches[0], abs=1)
     data = runner.run(made)["ours"]
     assert data["epsilon"].values.tolist() == [1.0, 4.0]
@@ -201,7 +202,8 @@ def test_bars_are_percentiles_where_asked_for(steps):
 
 
 def test_the_realised_axis_is_what_the_noise_gives(insured):
-    entry = {"label": "ours", "noise_rule": "paper_moments", "acknowledged": True, "clip_at": "message"}
+    released = {"name": "released_minibatch_sgd", "acknowledged": True, "clip_at": "message"}
+    entry = {"label": "ours", "noise_rule": "paper_moments", **released}
     made = make(insured, entry, sweep={"trials": 2})
     best = runner.selected(made, runner.run(made))
     realised = best["ours"]["realised_epsilon"].max("seed")

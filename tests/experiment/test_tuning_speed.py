@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from oracles import lowy_razaviyayn as oracle
 
-from fedprivjax import LocalSGD, Logistic, NoisyMinibatchSGD, Uniform, linear_problem
-from fedprivjax.sweeps.sweep import execute, prepare
+from fedprivjax import Logistic, Uniform, linear_problem
+from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
+from fedprivjax.sweeps.sweep import execute, ready_sweep
 
 MACHINES, RECORDS, FEATURES, BATCH, ROUNDS, REPETITIONS = 25, 1238, 50, 443, 35, 3
 EPSILONS = [0.75, 1.5, 3, 6, 12, 18]
@@ -25,11 +26,11 @@ def sweeps(problem):
         "noise_rule": "paper_moments",
         "acknowledged": True,
     }
-    for make in (lambda **kw: NoisyMinibatchSGD(aggregate="sum", **kw), LocalSGD):
+    for make in (lambda **kw: ReleasedMinibatchSGD(aggregate="sum", **kw), ReleasedLocalSGD):
         for noisy in (False, True):
             protocol = make(**common) if noisy else make(**common, epsilon=np.inf)
             over = {"epsilon": EPSILONS} if noisy else {}
-            yield prepare(
+            yield ready_sweep(
                 protocol,
                 problem,
                 Uniform(MACHINES, MACHINES),
@@ -38,7 +39,7 @@ def sweeps(problem):
                 rounds=ROUNDS,
                 every=ROUNDS,
                 record=["train_loss", "test_error"],
-                anew=["step_size"],
+                resample=["step_size"],
                 delta=RECORDS**-2.0,
                 devices=jax.device_count(),
             )

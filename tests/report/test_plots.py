@@ -61,8 +61,9 @@ def test_a_panel_for_each_participation_and_a_line_for_each_protocol(best):
 
 def test_a_swept_epsilon_is_drawn_as_it_is(best):
     swept = {"ours": best["ours"].rename(mu="epsilon")}
-    axis = plots.metric_against_epsilon(swept).axes[0]
+    axis = plots.metric_against_epsilon(swept, realised=False).axes[0]
     np.testing.assert_allclose(numbers(axis.containers[0].lines[0].get_xdata()), AXES["mu"])
+    assert axis.get_xlabel().startswith("target ε  (")
 
 
 def test_other_swept_settings_are_held_at_their_middle():
@@ -128,7 +129,28 @@ def test_the_realised_axis_is_the_worst_runs(best):
     axis = plots.metric_against_epsilon(best, realised=True).axes[0]
     (curve,) = axis.containers
     np.testing.assert_allclose(numbers(curve[0].get_xdata()), 4 * gdp.epsilon(np.array(AXES["mu"]), DELTA))
-    assert axis.get_xlabel().startswith("realised ε  (worst run")
+    assert axis.get_xlabel().startswith("realised ε, worst run  (")
+
+
+@pytest.mark.parametrize(("off", "realised"), [(1.009, False), (1.011, True), (0.991, False), (0.989, True)])
+def test_the_realised_epsilon_is_the_coordinate_where_it_differs_from_the_target(best, tmp_path, off, realised):
+    """More than 1% off in one point of one protocol is enough, on either side."""
+    best["ours"]["realised_epsilon"] = best["ours"]["realised_epsilon"].copy()
+    best["ours"]["realised_epsilon"][1, 2] *= off
+    axis = plots.metric_against_epsilon(best).axes[1]
+    levels = gdp.epsilon(np.array(AXES["mu"]), DELTA) * [1, 1, off if realised else 1]
+    np.testing.assert_allclose(numbers(axis.containers[0][0].get_xdata()), levels)
+    assert axis.get_xlabel().startswith("realised ε, worst run  (" if realised else "ε  (")
+    names = ["test_accuracy_against_epsilon.png", "test_accuracy_against_target_epsilon.png"]
+    written = [path.name for path in plots.save_all(best, tmp_path) if "epsilon" in path.name]
+    assert written == names[: 1 + realised]
+
+
+def test_no_privacy_is_on_target():
+    data = dataset("mu").assign_coords(mu=[1.0, 2.0, np.inf])
+    levels = gdp.epsilon(np.array([1.0, 2.0, np.inf]), DELTA)[:, None]
+    data["realised_epsilon"] = (("mu", "seed"), np.broadcast_to(levels, (3, data.sizes["seed"])))
+    assert not plots.misses_target({"ours": data})
 
 
 def test_another_iterate_and_a_metric_of_ones_own():

@@ -6,10 +6,12 @@ import xarray as xr
 from rich.console import Console
 from scipy.stats import t
 
-from fedprivjax import experiment
+from fedprivjax import PrivacyGuarantee, experiment
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import run as runner
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.terms import Terms
 from fedprivjax.report import tables
 
 MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
@@ -38,8 +40,11 @@ def dataset(values, dims, **attrs):
     mu = np.inf if "mu" not in dims else np.broadcast_to(np.array(MU)[:, None], shape[:-1])
     variables["realised_mu"] = ([*dims, "seed"], np.broadcast_to(mu, shape[:-1]))
     variables["realised_epsilon"] = ([*dims, "seed"], gdp.epsilon(np.broadcast_to(mu, shape[:-1]), DELTA))
-    words = {"unit": "one sample", "relation": "replace-one", "trust": "none", "theorem": "a theorem"}
-    attrs = {**words, "delta": DELTA, "non_private_metrics": "", **attrs}
+    terms = Terms("none", "a theorem", unit="one sample")
+    worst = variables["realised_mu"][1][..., 0]
+    texts = [PrivacyGuarantee(DELTA, terms, mus=Grouped.of([one])).to_json() for one in worst.ravel()]
+    variables["guarantee"] = (dims, np.array(texts, object).reshape(worst.shape))
+    attrs = {"delta": DELTA, "non_private_metrics": "", **attrs}
     return xr.Dataset(variables, {name: sizes[name] for name in [*dims, "seed", "round"]}, attrs)
 
 
@@ -250,7 +255,7 @@ GRIDS = {
 def test_the_guarantees_printed_are_those_of_a_run(name):
     (job,) = runner.jobs(make(protocol=[GRIDS[name]], sweep={"per_round": [3], "seeds": 1}))
     (table,) = map(columns, tables.guarantee_tables([job], DELTA))
-    realised = np.unique(job.prepare().realised()["realised_mu"])
+    realised = np.unique(job.prepare().privacy()[0]["realised_mu"])
     printed = [np.inf if cell == "non-private" else float(cell) for cell in table["μ (worst machine)"]]
     np.testing.assert_allclose(np.unique(printed), realised, rtol=1e-3)
 
@@ -267,7 +272,7 @@ def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
     settings = make(problem=problem, protocol=[entry], sweep={"per_round": [3], "rounds": [5], "seeds": 1})
     (job,) = runner.jobs(settings)
     (table,) = map(columns, tables.guarantee_tables([job], DELTA))
-    realised = np.unique(job.prepare().realised()["realised_epsilon"])
+    realised = np.unique(job.prepare().privacy()[0]["realised_epsilon"])
     printed = [
         np.inf if least == "non-private" else float(most.removesuffix(" !"))
         for least, most in zip(table["ε (at least)"], table["ε (at most)"], strict=True)

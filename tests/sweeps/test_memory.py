@@ -13,15 +13,14 @@ from fedprivjax import (
     NoisyMinibatchSGD,
     Softmax,
     Uniform,
-    calibrate,
-    draw_plan,
     general_problem,
     linear_problem,
 )
-from fedprivjax.engine.simulate import make_recipe, round_inputs
+from fedprivjax.engine.ready import ready
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
 from fedprivjax.sweeps.members import stacked
-from fedprivjax.sweeps.memory import _bytes, chunk_sizes, chunks
-from fedprivjax.sweeps.sweep import _run_many, prepare
+from fedprivjax.sweeps.memory import chunk_sizes, chunks, run_bytes
+from fedprivjax.sweeps.sweep import ready_sweep, run_chunk
 
 RNG = np.random.default_rng(51)
 FEATURES = RNG.normal(size=(60, 5))
@@ -30,10 +29,12 @@ PROBLEM = linear_problem(FEATURES, RNG.integers(0, 3, 60), Softmax(3), constrain
 
 @pytest.fixture(scope="module")
 def job():
-    """protocol, noise source, problem, recipe"""
-    plan = draw_plan(PROBLEM, Uniform(10, 4), 12)
-    protocol = calibrate(DPMu2(mu=1.0, clip=1.0), PROBLEM, plan)
-    return protocol, protocol.noise(PROBLEM, plan), PROBLEM, make_recipe(PROBLEM, plan, None, 6)
+    """A run that is ready."""
+    return one_run(PROBLEM)
+
+
+def one_run(problem, rounds=12, every=6):
+    return ready(DPMu2(mu=1.0, clip=1.0), problem, Uniform(10, 4), rounds=rounds, every=every)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -55,10 +56,10 @@ def test_chunks_cover_every_run_once_but_for_repeated_last_ones(seed):
 @pytest.mark.parametrize("seed", range(30))
 def test_a_budget_is_respected_and_used(job, seed):
     rng = np.random.default_rng(seed)
-    per_seed, per_member = _bytes(*job)
+    per_seed, per_member = run_bytes(job)
     runs = tuple(int(n) for n in rng.integers(1, 40, 2))
     budget = int((per_seed + per_member) * 10 ** rng.uniform(0, 3))
-    seeds, members = chunk_sizes(*job, runs, budget)
+    seeds, members = chunk_sizes(job, runs, budget)
     assert 1 <= seeds <= runs[0]
     assert 1 <= members <= runs[1]
     assert seeds * (per_seed + members * per_member) <= budget
@@ -69,53 +70,55 @@ def test_a_budget_is_respected_and_used(job, seed):
 
 
 def test_whatever_fits_is_one_chunk(job):
-    assert chunk_sizes(*job, (7, 9), 2**40) == (7, 9)
-    per_seed, per_member = _bytes(*job)
+    assert chunk_sizes(job, (7, 9), 2**40) == (7, 9)
+    per_seed, per_member = run_bytes(job)
     exactly = 7 * (per_seed + 9 * per_member)
-    assert chunk_sizes(*job, (7, 9), exactly) == (7, 9)
-    assert chunk_sizes(*job, (7, 9), exactly - 1) == (4, 9)  # 7 in two nearly equal parts
+    assert chunk_sizes(job, (7, 9), exactly) == (7, 9)
+    assert chunk_sizes(job, (7, 9), exactly - 1) == (4, 9)  # 7 in two nearly equal parts
 
 
 def test_members_of_one_seed_stay_together_while_they_fit(job):
-    per_seed, per_member = _bytes(*job)
-    assert chunk_sizes(*job, (7, 9), per_seed + 9 * per_member) == (1, 9)
-    assert chunk_sizes(*job, (7, 9), per_seed + 9 * per_member - 1) == (1, 5)
+    per_seed, per_member = run_bytes(job)
+    assert chunk_sizes(job, (7, 9), per_seed + 9 * per_member) == (1, 9)
+    assert chunk_sizes(job, (7, 9), per_seed + 9 * per_member - 1) == (1, 5)
 
 
 def test_a_budget_below_one_run_is_refused(job):
     with pytest.raises(ValueError, match="memory_budget") as caught:
-        chunk_sizes(*job, (3, 4), 1)
+        chunk_sizes(job, (3, 4), 1)
     found = re.fullmatch(r"memory_budget must be at least (\d+) bytes for one run, got 1", str(caught.value))
     assert found
     least = int(found[1])
-    assert chunk_sizes(*job, (3, 4), least) == (1, 1)
+    assert chunk_sizes(job, (3, 4), least) == (1, 1)
     with pytest.raises(ValueError, match=rf"^memory_budget must be at least {least} bytes"):
-        chunk_sizes(*job, (3, 4), least - 1)
+        chunk_sizes(job, (3, 4), least - 1)
 
 
 def test_what_takes_more_memory_is_counted_as_more(job):
-    protocol, source, problem, recipe = job
-    few = _bytes(protocol, source, problem, recipe)
-    longer = recipe._replace(size=recipe.size._replace(rounds=60))
-    assert _bytes(protocol, source, problem, longer)[0] > few[0]
+    few = run_bytes(job)
+    assert run_bytes(one_run(PROBLEM, rounds=15))[0] > few[0]  # all that the 60 examples allow
     wide = linear_problem(np.tile(FEATURES, 20), np.zeros(60, int), Softmax(3), constraint=Ball(1.0))
-    assert all(more > less for more, less in zip(_bytes(protocol, source, wide, recipe), few, strict=True))
+    assert all(more > less for more, less in zip(run_bytes(one_run(wide)), few, strict=True))
     tested = linear_problem(
         FEATURES, np.zeros(60, int), Softmax(3), constraint=Ball(1.0), test=(FEATURES, np.zeros(60, int))
     )
-    assert _bytes(protocol, source, tested, recipe)[1] > few[1]
+    assert run_bytes(one_run(tested))[1] > few[1]
 
 
-def compiled_bytes(prepared):
+def compiled_bytes(start):
     """What XLA sets aside for a whole sweep as one chunk, beside its arguments."""
-    members, sources = prepared.members, prepared.sources
-    lowered = _run_many.lower(
+    members, drawn = start.members, start.starts
+    lowered = run_chunk.lower(
         jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, *leaf.shape)), (members.protocol, members.constraint)),
-        prepared.problem,
-        (stacked(sources), stacked([round_inputs(plan) for plan in prepared.plans])),
-        jnp.stack([jax.random.key(seed.noise) for seed in prepared.seeds]),
+        (
+            stacked([one.mechanism for one in drawn]),
+            stacked([one.inputs for one in drawn]),
+            jnp.stack([one.key for one in drawn]),
+        ),
         None,
-        prepared.recipe,
+        start.first.problem.traced,
+        None,
+        start.recipe,
     )
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
@@ -136,10 +139,10 @@ def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participa
         )
     protocol = DPMu2(clip=1.0, step_size=0.1)
     sizes = {"over": {"mu": [1.0, 2.0, 3.0]}, "seeds": 2, "rounds": 5}
-    prepared = prepare(protocol, problem, participation, noise_method="materialised", **sizes)
-    per_seed, per_member = _bytes(prepared.first, prepared.sources[0], problem, prepared.recipe)
+    start = ready_sweep(protocol, problem, participation, noise_method="materialised", **sizes)
+    per_seed, per_member = run_bytes(start.first)
     estimate = 2 * (per_seed + 3 * per_member)
-    taken = compiled_bytes(prepared)
+    taken = compiled_bytes(start)
     assert estimate / 10 < taken < 2 * estimate
 
 
@@ -148,17 +151,16 @@ def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participa
     [
         NoisyMinibatchSGD(sampler="full", step_size=0.1),
         NoisyMinibatchSGD(batch=40, clip=1.0, step_size=0.1),
-        NoisyMinibatchSGD(batch=40, clip=1.0, clip_at="message", step_size=0.1),
+        ReleasedMinibatchSGD(batch=40, clip=1.0, clip_at="message", step_size=0.1),
         AcceleratedMinibatchSGD(batch=40, step_size=0.1),
         LocalSGD(batch=40, step_size=0.1),
     ],
-    ids=lambda protocol: f"{type(protocol).__name__}-{protocol.sampler}-{protocol.clip_at}",
+    ids=lambda protocol: f"{type(protocol).__name__}-{protocol.sampler}-{protocol.clip}",
 )
 def test_minibatches_and_walks_of_ones_own_count(protocol):
     features, labels = RNG.normal(size=(20, 80, 200)), RNG.integers(0, 3, (20, 80))
     problem = linear_problem(features, labels, Softmax(3), feature_bound=40.0, constraint=Ball(1.0))
-    prepared = prepare(protocol, problem, Uniform(20, 10), over={"epsilon": [1.0, 2.0, 3.0]}, seeds=2, rounds=5)
-    width = prepared.plans[0].width
-    per_seed, per_member = _bytes(prepared.first, prepared.sources[0], problem, prepared.recipe, width)
+    start = ready_sweep(protocol, problem, Uniform(20, 10), over={"epsilon": [1.0, 2.0, 3.0]}, seeds=2, rounds=5)
+    per_seed, per_member = run_bytes(start.first)
     estimate = 2 * (per_seed + 3 * per_member)
-    assert estimate / 10 < compiled_bytes(prepared) < 2 * estimate
+    assert estimate / 10 < compiled_bytes(start) < 2 * estimate

@@ -3,7 +3,18 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from fedprivjax import Ball, DPMu2, NoisySGD, Softmax, Uniform, final, linear_problem, mean_interval, sweep
+from fedprivjax import (
+    Ball,
+    DPMu2,
+    NoisySGD,
+    Softmax,
+    Uniform,
+    final,
+    guarantee_of,
+    linear_problem,
+    mean_interval,
+    sweep,
+)
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.privacy import gdp
 
@@ -114,9 +125,15 @@ def test_the_privacy_of_a_sweep(swept):
 def test_the_guarantee_travels_with_the_numbers(swept):
     attributes = swept.attrs
     assert attributes["protocol"] == "DPMu2"
-    assert (attributes["unit"], attributes["relation"]) == ("one sample of one machine", "replace-one")
-    assert (attributes["trust"], attributes["delta"]) == ("none", 1e-6)
-    assert "Reshef & Levy 2025" in attributes["theorem"]
+    assert attributes["delta"] == 1e-6
+    for mu, scale in np.ndindex(2, 3):
+        member = swept.isel(mu=mu, step_scale=scale)
+        guarantee = guarantee_of(member)
+        assert (guarantee.unit, guarantee.relation) == ("one sample of one machine", "replace-one")
+        assert (guarantee.trust, guarantee.delta) == ("none", 1e-6)
+        assert "Reshef & Levy 2025" in guarantee.theorem
+        assert guarantee.epsilon == pytest.approx(float(member["realised_epsilon"].max()))
+        assert guarantee.private == (mu == 0)
     assert attributes["selection"].startswith("not accounted for")
     assert set(attributes["non_private_metrics"].split(", ")) == {"train_loss", "noise_norm"}
     assert attributes["noise"].endswith("shared by the grid's members")
@@ -167,3 +184,6 @@ def test_a_sweep_survives_its_folder(swept, tmp_path):
     loaded = results_folder.load(tmp_path)
     xr.testing.assert_identical(loaded["DP-μ², untrusted"], swept)
     assert np.isinf(loaded["DP-μ², untrusted"]["mu"].values[-1])
+    member = {"mu": 1.0, "step_scale": 2.0}
+    loaded_guarantee, guarantee = (guarantee_of(data.sel(member)) for data in (loaded["DP-μ², untrusted"], swept))
+    assert str(loaded_guarantee) == str(guarantee)

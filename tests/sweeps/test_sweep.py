@@ -16,16 +16,18 @@ from fedprivjax import (
     NoisySGD,
     Seeds,
     Softmax,
+    Squared,
     Uniform,
     WholeSpace,
     final,
+    guarantee_of,
     linear_problem,
     simulate,
     sweep,
 )
 from fedprivjax.privacy import gdp
-from fedprivjax.sweeps.members import SWEPT
-from fedprivjax.sweeps.sweep import _labels, _run_many, execute, prepare
+from fedprivjax.sweeps.members import sweepable
+from fedprivjax.sweeps.sweep import _labels, execute, ready_sweep, run_chunk
 
 RNG = np.random.default_rng(71)
 FEATURES = RNG.normal(size=(56, 5)).astype(np.float32)
@@ -45,6 +47,7 @@ METRICS = ("test_loss", "test_accuracy", "noise_norm")
 COMMON = {"rounds": 8, "every": 3, "record": METRICS}
 PROTOCOL = DPMu2(clip=1.0, noise_schedule="gap")
 ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
+NO_TARGET = "give mu (GDP), or epsilon (with delta), or noise_std; mu = inf or epsilon = inf is non-private"
 GRID = {"mu": [1.0, 4.0], "step_scale": [0.5, 1.0]}  # every grid here has four members: one program serves them all
 
 
@@ -70,7 +73,7 @@ def agree(one, other):
 def refusal(**options):
     settings = {"protocol": PROTOCOL, "problem": PROBLEM, "participation": SOME, "over": GRID, **COMMON, **options}
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared)
-        prepare(**settings)  # so before anything is compiled
+        ready_sweep(**settings)  # so before anything is compiled
     return str(caught.value)
 
 
@@ -103,9 +106,9 @@ def test_streams_of_a_seed_may_be_set_apart(grid, seed):
 
 
 def test_seeds_are_named_by_their_noise_where_that_tells_them_apart():
-    named = prepare(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=[7, Seeds(1, 1, 9)], **COMMON)
+    named = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=[7, Seeds(1, 1, 9)], **COMMON)
     assert _labels(named.seeds).tolist() == [7, 9]
-    alike = prepare(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=[Seeds(1, 1, 9), Seeds(2, 2, 9)], **COMMON)
+    alike = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=[Seeds(1, 1, 9), Seeds(2, 2, 9)], **COMMON)
     assert _labels(alike.seeds).tolist() == [0, 1]
 
 
@@ -142,7 +145,7 @@ def test_without_common_noise_every_member_draws_its_own(grid):
     np.testing.assert_array_equal(own["noise_std"], grid["noise_std"])
     assert own.attrs["noise"] != grid.attrs["noise"]
     # and the same again in chunks, here uneven ones: 3 seeds as 2 + 1, 4 members as 3 + 1
-    whole = prepare(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, common_noise=False, **COMMON)
+    whole = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, common_noise=False, **COMMON)
     assert whole.sizes == (3, 4)
     seen = []
     agree(execute(replace(whole, sizes=(2, 3)), lambda *done: seen.append(done), mesh=ONE), own)
@@ -150,7 +153,7 @@ def test_without_common_noise_every_member_draws_its_own(grid):
 
 
 def test_along_an_axis_everything_may_be_drawn_anew(grid):
-    found = swept(GRID, anew=["step_scale"])
+    found = swept(GRID, resample=["step_scale"])
     assert found["test_loss"].dims == grid["test_loss"].dims
     np.testing.assert_array_equal(found["noise_std"], grid["noise_std"])
     unit = (found["noise_norm"] / found["noise_std"]).isel(round=-1)
@@ -158,23 +161,25 @@ def test_along_an_axis_everything_may_be_drawn_anew(grid):
     assert np.unique(np.round(unit.isel(mu=0), 4)).size == 6  # but not along the other
     for place, scale in enumerate(GRID["step_scale"]):
         member = found.sel(mu=4.0, step_scale=scale, seed=2)
-        run = single(replace(PROTOCOL, mu=4.0, step_scale=scale), seed=Seeds(2, 2, 2).anew(place))
+        run = single(replace(PROTOCOL, mu=4.0, step_scale=scale), seed=Seeds(2, 2, 2).resample(place))
         close(member, run)
         assert float(member["realised_mu"]) == pytest.approx(run.guarantee.mu)
-    everything = swept(GRID, anew=["mu", "step_scale"])
+    everything = swept(GRID, resample=["mu", "step_scale"])
     close(
         everything.isel(mu=1, step_scale=0, seed=0),
-        single(replace(PROTOCOL, mu=4.0, step_scale=0.5), seed=Seeds(0, 0, 0).anew(2)),
+        single(replace(PROTOCOL, mu=4.0, step_scale=0.5), seed=Seeds(0, 0, 0).resample(2)),
     )
-    assert refusal(anew=["clip"]) == "unknown axis to draw anew 'clip' (known: mu, step_scale)"
+    assert refusal(resample=["clip"]) == "unknown axis to resample 'clip' (known: mu, step_scale)"
 
 
 def test_sharing_noise_shifts_the_law_of_the_selected_best():
     """The least final noise norm over four members: one draw if shared, the least of four if drawn anew."""
     grid = {"step_scale": [1.0, 1.0001, 1.0002, 1.0003]}
     least = [
-        swept(grid, replace(PROTOCOL, mu=4.0), seeds=150, anew=anew)["noise_norm"].isel(round=-1).min("step_scale")
-        for anew in ([], ["step_scale"])
+        swept(grid, replace(PROTOCOL, mu=4.0), seeds=150, resample=resample)["noise_norm"]
+        .isel(round=-1)
+        .min("step_scale")
+        for resample in ([], ["step_scale"])
     ]
     error = float(np.sqrt(sum(values.var("seed") / 150 for values in least)))
     assert float(least[0].mean("seed") - least[1].mean("seed")) > 5 * error
@@ -199,7 +204,7 @@ def test_a_mu_axis_is_converted_for_methods_that_sample_records():
     expected = 2 * problem.lipschitz * np.sqrt(9) / (14 * found["mu"].values)
     np.testing.assert_allclose(found["noise_std"].values, expected, rtol=1e-9)
     np.testing.assert_allclose(found["realised_epsilon"].isel(seed=0), gdp.epsilon(found["mu"].values, 1e-6), rtol=1e-6)
-    with pytest.raises(ValueError, match="delta must be None with an axis mu"):
+    with pytest.raises(ValueError, match="delta must be None with a target mu"):
         sweep(replace(protocol, delta=1e-5), problem, Full(4), over={"mu": [1.0]}, seeds=1, rounds=9)
 
 
@@ -215,18 +220,30 @@ def test_a_radius_axis():
 
 
 @pytest.mark.parametrize("protocol", [DPMu2(mu=4.0), NoisySGD(mu=4.0, step_size=0.1)])
-def test_a_guarantee_names_no_constant_of_a_radius_that_is_swept(protocol):
-    said = swept({"radius": [0.25, 3.0]}, protocol, seeds=1, rounds=2).attrs["assumptions"]
-    assert "each member's Lipschitz (and smoothness) constant on its own ball" in said
-    assert "-Lipschitz" not in said
+def test_a_guarantee_names_the_constants_of_its_own_radius(protocol):
+    loss = Squared(1.0)  # whose constants depend on the ball
+    problem = linear_problem(FEATURES, LABELS == 1, loss, feature_bound=1.0, constraint=Ball(1.0))
+    found = swept({"radius": [0.25, 3.0]}, protocol, problem, seeds=1, rounds=2, record=("noise_norm",))
+    words = []
+    for radius in (0.25, 3.0):
+        own = replace(problem, constraint=Ball(radius))
+        guarantee = guarantee_of(found.sel(radius=radius))
+        run = simulate(protocol, own, SOME, rounds=2, record=("noise_norm",))
+        assert str(guarantee) == str(run.guarantee)
+        assert f"{own.lipschitz:.4g}-Lipschitz" in str(guarantee)
+        words.append(str(guarantee))
+    assert words[0] != words[1]
+    with pytest.raises(ValueError, match=r"dataset must have a single value along radius"):
+        guarantee_of(found)
 
 
 def test_a_radius_axis_of_an_unclipped_protocol_moves_its_sensitivity():
     found = swept({"radius": [0.25, 0.5, 1.0, 3.0]}, DPMu2(mu=4.0), seeds=[2], rounds=4)
     increments = 2**0.5 + 2 * 0.5 * 2 * np.array([0.25, 0.5, 1.0, 3.0])  # S = G + 2LD
     np.testing.assert_allclose(found["noise_std"], 2 * increments / 4.0, rtol=1e-6)
-    # what the results say of their assumptions must hold for each of these sets, not for the problem's own
-    assert "diameter 2" not in found.attrs["assumptions"]
+    # what the results say of their assumptions holds for each of these sets, and is not the problem's own
+    for radius in found["radius"].values:
+        assert f"diameter {2 * radius:g}" in str(guarantee_of(found.sel(radius=radius)))
 
 
 def test_a_mu_axis_with_infinity():
@@ -248,9 +265,10 @@ def test_a_mu_axis_with_infinity():
     ],
 )
 def test_other_axes(name, values, fixed):
-    found = swept({name: values}, replace(PROTOCOL, **fixed))
+    fixed = {"clip": 1.0, **fixed} if name != "clip" else fixed  # nothing is both set and swept
+    found = swept({name: values}, replace(PROTOCOL, clip=None, **fixed))
     for value in (values[0], values[2]):
-        close(found.sel({name: value, "seed": 1}), single(replace(PROTOCOL, **fixed, **{name: value}), seed=1))
+        close(found.sel({name: value, "seed": 1}), single(replace(PROTOCOL, **{**fixed, name: value}), seed=1))
     np.testing.assert_array_equal(found[name], values)
     assert list(found["test_loss"].dims) == [name, "seed", "round"]
 
@@ -290,13 +308,13 @@ def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
 
 
 def test_other_numbers_and_seeds_are_no_other_program(grid):
-    before = _run_many._cache_size()
+    before = run_chunk._cache_size()
     swept({"mu": [0.3, 9.0], "step_scale": [0.1, 7.0]}, seeds=[11, 12, 13])
-    swept({"clip": [0.3, 9.0], "step_size": [0.1, 7.0]}, replace(PROTOCOL, mu=3.0))
+    swept({"clip": [0.3, 9.0], "step_size": [0.1, 7.0]}, replace(PROTOCOL, clip=None, mu=3.0))
     swept({"radius": [0.3, 9.0, 10.0, 11.0]}, replace(PROTOCOL, mu=3.0), delta=1e-3)
-    assert _run_many._cache_size() == before
+    assert run_chunk._cache_size() == before
     swept(GRID, every=4)  # and a new program would be noticed
-    assert _run_many._cache_size() == before + 1
+    assert run_chunk._cache_size() == before + 1
 
 
 def test_a_member_that_diverges_is_marked_and_stops_no_other():
@@ -316,12 +334,15 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
     [
         (
             {"over": {"step_sise": [1.0]}},
-            f"unknown swept setting 'step_sise', did you mean 'step_size'? (known: {', '.join(SWEPT)})",
+            f"unknown swept setting 'step_sise', did you mean 'step_size'? (known: {', '.join(sweepable(DPMu2))})",
         ),
         ({"over": {"mu": [1.0, 2.0, 1.0]}}, "mu must be swept over distinct numbers, got [1.0, 2.0, 1.0]"),
         ({"over": {"mu": [1.0, -2.0]}}, "mu must be positive, got -2.0"),
-        ({"over": {"clip": [0.0]}}, "clip must be positive, got 0.0"),
-        ({"over": {"epsilon": [np.nan]}}, "epsilon must be positive, got nan"),
+        ({"over": {"clip": [0.0]}, "protocol": DPMu2()}, "clip must be positive, got 0.0"),
+        ({"over": {"clip": [2.0]}}, "clip must be left at its default where it is swept, got 1.0"),
+        ({"over": {"mu": [2.0]}, "protocol": DPMu2(mu=3.0)}, "mu must be left out where mu is swept, got 3.0"),
+        ({"over": {"epsilon": [2]}, "protocol": DPMu2(mu=3.0)}, "mu must be left out where epsilon is swept, got 3.0"),
+        ({"over": {"epsilon": [np.nan]}}, "epsilon must be swept over numbers, got nan"),
         ({"over": {"step_size": [np.inf]}}, "step_size must be finite, got inf"),
         ({"over": {"mu": []}}, "mu must be swept over a list of numbers, got []"),
         ({"over": {"mu": [[1.0, 2.0]]}}, "mu must be swept over a list of numbers, got [[1.0, 2.0]]"),
@@ -331,16 +352,16 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ({"every": 0}, "every must be at least 1, got 0"),
         (
             {"over": {"mu": [1.0], "noise_std": [0.5]}},
-            "give mu or noise_std, not both, got mu = 1.0 and noise_std = 0.5",
+            "give mu or noise_std, not both, got both as axes",
         ),
-        ({"over": None}, "give mu (GDP), or epsilon and delta, or noise_std; mu = inf is non-private"),
+        ({"over": None}, NO_TARGET),
         (
             {"over": {"radius": [1.0]}, "problem": replace(PROBLEM, constraint=WholeSpace())},
             "radius can be swept for a ball only, and the problem has none",
         ),
         (
             {"over": {"radius": [1.0, 0.5]}, "problem": replace(PROBLEM, start=np.eye(3, 5) / 3**0.5)},
-            "give mu (GDP), or epsilon and delta, or noise_std; mu = inf is non-private",
+            NO_TARGET,
         ),
         (
             {
@@ -383,12 +404,12 @@ def test_what_would_fail_later_or_quietly_is_refused_by_name(options, message):
 
 
 def test_any_integer_counts_seeds():
-    assert prepare(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=np.int64(2), **COMMON).runs == (2, 4)
+    assert ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=np.int64(2), **COMMON).runs == (2, 4)
 
 
 def test_preparing_compiles_nothing_and_executing_gives_the_same(grid):
-    before = _run_many._cache_size()
-    prepared = prepare(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, **COMMON)
+    before = run_chunk._cache_size()
+    prepared = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, **COMMON)
     assert prepared.runs == (3, 4)
-    assert _run_many._cache_size() == before
+    assert run_chunk._cache_size() == before
     xr.testing.assert_identical(execute(prepared), grid)
