@@ -16,8 +16,7 @@ from fedprivjax.testing.trial import Trial, apart, close
 
 def stable_structure(trial: Trial) -> None:
     """A round leaves the state's structure and dtypes as they are; points are of the parameters' structure."""
-    start, problem = trial.start, trial.problem
-    arguments, size = start.arguments, start.plan.size
+    problem, dimension, size = trial.problem, trial.problem.dimension, trial.start.plan.size
 
     def one_round(arguments: Arguments):
         protocol, _, mechanism, inputs, tape, key = arguments
@@ -33,7 +32,7 @@ def stable_structure(trial: Trial) -> None:
         points = protocol.output(state), protocol.query(state), protocol.iterates(state)
         return (state, memory), (after, noise_state), points, info
 
-    before, after, (output, query, iterates), info = jax.eval_shape(one_round, arguments)
+    before, after, (output, query, iterates), info = jax.eval_shape(one_round, trial.start.arguments)
     chex.assert_trees_all_equal_shapes_and_dtypes(after, before)
     for point in (output, query, *iterates.values()):
         chex.assert_trees_all_equal_shapes_and_dtypes(point, as_leaves(problem.start))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import xarray as xr
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from fedprivjax.engine.simulate import Run, execute
 from fedprivjax.privacy.calibration import target_of
@@ -130,8 +131,8 @@ def _equations(jaxpr) -> Iterator[Any]:
         yield equation
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
             if _is_jaxpr(inner):
-                yield from _equations(getattr(inner, "jaxpr", inner))
+                yield from _equations(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
 
 
 def _is_jaxpr(value: Any) -> bool:
-    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
+    return isinstance(value, Jaxpr | ClosedJaxpr)
