@@ -21,11 +21,10 @@ def stable_structure(trial: Trial) -> None:
     def one_round(arguments: Arguments):
         protocol, _, mechanism, inputs, tape, key = arguments
         first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs, tape))
-        drawn = mechanism.draw(
-            mechanism.init(problem.dimension, key), first[0], round_keys(key, first[1].round), problem.dimension
-        )[1]
+        keys = round_keys(key, first[1].round)
+        drawn = mechanism.draw(mechanism.init(dimension, key), first[0], keys, dimension)[1]
         drawn, inputs, tape = jax.tree.map(lambda leaf: leaf[0], (drawn, *first[1:]))
-        memory = protocol.noise_state(problem.dimension)
+        memory = protocol.noise_state(dimension)
         state = protocol.init(problem, size, protocol_key(key))
         noise_state, noise = (memory, None) if drawn is None else protocol.noise(memory, drawn, tape)
         after, info = protocol.round(problem, state, inputs, noise, protocol_key(key, 1))

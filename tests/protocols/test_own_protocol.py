@@ -1,12 +1,12 @@
 """A protocol of a user's own, from one file: swept, guaranteed, seen by an adversary, checked, and in an experiment."""
 
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flax import struct
+from momentum_sgd import MomentumSGD
 
 from fedprivjax import (
     Grouped,
@@ -25,11 +25,7 @@ from fedprivjax import (
 from fedprivjax.experiment import run as runner
 from fedprivjax.testing import PROPERTIES
 
-HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from momentum_sgd import MomentumSGD
-
+SOURCE = Path(__file__).parents[1] / "momentum_sgd.py"
 HALF = Uniform(4, 2)
 
 
@@ -165,7 +161,7 @@ every = 4
 
 
 def test_an_experiment_names_it(tmp_path):
-    (tmp_path / "momentum_sgd.py").write_text((HERE / "momentum_sgd.py").read_text())
+    (tmp_path / "momentum_sgd.py").write_text(SOURCE.read_text())
     (tmp_path / "momentum.toml").write_text(EXPERIMENT)
     settings = experiment.load(tmp_path / "momentum.toml")
     results = runner.run(settings)
@@ -176,6 +172,6 @@ def test_an_experiment_names_it(tmp_path):
 
 
 def test_it_is_written_on_public_names_alone():
-    source = (HERE / "momentum_sgd.py").read_text()
+    source = SOURCE.read_text()
     assert "fedprivjax." not in source
     assert [field.name for field in fields(MomentumSGD)] == ["mu", "noise_std", "step_size", "clip", "beta"]
