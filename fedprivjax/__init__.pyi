@@ -1,4 +1,4 @@
-from . import datasets, privacy, theory
+from . import datasets, noise, privacy, testing, theory
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
 from .engine.metric import Metric, Snapshot, of_info
@@ -9,8 +9,11 @@ from .plan.participation import Balanced, Full, Given, Schedule, Uniform, Varyin
 from .plan.plan import Plan, draw_plan
 from .plan.seeds import Seeds
 from .privacy.calibration import calibrate, guarantee
+from .privacy.events import Event, GaussianEvent
+from .privacy.grouped import Grouped
 from .privacy.guarantee import PrivacyGuarantee
 from .privacy.target import Target
+from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
 from .problem.constraints import Ball, WholeSpace
 from .problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
@@ -18,17 +21,24 @@ from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import AcceleratedMinibatchSGD, DPMu2, LocalSGD, NoisyMinibatchSGD, NoisySGD, StaleMomentum
 from .protocols.interface import Protocol
+from .protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .sweeps.results import final, guarantee_of, mean_interval
 from .sweeps.sweep import sweep
+from .testing import check_protocol
 
 __all__ = [
+    "USED_ONCE",
     "Absolute",
     "AcceleratedMinibatchSGD",
+    "Assumption",
     "Balanced",
     "Ball",
     "DPMu2",
+    "Event",
     "Full",
+    "GaussianEvent",
     "Given",
+    "Grouped",
     "Hinge",
     "Huber",
     "LinearLoss",
@@ -45,6 +55,7 @@ __all__ = [
     "Protocol",
     "ReadyRun",
     "Refusal",
+    "RoundInputs",
     "Run",
     "Schedule",
     "Seeds",
@@ -53,12 +64,17 @@ __all__ = [
     "Squared",
     "StaleMomentum",
     "Target",
+    "Terms",
     "Transcript",
     "Uniform",
     "Varying",
     "WholeSpace",
+    "add_noise",
     "ball_envelope",
     "calibrate",
+    "check_protocol",
+    "cohort_messages",
+    "cohort_sum",
     "datasets",
     "draw_plan",
     "final",
@@ -68,12 +84,14 @@ __all__ = [
     "guarantee_of",
     "linear_problem",
     "mean_interval",
+    "noise",
     "of_info",
     "privacy",
     "procedural_problem",
     "ready",
     "simulate",
     "sweep",
+    "testing",
     "theory",
     "transcript",
 ]

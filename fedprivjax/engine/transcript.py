@@ -64,6 +64,8 @@ def transcript(
 
 @partial(jax.jit, static_argnames="size")
 def _replay(arguments: Arguments, size: Size):
+    """The compiled program of a transcript: the last state; and, [rounds, ...] each, the points that machines are asked
+    about, what each participant sends, and the server's memory."""
     protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
 

@@ -237,24 +237,23 @@ def execute(
 
 def _chunk(start: ReadySweep, draws: np.ndarray, columns: np.ndarray, over: Spread | None) -> dict[str, np.ndarray]:
     """The metrics of a chunk's draws and of members that share them, [draws, members, ...]."""
+    values = run_chunk(*chunk_arguments(start, draws, columns), start.recipe, over)
+    return {name: np.asarray(value) for name, value in values.items()}
+
+
+def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -> tuple[Any, ...]:
+    """What `run_chunk` takes, before the recipe, for a chunk's draws and the columns of `index` that share them."""
     members = start.index[draws % len(start.index)][:, columns]
     leaves = jax.tree.map(lambda leaf: leaf[members], (start.members.protocol, start.members.constraint))
     drawn = [start.starts[draw] for draw in draws]
     tapes = stacked([stacked([start.tape(draw, m) for m in row]) for draw, row in zip(draws, members, strict=True)])
-    values = run_chunk(
-        leaves,
-        (
-            stacked([one.mechanism for one in drawn]),
-            stacked([one.inputs for one in drawn]),
-            jnp.stack([one.key for one in drawn]),
-        ),
-        tapes,
-        start.first.problem.traced,
-        None if start.common_noise else jnp.asarray(columns),
-        start.recipe,
-        over,
+    seeds = (
+        stacked([one.mechanism for one in drawn]),
+        stacked([one.inputs for one in drawn]),
+        jnp.stack([one.key for one in drawn]),
     )
-    return {name: np.asarray(value) for name, value in values.items()}
+    member_ids = None if start.common_noise else jnp.asarray(columns)
+    return leaves, seeds, tapes, start.first.problem.traced, member_ids
 
 
 @partial(jax.jit, static_argnames=("recipe", "over"))

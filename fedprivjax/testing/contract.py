@@ -1,0 +1,68 @@
+"""The contract: a list of properties, and one call that holds a protocol against all of them."""
+
+from collections.abc import Callable, Iterable
+
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.plan.participation import Participation
+from fedprivjax.problem.problem import Problem
+from fedprivjax.testing import noise, privacy, programs, runs, sweeps
+from fedprivjax.testing.trial import Trial, half_of_the_machines
+
+Property = Callable[[Trial], None]
+
+PROPERTIES: dict[str, Property] = {
+    "stable structure and dtypes": programs.stable_structure,
+    "jit equals eager": programs.jit_equals_eager,
+    "new numbers are no new program": programs.new_numbers_are_no_new_program,
+    "a prefix of a longer run": programs.prefix_of_a_longer_run,
+    "seeds decide": runs.seeds_decide,
+    "silent without noise": runs.silent_without_noise,
+    "machines relabelled": runs.machines_relabelled,
+    "order within a round": runs.order_within_a_round,
+    "a sweep equals a loop": sweeps.sweep_equals_a_loop,
+    "every leaf can be swept": sweeps.every_leaf_can_be_swept,
+    "a draw is shared by all members": sweeps.draws_have_no_member_axis,
+    "the noise has its law": noise.noise_has_its_law,
+    "the guarantee can be saved and printed": privacy.guarantee_can_be_saved,
+    "the target is met": privacy.target_is_met,
+    "the transcript is the run": privacy.transcript_is_the_run,
+    "seen as the trust model says": privacy.seen_as_trust_says,
+}
+
+
+def check_protocol(
+    protocol,
+    problem: Problem,
+    participation: Participation | None = None,
+    *,
+    rounds: int = 12,
+    properties: Iterable[str] | None = None,
+) -> None:
+    """Hold a protocol against the contract, on a problem that it can run on; a small one takes well under a minute.
+
+    Args:
+        protocol: with a target (`mu` or `epsilon`) or a `noise_std`, not silent; a step where it has no default.
+        problem: with examples enough for the rounds, and a clip or constants that give a finite sensitivity.
+        participation: None has half of the machines take part in a round: of four, or of those the data are split over.
+        rounds: a multiple of four.
+        properties: names in `PROPERTIES`; None is all of them.
+
+    Raises:
+        AssertionError: the first property that fails, by name, and how.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Ball, NoisySGD, Softmax, linear_problem
+    >>> problem = linear_problem(np.eye(24), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))
+    >>> check_protocol(NoisySGD(mu=1.0), problem, properties=["the target is met"])
+    """
+    names = list(PROPERTIES if properties is None else properties)
+    for name in names:
+        require_choice("property", name, PROPERTIES)
+    require_at_least("rounds", rounds, 4)
+    participation = half_of_the_machines(problem) if participation is None else participation
+    trial = Trial(protocol, problem, participation, rounds - rounds % 4)
+    for name in names:
+        try:
+            PROPERTIES[name](trial)
+        except Exception as error:
+            raise AssertionError(f"{type(protocol).__name__} fails {name!r}: {error}") from error

@@ -1,0 +1,80 @@
+"""Properties of privacy: the target is met, the guarantee keeps, and an adversary sees what the trust model says."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.transcript import _replay, transcript
+from fedprivjax.privacy.calibration import exceeds, settle
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.target import Target
+from fedprivjax.testing.trial import Trial, close
+
+DELTA = 1e-5
+TARGETS = Target(mu=1.0, delta=DELTA), Target(epsilon=2.0, delta=DELTA)
+
+
+def guarantee_can_be_saved(trial: Trial) -> None:
+    """What a run promises is a sentence, and survives being saved."""
+    guarantee = trial.run.guarantee
+    again = PrivacyGuarantee.from_json(guarantee.to_json())
+    assert guarantee.private, "noise must promise something"
+    assert str(again) == str(guarantee), "a saved guarantee must read as before"
+    assert again.epsilon == guarantee.epsilon
+    assert guarantee.terms.theorem in str(guarantee)
+
+
+def target_is_met(trial: Trial) -> None:
+    """On the drawn plan, the noise for a μ and for an (ε, δ) gives at most that, and more noise gives less."""
+    plan = trial.start.plan
+    for target in TARGETS:
+        calibrated, event = settle(trial.untargeted, trial.problem, plan, target)
+        assert calibrated.claims_only or not exceeds(event, target), f"the noise must give at most {target}"
+        epsilon = event.epsilon(DELTA)
+        assert 0 < epsilon < np.inf, f"the noise for {target} must promise an ε, got {epsilon}"
+        noisier = replace(calibrated, noise_std=2 * calibrated.noise_std).event(trial.problem, plan)
+        assert noisier.epsilon(DELTA) < epsilon, "twice the noise must promise more"
+
+
+def transcript_is_the_run(trial: Trial) -> None:
+    """With the noise written out, the transcript follows the same trajectory; cohorts of random size have none."""
+    if trial.method != "materialised":
+        _refused(trial)
+        return
+    view = _view(trial)
+    close(view.params, trial.run.params, 1e-5, "the transcript's point")
+    np.testing.assert_array_equal(view.plan.schedule.participants, trial.run.plan.schedule.participants)
+    assert view.queries.shape == (trial.rounds, trial.problem.dimension)
+
+
+def seen_as_trust_says(trial: Trial) -> None:
+    """Messages are seen in the clear, without their senders, or not at all, and the guarantee says the same."""
+    trust = trial.start.protocol.trust
+    assert trial.start.event.terms.trust == trust, f"the guarantee must be of trust {trust!r}"
+    if trial.method != "materialised":
+        _refused(trial)
+        return
+    seen = _view(trial).messages
+    if trust == "server":
+        assert seen is None, "no message may be seen where the server is trusted"
+        return
+    sent = np.asarray(_replay(trial.start.arguments, trial.start.plan.size)[1][1])
+    assert seen.shape[:2] == (trial.rounds, trial.start.plan.size.per_round)
+    if trust == "none":
+        np.testing.assert_array_equal(seen, sent)
+    if trust == "shuffler":
+        assert not np.array_equal(seen, sent), "the order of messages must be hidden"
+        np.testing.assert_array_equal(np.sort(seen, axis=1), np.sort(sent, axis=1))
+
+
+def _view(trial: Trial):
+    return transcript(trial.protocol, trial.problem, trial.participation, rounds=trial.rounds, seed=trial.seed)
+
+
+def _refused(trial: Trial) -> None:
+    try:
+        _view(trial)
+    except Refusal:
+        return
+    raise AssertionError("a transcript must be refused where the noise cannot be written out")

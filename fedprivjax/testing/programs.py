@@ -1,0 +1,88 @@
+"""Properties of the compiled program: its structure is stable, and numbers change nothing but numbers."""
+
+from dataclasses import replace
+
+import chex
+import jax
+import numpy as np
+
+from fedprivjax.engine.ready import Arguments
+from fedprivjax.engine.simulate import execute, run_program, trajectory
+from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
+from fedprivjax.problem.constraints import Ball
+from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.testing.trial import Trial, apart, close
+
+
+def stable_structure(trial: Trial) -> None:
+    """A round leaves the state's structure and dtypes as they are; points are of the parameters' structure."""
+    problem, dimension, size = trial.problem, trial.problem.dimension, trial.start.plan.size
+
+    def one_round(arguments: Arguments):
+        protocol, _, mechanism, inputs, tape, key = arguments
+        first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs, tape))
+        keys = round_keys(key, first[1].round)
+        drawn = mechanism.draw(mechanism.init(dimension, key), first[0], keys, dimension)[1]
+        drawn, inputs, tape = jax.tree.map(lambda leaf: leaf[0], (drawn, *first[1:]))
+        memory = protocol.noise_state(dimension)
+        state = protocol.init(problem, size, protocol_key(key))
+        noise_state, noise = (memory, None) if drawn is None else protocol.noise(memory, drawn, tape)
+        after, info = protocol.round(problem, state, inputs, noise, protocol_key(key, 1))
+        points = protocol.output(state), protocol.query(state), protocol.iterates(state)
+        return (state, memory), (after, noise_state), points, info
+
+    before, after, (output, query, iterates), info = jax.eval_shape(one_round, trial.start.arguments)
+    chex.assert_trees_all_equal_shapes_and_dtypes(after, before)
+    for point in (output, query, *iterates.values()):
+        chex.assert_trees_all_equal_shapes_and_dtypes(point, as_leaves(problem.start))
+    kinds = {leaf.dtype.kind for leaf in jax.tree.leaves(before)}
+    assert kinds <= set("fiubV"), f"a state must hold real numbers, integers, flags or keys, got kinds {kinds}"
+    assert all(leaf.shape == () for leaf in jax.tree.leaves(info)), "info must hold scalars"
+
+
+def jit_equals_eager(trial: Trial) -> None:
+    """Two rounds without compilation go where the program goes."""
+    with jax.disable_jit():
+        values = trajectory(*_first_rounds(trial, 2, every=2))[1]
+    for name, value in values.items():
+        close(value[-1:].T.ravel(), _recorded(trial, name, [1]), 1e-4, name)
+
+
+def new_numbers_are_no_new_program(trial: Trial) -> None:
+    """Other hyper-parameters, another set, other seeds and another δ run through the same program."""
+    base, problem = trial.run, trial.problem
+    before = run_program._cache_size()
+    smaller = {name: 0.7 * value for name, value in trial.numbers.items()}
+    if isinstance(problem.constraint, Ball) and Ball(0.8 * problem.constraint.radius).contains(problem.start):
+        problem = replace(problem, constraint=Ball(0.8 * problem.constraint.radius))
+    other = trial.ready(replace(trial.start.protocol, **smaller), problem, seed=Seeds(5, 6, 7), delta=1e-6)
+    params = execute(other).params
+    assert run_program._cache_size() == before, "other numbers were another program"
+    apart(_flat(params), _flat(base.params), "other numbers must give another run")
+
+
+def prefix_of_a_longer_run(trial: Trial) -> None:
+    """Given the same noise, half of the rounds are the first half of all; how often one records changes nothing."""
+    every = trial.rounds // 4
+    _, values = run_program(*_first_rounds(trial, 2 * every, every))
+    for name, value in values.items():
+        close(np.ravel(value.T), _recorded(trial, name, [every - 1, 2 * every - 1]), 1e-5, name)
+
+
+def _first_rounds(trial: Trial, rounds: int, every: int):
+    """What the program takes for the first rounds of the trial's run."""
+    start = trial.start
+    arguments, size = start.arguments, start.recipe.size._replace(rounds=rounds)
+    cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.tape, arguments.mechanism.inputs))
+    mechanism = replace(arguments.mechanism, inputs=cut[2])
+    recipe = start.recipe._replace(size=size, every=every)
+    return arguments._replace(inputs=cut[0], tape=cut[1], mechanism=mechanism), recipe
+
+
+def _recorded(trial: Trial, name: str, at: list[int]) -> np.ndarray:
+    """A metric of the trial's run at some records, of one iterate after another."""
+    return np.concatenate([metrics[name][at] for metrics in trial.run.iterates.values() if name in metrics])
+
+
+def _flat(params) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])

@@ -1,0 +1,102 @@
+"""Properties of single runs: what decides them, and what must not."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+
+from fedprivjax.engine.ready import ReadyRun
+from fedprivjax.engine.simulate import execute, run_program
+from fedprivjax.plan.seeds import Seeds
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Table
+from fedprivjax.testing.trial import Trial, apart
+
+
+def seeds_decide(trial: Trial) -> None:
+    """The same seed is the same run; the noise follows a seed of its own."""
+    again = execute(trial.ready(trial.protocol))
+    chex.assert_trees_all_equal(again.metrics, trial.run.metrics)
+    one, two = (execute(trial.ready(trial.protocol, seed=Seeds(1, 1, noise))) for noise in (1, 2))
+    np.testing.assert_array_equal(one.plan.samples, two.plan.samples)
+    np.testing.assert_array_equal(one.plan.schedule.participants, two.plan.schedule.participants)
+    apart(one.metrics["probe"], two.metrics["probe"], "another seed must be other noise")
+    apart(one.metrics["probe"], trial.run.metrics["probe"], "another seed must be another run")
+
+
+def silent_without_noise(trial: Trial) -> None:
+    """No noise, μ = inf and ε = inf are the non-private run, and no noise is the same as noise of size 0."""
+    silent = execute(trial.silent)
+    assert not silent.metrics["noise_norm"].any(), "a run without noise must have none in its aggregate"
+    assert not silent.guarantee.private, "a run without noise must promise nothing"
+    for target in (Target(mu=inf, delta=1e-5), Target(epsilon=inf, delta=1e-5)):
+        start = trial.ready(trial.untargeted, target=target)
+        noise_std = start.protocol.noise_std
+        assert noise_std == 0, f"a target {target} must be met without noise, got noise_std = {noise_std}"
+        assert not execute(start).metrics["noise_norm"].any(), f"a target {target} must be met without noise"
+    arguments = trial.start.arguments
+    zero = replace(arguments.protocol, noise_std=np.zeros((), np.float32))
+    _, values = run_program(arguments._replace(protocol=zero), trial.start.recipe)
+    chex.assert_trees_all_close(values["probe"], _probe(trial.silent), rtol=1e-4, atol=1e-6)
+    apart(silent.metrics["probe"], trial.run.metrics["probe"], "noise must change the run")
+
+
+def machines_relabelled(trial: Trial) -> None:
+    """A machine's name says nothing: the same slots and shares under other names are the same run."""
+    start = trial.start
+    names = np.roll(np.arange(start.plan.size.machines), 1)
+    other = _renamed(start, names)
+    _, values = run_program(other.arguments, other.recipe)
+    chex.assert_trees_all_close(values["probe"], _probe(start), rtol=1e-5, atol=1e-6)
+    one, two = start.guarantee.per_machine, other.event.guarantee(start.delta).per_machine
+    np.testing.assert_allclose(two[names], one, rtol=1e-6)
+
+
+def order_within_a_round(trial: Trial) -> None:
+    """Slots of a round swapped, machine and samples together: the same trajectory without noise."""
+    arguments = trial.silent.arguments
+    swapped = jax.tree.map(lambda leaf: leaf if leaf.ndim == 1 else leaf[:, ::-1], arguments.inputs)
+    _, values = run_program(arguments._replace(inputs=swapped), trial.silent.recipe)
+    chex.assert_trees_all_close(values["probe"], _probe(trial.silent), rtol=1e-4, atol=1e-6)
+    path = np.ravel(values["probe"])
+    apart(path[-1:], path[len(path) // 2 : len(path) // 2 + 1], "a run must move")
+
+
+def _probe(start: ReadyRun):
+    return run_program(start.arguments, start.recipe)[1]["probe"]
+
+
+def _renamed(start: ReadyRun, names: np.ndarray) -> ReadyRun:
+    """A run whose machine i is called `names[i]`; what is given for each machine is renamed with it."""
+    schedule = start.plan.schedule
+    participants = names[schedule.participants].astype(schedule.participants.dtype)
+    plan = replace(start.plan, schedule=replace(schedule, participants=participants))
+    own = {name: _moved(value, names) for name, value in vars(start.protocol).items()}
+    problem, each = start.problem, ("machine_weights", "own_lipschitz")
+    problem = replace(problem, **{name: _moved(getattr(problem, name), names) for name in each})
+    if problem.table is not None:
+        rows = np.empty_like(problem.table.rows)
+        rows[names] = problem.table.rows
+        problem = replace(problem, table=Table(rows))
+    protocol = replace(start.protocol, **own)
+    silent = start.protocol.noise_std == 0
+    mechanism = start.mechanism if silent else protocol.mechanism(problem, plan, _method(start))
+    event = protocol.event(problem, plan)
+    return replace(start, protocol=protocol, problem=problem, plan=plan, mechanism=mechanism, event=event)
+
+
+def _method(start: ReadyRun) -> str:
+    return "materialised" if start.plan.schedule.filled is None else "auto"
+
+
+def _moved(value: Any, names: np.ndarray) -> Any:
+    """A value for each machine, renamed; anything else as it is."""
+    if isinstance(value, str) or np.ndim(value) != 1 or len(value) != names.size:
+        return value
+    moved = [None] * names.size
+    for old, new in enumerate(names):
+        moved[new] = value[old]
+    return tuple(moved)

@@ -1,0 +1,138 @@
+"""Properties of sweeps: they equal a loop over runs, take every number, and draw each seed's noise once."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import inf
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from fedprivjax.engine.simulate import Run, execute
+from fedprivjax.privacy.calibration import target_of
+from fedprivjax.problem.constraints import Ball
+from fedprivjax.sweeps.members import RADIUS
+from fedprivjax.sweeps.results import of_iterate
+from fedprivjax.sweeps.sweep import chunk_arguments, ready_sweep, run_chunk, sweep
+from fedprivjax.testing.trial import PROBE, TARGETS, Trial, close, default_of
+
+MEMBERS, SEEDS = 8, (2, 5)
+DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")
+
+
+def sweep_equals_a_loop(trial: Trial) -> None:
+    """A grid of noises, sets and steps is the loop over its members, and another grid is no other program."""
+    over = _grid(trial, 1.0)
+    grid = _swept(trial, over)
+    for values in product(*over.values()):
+        point = dict(zip(over, values, strict=True))
+        for seed in SEEDS:
+            _same(grid.sel({**point, "seed": seed}), _alone(trial, point, seed), str(point))
+    before = run_chunk._cache_size()
+    _swept(trial, _grid(trial, 0.8))
+    assert run_chunk._cache_size() == before, "a grid of other numbers was another program"
+
+
+def every_leaf_can_be_swept(trial: Trial) -> None:
+    """Every number of the protocol is an axis, and so is every privacy target, all in one program."""
+    _swept(trial, _grid(trial, 1.0))
+    before = run_chunk._cache_size()
+    names = [name for name in trial.numbers if name not in TARGETS]
+    axes = {name: _around(trial.numbers[name]) for name in names}
+    axes["noise_std"] = _around(trial.numbers["noise_std"])
+    axes |= {target: np.array([inf, *np.linspace(0.5, 4, MEMBERS - 1)]) for target in ("mu", "epsilon")}
+    for name, values in axes.items():
+        grid = _swept(trial, {name: values})
+        for value in (values[0], values[-1]):
+            point = {name: value}
+            _same(grid.sel({**point, "seed": SEEDS[0]}), _alone(trial, point, SEEDS[0]), str(point))
+    assert run_chunk._cache_size() == before, "a sweep over another number was another program"
+
+
+def draws_have_no_member_axis(trial: Trial) -> None:
+    """One draw serves every member of a sweep, and with `common_noise=False` none does."""
+    shared, count = _draw_shapes(trial, common_noise=True)
+    assert shared, "a run with noise must draw something"
+    assert not any(count in shape for shape in shared), f"draws of shapes {shared} have an axis of {count} members"
+    apart, count = _draw_shapes(trial, common_noise=False)
+    assert any(count in shape for shape in apart), f"draws of shapes {apart} should have an axis of {count} members"
+
+
+def _grid(trial: Trial, factor: float) -> dict[str, np.ndarray]:
+    """A grid of `MEMBERS` points: noises, and steps and sets where the protocol and the problem have them."""
+    ball = isinstance(trial.problem.constraint, Ball)
+    axes = {"step_scale": np.array([0.5, 1.5])} if "step_scale" in trial.numbers else {}
+    if ball and Ball(0.4 * trial.problem.constraint.radius).contains(trial.problem.start):
+        axes[RADIUS] = np.array([0.5, 1.0]) * trial.problem.constraint.radius
+    noises = MEMBERS // 2 ** len(axes)
+    axes["noise_std"] = trial.numbers["noise_std"] * np.linspace(0.4, 1.5, noises)
+    return {name: factor * values for name, values in axes.items()}
+
+
+def _around(value: float) -> np.ndarray:
+    return np.linspace(0.65, 1, MEMBERS) * value if value else np.linspace(0, 0.1, MEMBERS)
+
+
+def _swept(trial: Trial, over: dict[str, Any]) -> xr.Dataset:
+    return sweep(_blank(trial, over), trial.problem, trial.participation, over=over, seeds=SEEDS, **_settings(trial))
+
+
+def _settings(trial: Trial) -> dict[str, Any]:
+    return {"rounds": trial.rounds, "every": 1, "record": (PROBE,), "noise_method": "auto"}
+
+
+def _blank(trial: Trial, names) -> Any:
+    """The protocol with its noise and its step set, and what is to be swept at its defaults."""
+    given = {} if set(names) & set(TARGETS) else {"noise_std": trial.numbers["noise_std"]}
+    rest = [name for name in names if name not in (*TARGETS, RADIUS)]
+    return replace(trial.untargeted, **given, **{name: default_of(trial.protocol, name) for name in rest})
+
+
+def _alone(trial: Trial, point: dict[str, float], seed: int) -> Run:
+    """One member of a grid, by itself."""
+    settings = {name: float(value) for name, value in point.items() if name != RADIUS}
+    protocol, problem = _blank(trial, settings), trial.problem
+    target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
+    if RADIUS in point:
+        problem = replace(problem, constraint=Ball(float(point[RADIUS])))
+    protocol = replace(protocol, **settings)
+    aim = target_of(protocol, delta=1e-5, **target)
+    return execute(trial.ready(protocol, problem, seed=seed, target=aim, **_settings(trial)))
+
+
+def _same(cell: xr.Dataset, alone: Run, point: str) -> None:
+    close(of_iterate(cell["probe"]).values, alone.metrics["probe"], 1e-4, point)
+    close(cell["noise_std"], alone.protocol.noise_std, 1e-6, point)
+
+
+def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, ...]], int]:
+    """Shapes of everything that a sweep's program draws, and its number of members, which is no other size."""
+    sizes = {*trial.start.plan.size, trial.problem.dimension, *np.shape(trial.start.plan.samples)}
+    members = next(count for count in (7, 11, 13, 17, 19, 23, 29, 31, 37) if count not in sizes)
+    over = {"noise_std": trial.numbers["noise_std"] * np.linspace(0.5, 1.5, members)}
+    protocol = _blank(trial, over)
+    options = {**_settings(trial), "seeds": SEEDS[:1], "common_noise": common_noise}
+    start = ready_sweep(protocol, trial.problem, trial.participation, over=over, **options)
+    arguments = chunk_arguments(start, np.arange(1), np.arange(members))
+    program = jax.make_jaxpr(lambda *arrays: run_chunk(*arrays, start.recipe))(*arguments)
+    return [shape for equation in _equations(program.jaxpr) for shape in _drawn(equation)], members
+
+
+def _drawn(equation) -> list[tuple[int, ...]]:
+    return [tuple(out.aval.shape) for out in equation.outvars] if equation.primitive.name in DRAWS else []
+
+
+def _equations(jaxpr) -> Iterator[Any]:
+    """Every equation of a program, those of its loops and calls among them."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(inner):
+                yield from _equations(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, Jaxpr | ClosedJaxpr)

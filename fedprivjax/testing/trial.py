@@ -1,0 +1,112 @@
+"""A protocol on trial: what properties are read off, made once and shared by all of them."""
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.ready import ReadyRun, ready
+from fedprivjax.engine.simulate import Run, execute
+from fedprivjax.noise import Silent
+from fedprivjax.plan.participation import Participation, Uniform
+from fedprivjax.plan.plan import draw_plan
+from fedprivjax.plan.seeds import Seeds
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.interface import leaf_fields
+
+
+def _probe(problem, snapshot):
+    params = ravel_pytree(snapshot.params)[0]
+    return params @ jnp.sin(1.0 + jnp.arange(params.size) ** 2)
+
+
+PROBE = Metric("probe", _probe)  # the reported point along a direction that no symmetry of a problem fixes
+RECORD = (PROBE, "noise_norm")
+TARGETS = ("mu", "epsilon", "noise_std")
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A protocol, and what it runs on.
+
+    Attributes:
+        protocol: with a target or a `noise_std`.
+        problem, participation, rounds, seed: of its runs.
+    """
+
+    protocol: Any
+    problem: Problem
+    participation: Participation
+    rounds: int = 12
+    seed: int = 3
+
+    @cached_property
+    def method(self) -> str:
+        """How runs draw their noise: written out, as in a transcript, where cohorts have a fixed size."""
+        plan = draw_plan(self.problem, self.participation, self.rounds, self.seed, sampler=self.protocol.minibatches)
+        return "materialised" if plan.schedule.filled is None else "auto"
+
+    @cached_property
+    def start(self) -> ReadyRun:
+        """The run that others are compared with, ready; it records every round."""
+        return self.ready(self.protocol)
+
+    @cached_property
+    def run(self) -> Run:
+        """The same run, done."""
+        return execute(self.start)
+
+    @cached_property
+    def silent(self) -> ReadyRun:
+        """The run without noise, all else the same."""
+        protocol = replace(self.start.protocol, noise_std=0.0)
+        event = protocol.event(self.problem, self.start.plan)
+        return replace(self.start, protocol=protocol, mechanism=Silent(), event=event)
+
+    @cached_property
+    def untargeted(self) -> Any:
+        """The protocol with its step set, and without its noise."""
+        names = {field.name for field in fields(self.protocol)} & set(TARGETS)
+        return replace(self.protocol, step_size=self.start.protocol.step_size, **dict.fromkeys(names))
+
+    def ready(
+        self, protocol, problem: Problem | None = None, *, seed: int | Seeds | None = None, **options
+    ) -> ReadyRun:
+        """A run of another protocol or seed, ready."""
+        options = {"rounds": self.rounds, "record": RECORD, "every": 1, "noise_method": self.method, **options}
+        seed = self.seed if seed is None else seed
+        return ready(protocol, self.problem if problem is None else problem, self.participation, seed=seed, **options)
+
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """The calibrated protocol's leaves that are numbers, by name."""
+        values = {name: getattr(self.start.protocol, name) for name in leaf_fields(type(self.protocol))}
+        return {name: float(value) for name, value in values.items() if value is not None and np.ndim(value) == 0}
+
+
+def default_of(protocol, name: str) -> Any:
+    """A setting's default."""
+    return {field.name: field.default for field in fields(protocol)}[name]
+
+
+def half_of_the_machines(problem: Problem) -> Uniform:
+    """Half of the machines in a round, of four, or of those that the data are split over."""
+    machines = 4 if problem.table is None else problem.table.rows.shape[0]
+    return Uniform(machines, max(1, machines // 2))
+
+
+def close(one, other, tolerance: float = 1e-4, message: str = "") -> None:
+    """Assert that arrays are equal up to `tolerance` of the largest value."""
+    one, other = np.asarray(one), np.asarray(other)
+    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * np.abs(other).max() + 1e-30, err_msg=message)
+
+
+def apart(one, other, message: str) -> None:
+    """Assert that arrays differ by more than rounding."""
+    one, other = np.asarray(one), np.asarray(other)
+    difference = np.abs(one - other).max()
+    assert difference > 1e-4 * np.abs(other).max(), f"{message}: the largest difference is {difference:.2g}"

@@ -1,0 +1,180 @@
+"""Every configuration of every protocol that the contract is held against: problem, cohorts, and a NumPy oracle."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from oracles import isrl, pseudocode
+
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    Ball,
+    DPMu2,
+    Given,
+    LocalSGD,
+    Logistic,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    Softmax,
+    StaleMomentum,
+    Varying,
+    linear_problem,
+)
+from fedprivjax.protocols import ReleasedLocalSGD, ReleasedMinibatchSGD
+
+MACHINES, PER_ROUND, ROUNDS = 4, 2, 12
+SEQUENCE = tuple(1.0 + 0.2 * k for k in range(30))
+
+
+class Case(NamedTuple):
+    """A protocol on trial.
+
+    Attributes:
+        oracle: the method in NumPy, as its test calls it; None where another case's stands for it.
+    """
+
+    protocol: Any
+    problem: Any
+    participation: Any
+    oracle: Any = None
+
+
+def unit_rows(rng, count, features):
+    rows = rng.normal(size=(count, features))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+# ---- one fresh sample a message, dealt from a pool
+
+POOL_ROUNDS = 30
+RANDOM = np.array([np.random.default_rng(t).permutation(MACHINES)[:PER_ROUND] for t in range(POOL_ROUNDS)])
+SOME_MACHINES = Given(MACHINES, RANDOM)
+
+
+def pool_data():
+    """Features [60, 5] of unit norm and labels in 0..2, for training; 12 more for testing."""
+    rng = np.random.default_rng(2024)
+    teacher = rng.normal(size=(5, 3))
+    features = unit_rows(rng, 72, 5)
+    labels = np.argmax(features @ teacher + 0.3 * rng.normal(size=(72, 3)), axis=1)
+    return features[:60], labels[:60], features[60:], labels[60:]
+
+
+DATA = pool_data()
+POOL = linear_problem(*DATA[:2], Softmax(3), feature_bound=1.0, constraint=Ball(1.0), test=DATA[2:])
+SETTINGS = {"mu": 6.0, "step_size": 0.02}
+CLIPS = {"bounded": None, "clipped": 0.5}
+
+
+def mu2_cases():
+    oracles = {"none": pseudocode.mu2_cancelling, "server": pseudocode.mu2_partial_trusted}
+    schedules = {"uniform": "uniform", "proportional": "proportional", "gap": "gap", "sequence": SEQUENCE}
+    kinds = [("bounded", "uniform"), *(("clipped", schedule) for schedule in schedules)]
+    for trust, (clip, schedule) in product(oracles, kinds):
+        protocol = DPMu2(trust=trust, clip=CLIPS[clip], noise_schedule=schedules[schedule], **SETTINGS)
+        yield f"mu2-{trust}-{clip}-{schedule}", Case(protocol, POOL, SOME_MACHINES, oracles[trust])
+    for clip in CLIPS:
+        protocol = DPMu2(clip=CLIPS[clip], cancel=False, **SETTINGS)
+        yield f"mu2-fresh-{clip}", Case(protocol, POOL, SOME_MACHINES, pseudocode.mu2_fresh_noise)
+
+
+def sgd_cases():
+    for trust, (clip, end) in product(("none", "server"), [*product(CLIPS, ["last"]), ("clipped", "average")]):
+        average = end == "average"
+        protocol = NoisySGD(trust=trust, clip=CLIPS[clip], average=average, **SETTINGS)
+        oracle = partial(pseudocode.noisy_sgd, average=average)
+        yield f"sgd-{trust}-{clip}-{end}", Case(protocol, POOL, SOME_MACHINES, oracle)
+
+
+def stale_cases():
+    for name, schedule in {"uniform": "uniform", "sequence": SEQUENCE}.items():
+        protocol = StaleMomentum(clip=0.5, noise_schedule=schedule, **SETTINGS)
+        yield f"stale-clipped-{name}", Case(protocol, POOL, SOME_MACHINES, pseudocode.stale_momentum)
+
+
+POOL_CASES = dict([*mu2_cases(), *sgd_cases(), *stale_cases()])
+
+# ---- minibatches of a machine's own records
+
+RECORDS, FEATURES, RADIUS = 36, 3, 1.5
+ROWS = np.array([np.random.default_rng([8, t]).permutation(MACHINES)[:PER_ROUND] for t in range(ROUNDS)])
+PARTIAL = Given(MACHINES, ROWS)
+VARYING = Varying.between(MACHINES, 1, 3)
+X = unit_rows(np.random.default_rng(1), MACHINES * RECORDS, FEATURES).reshape(MACHINES, RECORDS, FEATURES)
+Y = X[..., 0] > 0.1
+SHARES = linear_problem(X, Y.astype(int), Logistic(), feature_bound=1.0, constraint=Ball(RADIUS))
+STEP = {"step_size": 0.7}
+
+
+def minibatch_oracle(ready, problem, gradients, plan, start, noise, factor=1.0):
+    own = {"step": factor * ready.step_size, "modulus": ready.strong_convexity, "window": ready.window}
+    return isrl.minibatch(gradients, plan, start, radius=RADIUS, noise=np.asarray(noise) / factor, **own)
+
+
+def summed_oracle(ready, problem, gradients, plan, start, noise):
+    return minibatch_oracle(ready, problem, gradients, plan, start, noise, factor=plan[0][2].sum())
+
+
+def accelerated_oracle(ready, problem, gradients, plan, start, noise):
+    own = {"modulus": float(ready.strong_convexity), "regularisation": float(ready.regularisation or 0.0)}
+    places = [(round(float(r)), float(v)) for r, v in ready.schedule]
+    points, _ = isrl.accelerated(gradients, plan, start, places=places, radius=RADIUS, noise=noise, **own)
+    return points, points[-1]
+
+
+def local_oracle(ready, problem, gradients, plan, start, noise):
+    own = {"step": ready.step_size, "window": ready.window}
+    return isrl.local(gradients, plan, start, radius=RADIUS, noise=noise, **own)
+
+
+def minibatch(problem=SHARES, participation=PARTIAL, **settings):
+    protocol = NoisyMinibatchSGD(**{"noise_std": 0.4, "batch": 4, **STEP, **settings})
+    return Case(protocol, problem, participation, minibatch_oracle)
+
+
+def accelerated(participation=PARTIAL, **settings):
+    protocol = AcceleratedMinibatchSGD(**{"noise_std": 0.4, "batch": 4, **settings})
+    return Case(protocol, SHARES, participation, accelerated_oracle)
+
+
+def local(participation=PARTIAL, **settings):
+    return Case(LocalSGD(**{"noise_std": 0.4, "batch": 3, **STEP, **settings}), SHARES, participation, local_oracle)
+
+
+def released(oracle=None, **settings):
+    protocol = ReleasedMinibatchSGD(**{"noise_std": 0.4, "batch": 4, **STEP, **settings})
+    return Case(protocol, SHARES, PARTIAL, oracle)
+
+
+SAMPLERS = {"replacement": 4, "subset": 4, "poisson": 4, "disjoint": 3, "full": None}
+WEIGHTED = replace(SHARES, machine_weights=(0.4, 0.3, 0.2, 0.1))
+MULTISTAGE = {"form": "multistage", "strong_convexity": 0.24, "variance": 1e-5, "gap": 0.2}
+RECORD_CASES = {
+    **{f"minibatch-{name}": minibatch(sampler=name, batch=batch) for name, batch in SAMPLERS.items()},
+    "minibatch-sum": released(summed_oracle, aggregate="sum", step_size=0.3),
+    "minibatch-window": minibatch(window=5),
+    "minibatch-strong": minibatch(strong_convexity=0.2),
+    "minibatch-clipped": minibatch(clip=0.3),
+    "minibatch-varying": minibatch(participation=VARYING),
+    "minibatch-batches": minibatch(batch=(1, 2, 3, 4)),
+    "minibatch-weights": minibatch(WEIGHTED),
+    "accelerated-plain": accelerated(step_size=0.5),
+    "accelerated-theory": accelerated(),
+    "accelerated-regularised": accelerated(form="regularised", regularisation=0.3),
+    "accelerated-multistage": accelerated(**MULTISTAGE),
+    "accelerated-one-pass": accelerated(sampler="disjoint", batch=3),
+    "accelerated-varying": accelerated(VARYING),
+    "local": local(),
+    "local-window": local(window=4),
+    "local-clipped": local(clip=0.3),
+    "local-disjoint": local(sampler="disjoint"),
+    "local-varying": local(VARYING),
+}
+FURTHER_CASES = {  # without an oracle of their own
+    "minibatch-shuffled": minibatch(trust="shuffler", batch=1),
+    "released-message": released(clip=0.3, clip_at="message", sampler="replacement"),
+    "released-local": Case(ReleasedLocalSGD(noise_std=0.4, batch=3, **STEP), SHARES, PARTIAL),
+}
+CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES}
