@@ -24,8 +24,8 @@ from fedprivjax import (
     linear_problem,
     simulate,
 )
-from fedprivjax.engine.simulate import _run
-from fedprivjax.sweeps.sweep import _run_many
+from fedprivjax.engine.simulate import run_program
+from fedprivjax.sweeps.sweep import run_chunk
 
 SETTINGS = {"mu": 8.0, "clip": 0.5, "step_size": 0.05}
 PARTIAL = Uniform(5, 3)
@@ -279,12 +279,12 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_bad_input_is_refused_in_one_line_before_anything_is_compiled(name):
     make, message = REFUSALS[name]
-    compiled = _run._cache_size(), _run_many._cache_size()
+    compiled = run_program._cache_size(), run_chunk._cache_size()
     with pytest.raises(ValueError) as error:  # noqa: PT011
         make()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-    assert (_run._cache_size(), _run_many._cache_size()) == compiled
+    assert (run_program._cache_size(), run_chunk._cache_size()) == compiled
 
 
 @pytest.mark.parametrize("seed", [2**32, Seeds(0, 0, 2**40)])

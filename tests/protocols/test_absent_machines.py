@@ -20,7 +20,7 @@ def problem(first):
 def without_machine_0(protocol):
     """A seed whose schedule leaves machine 0 out of every filled slot, and some slots empty."""
     for seed in range(200):
-        schedule = draw_plan(problem(1.0), COHORTS, ROUNDS, seed, sampling=protocol.sampling).schedule
+        schedule = draw_plan(problem(1.0), COHORTS, ROUNDS, seed, sampler=protocol.minibatches).schedule
         if not (schedule.participants[schedule.present] == 0).any() and not schedule.present.all():
             return seed
     raise AssertionError("no such schedule")
