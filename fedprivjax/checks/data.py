@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_positive
 from fedprivjax.problem.losses import LinearLoss
 
 
@@ -119,3 +120,25 @@ def table_rows(table, examples: int) -> np.ndarray:
     if np.unique(used).size != used.size:
         raise Refusal("table must give each example to one machine at most, got a repeated index")
     return np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)
+
+
+def require_constants(lipschitz: Any, smoothness: Any, distance: Any) -> None:
+    """Refuse constants of a problem, where they are declared, that are not positive and finite."""
+    for value in np.unique(lipschitz).tolist() if np.ndim(lipschitz) else [lipschitz]:
+        require_positive("lipschitz", value, optional=True)
+    require_positive("smoothness", smoothness, optional=True)
+    require_positive("distance", distance, optional=True)
+
+
+def require_weights(weights: tuple[float, ...] | None) -> None:
+    """Refuse weights of machines, where there are any, that are not positive or do not add up to 1.
+
+    >>> require_weights((0.5, 0.3))
+    Traceback (most recent call last):
+    fedprivjax.Refusal: machine_weights must be positive and add up to 1, got a sum of 0.8
+    """
+    if weights is None:
+        return
+    total = np.sum(weights)
+    if np.ndim(weights) != 1 or not (np.array(weights) > 0).all() or not abs(total - 1) <= 1e-6:
+        raise Refusal(f"machine_weights must be positive and add up to 1, got a sum of {total:g}")

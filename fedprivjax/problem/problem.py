@@ -16,12 +16,14 @@ from fedprivjax.checks.data import (
     leading_axes,
     numbers,
     require_alike,
+    require_constants,
     require_features,
     require_finite_examples,
     require_labels,
     require_paired,
     require_parameters,
     require_scalar_loss,
+    require_weights,
     table_rows,
 )
 from fedprivjax.checks.refusal import Refusal
@@ -82,6 +84,13 @@ class Problem:
     machine_weights: tuple[float, ...] | None = struct.field(pytree_node=False, default=None)
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
+
+    def __post_init__(self):
+        for name in ("own_lipschitz", "machine_weights"):
+            if np.ndim(getattr(self, name)):  # tuples can be compared and hashed
+                object.__setattr__(self, name, tuple(np.asarray(getattr(self, name), float).tolist()))
+        require_constants(self.own_lipschitz, self.own_smoothness, self.distance)
+        require_weights(self.machine_weights)
 
     @property
     def stored(self) -> bool:
@@ -235,8 +244,6 @@ def general_problem(
     >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples
     5
     """
-    require_positive("lipschitz", lipschitz, optional=True)
-    require_positive("smoothness", smoothness, optional=True)
     if split:
         if table is not None:
             raise Refusal("table must be None when the data are split")
