@@ -235,6 +235,8 @@ def non_private(problem: Problem, record: Sequence[Metric]) -> tuple[str, ...]:
 
 def _as_metric(metric: Recordable, info: Sequence[Any]) -> Metric:
     if isinstance(metric, Metric):
+        if metric.of == "info":
+            require_choice("metric", metric.name, info)
         return metric
     if callable(metric):  # it may look at the noise, so it is of the round
         return Metric(_name(metric), metric, of="round")

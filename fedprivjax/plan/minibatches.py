@@ -51,7 +51,7 @@ def draw_minibatches(
     machines = schedule.participants[:, :, None]
     used &= schedule.present[:, :, None]
     samples = _filled(rows[machines, picks], used)
-    factors = machine_values("factors", factors, sizes.size)
+    factors = machine_values("machine_weights", factors, sizes.size)
     weights = (factors / sampler.batches(sizes))[machines]
     return Minibatches(samples, np.where(used, weights, 0.0).astype(np.float32))
 

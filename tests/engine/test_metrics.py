@@ -1,11 +1,9 @@
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from fedprivjax import Ball, Logistic, Snapshot, Softmax, Squared, general_problem, linear_problem
+from fedprivjax import Ball, Logistic, Protocol, Refusal, Snapshot, Softmax, Squared, general_problem, linear_problem
 from fedprivjax.engine.iterates import evaluate
 from fedprivjax.engine.metric import Metric, of_info
 from fedprivjax.engine.metrics import METRICS, check_metrics, default_metrics, known, mean_loss, non_private
@@ -195,15 +193,13 @@ def test_a_metric_object_of_ones_own_says_what_is_known_of_it():
     assert known("spread").unit == ""  # results keep no more than the name
 
 
-class TwoIterates(NamedTuple):
+class TwoIterates(Protocol):
     """As much of a protocol as is asked for a record."""
-
-    noise_std: float = 2.0
 
     def output(self, state):
         return state
 
-    def also(self, state):
+    def iterates(self, state):
         return {"twice": 2 * state}
 
 
@@ -212,7 +208,7 @@ def test_of_every_iterate_parameters_are_recorded_and_of_rounds_nothing():
     record = (SPREAD, *check_metrics(make(), ["noise_norm"]), *plain, *check_metrics(make(), ["clipped"], ["clipped"]))
     found = evaluate(TwoIterates(), make(), jnp.asarray(PARAMS), jnp.array([3.0, 4.0]), record, {"clipped": 0.25})
     np.testing.assert_allclose(found["spread"], np.std(PARAMS) * np.array([1, 2]), rtol=1e-5)
-    np.testing.assert_allclose([found["noise_norm"], found["<lambda>"]], [10.0, PARAMS.sum()], rtol=1e-5)
+    np.testing.assert_allclose([found["noise_norm"], found["<lambda>"]], [5.0, PARAMS.sum()], rtol=1e-5)
     assert found["clipped"] == 0.25
 
 
@@ -222,8 +218,11 @@ def test_a_scalar_of_the_rounds_is_a_metric_on_private_data_where_the_protocol_r
     assert (clipped.of, clipped.default, non_private(make(), [clipped])) == ("info", False, ("clipped",))
     with pytest.raises(ValueError, match="unknown metric 'clippd', did you mean 'clipped'"):
         check_metrics(make(), ["clippd"], ["clipped", "bits"])
-    with pytest.raises(ValueError, match="unknown metric 'clipped'"):
-        check_metrics(make(), ["clipped"])
+    for metric in ("clipped", clipped):
+        with pytest.raises(Refusal, match="unknown metric 'clipped'"):
+            check_metrics(make(), [metric])
+    with pytest.raises(Refusal, match="unknown metric 'clipped', did you mean 'clips'"):
+        check_metrics(make(), [clipped], ["clips"])
 
 
 def step_size(problem, snapshot):

@@ -13,6 +13,7 @@ from fedprivjax import (
     simulate,
     transcript,
 )
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 8, 3)).astype(np.float32)
@@ -21,8 +22,8 @@ SOME, ROUNDS, STEP = Uniform(4, 2), 6, 0.1
 COMMON = {"noise_std": 0.5, "batch": 3, "step_size": STEP}
 CASES = {
     "minibatch": NoisyMinibatchSGD(**COMMON),
-    "sum": NoisyMinibatchSGD(aggregate="sum", **COMMON),
-    "clipped message": NoisyMinibatchSGD(clip=1.0, clip_at="message", sampler="replacement", **COMMON),
+    "sum": ReleasedMinibatchSGD(aggregate="sum", **COMMON),
+    "clipped message": ReleasedMinibatchSGD(clip=1.0, clip_at="message", sampler="replacement", **COMMON),
     "accelerated": AcceleratedMinibatchSGD(**COMMON),
     "local": LocalSGD(**COMMON),
 }

@@ -13,6 +13,7 @@ from fedprivjax import (
     Given,
     Logistic,
     NoisySGD,
+    Refusal,
     Seeds,
     Softmax,
     Squared,
@@ -24,8 +25,8 @@ from fedprivjax import (
     linear_problem,
     simulate,
 )
-from fedprivjax.engine.simulate import _run
-from fedprivjax.sweeps.sweep import _run_many
+from fedprivjax.engine.simulate import run_program
+from fedprivjax.sweeps.sweep import run_chunk
 
 SETTINGS = {"mu": 8.0, "clip": 0.5, "step_size": 0.05}
 PARTIAL = Uniform(5, 3)
@@ -227,7 +228,7 @@ REFUSALS = {
         lambda: simulate(DPMu2(mu=np.float32(1.0), noise_std=np.float32(1.0), clip=1.0), GOOD, Full(2)),
         "give mu or noise_std, not both",
     ),
-    "neither": (lambda: simulate(DPMu2(), GOOD, Full(2)), "give mu (GDP), or epsilon and delta, or noise_std"),
+    "neither": (lambda: simulate(DPMu2(), GOOD, Full(2)), "give mu (GDP), or epsilon (with delta), or noise_std"),
     "no clip": (lambda: simulate(DPMu2(mu=1.0), UNKNOWN, Full(2)), "clip must be set, for the loss has no finite"),
     "no clip or ball": (lambda: simulate(DPMu2(mu=1.0), UNBOUNDED, Full(2)), "clip must be set"),
     "no clip of SGD": (lambda: simulate(NoisySGD(mu=1.0), UNKNOWN, Full(2)), "clip must be set"),
@@ -279,12 +280,12 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_bad_input_is_refused_in_one_line_before_anything_is_compiled(name):
     make, message = REFUSALS[name]
-    compiled = _run._cache_size(), _run_many._cache_size()
-    with pytest.raises(ValueError) as error:  # noqa: PT011
+    compiled = run_program._cache_size(), run_chunk._cache_size()
+    with pytest.raises(Refusal) as error:
         make()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-    assert (_run._cache_size(), _run_many._cache_size()) == compiled
+    assert (run_program._cache_size(), run_chunk._cache_size()) == compiled
 
 
 @pytest.mark.parametrize("seed", [2**32, Seeds(0, 0, 2**40)])

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import kstest, norm
 
 from fedprivjax import DPMu2, Full, Given, Uniform, draw_plan
-from fedprivjax.noise import Cancelling, Fresh, PerMachine, Silent, aligned, choose, relative_std
+from fedprivjax.noise import Cancelling, Fresh, PerMachine, Silent, choose, relative_std
 from fedprivjax.noise.chooser import cheapest
 from fedprivjax.noise.covariance import Covariance, factor, padded
 from fedprivjax.plan.participation import Schedule, Size
@@ -94,7 +94,7 @@ def path(source, dimension=SAMPLES, blocks=(5, 4, 3), seed=11):
     for size in blocks:
         some = slice(start, start + size)
         inputs = jax.tree.map(lambda leaf, some=some: leaf[some], source.inputs)
-        state, noise = source.block(state, inputs, keys[some], dimension)
+        state, noise = source.draw(state, inputs, keys[some], dimension)
         parts.append(np.asarray(noise, np.float64))
         start += size
     return np.concatenate(parts)
@@ -183,7 +183,7 @@ def test_faults_of_cancellation_are_caught(fault):
 def test_one_draw_for_all_rounds_is_caught():
     law = LAWS["server"]
     key = jax.random.split(jax.random.key(0), 1)
-    same = np.asarray(law.source.block((), law.source.inputs, jnp.repeat(key, ROUNDS), SAMPLES)[1], np.float64)
+    same = np.asarray(law.source.draw((), law.source.inputs, jnp.repeat(key, ROUNDS), SAMPLES)[1], np.float64)
     assert misfit(same, law.covariance) > 4 * LIMIT
 
 
@@ -207,7 +207,7 @@ def test_blocks_change_nothing(name):
 @pytest.mark.parametrize("name", ["cancelling-materialised", "fresh-materialised", "accumulated-materialised"])
 def test_messages_add_up_to_the_aggregate(name):
     source, dimension = LAWS[name].source, 8
-    memory, total, expected = source.init_memory(dimension), 0.0, path(source, dimension)
+    memory, total, expected = source.message_memory(dimension), 0.0, path(source, dimension)
     running = isinstance(source, Cancelling) or source.accumulate
     for t in range(ROUNDS):
         inputs = jax.tree.map(lambda leaf, t=t: leaf[t], source.inputs)
@@ -219,7 +219,7 @@ def test_messages_add_up_to_the_aggregate(name):
 
 def test_silent_gives_nothing():
     source = Silent()
-    assert source.block(source.init(3, None), (), None, 3) == ((), None)
+    assert source.draw(source.init(3, None), (), None, 3) == ((), None)
 
 
 def test_the_cheapest_exact_way_is_chosen():
@@ -281,7 +281,7 @@ def test_mechanisms_of_several_seeds_stack():
     """Bands of different widths are padded to one, and the noise stays the same."""
     schedules = [Uniform(30, 6).draw(ROUNDS, np.random.default_rng(seed)) for seed in range(2)]
     sources = [choose(s, uneven(s), 4, "covariance", cancel=True) for s in schedules]
-    stacked = members.stacked(aligned([*sources, Covariance(padded(np.asarray(sources[0].inputs), 24))]))
+    stacked = members.stacked(sources[0].align([*sources, Covariance(padded(np.asarray(sources[0].inputs), 24))]))
     assert stacked.bandwidth == 24
     for k in (0, 1):
         one = Covariance(stacked.inputs[k])
@@ -290,6 +290,6 @@ def test_mechanisms_of_several_seeds_stack():
 
 def test_protocol_hands_its_schedule_to_the_mechanism(softmax_problem):
     plan = draw_plan(softmax_problem, Given(MACHINES, ROWS), ROUNDS)
-    source = DPMu2(noise_std=1.0, noise_schedule="gap").noise(softmax_problem, plan, "materialised")
+    source = DPMu2(noise_std=1.0, noise_schedule="gap").mechanism(softmax_problem, plan, "materialised")
     np.testing.assert_allclose(source.inputs.relative, relative_std("gap", plan.schedule), rtol=1e-6)
     np.testing.assert_array_equal(source.inputs.machine, ROWS)

@@ -133,7 +133,7 @@ def ratio(form, rng, rounds=12, runs=16):
     )
     std = float(rng.uniform(0.05, 1.0))
     variance, distance = dimension * std**2, float(np.linalg.norm(centre))
-    own = {"noise_std": std, "sampler": "full", "variance": variance, "diameter": distance}
+    own = {"noise_std": std, "sampler": "full", "variance": variance}
     own |= {"strong_convexity": low} if form == "strong" else {}
     own |= {"form": "regularised"} if form == "regularised" else {}
     smooth = {"smoothness": 1.0}
@@ -146,7 +146,7 @@ def ratio(form, rng, rounds=12, runs=16):
             rounds=rounds, v=v, diameter=distance, variance=variance, form=kind, strong_convexity=low or None
         )
 
-    problem = replace(problem, own_smoothness=1.0, own_lipschitz=1.0)
+    problem = replace(problem, own_smoothness=1.0, own_lipschitz=1.0, distance=distance)
     data = sweep(
         AcceleratedMinibatchSGD(**own),
         problem,

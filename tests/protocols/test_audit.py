@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, WholeSpace, draw_plan, linear_problem
-from fedprivjax.engine.simulate import as_leaves, round_inputs
-from fedprivjax.engine.transcript import _replay, _unperturbed
+from fedprivjax.engine.ready import Arguments, round_inputs
+from fedprivjax.engine.transcript import _replay
 from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.protocols.round import flat_rows
 
 RUNS, MU, CLIP, STEP = 6000, 2.0, 0.3, 0.05
 ROWS = np.array([[0, 1], [1, 2], [0, 2], [0, 1], [2, 1], [0, 2]])  # machine 0 in rounds 1, 3, 4, 6
@@ -37,7 +39,7 @@ def problem(label, constraint):
 
 
 def relative(ready, plan):
-    inputs = ready.noise(problem(0, Ball(1.0)), plan, "materialised").inputs
+    inputs = ready.mechanism(problem(0, Ball(1.0)), plan, "materialised").inputs
     return np.asarray(getattr(inputs, "relative", inputs), np.float64)
 
 
@@ -89,9 +91,9 @@ CASES = {
 
 
 @partial(jax.jit, static_argnames="size")
-def views(protocol, world, source, inputs, keys, size):
+def views(protocol, world, mechanism, inputs, keys, size):
     """Query points and messages of many runs."""
-    return jax.vmap(lambda key: _replay(protocol, world, source, inputs, key, size)[1])(keys)
+    return jax.vmap(lambda key: _replay(Arguments(protocol, world, mechanism, inputs, None, key), size)[1][:2])(keys)
 
 
 def attack(case, noise_scale=1.0):
@@ -100,12 +102,12 @@ def attack(case, noise_scale=1.0):
     plan = draw_plan(worlds[0], PARTIAL, order="stored")
     ready = calibrate(case.protocol, worlds[0], plan)
     ready = replace(ready, noise_std=noise_scale * ready.noise_std)
-    source = ready.noise(worlds[0], plan, "materialised")
+    mechanism = ready.mechanism(worlds[0], plan, "materialised")
 
     values = []
     for seed, world in enumerate(worlds):
         keys = jax.random.split(jax.random.key(seed), RUNS)
-        seen = views(as_leaves(ready), world, source, round_inputs(plan), keys, plan.size)
+        seen = views(as_leaves(ready), world, mechanism, round_inputs(plan), keys, plan.size)
         values.append(case.statistic(ready, plan, *(np.asarray(part, np.float64) for part in seen)))
     return audit(*values, delta=1e-5)
 
@@ -145,6 +147,8 @@ def test_target_alone_has_the_first_feature():
         assert plan.samples[0, 0] == 0
         protocol = replace(case.protocol, mu=None, noise_std=0.0)
         first = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
-        sent = _unperturbed(protocol, world, protocol.init(world, plan.size), first)
+        key = jax.random.key(0)
+        state = protocol.init(world, plan.size, key)
+        sent = flat_rows(world, protocol.messages(world, state, first, None, key))
         np.testing.assert_allclose(np.asarray(sent[0]), [sign * CLIP, 0.0, 0.0], rtol=1e-6)
     assert (jnp.asarray(world.pool.features)[1:, 0] == 0).all()

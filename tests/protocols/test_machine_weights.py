@@ -1,23 +1,24 @@
 """An objective Σ_i p_i·F_i with weights p_i of one's own."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax import Full, LocalSGD, NoisyMinibatchSGD, Squared, Uniform, linear_problem, simulate
-from fedprivjax.plan.participation import Size
+from fedprivjax import Full, LocalSGD, NoisyMinibatchSGD, Refusal, Squared, Uniform, calibrate, linear_problem, simulate
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 RNG = np.random.default_rng(3)
 WEIGHTS = (0.5, 0.3, 0.2)
 X, Y = RNG.normal(size=(3, 4, 2)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
-PROBLEM = linear_problem(X, Y, Squared())
+EVEN = linear_problem(X, Y, Squared())
+PROBLEM = replace(EVEN, machine_weights=WEIGHTS)
 
 
 def make(**settings):
-    return NoisyMinibatchSGD(
-        **{"sampler": "full", "step_size": 0.1, "machine_weights": WEIGHTS, "window": 1, **settings}
-    )
+    return NoisyMinibatchSGD(**{"sampler": "full", "step_size": 0.1, "window": 1, **settings})
 
 
 def test_a_round_follows_the_weighted_gradient():
@@ -39,16 +40,12 @@ def test_it_is_unbiased_where_some_take_part():
 def test_noise_and_sensitivity_are_those_of_the_scaled_loss():
     """p_i·N·L_i takes the place of L_i, so machines alike in all but weight have noise in its proportion."""
     protocol = make(epsilon=1.0, clip=2.0, noise_rule="advanced", sampler="subset", batch=4)
-    np.testing.assert_allclose(protocol.relative(PROBLEM, Size(3, 3, 2)), np.array(WEIGHTS) / 0.5)
-    np.testing.assert_allclose(protocol.machines(PROBLEM).lipschitz, 2.0 * 3 * np.array(WEIGHTS))
-    even = make(epsilon=1.0, clip=2.0, noise_rule="advanced", sampler="subset", batch=4, machine_weights=None)
+    np.testing.assert_allclose(protocol.records.relative(PROBLEM, 2), np.array(WEIGHTS) / 0.5)
+    np.testing.assert_allclose(protocol.records.machines(PROBLEM).lipschitz, 2.0 * 3 * np.array(WEIGHTS))
     plan = simulate(make(noise_std=0.0), PROBLEM, Full(3), rounds=2).plan
-    ready, plain = (p.calibrated(PROBLEM, plan, delta=1e-5) for p in (protocol, even))
+    ready, plain = (calibrate(protocol, problem, plan, delta=1e-5) for problem in (PROBLEM, EVEN))
     assert ready.noise_std == pytest.approx(plain.noise_std * 1.5, rel=1e-6)
-    each = [
-        p.event(PROBLEM, plan).per_machine(p.noise_std / p.sensitivity(PROBLEM, plan.size), 1e-5)
-        for p in (ready, plain)
-    ]
+    each = [p.event(problem, plan).epsilons(1e-5).each for p, problem in ((ready, PROBLEM), (plain, EVEN))]
     np.testing.assert_allclose(*each, rtol=1e-3)
 
 
@@ -56,7 +53,7 @@ def test_a_replaced_record_moves_a_message_by_the_scaled_bound():
     protocol = make(noise_std=0.0, clip=0.5, batch=4, sampler="subset")
 
     def message(labels):
-        problem = linear_problem(X, labels, Squared())
+        problem = replace(linear_problem(X, labels, Squared()), machine_weights=WEIGHTS)
         run = simulate(protocol, problem, Full(3), rounds=1)
         return np.asarray(run.params) * -3 / 0.1  # the sum of the messages
 
@@ -72,20 +69,35 @@ def test_a_replaced_record_moves_a_message_by_the_scaled_bound():
     [
         ((0.5, 0.3, 0.1), "machine_weights must be positive and add up to 1, got a sum of 0.9"),
         ((1.2, -0.2, 0.0), "machine_weights must be positive"),
+        ((0.5, 0.5, np.nan), "machine_weights must be positive and add up to 1, got a sum of nan"),
     ],
 )
 def test_refused_weights(weights, says):
     with pytest.raises(ValueError, match=says):
-        make(machine_weights=weights)
+        replace(EVEN, machine_weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"own_lipschitz": (1.0, -2.0, 1.0)}, "lipschitz must be positive, got -2.0"),
+        ({"own_smoothness": 0.0}, "smoothness must be positive, got 0.0"),
+        ({"distance": np.inf}, "distance must be finite, got inf"),
+    ],
+)
+def test_refused_constants(settings, says):
+    with pytest.raises(Refusal, match=says):
+        replace(EVEN, **settings)
 
 
 def test_refused_where_they_have_no_meaning():
     with pytest.raises(ValueError, match="machine_weights must be one number or one for each of 3 machines, got 2"):
-        simulate(make(noise_std=0.0, machine_weights=(0.5, 0.5)), PROBLEM, Full(3), rounds=1)
+        simulate(make(noise_std=0.0), replace(EVEN, machine_weights=(0.5, 0.5)), Full(3), rounds=1)
     with pytest.raises(ValueError, match="machine_weights must be left out in local SGD"):
-        LocalSGD(batch=2, machine_weights=WEIGHTS)
+        simulate(LocalSGD(batch=2, noise_std=0.0, step_size=0.1), PROBLEM, Full(3), rounds=1)
     with pytest.raises(ValueError, match="machine_weights must go with clip_at 'record', got 'message'"):
-        make(clip_at="message", clip=1.0)
+        whole = ReleasedMinibatchSGD(sampler="full", noise_std=0.0, step_size=0.1, clip_at="message", clip=1.0)
+        simulate(whole, PROBLEM, Full(3), rounds=1)
 
 
 def test_jit_gives_what_it_gives_without():

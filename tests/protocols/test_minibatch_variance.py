@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedprivjax.plan.minibatches import Sampling, draw_minibatches
+from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Uniform, Varying
 from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.theory.lowy_razaviyayn import aggregate_variance
@@ -33,12 +33,12 @@ SAMPLERS = ["replacement", "subset", "poisson", "disjoint", "full"]
 
 def draws(sampler, participation):
     """Plans enough for `ROUNDS` rounds; in one pass a plan has only three."""
-    sampling = Sampling(as_sampler(sampler, BATCH))
+    own = as_sampler(sampler, BATCH)
     rng = np.random.default_rng([1, SAMPLERS.index(sampler)])
     rounds = 3 if sampler == "disjoint" else ROUNDS // 3 if sampler == "full" else ROUNDS
     for _ in range(ROUNDS // 6 if sampler == "disjoint" else 1):
         schedule = participation.draw(rounds, rng)
-        yield schedule, draw_minibatches(sampling, ROWS, schedule, rng), rng
+        yield schedule, draw_minibatches(own, ROWS, schedule, rng), rng
 
 
 def squared_errors(sampler, participation):

@@ -10,13 +10,13 @@ from fedprivjax import (
     Full,
     LocalSGD,
     Logistic,
-    NoisyMinibatchSGD,
     Squared,
     Uniform,
     linear_problem,
     simulate,
     sweep,
 )
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 MACHINES, RECORDS, FEATURES, BATCH, ROUNDS, WINDOW, SEEDS = 5, 6, 4, 3, 12, 8, 200
 RNG = np.random.default_rng(7)
@@ -33,7 +33,7 @@ LOSSES = {
 }
 METHODS = {
     "minibatch": (
-        lambda **settings: NoisyMinibatchSGD(sampler="replacement", aggregate="sum", **RUN, **settings),
+        lambda **settings: ReleasedMinibatchSGD(sampler="replacement", aggregate="sum", **RUN, **settings),
         oracle.minibatch_sgd,
     ),
     "local": (lambda **settings: LocalSGD(**RUN, **settings), oracle.local_sgd),
@@ -117,7 +117,7 @@ STRONG = linear_problem(X, (SCORES > 0).astype(int), Logistic(), constraint=Ball
 def test_a_sum_of_messages_is_a_mean_with_a_longer_step(modulus):
     mean, total = (
         simulate(
-            NoisyMinibatchSGD(
+            ReleasedMinibatchSGD(
                 sampler="full", noise_std=0.0, step_size=step, aggregate=aggregate, strong_convexity=modulus
             ),
             STRONG,

@@ -25,13 +25,17 @@ from fedprivjax import (
     draw_plan,
     linear_problem,
 )
-from fedprivjax.engine.simulate import as_leaves, round_inputs
-from fedprivjax.engine.transcript import _replay, _unperturbed
+from fedprivjax.engine.ready import Arguments, round_inputs
+from fedprivjax.engine.transcript import _replay
 from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
+from fedprivjax.protocols.round import flat_rows
 
 ROUNDS, MACHINES, RECORDS, CLIP = 10, 3, 12, 0.2
 ROWS = np.array([np.random.default_rng([4, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])
+KEY = jax.random.key(0)  # none of these protocols has randomness of its own
 SETTINGS = {"noise_std": 1.0, "step_size": 0.1}
 SAMPLERS = {"replacement": 5, "subset": 5, "poisson": 5, "disjoint": 1, "full": None}
 CASES = {
@@ -40,8 +44,8 @@ CASES = {
         f"clipped-{name}": NoisyMinibatchSGD(sampler=name, batch=k, clip=CLIP, **SETTINGS)
         for name, k in SAMPLERS.items()
     },
-    "sum": NoisyMinibatchSGD(aggregate="sum", batch=5, clip=CLIP, **SETTINGS),
-    "clipped-message": NoisyMinibatchSGD(sampler="replacement", batch=5, clip=CLIP, clip_at="message", **SETTINGS),
+    "sum": ReleasedMinibatchSGD(aggregate="sum", batch=5, clip=CLIP, **SETTINGS),
+    "clipped-message": ReleasedMinibatchSGD(sampler="replacement", batch=5, clip=CLIP, clip_at="message", **SETTINGS),
     "accelerated": AcceleratedMinibatchSGD(batch=5, clip=CLIP, **SETTINGS),
     "accelerated-regularised": AcceleratedMinibatchSGD(form="regularised", regularisation=0.3, batch=5, **SETTINGS),
 }
@@ -70,18 +74,18 @@ def with_record(problem, record, features, label):
 
 @jax.jit
 def sent_by(protocol, problem, state, inputs):
-    return _unperturbed(protocol, problem, state, inputs)
+    return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))
 
 
 @jax.jit
 def next_state(protocol, problem, state, inputs, noise):
-    return protocol.round(problem, state, inputs, noise)
+    return protocol.round(problem, state, inputs, noise, KEY)[0]
 
 
 def query_points(protocol, problem, plan):
     """The state before each round of a noisy run."""
     rng, inputs = np.random.default_rng(8), round_inputs(plan)
-    state, states = protocol.init(problem, plan.size), []
+    state, states = protocol.init(problem, plan.size, KEY), []
     for t in range(ROUNDS):
         states.append(state)
         noise = jnp.asarray(rng.normal(size=problem.dimension), jnp.float32)
@@ -96,10 +100,11 @@ def occurrences(plan, record):
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_record_moves_a_message_by_no_more_than_it_occurs(name, problem):
-    plan = draw_plan(problem, Given(MACHINES, ROWS), seed=1, sampling=CASES[name].sampling)
-    ready = as_leaves(calibrate(CASES[name], problem, plan))
+    plan = draw_plan(problem, Given(MACHINES, ROWS), seed=1, sampler=CASES[name].minibatches)
+    calibrated = calibrate(CASES[name], problem, plan)
+    ready = as_leaves(calibrated)
     states, inputs = query_points(ready, problem, plan), round_inputs(plan)
-    bound = CASES[name].sensitivity(problem, plan.size)
+    bound = calibrated.event(problem, plan).sensitivity
     rng, largest, seen = np.random.default_rng(7), 0.0, set()
     for record in rng.choice(MACHINES * RECORDS, 12, replace=False):
         turned = np.asarray(problem.pool.features[record]), 1 - int(problem.pool.label[record])
@@ -120,19 +125,19 @@ def test_one_record_moves_a_message_by_no_more_than_it_occurs(name, problem):
 def test_every_local_step_moves_by_no_more_than_the_clip(problem):
     """Local SGD releases every step: with K = 1 its message is one step, and replacing the record moves it by η·2C."""
     protocol = LocalSGD(batch=1, clip=CLIP, **SETTINGS)
-    plan = draw_plan(problem, Given(MACHINES, ROWS), seed=1, sampling=protocol.sampling)
+    plan = draw_plan(problem, Given(MACHINES, ROWS), seed=1, sampler=protocol.minibatches)
     ready = as_leaves(calibrate(replace(protocol, noise_std=0.0), problem, plan))
-    state, inputs = ready.init(problem, plan.size), round_inputs(plan)
+    state, inputs = ready.init(problem, plan.size, KEY), round_inputs(plan)
     first = jax.tree.map(lambda leaf: leaf[0], inputs)
     largest = 0.0
     for slot, record in enumerate(plan.samples[0, :, 0]):
         turned = with_record(
             problem, record, np.asarray(problem.pool.features[record]), 1 - int(problem.pool.label[record])
         )
-        sent = [np.asarray(ready.messages(p, state, first, None), np.float64) for p in (problem, turned)]
+        sent = [np.asarray(ready.messages(p, state, first, None, KEY), np.float64) for p in (problem, turned)]
         largest = max(largest, np.linalg.norm(sent[1] - sent[0], axis=1)[slot] / SETTINGS["step_size"])
     assert largest == pytest.approx(2 * CLIP, rel=1e-5)
-    assert protocol.sensitivity(problem, plan.size) == pytest.approx(2 * CLIP)
+    assert protocol.event(problem, plan).sensitivity == pytest.approx(2 * CLIP)
 
 
 # An attack: the target alone has a feature along the first axis, and its clipped gradient is +C or −C there.
@@ -149,12 +154,12 @@ def world(label):
 
 
 @partial(jax.jit, static_argnames="size")
-def messages_of_machine_0(protocol, problem, source, inputs, samples, weights, keys, size):
+def messages_of_machine_0(protocol, problem, mechanism, inputs, samples, weights, keys, size):
     """Along the first axis, of many runs: [runs, rounds]."""
 
     def one(samples, weights, key):
         own = inputs._replace(samples=samples, weights=weights)
-        return _replay(protocol, problem, source, own, key, size)[1][1][:, 0, 0]
+        return _replay(Arguments(protocol, problem, mechanism, own, None, key), size)[1][1][:, 0, 0]
 
     return jax.vmap(one)(samples, weights, keys)
 
@@ -172,12 +177,12 @@ def attack(sampler, noise_scale=1.0):
     """ε that an attacker attains, and the guarantee's."""
     batch = None if sampler == "full" else BATCH
     protocol = NoisyMinibatchSGD(epsilon=EPSILON, sampler=sampler, batch=batch, clip=0.3, step_size=0.05)
-    plans = [draw_plan(world(0), Full(2), ATTACKED, s, sampling=protocol.sampling) for s in range(400)]
+    plans = [draw_plan(world(0), Full(2), ATTACKED, s, sampler=protocol.minibatches) for s in range(400)]
     plan = plans[0]
     ready = calibrate(protocol, world(0), plan, delta=DELTA)
     stated = guarantee(protocol, world(0), plan, delta=DELTA).epsilon
     ready = replace(ready, noise_std=noise_scale * ready.noise_std)
-    source = ready.noise(world(0), plan, "materialised")
+    mechanism = ready.mechanism(world(0), plan, "materialised")
     which = np.arange(RUNS) % len(plans)
     samples, weights = (
         jnp.asarray(np.stack([getattr(p, name) for p in plans])[which]) for name in ("samples", "weights")
@@ -187,7 +192,7 @@ def attack(sampler, noise_scale=1.0):
     for label in (0, 1):
         keys = jax.random.split(jax.random.key(label), RUNS)
         sent = messages_of_machine_0(
-            as_leaves(ready), world(label), source, round_inputs(plan), samples, weights, keys, plan.size
+            as_leaves(ready), world(label), mechanism, round_inputs(plan), samples, weights, keys, plan.size
         )
         values.append(likelihood_ratio(sent, 0.3 / size, ready.noise_std, rate))
     return audit(*values, delta=DELTA).epsilon_lower, stated
@@ -210,7 +215,7 @@ def test_the_attack_could_tell_samplers_apart():
     """Full batches are a Gaussian mechanism: the attack's error rates are known."""
     learnt, _ = attack("full")
     protocol = NoisyMinibatchSGD(epsilon=EPSILON, sampler="full", clip=0.3, step_size=0.05)
-    plan = draw_plan(world(0), Full(2), ATTACKED, 0, sampling=protocol.sampling)
+    plan = draw_plan(world(0), Full(2), ATTACKED, 0, sampler=protocol.minibatches)
     mu = 2 * 0.3 / OWN * np.sqrt(ATTACKED) / calibrate(protocol, world(0), plan, delta=DELTA).noise_std
     thresholds = np.linspace(-3, 3, 601)
     best = np.log((exact_norm.sf(thresholds - mu) - DELTA) / exact_norm.sf(thresholds)).max()

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedprivjax import (
     Full,
     NoisyMinibatchSGD,
+    Refusal,
     Squared,
     Uniform,
     Varying,
@@ -13,6 +16,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 MACHINES, RECORDS, ROUNDS, DELTA = 20_000, 2, 20, 1e-3  # many enough to hide among
 RNG = np.random.default_rng(0)
@@ -27,7 +31,7 @@ def make(trust="shuffler", **settings):
 
 
 def test_less_noise_for_the_same_epsilon():
-    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampling=make().sampling)
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampler=make().minibatches)
     ready = [calibrate(make(trust, epsilon=0.2), PROBLEM, plan, delta=DELTA) for trust in ("none", "shuffler")]
     assert ready[1].noise_std < 0.9 * ready[0].noise_std
 
@@ -40,13 +44,13 @@ def test_the_guarantee_is_of_the_shuffled_messages():
     assert run.guarantee.epsilon <= 0.2
     assert run.guarantee.trust == "shuffler"
     assert "Theorem 4.1" in run.guarantee.theorem
-    assert any("participation is public" in text for text in run.guarantee.assumptions)
+    assert any("participation is public" in str(text) for text in run.guarantee.assumptions)
     plain = guarantee(make("none", noise_std=run.protocol.noise_std), PROBLEM, run.plan, DELTA)
     assert plain.epsilon > 1.1 * run.guarantee.epsilon
 
 
 def test_a_machine_that_comes_seldom_spends_less():
-    plan = draw_plan(PROBLEM, Uniform(MACHINES, 15_000), 20, sampling=make().sampling)
+    plan = draw_plan(PROBLEM, Uniform(MACHINES, 15_000), 20, sampler=make().minibatches)
     found = guarantee(make(noise_std=20.0), PROBLEM, plan, DELTA)
     often, seldom = plan.schedule.total.argmax(), plan.schedule.total.argmin()
     assert found.per_machine[seldom] < found.per_machine[often]
@@ -78,7 +82,6 @@ def test_the_transcript_is_shuffled():
         ({"batch": 2}, "batch must be 1, drawn anew each time, with a shuffler, got 2"),
         ({"sampler": "disjoint"}, "batch must be 1, drawn anew each time"),
         ({"noise_rule": "advanced"}, "noise_rule must be 'accountant' with a shuffler"),
-        ({"clip_at": "message"}, "clip_at must be 'record' with a shuffler"),
         ({"trust": "server"}, "unknown trust 'server'"),
     ],
 )
@@ -87,10 +90,18 @@ def test_refused_settings(settings, says):
         make(**settings)
 
 
+def test_messages_clipped_as_a_whole_are_not_shuffled():
+    with pytest.raises(Refusal, match=r"^unknown trust 'shuffler' \(known: none\)$"):
+        ReleasedMinibatchSGD(clip_at="message", trust="shuffler", **COMMON)
+
+
 def test_refused_where_machines_are_not_alike():
     with pytest.raises(ValueError, match="lipschitz must be alike on all machines"):
         simulate(
-            make(epsilon=1.0, clip=None, lipschitz=[1.0, 2.0] * (MACHINES // 2)), PROBLEM, Full(MACHINES), rounds=3
+            make(epsilon=1.0, clip=None),
+            replace(PROBLEM, own_lipschitz=(1.0, 2.0) * (MACHINES // 2)),
+            Full(MACHINES),
+            rounds=3,
         )
     with pytest.raises(ValueError, match="fixed number of machines a round"):
         simulate(make(noise_std=1.0), PROBLEM, Varying.between(MACHINES, 1, 9), rounds=3)
