@@ -29,10 +29,11 @@ from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel
+from fedprivjax.problem.once import Once
 from fedprivjax.problem.procedural import Procedural
 
 
-class Table:
+class Table(Once):
     """Which examples each machine owns: int32 [machines, most], padded with −1. Host data, compared by identity."""
 
     def __init__(self, rows: np.ndarray):
