@@ -1,15 +1,15 @@
 """Who takes part in which round: public, independent of the data, drawn before the run."""
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binom
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between
+from fedprivjax.problem.once import Once
 
 UNSEEN = 1e-12  # a number of machines that a million rounds do not see
 
@@ -23,7 +23,7 @@ class Size(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Once):
     """A public schedule: which machines take part in each round, int32 [rounds, per_round].
 
     Where their number varies, `filled` tells how many of a row's slots are filled, from the left: int [rounds], and
@@ -51,16 +51,6 @@ class Schedule:
     def size(self) -> Size:
         rounds, per_round = self.participants.shape
         return Size(self.machines, per_round, rounds)
-
-    @cached_property
-    def _known(self) -> dict[Hashable, Any]:
-        return {}
-
-    def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
-        """What follows from the schedule alone, computed at the first call by this name."""
-        if name not in self._known:
-            self._known[name] = compute()
-        return self._known[name]
 
     @cached_property
     def _order(self) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ class Grouped:
         """From one number for each machine, [machines]."""
         each = np.asarray(each, float)
         if each.size and (each == each[0]).all():
-            return cls(each[:1], np.array([each.size]), np.zeros(each.size, np.int32))
+            return cls(each[:1].copy(), np.array([each.size]), np.zeros(each.size, np.int32))
         values, group, counts = np.unique(each, return_inverse=True, return_counts=True)
         return cls(values, counts, group.astype(np.int32))
 

@@ -15,10 +15,11 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.models import GeneralModel, LinearModel
+from fedprivjax.problem.once import Once
 from fedprivjax.problem.procedural import Procedural
 
 
-class Table:
+class Table(Once):
     """Which examples each machine owns: int32 [machines, most], padded with −1. Host data, compared by identity."""
 
     def __init__(self, rows: np.ndarray):

@@ -191,7 +191,7 @@ class AcceleratedMinibatchSGD(Protocol):
     def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
         rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)
         if self.form == "multistage":
-            gap = self.gap or float(self.records.machines(problem).lipschitz.max()) * _distance(problem)
+            gap = self.gap or float(self.records.kinds(problem).lipschitz.max()) * _distance(problem)
             curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": self.printed}
             return theory.acsa_stages(rounds=rounds, gap=gap, variance=self._variance(problem, size, cohort), **curved)
         if self.form == "regularised":
@@ -208,7 +208,7 @@ class AcceleratedMinibatchSGD(Protocol):
         """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
         if self.variance is not None:
             return float(self.variance)
-        m = self.records.machines(problem)
+        m = self.records.kinds(problem)
         lipschitz = float(m.lipschitz.max())
         if not np.isfinite(lipschitz):
             raise Refusal("variance must be given, or clip, for the loss has no finite gradient bound here")

@@ -186,7 +186,7 @@ class NoisyMinibatchSGD(Protocol):
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Theorem 2.1's, with the load that the calibrated noise has; for the mean of the messages."""
-        m, rounds, cohort = self.records.machines(problem), plan.size.rounds, plan.schedule.cohort
+        m, rounds, cohort = self.records.kinds(problem), plan.size.rounds, plan.schedule.cohort
         lipschitz, distance = float(m.lipschitz.max()), problem.distance_to_optimum
         if not np.isfinite([lipschitz, distance]).all():
             return np.inf
@@ -211,8 +211,8 @@ class NoisyMinibatchSGD(Protocol):
         return float(step) / self.messages_a_step(cohort)
 
     def _alike(self, problem: Problem, target: Target | None):
-        """The machines, refused where they differ."""
-        m = self.records.machines(problem) if target is None else self.records.checked(problem, target)
+        """The machines' constants, refused where they differ."""
+        m = self.records.kinds(problem) if target is None else self.records.checked(problem, target)
         for name, values in m._asdict().items():
             distinct = np.unique(values, equal_nan=True)
             if distinct.size > 1:

@@ -24,6 +24,7 @@ from fedprivjax.plan.samplers import Full, Sampler
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.events import RecordEvent, Releases
+from fedprivjax.privacy.groups import alike
 from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds, proportions
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
@@ -36,8 +37,18 @@ THEOREM = "Lowy & Razaviyayn 2023, Algorithm 1; composed profile of the subsampl
 SAMPLES_KNOWN = "adaptive composition of Gaussian mechanisms; which records are used is known"
 
 
+class Kinds(NamedTuple):
+    """Machines that are alike: the first of each kind, every machine's kind, int [machines], and each kind's records
+    and batch, int [kinds]."""
+
+    first: np.ndarray
+    kind: np.ndarray
+    records: np.ndarray
+    batch: np.ndarray
+
+
 class MachineTable(NamedTuple):
-    """Every machine's records, batch, bound on a record's gradient, and privacy target, [machines] each."""
+    """Records, batch, bound on a record's gradient, and privacy target, of every machine or of one of each kind."""
 
     records: np.ndarray
     batch: np.ndarray
@@ -75,27 +86,45 @@ class RecordMechanism:
     # ---- machines
 
     def machines(self, problem: Problem, target: Target | None = None) -> MachineTable:
-        """Every machine's constants; ε and δ are the target's where the mechanism has none of its own, or NaN."""
-        if problem.table is None:
-            raise Refusal("table must be given: machines draw minibatches from records of their own")
-        sizes = problem.table.sizes
-        if not sizes.all():
-            raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
-        declared = problem.lipschitz if problem.own_lipschitz is None else problem.own_lipschitz
+        """Every machine's constants, [machines] each; see `kinds`."""
+        kind = self._alike(problem).kind
+        return MachineTable(*(values[kind] for values in self.kinds(problem, target)))
+
+    def kinds(self, problem: Problem, target: Target | None = None) -> MachineTable:
+        """The constants of one machine of each kind, [kinds] each; ε and δ are the target's where the mechanism has none
+        of its own, or NaN."""
+        first, kind, records, batch = self._alike(problem)
         values = {
-            "lipschitz": declared if self.clip is None else self.clip,
+            "lipschitz": self._bound(problem),
             "epsilon": self._epsilon(target),
-            "delta": 1 / sizes**2.0 if self.delta == PER_MACHINE else self._delta(target),
+            "delta": np.nan if self.delta == PER_MACHINE else self._delta(target),
+            "machine_weights": problem.message_factors,
         }
-        each = {name: machine_values(name, value, sizes.size) for name, value in values.items()}
-        factors = machine_values("machine_weights", problem.message_factors, sizes.size)
-        each["lipschitz"] = each["lipschitz"] * factors
-        return MachineTable(records=sizes, batch=self.sampler.batches(sizes), **each)
+        each = {name: machine_values(name, value, kind.size)[first] for name, value in values.items()}
+        delta = 1 / records**2.0 if self.delta == PER_MACHINE else each["delta"]
+        return MachineTable(records, batch, each["lipschitz"] * each["machine_weights"], each["epsilon"], delta)
 
     def relative(self, problem: Problem, rounds: int) -> np.ndarray:
         """Each machine's σ as a part of the largest, [machines]: as each one's own target needs it where these differ,
         else in the proportions of the noise rule's formula."""
-        m = self.machines(problem)
+        return self._relative(self.kinds(problem), rounds)[self._alike(problem).kind]
+
+    def _alike(self, problem: Problem) -> Kinds:
+        """Which machines are alike, found once for all protocols that tell them apart by the same settings."""
+        if problem.table is None:
+            raise Refusal("table must be given: machines draw minibatches from records of their own")
+        settings = (self._bound(problem), self.epsilon, self.delta, problem.machine_weights)
+        each = tuple(value if np.ndim(value) else None for value in settings)
+        sizes = problem.table.sizes
+        return problem.table.once(("kinds", self.sampler, each), lambda: _told_apart(sizes, self.sampler, each))
+
+    def _bound(self, problem: Problem) -> Any:
+        """What bounds a record's gradient: one number, or one for each machine."""
+        if self.clip is not None:
+            return self.clip
+        return problem.lipschitz if problem.own_lipschitz is None else problem.own_lipschitz
+
+    def _relative(self, m: MachineTable, rounds: int) -> np.ndarray:
         if not np.isfinite(m.lipschitz).all() or np.isinf(m.epsilon).any():
             return np.ones(m.records.size)
         if self.epsilon is not None:
@@ -114,13 +143,13 @@ class RecordMechanism:
         if target.noise_std is not None or target.non_private:
             return float(target.noise_std or 0.0)
         m = self.checked(problem, target)
-        return float(np.max(self._needed(m, size.rounds) / self.relative(problem, size.rounds)))
+        return float(np.max(self._needed(m, size.rounds) / self._relative(self.kinds(problem), size.rounds)))
 
     def checked(self, problem: Problem, target: Target) -> MachineTable:
-        """The machines with their targets, after what a finite target needs is looked at."""
+        """One machine of each kind with its target, after what a finite target needs is looked at."""
         if target.mu is not None and self.delta not in (None, target.delta):
             raise Refusal(f"delta must be None with a target mu, which is converted at the run's, got {self.delta}")
-        m = self.machines(problem, target)
+        m = self.kinds(problem, target)
         if not np.isfinite(m.lipschitz).all():
             raise Refusal("clip must be set, for the loss has no finite gradient bound here")
         if np.isnan(m.delta).any():
@@ -192,12 +221,22 @@ class RecordMechanism:
         return replace(releases, shift=scale * releases.shift)
 
     def _grouped(self, problem: Problem, plan: Plan) -> Releases:
-        m = self.machines(problem)
-        shift = self.shift(m) / self.relative(problem, plan.size.rounds)
-        messages = self._releases(m, plan.schedule.total)
+        m, kind = self.kinds(problem), self._alike(problem).kind
+        shift = self.shift(m) / self._relative(m, plan.size.rounds)
+        messages = plan.schedule.total
         if self.sampler.secret and not plan.secret:
-            shift, messages = shift * self._known_uses(problem, plan), (messages > 0).astype(int)
-        return Releases.of(shift, m.records, 1 if self.by_step else m.batch, messages)
+            shift = shift[kind] * self._known_uses(problem, plan)
+            return Releases.of(shift, m.records[kind], 1 if self.by_step else m.batch[kind], (messages > 0).astype(int))
+        first, group = alike([kind, messages])
+        one = kind[first]
+        return Releases(
+            shift[one],
+            m.records[one],
+            np.broadcast_to(1, one.shape) if self.by_step else m.batch[one],
+            self._releases(m._replace(batch=m.batch[one]), messages[first]),
+            np.bincount(group, minlength=first.size),
+            group,
+        )
 
     def _known_uses(self, problem: Problem, plan: Plan) -> np.ndarray:
         """By how much more all messages tell of a machine's record than one does, where the samples are known."""
@@ -238,6 +277,19 @@ class RecordMechanism:
         if self.delta is not None:
             return self.delta
         return np.nan if target is None or target.delta is None else target.delta
+
+
+def _told_apart(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds:
+    """Which machines are alike in their records, batch, and settings of each machine (None where they share it)."""
+    if not sizes.all():
+        raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
+    names = ("lipschitz", "epsilon", "delta", "machine_weights")
+    given = [
+        machine_values(name, value, sizes.size) for name, value in zip(names, each, strict=True) if value is not None
+    ]
+    batch = sampler.batches(sizes)
+    first, kind = alike([sizes, batch, *given])
+    return Kinds(first, kind, sizes[first], batch[first])
 
 
 def check_record_settings(protocol: Any) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from fedprivjax.plan.minibatches import Sampling, draw_minibatches, machine_values
+from fedprivjax.plan.minibatches import draw_minibatches, machine_values
 from fedprivjax.plan.participation import Full, Given, Varying
 from fedprivjax.plan.samplers import SAMPLERS, Disjoint, as_sampler
 
@@ -15,11 +15,10 @@ ROWS = np.arange(2 * RECORDS).reshape(2, RECORDS)
 RAGGED = np.array([[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, -1, -1]])
 
 
-def draw(kind, batch=BATCH, *, rounds=ROUNDS, rows=ROWS, seed=0, participation=None, factors=None):
+def draw(kind, batch=BATCH, *, rounds=ROUNDS, rows=ROWS, seed=0, participation=None, factors=1.0):
     schedule = (participation or Full(len(rows))).draw(rounds, np.random.default_rng(1))
-    return draw_minibatches(
-        Sampling(as_sampler(kind, batch), factors), rows, schedule, np.random.default_rng(seed)
-    ), schedule
+    rng = np.random.default_rng(seed)
+    return draw_minibatches(as_sampler(kind, batch), rows, schedule, rng, factors=factors), schedule
 
 
 def counts(drawn, record):
@@ -153,7 +152,7 @@ def test_a_value_for_each_machine():
 def test_one_pass_in_the_order_that_is_listed():
     rows = np.array([[4, 2, 9, 7], [1, 3, 5, -1]])
     schedule = Full(2).draw(1, np.random.default_rng(0))
-    drawn = draw_minibatches(Sampling(Disjoint(2)), rows, schedule, np.random.default_rng(0), stored=True)
+    drawn = draw_minibatches(Disjoint(2), rows, schedule, np.random.default_rng(0), stored=True)
     assert drawn.samples.tolist() == [[[4, 2], [1, 3]]]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fedprivjax.plan.minibatches import Sampling, draw_minibatches
+from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Full as Everyone
 from fedprivjax.plan.samplers import (
     SAMPLERS,
@@ -144,7 +144,7 @@ class FirstHalf(Sampler):
 
 def test_a_sampler_of_ones_own_needs_nobody_elses_leave():
     schedule = Everyone(2).draw(40, np.random.default_rng(1))
-    batches = draw_minibatches(Sampling(FirstHalf(3)), ROWS, schedule, np.random.default_rng(0))
+    batches = draw_minibatches(FirstHalf(3), ROWS, schedule, np.random.default_rng(0))
     assert set(map(tuple, batches.samples[:, 0].tolist())) == {(0, 1, 2), (3, 4, 5)}
     settings = {"records": RECORDS, "rounds": 4, "delta": 1e-5}
     assert sampled_epsilon(3.0, sampler=FirstHalf(3), **settings) == sampled_epsilon(3.0, sampler=Subset(3), **settings)

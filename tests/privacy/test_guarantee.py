@@ -2,24 +2,23 @@ import numpy as np
 import pytest
 
 from fedprivjax.privacy import PrivacyGuarantee, gdp
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.terms import Assumption, Terms
+
+DELTA = 1e-5
+ASSUMPTIONS = (Assumption("used once"), Assumption("clipped increments", {"bound": 0.5}))
+TERMS = Terms("none", "Reshef & Levy 2025, section 4", ASSUMPTIONS)
+RECORDS = Terms("shuffler", "Lowy & Razaviyayn 2023", (Assumption("secret samples"),), "one record of one machine")
 
 
-def make(**changes):
-    values = {
-        "mu": 4.0,
-        "per_machine": np.array([1.0, 2.0, 4.0]),
-        "delta": 1e-5,
-        "unit": "one sample of one machine",
-        "relation": "replace-one",
-        "trust": "none",
-        "theorem": "Reshef & Levy 2025, section 4",
-        "assumptions": ("each sample is used once", "increments are clipped"),
-    }
+def make(*mus, **changes):
+    values = {"delta": DELTA, "terms": TERMS, "mus": Grouped.of(mus or [1.0, 2.0, 4.0])}
     return PrivacyGuarantee(**{**values, **changes})
 
 
 def test_derived_numbers_are_those_of_the_worst_machine():
     guarantee = make()
+    assert guarantee.mu == 4.0
     assert guarantee.epsilon == gdp.epsilon(4.0, 1e-5)
     assert guarantee.paper_epsilon == gdp.paper_epsilon(4.0, 1e-5)
     assert guarantee.zcdp == 8.0
@@ -29,7 +28,7 @@ def test_derived_numbers_are_those_of_the_worst_machine():
 
 @pytest.mark.parametrize(("mu", "private", "large"), [(1.0, True, False), (2.1, True, True), (np.inf, False, True)])
 def test_marks(mu, private, large):
-    guarantee = make(mu=mu, per_machine=np.array([0.5, mu]))
+    guarantee = make(0.5, mu)
     assert (guarantee.private, guarantee.large) == (private, large)
 
 
@@ -46,42 +45,78 @@ def test_statement_says_everything_that_gives_the_number_its_meaning():
         f"{8 + 4 * np.sqrt(2 * np.log(1e5)):.4g}",
         "min 1, median 2, max 4",
         "each sample is used once",
-        "increments are clipped",
+        "increments to norm 0.5",
     ):
         assert part in text
     assert "non-private" not in text
-    assert "query points" in str(make(trust="server"))
+    assert "query points" in str(make(terms=Terms("server", "a theorem")))
 
 
 def test_non_private_statement():
-    text = str(make(mu=np.inf, per_machine=np.array([np.inf, np.inf])))
+    text = str(make(np.inf, np.inf))
     assert text.startswith("non-private")
     assert "GDP" not in text.splitlines()[0]
 
 
-def test_is_frozen_and_keeps_its_own_copy():
-    mine = np.array([1.0, 4.0])
-    guarantee = make(per_machine=mine)
+@pytest.mark.parametrize("other", [1.0, 4.0])
+def test_is_frozen_and_keeps_its_own_copy(other):
+    mine = np.array([1.0, other])
+    guarantee = make(mus=Grouped.of(mine))
     mine[0] = 9.0
-    assert guarantee.per_machine[0] == 1.0
+    assert guarantee.per_machine.tolist() == [1.0, other]
     with pytest.raises(ValueError, match="read-only"):
         guarantee.per_machine[0] = 2.0
-    for field in ("mu", "delta"):
+    for field in ("mu", "delta", "mus"):
         with pytest.raises(AttributeError):
             setattr(guarantee, field, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("make", "message"),
     [
-        ({"mu": 3.0}, r"mu must be the largest of per_machine \(4.0\), got 3.0"),
-        ({"mu": np.nan}, r"mu must be the largest of per_machine \(4.0\), got nan"),
-        ({"mu": 4.0, "per_machine": np.array([-1.0, 4.0])}, "mu must be at least 0, got -1.0"),
-        ({"per_machine": np.array(4.0)}, r"per_machine must have shape \[machines\], got \[\]"),
-        ({"delta": 0.0}, r"delta must be inside \(0, 1\), got 0.0"),
-        ({"trust": "sever"}, "unknown trust 'sever', did you mean 'server'.*"),
+        (lambda: make(-1.0, 4.0), r"privacy parameters must be at least 0, one for each machine, got \[-1.  4.\]"),
+        (lambda: make(np.nan, 4.0), r"privacy parameters must be at least 0, one for each machine, got \[ 4. nan\]"),
+        (lambda: make(mus=Grouped.of([])), r"privacy parameters must be at least 0, one for each machine, got \[\]"),
+        (lambda: make(mus=None), "mus or epsilons must be given"),
+        (lambda: make(mus=None, epsilons=Grouped.of([-0.5])), "privacy parameters must be at least 0, .*"),
+        (lambda: make(delta=0.0), "delta must be between 0 and 1, got 0.0"),
+        (lambda: make(terms=Terms("sever", "")), "unknown trust 'sever', did you mean 'server'.*"),
+        (lambda: Assumption("use once"), "unknown assumption 'use once', did you mean 'used once'.*"),
+        (lambda: make(mus=None, epsilons=Grouped.of([1.0])).rdp(2.0), "mu must be stated for this conversion, .*"),
     ],
 )
-def test_refusals(changes, message):
+def test_refusals(make, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        make(**changes)
+        make()
+
+
+KINDS = {
+    "gdp": make(),
+    "one machine": make(3.0),
+    "nothing sent": make(0.0, 0.0),
+    "non-private": make(0.0, np.inf),
+    "trusted": make(terms=Terms("server", "a theorem")),
+    "records": make(mus=None, epsilons=Grouped.of([0.25, 1 / 3, 0.25]), terms=RECORDS, delta=1 / 3e5),
+    "records, non-private": make(mus=None, epsilons=Grouped.of([np.inf, 0.0]), terms=RECORDS),
+    "words of one's own": make(terms=Terms("none", "…", (Assumption("stated", {"text": 'a "quoted" {ε}'}),))),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_text_says_all_of_it(kind):
+    guarantee = KINDS[kind]
+    loaded = PrivacyGuarantee.from_json(guarantee.to_json())
+    assert str(loaded) == str(guarantee)
+    assert loaded.terms == guarantee.terms
+    assert (loaded.delta, loaded.mu, loaded.epsilon) == (guarantee.delta, guarantee.mu, guarantee.epsilon)
+    assert (loaded.private, loaded.large) == (guarantee.private, guarantee.large)
+    np.testing.assert_array_equal(np.sort(loaded.per_machine), np.sort(guarantee.per_machine))  # who is who is not kept
+    assert loaded.to_json() == guarantee.to_json()
+
+
+def test_a_million_machines_are_groups_in_the_text():
+    guarantee = make(mus=Grouped.of(np.repeat([1.0, 2.0], 500_000)))
+    assert len(guarantee.to_json()) < 1000
+    loaded = PrivacyGuarantee.from_json(guarantee.to_json())
+    assert loaded.stated.counts.tolist() == [500_000, 500_000]
+    assert loaded.per_machine.shape == (10**6,)

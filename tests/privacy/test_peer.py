@@ -4,6 +4,8 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from fedprivjax.privacy import PrivacyGuarantee, gdp
 from fedprivjax.privacy.accountants.peer import cross_check, gaussian_epsilon, gaussian_event
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.terms import Terms
 
 DELTA = 1e-5
 RELEASES = 24
@@ -18,7 +20,7 @@ MULTIPLIERS = {
 
 
 def guarantee_of(mu):
-    return PrivacyGuarantee(mu, np.array([mu]), DELTA, "one sample of one machine", "replace-one", "none", "", ())
+    return PrivacyGuarantee(DELTA, Terms("none", ""), mus=Grouped.of([mu]))
 
 
 @pytest.mark.parametrize("name", MULTIPLIERS)

@@ -12,11 +12,12 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedprivjax import Full as Everyone
-from fedprivjax import Logistic, NoisyMinibatchSGD, draw_plan, general_problem, linear_problem, transcript
+from fedprivjax import Logistic, calibrate, draw_plan, general_problem, linear_problem, transcript
 from fedprivjax.plan.samplers import Disjoint, Full, Poisson, Replacement, Subset
 from fedprivjax.privacy.accountants.attainable import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
+from fedprivjax.protocols import ReleasedMinibatchSGD
 
 RECORDS, BATCH, DELTA = 100, 10, 1e-5
 ONE = {"records": RECORDS, "rounds": 1, "delta": DELTA, "whole_message": True}
@@ -115,26 +116,26 @@ PROBLEM = linear_problem(ZEROS, ZEROS[..., 0].astype(int), Logistic(), feature_b
 
 def protocol(sampler, **settings):
     given = {"clip": 1.0, "clip_at": "message", "step_size": 1e-6, "batch": sampler.batch, "sampler": sampler.name}
-    return NoisyMinibatchSGD(**{**given, **settings})
+    return ReleasedMinibatchSGD(**{**given, **settings})
 
 
 @SAMPLERS
 @pytest.mark.parametrize("z", [1.0, 2.0])
 def test_a_run_states_no_less(sampler, z):
     run = protocol(sampler, clip=3.0, noise_std=3.0 * z)
-    plan = draw_plan(PROBLEM, Everyone(1), 1, sampling=run.sampling)
-    stated = run.event(PROBLEM, plan).guarantee(3.0 * z, DELTA).epsilon
+    plan = draw_plan(PROBLEM, Everyone(1), 1, sampler=run.minibatches)
+    stated = run.event(PROBLEM, plan).guarantee(DELTA).epsilon
     assert stated == pytest.approx(attained(CHANCE[sampler], z), rel=2e-3)
     assert stated >= attained(CHANCE[sampler], z) * (1 - 1e-6)
-    figures = run.event(PROBLEM, plan).figures(3.0 * z / run.sensitivity(PROBLEM, plan.size), DELTA)
+    figures = run.event(PROBLEM, plan).figures(DELTA)
     assert 0.85 * stated < figures["ε (at least)"] <= stated * (1 + 1e-6)
 
 
 @SAMPLERS
 def test_a_runs_noise_is_enough(sampler):
     run = protocol(sampler, epsilon=2.0)
-    plan = draw_plan(PROBLEM, Everyone(1), 1, sampling=run.sampling)
-    ready = run.calibrated(PROBLEM, plan, delta=DELTA)
+    plan = draw_plan(PROBLEM, Everyone(1), 1, sampler=run.minibatches)
+    ready = calibrate(run, PROBLEM, plan, delta=DELTA)
     assert attained(CHANCE[sampler], ready.noise_std) == pytest.approx(2.0, rel=2e-3)
 
 

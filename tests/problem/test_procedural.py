@@ -25,7 +25,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
-from fedprivjax.engine.simulate import round_inputs
+from fedprivjax.engine.ready import round_inputs
 from fedprivjax.experiment import run as runner
 
 MACHINES, ROUNDS = 6, 8
@@ -74,8 +74,8 @@ def test_examples_differ_by_machine_and_by_participation(computed):
 def test_a_million_machines_leave_nothing_of_their_number_on_the_device():
     problem = from_dataset(datasets.load("stream", features=20, classes=3), constraint=Ball(1.0))
     plan = draw_plan(problem, Uniform(10**6, 50), 30)
-    source = DPMu2(mu=4.0, clip=0.4).noise(problem, plan)
-    given = (problem, source.inputs, round_inputs(plan))
+    mechanism = DPMu2(mu=4.0, clip=0.4).mechanism(problem, plan)
+    given = (problem.traced, mechanism, round_inputs(plan))
     assert sum(np.size(leaf) for leaf in jax.tree.leaves(given)) < 10**5
     run = simulate(DPMu2(mu=4.0, clip=0.4, step_size=0.1), problem, Uniform(10**6, 50), rounds=30)
     assert run.guarantee.per_machine.shape == (10**6,)

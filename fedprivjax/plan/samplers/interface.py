@@ -127,7 +127,7 @@ class Sampler:
 
     def amplifies(self, records: int, batch: int) -> bool:
         """Whether a record may be left out of a message without anybody's knowing."""
-        return self.secret and (self.repeats or batch < records)
+        return self.secret and (batch < records or (self.repeats and batch > 1))
 
     def variance(self, records, batch, spread, squared_norm):
         """The variance of a minibatch mean around the mean of all.

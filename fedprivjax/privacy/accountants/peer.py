@@ -77,7 +77,9 @@ def cross_check(guarantee: PrivacyGuarantee, noise_multipliers: ArrayLike) -> fl
     Raises:
         ValueError: for a non-private guarantee, or one so strong that ε is 0 at its δ.
 
-    >>> one = PrivacyGuarantee(1.0, np.array([1.0]), 1e-5, "one sample", "replace-one", "none", "Gaussian", ())
+    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.terms import Terms
+    >>> one = PrivacyGuarantee(1e-5, Terms("none", "the Gaussian mechanism"), mus=Grouped.of([1.0]))
     >>> round(cross_check(one, [1.0]), 4), round(cross_check(one, [0.5]), 2)
     (1.0, 2.28)
     """

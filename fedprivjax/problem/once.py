@@ -1,0 +1,19 @@
+"""What follows from an object that does not change, computed once."""
+
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from typing import Any
+
+
+class Once:
+    """An object that keeps what was computed from it."""
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
+
+    def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """What follows from the object and the name alone, computed at the first call by this name."""
+        if name not in self._known:
+            self._known[name] = compute()
+        return self._known[name]
