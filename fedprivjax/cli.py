@@ -132,9 +132,9 @@ def reproduce(
         into = Path("results") if folder is None else folder
         into = into if folder is not None and len(chosen) == 1 else into / _name(name)
         again = resume and (into / "spec.toml").is_file()
-        found = verdict.verdicts(experiment, _run(experiment, into, done, resume=again, judge=True))
-        line, holds = tables.verdict_line(found)
-        for table in tables.verdict_tables(found):
+        judged = verdict.verdicts(experiment, _run(experiment, into, done, resume=again, judge=True))
+        line, holds = tables.verdict_line(judged)
+        for table in tables.verdict_tables(judged):
             out.print(table)
         out.print(f"{name}: {line}")
         good = good and holds
@@ -193,12 +193,12 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
         verdict.check_recorded(experiment, runner.recorded(todo))
     results_folder.claim(folder, experiment, resume=resume)
     if resume and (folder / "results.nc").is_file():
-        found = results_folder.load(folder)
+        results = results_folder.load(folder)
     else:
         with _progress(experiment.title) as progress:
-            found = runner.run(experiment, progress, done, todo, folder / results_folder.CHUNKS)
-        results_folder.save(found, folder)
-    best = runner.selected(experiment, found)
+            results = runner.run(experiment, progress, done, todo, folder / results_folder.CHUNKS)
+        results_folder.save(results, folder)
+    best = runner.selected(experiment, results)
     for table in tables.results_tables(experiment, best):
         out.print(table)
     out.print(tables.footnotes(experiment, best))

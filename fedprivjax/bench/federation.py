@@ -40,12 +40,12 @@ def runner(machines: int, method: str):
 
 def ratios() -> dict[str, float]:
     """Time with a million machines over time with a hundred, by noise method."""
-    found = {}
+    ratios_by_method = {}
     for method in ("replayed", "covariance"):
         jobs = {str(machines): runner(machines, method)[0] for machines in (100, MILLION)}
         taken = side_by_side(jobs, repeats=5)
-        found[method] = taken[str(MILLION)] / taken["100"]
-    return found
+        ratios_by_method[method] = taken[str(MILLION)] / taken["100"]
+    return ratios_by_method
 
 
 def memory() -> dict[str, object]:

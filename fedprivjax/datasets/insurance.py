@@ -131,20 +131,20 @@ def _value(column: str, text: str, where: str) -> float:
 
 
 def _places() -> list[Path]:
-    own = os.environ.get("FEDPRIVJAX_DATA")
-    return ([Path(own) / FILE] if own else []) + [cache().parent / FILE]
+    folder = os.environ.get("FEDPRIVJAX_DATA")
+    return ([Path(folder) / FILE] if folder else []) + [cache().parent / FILE]
 
 
 def _find(path: str | None) -> Path:
     places = _places() if path is None else [Path(path)]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
         raise DataNotFound(
             f"cannot find {FILE}: not at {', nor at '.join(map(str, places))}; get {FILE} from Kaggle (Medical cost "
             f"personal datasets) or from github.com/stedy/Machine-Learning-with-R-datasets, and set FEDPRIVJAX_DATA "
             f"to the folder that holds it, or give its path"
         )
-    return found
+    return file
 
 
 def _cut(table: np.ndarray, machines: int) -> list[np.ndarray]:

@@ -94,8 +94,8 @@ def read_idx(payload: bytes, name: str) -> np.ndarray:
 
 
 def _folders() -> list[Path]:
-    own = os.environ.get("FEDPRIVJAX_DATA")
-    return ([Path(own) / "mnist"] if own else []) + [cache()]
+    folder = os.environ.get("FEDPRIVJAX_DATA")
+    return ([Path(folder) / "mnist"] if folder else []) + [cache()]
 
 
 def _local(name: str) -> Path | None:
@@ -119,10 +119,10 @@ def _verified(content: bytes, name: str, origin: str) -> bytes:
         payload = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{origin} is damaged and must be replaced: {str(error).rstrip('.')}") from error
-    found = hashlib.sha256(payload).hexdigest()
-    if found != SUMS[name]:
+    digest = hashlib.sha256(payload).hexdigest()
+    if digest != SUMS[name]:
         raise DataError(
-            f"{origin} is damaged and must be replaced: its payload's SHA-256 must be {SUMS[name]}, got {found}"
+            f"{origin} is damaged and must be replaced: its payload's SHA-256 must be {SUMS[name]}, got {digest}"
         )
     return payload
 
@@ -160,8 +160,8 @@ def _store(path: Path, content: bytes) -> None:
 
 
 def _nowhere(name: str, failures: list[str]) -> str:
-    own = os.environ.get("FEDPRIVJAX_DATA")
-    mine = f"$FEDPRIVJAX_DATA/mnist ({Path(own) / 'mnist'})" if own else "$FEDPRIVJAX_DATA (not set)"
+    folder = os.environ.get("FEDPRIVJAX_DATA")
+    mine = f"$FEDPRIVJAX_DATA/mnist ({Path(folder) / 'mnist'})" if folder else "$FEDPRIVJAX_DATA (not set)"
     return (
         f"cannot find {name}.gz: not in {mine}, not in the cache ({cache()}), not at {', '.join(failures)}; "
         f"set FEDPRIVJAX_DATA to a folder that holds mnist/{name}.gz"

@@ -70,9 +70,9 @@ def mnist_pairs(
     projected, digits = _projected(components)
     by_digit = [np.flatnonzero(digits == digit) for digit in range(10)]
     _check_per_digit(per_digit, min(map(len, by_digit)) // (SHARES if draw == "disjoint" else 1), draw)
-    own = round((1 - similarity) * 2 * per_digit)
+    private = round((1 - similarity) * 2 * per_digit)
     deal = _disjoint if draw == "disjoint" else _bootstrap
-    train, test = _split(deal(by_digit, per_digit, own, np.random.default_rng(trial)))
+    train, test = _split(deal(by_digit, per_digit, private, np.random.default_rng(trial)))
     return Dataset(
         features=projected[train.ravel()],
         labels=_even(digits[train.ravel()]),
@@ -122,21 +122,21 @@ def _projected(components: int) -> tuple[np.ndarray, np.ndarray]:
     return projected, mnist.labels
 
 
-def _bootstrap(by_digit: list[np.ndarray], per_digit: int, own: int, rng: np.random.Generator) -> np.ndarray:
+def _bootstrap(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.random.Generator) -> np.ndarray:
     """Which images each machine draws: [machines, 2·per_digit], those of its own pair first."""
     pools = np.stack([images[:per_digit] for images in by_digit])
-    rest = 2 * per_digit - own
-    draws = [(rng.choice(pools[list(pair)].ravel(), own), rng.choice(pools.ravel(), rest)) for pair in PAIRS]
+    rest = 2 * per_digit - private
+    draws = [(rng.choice(pools[list(pair)].ravel(), private), rng.choice(pools.ravel(), rest)) for pair in PAIRS]
     return np.stack([np.concatenate(draw) for draw in draws])
 
 
-def _disjoint(by_digit: list[np.ndarray], per_digit: int, own: int, rng: np.random.Generator) -> np.ndarray:
+def _disjoint(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.random.Generator) -> np.ndarray:
     """As `_bootstrap`, no image twice."""
     shares = [rng.permutation(images)[: SHARES * per_digit].reshape(SHARES, per_digit) for images in by_digit]
     # machine (e, o) takes the share of e that is numbered by o, and the share of o that is numbered by e
     pairs = [np.concatenate([shares[even][odd // 2], shares[odd][even // 2]]) for even, odd in PAIRS]
     records = rng.permuted(np.stack(pairs), axis=1)
-    records[:, own:] = rng.permutation(records[:, own:].ravel()).reshape(len(PAIRS), -1)
+    records[:, private:] = rng.permutation(records[:, private:].ravel()).reshape(len(PAIRS), -1)
     return records
 
 

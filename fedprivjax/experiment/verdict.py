@@ -46,14 +46,14 @@ def check_cells(experiment: Experiment) -> None:
         ValueError: a place that is not swept, or an axis that a cell leaves open.
     """
     swept = experiment.sweep.over
-    own = {settings.label: settings.own for settings in experiment.protocol}
+    fixed = {settings.label: settings.own for settings in experiment.protocol}
     for expected in experiment.expected:
         for name, value in (place for cell in expected.cells for place in cell.at.items()):
             if not _near(swept.get(name, []), value).any():
                 raise Refusal(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
-        for cell in expected.cells if expected.protocol in own else []:
+        for cell in expected.cells if expected.protocol in fixed else []:
             _check_fixed(
-                cell, [n for n, values in swept.items() if len(values) > 1 and n not in own[expected.protocol]]
+                cell, [n for n, values in swept.items() if len(values) > 1 and n not in fixed[expected.protocol]]
             )
 
 

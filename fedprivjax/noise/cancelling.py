@@ -75,8 +75,8 @@ class Replayed(Mechanism):
         key, standing = state
 
         def one_machine(machine, count, relative, before):
-            own = jax.random.fold_in(key, machine)
-            new, old = (normals(jax.random.fold_in(own, k), (dimension,)) for k in (count, count - 1))
+            machine_key = jax.random.fold_in(key, machine)
+            new, old = (normals(jax.random.fold_in(machine_key, k), (dimension,)) for k in (count, count - 1))
             return relative * new - before * old
 
         def one_round(standing, inputs):

@@ -85,9 +85,9 @@ def covariance_bands(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
 
 def padded(rows: np.ndarray, bandwidth: int | None = None) -> np.ndarray:
     """Rows of B with zeros before them, up to a bandwidth (None: the next multiple of `ROUND_UP`)."""
-    own = rows.shape[1] - 1
-    wanted = -(-own // ROUND_UP) * ROUND_UP if bandwidth is None else bandwidth
-    return np.pad(rows, ((0, 0), (wanted - own, 0)))
+    stored = rows.shape[1] - 1
+    width = -(-stored // ROUND_UP) * ROUND_UP if bandwidth is None else bandwidth
+    return np.pad(rows, ((0, 0), (width - stored, 0)))
 
 
 def _staircase(rows):

@@ -55,24 +55,24 @@ def noise_std(
     0.678
     """
     require_choice("noise_rule", rule, NOISE_RULES)
-    own = as_sampler(sampler, batch)
+    drawn_by = as_sampler(sampler, batch)
     require_positive("lipschitz", lipschitz)
     require_positive("epsilon", epsilon, infinite=True)
     require_between("delta", delta, 0, 1)
     for name, value in (("records", records), ("rounds", rounds)):
         require_at_least(name, value, 1)
-    size = own.batch_of(records)
+    size = drawn_by.batch_of(records)
     if epsilon == inf:
         return 0.0
     if rule == "advanced":
-        drawn = records * float(law(own, records).chances.sum()) if whole_message else size
+        drawn = records * float(law(drawn_by, records).chances.sum()) if whole_message else size
         unit = lipschitz * drawn if whole_message else lipschitz
-        return unit * _advanced(own.one_pass, records, drawn, rounds, epsilon, delta)
+        return unit * _advanced(drawn_by.one_pass, records, drawn, rounds, epsilon, delta)
     if rule == "paper_moments":
         _check_moments(epsilon, delta, acknowledged)
         return lipschitz * sqrt(8 * rounds * log(1 / delta)) / (records * epsilon)
     settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
-    return lipschitz / (1 if whole_message else size) * noise_multiplier_for(epsilon, sampler=own, **settings)
+    return lipschitz / (1 if whole_message else size) * noise_multiplier_for(epsilon, sampler=drawn_by, **settings)
 
 
 def noise_stds(
@@ -91,17 +91,17 @@ def noise_stds(
     >>> bool(two == 2 * one)
     True
     """
-    own = as_sampler(sampler, None if batch is None else np.asarray(batch).tolist())
+    drawn_by = as_sampler(sampler, None if batch is None else np.asarray(batch).tolist())
     flags = {"acknowledged": acknowledged, "whole_message": whole_message}
-    settings["batch"] = 0 if own.batch is None else own.batch
+    settings["batch"] = 0 if drawn_by.batch is None else drawn_by.batch
     columns = dict(zip(settings, map(np.atleast_1d, np.broadcast_arrays(*settings.values())), strict=True))
     first, group = alike(list(columns.values()))  # machines alike are accounted for once
-    found = []
+    needed = []
     for machine in first:
         one: dict[str, Any] = {name: column[machine].item() for name, column in columns.items()}
         one |= {name: int(one[name]) for name in ("records", "rounds")}
-        found.append(noise_std(rule, sampler=own.of(int(one.pop("batch"))), **one, **flags))
-    return np.array(found)[group]
+        needed.append(noise_std(rule, sampler=drawn_by.of(int(one.pop("batch"))), **one, **flags))
+    return np.array(needed)[group]
 
 
 def proportions(
@@ -142,10 +142,10 @@ def true_epsilon(
     """
     require_positive("noise_std", noise_std)
     require_positive("lipschitz", lipschitz)
-    own = as_sampler(sampler, batch)
-    averaged = 1 if whole_message else own.batch_of(records)
+    drawn_by = as_sampler(sampler, batch)
+    averaged = 1 if whole_message else drawn_by.batch_of(records)
     settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
-    return sampled_epsilon(noise_std * averaged / lipschitz, sampler=own, **settings)
+    return sampled_epsilon(noise_std * averaged / lipschitz, sampler=drawn_by, **settings)
 
 
 def minimum_batch(*, records: int, rounds: int, epsilon: float, delta: float) -> float:

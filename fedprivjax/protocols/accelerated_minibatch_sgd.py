@@ -114,8 +114,8 @@ class AcceleratedMinibatchSGD(Protocol):
     @property
     def records(self) -> RecordMechanism:
         """How records enter a machine's message, and the noise that it needs."""
-        own = self.epsilon if np.ndim(self.epsilon) else None
-        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, own, self.delta)
+        epsilons = self.epsilon if np.ndim(self.epsilon) else None
+        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
 
     @property
     def traced(self):
@@ -173,8 +173,8 @@ class AcceleratedMinibatchSGD(Protocol):
         size, cohort = plan.size, plan.schedule.cohort
         rounds = size.rounds
         step = 1.0 if self.step_size is None else self.step_size  # the stages below stand in for the default
-        own = for_target(replace(self, step_size=step), target)
-        ready = own.with_noise(problem, plan, own.records.noise_std(problem, size, target), target)
+        targeted = for_target(replace(self, step_size=step), target)
+        ready = targeted.with_noise(problem, plan, targeted.records.noise_std(problem, size, target), target)
         if self.form == "regularised" and self.regularisation is None:
             spread, distance = ready._variance(problem, size, cohort), _distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}

@@ -77,9 +77,9 @@ class LocalSGD(Protocol):
         self._check_rule()
         if np.ndim(self.batch):  # type: ignore[arg-type]
             raise Refusal("batch must be one number for local SGD: machines take equally many steps")
-        own = self.minibatches
-        if not (own.repeats or own.one_pass):
-            raise Refusal(f"sampler must be 'replacement' or 'disjoint' for local SGD, got {own.name!r}")
+        sampler = self.minibatches
+        if not (sampler.repeats or sampler.one_pass):
+            raise Refusal(f"sampler must be 'replacement' or 'disjoint' for local SGD, got {sampler.name!r}")
         if self.window is not None:
             require_at_least("window", self.window, 1)
 
@@ -93,8 +93,8 @@ class LocalSGD(Protocol):
     @property
     def records(self) -> RecordMechanism:
         """How records enter a machine's steps, and the noise that they need."""
-        own = self.epsilon if np.ndim(self.epsilon) else None
-        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, own, self.delta, by_step=True)
+        epsilons = self.epsilon if np.ndim(self.epsilon) else None
+        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta, by_step=True)
 
     @property
     def traced(self):
@@ -165,8 +165,8 @@ class LocalSGD(Protocol):
         require_window(self.window, plan.size.rounds)
         if problem.machine_weights is not None:
             raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
-        own = for_target(self, target)
-        return own.with_noise(problem, plan, own.records.noise_std(problem, plan.size, target), target)
+        targeted = for_target(self, target)
+        return targeted.with_noise(problem, plan, targeted.records.noise_std(problem, plan.size, target), target)
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round

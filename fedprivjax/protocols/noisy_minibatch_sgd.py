@@ -102,8 +102,8 @@ class NoisyMinibatchSGD(Protocol):
     @property
     def records(self) -> RecordMechanism:
         """How records enter a machine's message, and the noise that it needs."""
-        own = self.epsilon if np.ndim(self.epsilon) else None
-        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, own, self.delta)
+        epsilons = self.epsilon if np.ndim(self.epsilon) else None
+        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
 
     @property
     def traced(self):
@@ -163,8 +163,8 @@ class NoisyMinibatchSGD(Protocol):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """As `Protocol.calibrate`, with a step that the weights of the average allow."""
         require_window(self.window, plan.size.rounds)
-        own = for_target(self, target)
-        ready = own.with_noise(problem, plan, own.needed_noise(problem, plan, target), target)
+        targeted = for_target(self, target)
+        ready = targeted.with_noise(problem, plan, targeted.needed_noise(problem, plan, target), target)
         shrinkage = (
             float(ready.strong_convexity)
             * ready.step_size
@@ -220,9 +220,9 @@ class NoisyMinibatchSGD(Protocol):
         return m
 
     def _check_shuffled(self) -> None:
-        own = self.minibatches
-        if self.batch != 1 or not own.secret or own.independent:
-            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {own.name}")
+        sampler = self.minibatches
+        if self.batch != 1 or not sampler.secret or sampler.independent:
+            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {sampler.name}")
         if self.noise_rule != "accountant":
             raise Refusal(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
 

@@ -91,7 +91,7 @@ class RecordMechanism:
         return MachineTable(*(values[kind] for values in self.kinds(problem, target)))
 
     def kinds(self, problem: Problem, target: Target | None = None) -> MachineTable:
-        """The constants of one machine of each kind, [kinds] each; ε and δ are the target's where the mechanism has none
+        """The constants of a machine of each kind, [kinds] each; ε and δ are the target's where the mechanism has none
         of its own, or NaN."""
         first, kind, records, batch = self._alike(problem)
         values = {
@@ -113,7 +113,7 @@ class RecordMechanism:
         """Which machines are alike, found once for all protocols that tell them apart by the same settings."""
         if problem.table is None:
             raise Refusal("table must be given: machines draw minibatches from records of their own")
-        settings = (self._bound(problem), self.epsilon, self.delta, problem.machine_weights)
+        settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.machine_weights)
         each = tuple(value if np.ndim(value) else None for value in settings)
         sizes = problem.table.sizes
         return problem.table.once(("kinds", self.sampler, each), lambda: _told_apart(sizes, self.sampler, each))

@@ -118,11 +118,11 @@ class StaleMomentum(Protocol):
         """The participants' new momenta, without noise, leaves [per_round, ...]."""
         machine = self.machine(state, inputs.round.astype(jnp.float32))
 
-        def one(example, *own):
-            return machine(oracle(problem.model.gradients, example), *own)
+        def one(example, *mine):
+            return machine(oracle(problem.model.gradients, example), *mine)
 
-        own = jax.tree.map(lambda rows: rows[inputs.machine], (state.momentum, state.seen, state.last_round))
-        return jax.vmap(one)(problem.take(inputs.samples, inputs.machine), *own, inputs.participation)
+        mine = jax.tree.map(lambda rows: rows[inputs.machine], (state.momentum, state.seen, state.last_round))
+        return jax.vmap(one)(problem.take(inputs.samples, inputs.machine), *mine, inputs.participation)
 
     def output(self, state: StaleState):
         """x_T: after T rounds the state already holds x_{T+1}."""

@@ -77,9 +77,9 @@ def metric_over_rounds(
     chosen = {**_middle(best), **(point or {})}
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            own = _at(data, {**chosen, **panel})
-            if metric.name in own:
-                _draw_path(axis, label, of_iterate(own[metric.name], iterate), f"C{index}")
+            chosen_data = _at(data, {**chosen, **panel})
+            if metric.name in chosen_data:
+                _draw_path(axis, label, of_iterate(chosen_data[metric.name], iterate), f"C{index}")
         axis.set(xlabel="round", title=_title({**panel, **chosen}))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.words)

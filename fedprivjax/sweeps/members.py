@@ -142,10 +142,10 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
 
 
 def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Member:
-    own = _with_radius(problem, settings.pop(RADIUS, None))
+    its_problem = _with_radius(problem, settings.pop(RADIUS, None))
     target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
     protocol = replace(protocol, **settings)
-    return Member(protocol, own, target_of(protocol, **target, delta=delta))
+    return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
 
 def _with_radius(problem: Problem, radius: float | None) -> Problem:

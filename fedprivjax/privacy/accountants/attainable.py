@@ -38,13 +38,13 @@ def attainable_epsilon(
     >>> isclose(attainable_epsilon(2.0, **settings), sampled_epsilon(2.0, **settings), rel_tol=1e-3)
     True
     """
-    own = checked(noise_multiplier, as_sampler(sampler, batch), records, rounds, delta)
+    drawn_by = checked(noise_multiplier, as_sampler(sampler, batch), records, rounds, delta)
     if isinf(noise_multiplier):
         return 0.0
-    if not own.secret:
+    if not drawn_by.secret:
         settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
-        return sampled_epsilon(noise_multiplier, sampler=own, **settings)
-    return _worst(noise_multiplier, own, records, rounds, delta, whole_message)
+        return sampled_epsilon(noise_multiplier, sampler=drawn_by, **settings)
+    return _worst(noise_multiplier, drawn_by, records, rounds, delta, whole_message)
 
 
 @cache
@@ -81,13 +81,13 @@ def _attained(one: Mixture, other: Mixture, z: float, rounds: int, delta: float)
     loss = _log_density(edges[:-1], one, z) - _log_density(edges[:-1], other, z)
     spacing = max(sqrt(np.cov(loss, aweights=mass)) / 200, float(np.ptp(loss)) / 1e6)
     nearest = np.rint(loss / spacing).astype(int)
-    places, which = np.unique(nearest, return_inverse=True)
-    masses = dict(zip(places.tolist(), np.bincount(which, mass).tolist(), strict=True))
+    places, place = np.unique(nearest, return_inverse=True)
+    masses = dict(zip(places.tolist(), np.bincount(place, mass).tolist(), strict=True))
     pmf = pld_pmf.create_pmf(masses, spacing, infinity_mass=0.0, pessimistic_estimate=False)
-    found = epsilon_between(composed(PrivacyLossDistribution(pmf), rounds), 1.001 * delta)[0]
+    epsilon = epsilon_between(composed(PrivacyLossDistribution(pmf), rounds), 1.001 * delta)[0]
     mean = rounds * float(mass @ (loss - nearest * spacing))
     error = max(mean - spacing * sqrt(rounds * log(1000 / delta) / 2), -rounds * spacing / 2)
-    return max(found + error, 0.0) if found > 0 else 0.0
+    return max(epsilon + error, 0.0) if epsilon > 0 else 0.0
 
 
 def _log_density(x: np.ndarray, mixture: Mixture, z: float) -> np.ndarray:

@@ -20,8 +20,8 @@ def epsilon_between(loss: PrivacyLossDistribution, delta: float) -> tuple[float,
     """Between which two numbers the ε at δ lies, which are one where dp-accounting can tell."""
     low = MOST
     if loss.get_delta_for_epsilon(low) <= delta:
-        found = float(loss.get_epsilon_for_delta(delta))
-        return found, found
+        epsilon = float(loss.get_epsilon_for_delta(delta))
+        return epsilon, epsilon
     high = 2 * low
     while loss.get_delta_for_epsilon(high) > delta:
         low, high = high, 2 * high

@@ -66,8 +66,8 @@ def sampled_epsilon(
     >>> [round(sampled_epsilon(1.0, whole_message=whole, **settings), 2) for whole in (False, True)]
     [1.79, 6.58]
     """
-    own = checked(noise_multiplier, as_sampler(sampler, batch), records, rounds, delta)
-    return 0.0 if isinf(noise_multiplier) else _bound(noise_multiplier, own, records, rounds, delta, whole_message)
+    drawn_by = checked(noise_multiplier, as_sampler(sampler, batch), records, rounds, delta)
+    return 0.0 if isinf(noise_multiplier) else _bound(noise_multiplier, drawn_by, records, rounds, delta, whole_message)
 
 
 @cache
@@ -96,8 +96,8 @@ def noise_multiplier_for(
     2.0
     """
     require_positive("epsilon", epsilon)
-    own = checked(1.0, as_sampler(sampler, batch), records, rounds, delta)
-    return _least(epsilon, own, records, rounds, delta, whole_message)
+    drawn_by = checked(1.0, as_sampler(sampler, batch), records, rounds, delta)
+    return _least(epsilon, drawn_by, records, rounds, delta, whole_message)
 
 
 @cache

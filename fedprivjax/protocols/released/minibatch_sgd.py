@@ -52,8 +52,8 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
         require_choice("clip_at", self.clip_at, CLIPPED)
         if self.clip_at != "record" and self.clip is None and self.epsilon is not None and self.epsilon != inf:
             raise Refusal(f"clip must be given for clip_at {self.clip_at!r}")
-        own = as_sampler(self.sampler, self.batch)
-        if self.clip_at == "other" and not (own.repeats and isinstance(own.batch, int | None)):
+        sampler = as_sampler(self.sampler, self.batch)
+        if self.clip_at == "other" and not (sampler.repeats and isinstance(sampler.batch, int | None)):
             raise Refusal("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
 
     @property
@@ -62,8 +62,8 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
 
     @property
     def minibatches(self) -> Sampler:
-        own = as_sampler(self.sampler, self.batch)
-        return own.of(2 * own.batch) if self.clip_at == "other" else own  # type: ignore[operator]
+        sampler = as_sampler(self.sampler, self.batch)
+        return sampler.of(2 * sampler.batch) if self.clip_at == "other" else sampler  # type: ignore[operator]
 
     @property
     def records(self) -> RecordMechanism:

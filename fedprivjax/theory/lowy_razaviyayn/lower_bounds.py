@@ -233,5 +233,5 @@ def _capped(private: float, scale: float, strong_convexity: float) -> float:
 
 def _hypothesis(name: str, holds: bool, **numbers: float) -> None:
     if not holds:
-        found = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
-        raise Refusal(f"the lower bound's hypothesis {name} must hold, got {found}")
+        given = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
+        raise Refusal(f"the lower bound's hypothesis {name} must hold, got {given}")
