@@ -31,13 +31,17 @@ def insured(tmp_path_factory):
 
 
 def make(path, *protocols, sweep=None, participation=None, **more):
-    common = {"batch": 4, "sampler": "replacement", "clip": 1e4, "step_size": 1e-3}
+    common = {"batch": 4, "sampler": "replacement", "clip": 1e4}
+    steps = [{} if "step_size" in entry.get("grid", {}) else {"step_size": 1e-3} for entry in protocols]
     return experiment.parse(
         {
             "title": "trials",
             "problem": {"dataset": "insurance", "options": {"machines": 3, "path": str(path)}, "loss": "squared"},
             "participation": {"machines": 3, "per_round": 2, "rounds": 3, **(participation or {})},
-            "protocol": [{"name": "noisy_minibatch_sgd", **common, **entry} for entry in protocols],
+            "protocol": [
+                {"name": "noisy_minibatch_sgd", **common, **step, **entry}
+                for entry, step in zip(protocols, steps, strict=True)
+            ],
             "sweep": {"epsilon": [1.0, 4.0], "trials": 3, "seeds": 2, **(sweep or {})},
             "record": {"metrics": ["train_loss", "relative_mse"], "select": "train_loss", "delta": 1e-4},
             **more,

@@ -205,7 +205,7 @@ def test_a_mu_axis_is_converted_for_methods_that_sample_records():
     np.testing.assert_allclose(found["noise_std"].values, expected, rtol=1e-9)
     np.testing.assert_allclose(found["realised_epsilon"].isel(seed=0), gdp.epsilon(found["mu"].values, 1e-6), rtol=1e-6)
     with pytest.raises(ValueError, match="delta must be None with a target mu"):
-        sweep(replace(protocol, delta=1e-5), problem, Full(4), over={"mu": [1.0]}, seeds=1, rounds=9)
+        sweep(replace(protocol, delta=1e-6), problem, Full(4), over={"mu": [1.0]}, seeds=1, rounds=9)
 
 
 def test_a_radius_axis():
@@ -266,7 +266,7 @@ def test_a_mu_axis_with_infinity():
 )
 def test_other_axes(name, values, fixed):
     fixed = {"clip": 1.0, **fixed} if name != "clip" else fixed  # nothing is both set and swept
-    found = swept({name: values}, replace(PROTOCOL, clip=None, **fixed))
+    found = swept({name: values}, replace(PROTOCOL, **{"clip": None, **fixed}))
     for value in (values[0], values[2]):
         close(found.sel({name: value, "seed": 1}), single(replace(PROTOCOL, **{**fixed, name: value}), seed=1))
     np.testing.assert_array_equal(found[name], values)

@@ -36,4 +36,5 @@ class ReleasedLocalSGD(LocalSGD):
 
     @property
     def traced(self):
-        return replace(LocalSGD.traced.fget(self), acknowledged=False, claimed_records=None)  # type: ignore[misc]
+        unclaimed = replace(self, acknowledged=False, claimed_records=None)  # first, for these go with their rule only
+        return LocalSGD.traced.fget(unclaimed)  # type: ignore[misc]
