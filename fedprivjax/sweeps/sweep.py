@@ -293,6 +293,7 @@ def sweep_fingerprint(start: ReadySweep) -> str:
     text = program_text(start.member(0, 0), start.recipe)
     members = start.members.protocol, start.members.constraint
     drawn = [one.mechanism for one in start.starts]
+    drawn.append(start.tape(0, 0))  # one tells of the code that makes them, of which the text has nothing
     return fingerprint(text, start.first.problem.traced, members, start.index, plans, drawn, start.common_noise)
 
 

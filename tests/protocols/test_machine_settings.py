@@ -145,12 +145,13 @@ def plan_of(protocol, problem=PROBLEM):
     return draw_plan(problem, Uniform(MACHINES, 2), 3, sampler=protocol.minibatches)
 
 
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: replace(RELEASED, claimed_records=3000), "claimed_records must go with noise_rule 'paper_moments', got 'accountant'"),
+        (
+            lambda: replace(RELEASED, claimed_records=3000),
+            "claimed_records must go with noise_rule 'paper_moments', got 'accountant'",
+        ),
         (
             lambda: calibrated(replace(SGD, delta=(1e-6, 1e-4, 1e-6))),
             "delta must be at most 1e-05, at which ε is stated, got 0.0001",
@@ -239,7 +240,10 @@ KNOWN = {  # how far the record used most moves all messages together, in units 
     "mean": (NoisyMinibatchSGD(batch=8, sampler="replacement"), lambda j: (j**2).sum()),
     "subset": (NoisyMinibatchSGD(batch=8, sampler="subset"), lambda j: (j**2).sum()),
     "poisson": (AcceleratedMinibatchSGD(batch=8, sampler="poisson"), lambda j: (j**2).sum()),
-    "whole": (ReleasedMinibatchSGD(batch=8, sampler="replacement", clip=1.0, clip_at="message"), lambda j: (j > 0).sum()),
+    "whole": (
+        ReleasedMinibatchSGD(batch=8, sampler="replacement", clip=1.0, clip_at="message"),
+        lambda j: (j > 0).sum(),
+    ),
     "steps": (LocalSGD(batch=8), lambda j: j.sum()),
 }
 

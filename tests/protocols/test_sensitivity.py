@@ -14,8 +14,8 @@ import pytest
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, draw_plan, linear_problem
 from fedprivjax.engine.ready import round_inputs
-from fedprivjax.privacy.accountants.peer import gaussian_epsilon
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.peer import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.problem.gradients import Dense, Outer, clip
 from fedprivjax.protocols.interface import as_leaves
