@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax import NoisyMinibatchSGD, Varying, draw_plan, general_problem, simulate
+from fedprivjax import LocalSGD, NoisyMinibatchSGD, Varying, draw_plan, general_problem, simulate
+from fedprivjax.engine.ready import round_inputs
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 MACHINES, RECORDS, ROUNDS = 6, 4, 5
@@ -45,3 +47,30 @@ def test_an_absent_machines_record_may_be_infinite(clip, sampler, batch):
     infinite, finite = (simulate(protocol, problem(first), COHORTS, **settings).params for first in (1e30, 0.5))
     assert np.isfinite(finite).all()
     np.testing.assert_array_equal(infinite, finite)
+
+
+STEPS, STEEP = 40, 1e3  # one step on a steep record multiplies by −999, and a walk of steps on it alone overflows
+
+
+def valley():
+    """½h·w², where every machine's first record of each pass is steep and one step on any other leads to 0."""
+    curvature = np.ones((4, 2 * STEPS), np.float32)
+    curvature[:, ::STEPS] = STEEP
+    return general_problem(lambda w, h: 0.5 * h * jnp.vdot(w, w), curvature, jnp.ones(1), split=True, lipschitz=1.0)
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 0.1])
+def test_an_absent_machines_walk_may_overflow(noise_std):
+    """An absent machine's place holds the round's first record in all its steps; its walk is masked before the sum."""
+    protocol = LocalSGD(batch=STEPS, sampler="disjoint", noise_std=noise_std, step_size=1.0)
+    cohorts = Varying(4, (0.5, 0.0, 0.5, 0.0))
+    settings = {"rounds": 2, "seed": 1, "order": "stored"}
+    run = simulate(protocol, valley(), cohorts, every=1, record=("noise_norm",), **settings)
+    present = run.plan.schedule.present
+    assert not present.all()
+    first = jax.tree.map(lambda leaf: leaf[np.flatnonzero(~present.all(axis=1))[0]], round_inputs(run.plan))
+    key = jax.random.key(0)
+    ends = run.protocol.messages(valley(), run.protocol.init(valley(), run.plan.size, key), first, None, key)
+    np.testing.assert_array_equal(np.isfinite(ends)[:, 0], first.present > 0)
+    assert np.isfinite(run.params).all()
+    assert noise_std or (np.ravel(run.params) == 0.5).all()  # the mean of w_0 = 1 and w_1 = 0

@@ -1,0 +1,172 @@
+"""The member's own part of the noise: state in the scan, integers, and a tape that is made on the host."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from fedprivjax import Full, Metric, Protocol, Seeds, ready, simulate, sweep, transcript
+from fedprivjax.noise import Fresh
+from fedprivjax.noise.normals import normals
+from fedprivjax.plan.seeds import as_seeds, round_keys, run_key
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.terms import Terms
+from fedprivjax.problem.problem import general_problem
+from fedprivjax.sweeps.memory import run_bytes
+from fedprivjax.sweeps.sweep import ready_sweep, sweep_fingerprint
+
+DIMENSION, ROUNDS = 6, 70  # drawn in two blocks where nothing is recorded in between
+LEVELS = np.array([3, -1, 2, 5], np.int32)
+WEIGHTS = np.linspace(0.5, 2.0, ROUNDS, dtype=np.float32)
+PROBLEM = general_problem(lambda w, x: jnp.vdot(w, w) * x, np.ones(ROUNDS * 2, np.float32), np.zeros(DIMENSION))
+WHERE = Metric("where", lambda problem, snapshot: snapshot.params)
+FIRST = Metric("first", lambda problem, snapshot: snapshot.params[0])
+
+
+@struct.dataclass
+class Discounted(Protocol):
+    """w ← w − η·(σ·Σ_s discount^(t−s)·z_s + levels[t]·tape_t): a walk of noise, without data."""
+
+    noise_std: Any = None
+    step_size: Any = 0.1
+    discount: Any = 0.5
+    levels: Any = struct.field(default_factory=lambda: LEVELS)
+    taped: bool = struct.field(pytree_node=False, default=True)
+    most: int = struct.field(pytree_node=False, default=4)
+
+    @property
+    def traced(self):
+        return replace(self, most=0)
+
+    def init(self, problem, size, key):
+        return problem.start
+
+    def round(self, problem, state, inputs, noise, key):
+        return state if noise is None else state - self.step_size * noise, {}
+
+    def output(self, state):
+        return state
+
+    def messages(self, problem, state, inputs, noise, key):
+        return jnp.zeros((inputs.samples.shape[0], DIMENSION))
+
+    def mechanism(self, problem, plan, method="auto"):
+        return Fresh(WEIGHTS[: plan.size.rounds])
+
+    def noise_state(self, dimension):
+        return jnp.zeros(dimension), jnp.zeros((), jnp.int32)
+
+    def noise(self, state, drawn, tape):
+        total, place = state
+        assert self.levels.dtype == jnp.int32
+        assert place.dtype == jnp.int32
+        total = self.discount * total + drawn
+        noise = self.noise_std * total
+        if tape is not None:
+            assert tape.dtype == jnp.int32
+            noise = noise + self.levels[place % LEVELS.size] * tape
+        return (total, place + 1), noise
+
+    def tape(self, problem, plan, seed):
+        """Differs from seed to seed, and from member to member."""
+        if not self.taped:
+            return None
+        rng = np.random.default_rng([seed, round(1000 * self.discount)])
+        return rng.integers(-self.most, self.most + 1, (plan.size.rounds, DIMENSION), dtype=np.int32)
+
+    def event(self, problem, plan):
+        return GaussianEvent(self.noise_std, 1.0, Grouped.of(np.ones(plan.size.machines)), Terms("none", "none"))
+
+
+def by_hand(protocol, seed=0):
+    """The points after every round and every round's noise, [rounds, d], by a loop in float64."""
+    seeds = as_seeds(seed)
+    keys = round_keys(run_key(seeds), np.arange(1, ROUNDS + 1))
+    z = WEIGHTS[:, None] * np.asarray(jax.vmap(lambda key: normals(key, (DIMENSION,)))(keys), np.float64)
+    rng = np.random.default_rng([seeds.noise, round(1000 * protocol.discount)])
+    tape = rng.integers(-protocol.most, protocol.most + 1, (ROUNDS, DIMENSION), dtype=np.int32)
+    w, total, points, noises = np.zeros(DIMENSION), np.zeros(DIMENSION), [], []
+    for t in range(ROUNDS):
+        total = protocol.discount * total + z[t]
+        noise = protocol.noise_std * total + protocol.taped * int(LEVELS[t % 4]) * tape[t]
+        w = w - protocol.step_size * noise
+        points.append(w)
+        noises.append(np.linalg.norm(noise))
+    return np.array(points), np.array(noises)
+
+
+OWN = Discounted(noise_std=0.7, discount=0.9)
+
+
+@pytest.mark.parametrize("taped", [True, False])
+@pytest.mark.parametrize("every", [1, 9, ROUNDS])
+def test_a_run_is_the_loop(every, taped):
+    protocol = replace(OWN, taped=taped)
+    run = simulate(protocol, PROBLEM, Full(2), rounds=ROUNDS, seed=3, every=every, record=(WHERE, "noise_norm"))
+    points, noises = by_hand(protocol, 3)
+    np.testing.assert_allclose(run.metrics["where"], points[run.rounds - 1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run.metrics["noise_norm"], noises[run.rounds - 1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("budget", [2**31, None], ids=["one chunk", "a run a chunk"])
+def test_a_sweep_over_the_discount_is_its_loops(budget):
+    own = Discounted(noise_std=0.7)
+    if budget is None:
+        budget = sum(run_bytes(ready(own, PROBLEM, Full(2), rounds=ROUNDS, record=(FIRST,))))
+    seeds = [4, Seeds(1, 1, 9)]
+    options = {"rounds": ROUNDS, "every": 30, "record": (FIRST, "noise_norm"), "memory_budget": budget}
+    data = sweep(own, PROBLEM, Full(2), over={"discount": [0.0, 0.5, 0.95]}, seeds=seeds, **options)
+    for place, seed in enumerate(seeds):
+        for discount in (0.0, 0.5, 0.95):
+            points, noises = by_hand(replace(own, discount=discount), seed)
+            one = data.isel(seed=place).sel(discount=discount)
+            np.testing.assert_allclose(one["first"], points[one["round"].values - 1, 0], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(one["noise_norm"], noises[one["round"].values - 1], rtol=1e-4)
+
+
+def test_a_transcript_follows_the_same_noise():
+    seen = transcript(OWN, PROBLEM, Full(2), rounds=ROUNDS, seed=3)
+    points, _ = by_hand(OWN, 3)
+    np.testing.assert_allclose(seen.queries[1:], points[:-1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(seen.params, points[-1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_tape_is_counted_in_the_memory_of_a_member():
+    taped, plain = (
+        run_bytes(ready(replace(OWN, taped=taped), PROBLEM, Full(2), rounds=ROUNDS, record=(FIRST,)))
+        for taped in (True, False)
+    )
+    assert taped[0] == plain[0]
+    assert taped[1] - plain[1] == ROUNDS * DIMENSION * 4
+
+
+def test_another_tape_is_another_sweep():
+    """Chunks on disk are those of one tape: a setting that only the host reads, and code of one's own, may change it."""
+    prints = [
+        sweep_fingerprint(ready_sweep(replace(OWN, most=most), PROBLEM, Full(2), rounds=5, seeds=1, record=(FIRST,)))
+        for most in (4, 5, 4)
+    ]
+    assert prints[0] == prints[2] != prints[1]
+
+
+def test_noise_without_state_and_with_it_are_recorded_alike():
+    """A discount of 0 forgets everything: the state is carried, and the noise is the round's own draw."""
+
+    @struct.dataclass
+    class Forgetful(Discounted):
+        def noise_state(self, dimension):
+            return ()
+
+        def noise(self, state, drawn, tape):
+            return state, self.noise_std * drawn
+
+    options = {"rounds": ROUNDS, "seed": 3, "every": 9, "record": (WHERE, "noise_norm")}
+    carried = simulate(Discounted(noise_std=0.7, discount=0.0, taped=False), PROBLEM, Full(2), **options)
+    forgotten = simulate(Forgetful(noise_std=0.7, discount=0.0, taped=False), PROBLEM, Full(2), **options)
+    for name in ("where", "noise_norm"):
+        np.testing.assert_allclose(forgotten.metrics[name], carried.metrics[name], rtol=1e-5, atol=1e-6)
