@@ -18,7 +18,7 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.sweeps.members import RADIUS
 from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import chunk_arguments, ready_sweep, run_chunk, sweep
-from fedprivjax.testing.trial import PROBE, TARGETS, Trial, close, default_of
+from fedprivjax.testing.trial import PROBE, TARGETS, Trial, close, compiled, default_of
 
 MEMBERS, SEEDS = 8, (2, 5)
 DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")
@@ -31,15 +31,15 @@ def sweep_equals_a_loop(trial: Trial) -> None:
     for *values, seed in list(product(*over.values(), SEEDS))[::3]:
         point = dict(zip(over, values, strict=True))
         _same(grid.sel({**point, "seed": seed}), _alone(trial, point, seed), str(point))
-    before = run_chunk._cache_size()
+    before = compiled(run_chunk)
     _swept(trial, _grid(trial, 0.8))
-    assert run_chunk._cache_size() == before, "a grid of other numbers was another program"
+    assert compiled(run_chunk) == before, "a grid of other numbers was another program"
 
 
 def every_leaf_can_be_swept(trial: Trial) -> None:
     """Every number of the protocol is an axis, and so is every privacy target, all in one program."""
     _swept(trial, _grid(trial, 1.0))
-    before = run_chunk._cache_size()
+    before = compiled(run_chunk)
     names = [name for name in trial.numbers if name not in TARGETS]
     axes = {name: _around(trial.numbers[name]) for name in names}
     axes["noise_std"] = _around(trial.numbers["noise_std"])
@@ -49,7 +49,7 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
         for value in (values[0], values[-1]):
             point = {name: value}
             _same(grid.sel({**point, "seed": SEEDS[0]}), _alone(trial, point, SEEDS[0]), str(point))
-    assert run_chunk._cache_size() == before, "a sweep over another number was another program"
+    assert compiled(run_chunk) == before, "a sweep over another number was another program"
 
 
 def draws_have_no_member_axis(trial: Trial) -> None:
@@ -116,8 +116,8 @@ def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, .
     members = next(count for count in (7, 11, 13, 17, 19, 23, 29, 31, 37) if count not in sizes)
     over = {"noise_std": trial.numbers["noise_std"] * np.linspace(0.5, 1.5, members)}
     protocol = _blank(trial, over)
-    options = {**_settings(trial), "seeds": SEEDS[:1], "common_noise": common_noise}
-    start = ready_sweep(protocol, trial.problem, trial.participation, over=over, **options)
+    options = {**_settings(trial), "over": over, "seeds": SEEDS[:1], "common_noise": common_noise}
+    start = ready_sweep(protocol, trial.problem, trial.participation, **options)
     arguments = chunk_arguments(start, np.arange(1), np.arange(members))
     program = jax.make_jaxpr(lambda *arrays: run_chunk(*arrays, start.recipe))(*arguments)
     return [shape for equation in _equations(program.jaxpr) for shape in _drawn(equation)], members

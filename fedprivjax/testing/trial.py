@@ -115,3 +115,8 @@ def apart(one, other, message: str) -> None:
     one, other = np.asarray(one), np.asarray(other)
     difference = np.abs(one - other).max()
     assert difference > 1e-4 * np.abs(other).max(), f"{message}: the largest difference is {difference:.2g}"
+
+
+def compiled(program: Any) -> int:
+    """How many programs a jitted function has been compiled to so far."""
+    return program._cache_size()
