@@ -178,3 +178,10 @@ FURTHER_CASES = {  # without an oracle of their own
     "released-local": Case(ReleasedLocalSGD(noise_std=0.4, batch=3, **STEP), SHARES, PARTIAL),
 }
 CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES}
+
+# one of each program: noise schedules and outputs are no other, nor are most samplers
+PROGRAMS = [
+    *(name for name in POOL_CASES if not name.endswith(("proportional", "gap", "sequence", "average"))),
+    *("minibatch-subset", "minibatch-poisson", "minibatch-varying", "accelerated-regularised", "local-window"),
+    *("minibatch-sum", "released-local"),
+]

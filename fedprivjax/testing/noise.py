@@ -1,11 +1,13 @@
 """Properties of the noise: every way of producing it has one law, and that law has the scale that is stated."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.engine.ready import ReadyRun
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.testing.trial import Trial
@@ -15,14 +17,32 @@ LIMIT = 5.0  # standard errors that the worst entry of a covariance may be off b
 
 
 def noise_has_its_law(trial: Trial) -> None:
-    """The aggregate's noise has the covariance of what machines add, and a first message the noise that its μ says;
-    both laws refuse 2/3 and 3/2 of the scale."""
-    drawn = _paths(trial, "auto"), _paths(trial, trial.method)
-    if all(path is not None for path in drawn):
-        _one_law(*drawn)
+    """The aggregate's noise has the covariance of what machines add, and a message the noise that its μ says, or
+    `noise_std` where no μ is stated; both laws refuse 2/3 and 3/2 of the scale."""
+    aggregated = [_paths(trial, method, seed) for seed, method in enumerate(("auto", trial.method))]
+    if any(path is None for path in aggregated):  # noise inside of machines' own steps, which no message carries alone
+        _follows_noise_std(trial)
+        return
+    _one_law(*aggregated)
     stated, numbers = _stated_noise(trial)
-    if stated is not None:
-        _of_scale(numbers, stated)
+    _of_scale(numbers, stated)
+
+
+def _follows_noise_std(trial: Trial) -> None:
+    """What a round gets for twice the `noise_std` is twice as large."""
+    start = trial.start
+    keys = round_keys(start.key, np.arange(1, 2))
+    first = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:1], start.mechanism.inputs)
+    dimension = trial.problem.dimension
+    drawn = start.mechanism.draw(start.mechanism.init(dimension, start.key), first, keys, dimension)[1]
+    drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
+    sizes = []
+    for scale in (1, 2):
+        protocol = replace(start.protocol, noise_std=scale * start.protocol.noise_std)
+        noise = protocol.noise(protocol.noise_state(dimension), drawn, None)[1]
+        numbers = [leaf for leaf in jax.tree.leaves(noise) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        sizes.append(sum(float(jnp.linalg.norm(leaf)) for leaf in numbers))
+    assert 0 < 1.99 * sizes[0] < sizes[1] < 2.01 * sizes[0], f"noise must follow noise_std, got sizes {sizes}"
 
 
 def _one_law(path, other) -> None:
@@ -49,14 +69,14 @@ def _misfit(path, other) -> float:
     return float(np.max(np.abs(one - two) / error))
 
 
-def _paths(trial: Trial, method: str):
+def _paths(trial: Trial, method: str, seed: int) -> Any:
     """What the protocol makes of a mechanism's draws, as it stands in the aggregate, [rounds, numbers]; None where no
     aggregate carries it."""
     start = trial.start
-    return _aggregated(start, start.protocol.mechanism(trial.problem, start.plan, method), 11 + len(method))
+    return _aggregated(start, start.protocol.mechanism(trial.problem, start.plan, method), seed)
 
 
-def _aggregated(start, mechanism, seed: int):
+def _aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
     key = jax.random.key(seed)
     protocol, keys = start.arguments.protocol, round_keys(key, np.arange(1, start.plan.size.rounds + 1))
     _, drawn = mechanism.draw(mechanism.init(NUMBERS, key), mechanism.inputs, keys, NUMBERS)
@@ -70,23 +90,39 @@ def _aggregated(start, mechanism, seed: int):
     return None if noises is None else np.asarray(noises, np.float64)
 
 
-def _stated_noise(trial: Trial):
-    """The noise of one release that the event's μ speaks of, where a single round is all there is, and that noise as it
-    is drawn; (None, None) where no μ is stated."""
+def _stated_noise(trial: Trial) -> tuple[float, Any]:
+    """The noise of one release that the event's μ speaks of, where a single round is all there is (of the noisiest
+    message of all where no μ is stated), and that noise as it is drawn."""
     start = trial.start
     plan = _first_round(start.plan)
     event = start.protocol.event(trial.problem, plan)
     if event.mus is None:
-        return None, None
+        mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
+        rows = [_added(mechanism, t) for t in range(start.plan.size.rounds)]
+        if rows[0] is None:  # nothing is written out: the aggregate's, of a first round in which machines are alike
+            return _mean_of(start, mechanism)
+        noisiest = max((row for one in rows for row in one), key=np.std)
+        return start.protocol.noise_std, start.protocol.noise_std * noisiest
     mechanism = start.protocol.mechanism(trial.problem, plan, trial.method)
-    single = replace(start, plan=plan, mechanism=mechanism)
+    stated = event.sensitivity / event.mu
     if start.protocol.trust == "server":
-        return event.sensitivity / event.mu, np.ravel(_aggregated(single, mechanism, 1))
-    first = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], mechanism.inputs)
-    keys = round_keys(jax.random.key(1), np.arange(1, 2))
-    _, added = mechanism.message_noise(mechanism.message_memory(NUMBERS), first, keys[0], NUMBERS)
+        return stated, np.ravel(_aggregated(replace(start, plan=plan), mechanism, 1))
     worst = int(np.argmax(event.mus.each[plan.schedule.participants[0]]))
-    return event.sensitivity / event.mu, start.protocol.noise_std * np.asarray(added, np.float64)[worst]
+    return stated, start.protocol.noise_std * _added(mechanism, 0)[worst]
+
+
+def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
+    """The noise that a mean of a first round's messages has where each has `noise_std`, and as it is drawn."""
+    messages = start.plan.schedule.present[0].sum()
+    return start.protocol.noise_std / np.sqrt(messages), _aggregated(start, mechanism, 1)[0]
+
+
+def _added(mechanism: Any, t: int) -> Any:
+    """What participants of one round add to their messages, at unit scale, [per_round, numbers], or None."""
+    inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], mechanism.inputs)
+    key = round_keys(jax.random.key(1), np.arange(t + 1, t + 2))[0]
+    added = mechanism.message_noise(mechanism.message_memory(NUMBERS), inputs, key, NUMBERS)[1]
+    return None if added is None else np.asarray(added, np.float64)
 
 
 def _first_round(plan: Plan) -> Plan:

@@ -59,6 +59,7 @@ def seen_as_trust_says(trial: Trial) -> None:
     if trust == "server":
         assert seen is None, "no message may be seen where the server is trusted"
         return
+    assert seen is not None, f"messages must be seen where trust is {trust!r}"
     sent = np.asarray(_replay(trial.start.arguments, trial.start.plan.size)[1][1])
     assert seen.shape[:2] == (trial.rounds, trial.start.plan.size.per_round)
     if trust == "none":

@@ -1,6 +1,7 @@
 """Properties of the compiled program: its structure is stable, and numbers change nothing but numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import chex
 import jax
@@ -11,7 +12,7 @@ from fedprivjax.engine.simulate import execute, run_program, trajectory
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.protocols.interface import as_leaves
-from fedprivjax.testing.trial import Trial, apart, close
+from fedprivjax.testing.trial import Trial, apart, close, compiled
 
 
 def stable_structure(trial: Trial) -> None:
@@ -51,13 +52,13 @@ def jit_equals_eager(trial: Trial) -> None:
 def new_numbers_are_no_new_program(trial: Trial) -> None:
     """Other hyper-parameters, another set, other seeds and another δ run through the same program."""
     base, problem = trial.run, trial.problem
-    before = run_program._cache_size()
+    before = compiled(run_program)
     smaller = {name: 0.7 * value for name, value in trial.numbers.items()}
     if isinstance(problem.constraint, Ball) and Ball(0.8 * problem.constraint.radius).contains(problem.start):
         problem = replace(problem, constraint=Ball(0.8 * problem.constraint.radius))
     other = trial.ready(replace(trial.start.protocol, **smaller), problem, seed=Seeds(5, 6, 7), delta=1e-6)
     params = execute(other).params
-    assert run_program._cache_size() == before, "other numbers were another program"
+    assert compiled(run_program) == before, "other numbers were another program"
     apart(_flat(params), _flat(base.params), "other numbers must give another run")
 
 
@@ -74,7 +75,8 @@ def _first_rounds(trial: Trial, rounds: int, every: int):
     start = trial.start
     arguments, size = start.arguments, start.recipe.size._replace(rounds=rounds)
     cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.tape, arguments.mechanism.inputs))
-    mechanism = replace(arguments.mechanism, inputs=cut[2])
+    mechanism: Any = arguments.mechanism
+    mechanism = replace(mechanism, inputs=cut[2])
     recipe = start.recipe._replace(size=size, every=every)
     return arguments._replace(inputs=cut[0], tape=cut[1], mechanism=mechanism), recipe
 

@@ -48,7 +48,7 @@ def machines_relabelled(trial: Trial) -> None:
     """A machine's name says nothing: the same slots and shares under other names are the same run."""
     start = trial.start
     names = np.roll(np.arange(start.plan.size.machines), 1)
-    other = _renamed(start, names)
+    other = _renamed(start, names, trial.method)
     _, values = run_program(other.arguments, other.recipe)
     chex.assert_trees_all_close(values["probe"], _probe(start), rtol=1e-5, atol=1e-6)
     one, two = start.guarantee.per_machine, other.event.guarantee(start.delta).per_machine
@@ -69,7 +69,7 @@ def _probe(start: ReadyRun):
     return run_program(start.arguments, start.recipe)[1]["probe"]
 
 
-def _renamed(start: ReadyRun, names: np.ndarray) -> ReadyRun:
+def _renamed(start: ReadyRun, names: np.ndarray, method: str) -> ReadyRun:
     """A run whose machine i is called `names[i]`; what is given for each machine is renamed with it."""
     schedule = start.plan.schedule
     participants = names[schedule.participants].astype(schedule.participants.dtype)
@@ -82,14 +82,9 @@ def _renamed(start: ReadyRun, names: np.ndarray) -> ReadyRun:
         rows[names] = problem.table.rows
         problem = replace(problem, table=Table(rows))
     protocol = replace(start.protocol, **own)
-    silent = start.protocol.noise_std == 0
-    mechanism = start.mechanism if silent else protocol.mechanism(problem, plan, _method(start))
+    mechanism = protocol.mechanism(problem, plan, method)
     event = protocol.event(problem, plan)
     return replace(start, protocol=protocol, problem=problem, plan=plan, mechanism=mechanism, event=event)
-
-
-def _method(start: ReadyRun) -> str:
-    return "materialised" if start.plan.schedule.filled is None else "auto"
 
 
 def _moved(value: Any, names: np.ndarray) -> Any:

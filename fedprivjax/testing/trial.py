@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.ready import ReadyRun, ready
 from fedprivjax.engine.simulate import Run, execute
 from fedprivjax.noise import Silent
 from fedprivjax.plan.participation import Participation, Uniform
-from fedprivjax.plan.plan import draw_plan
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import leaf_fields
@@ -46,9 +46,12 @@ class Trial:
 
     @cached_property
     def method(self) -> str:
-        """How runs draw their noise: written out, as in a transcript, where cohorts have a fixed size."""
-        plan = draw_plan(self.problem, self.participation, self.rounds, self.seed, sampler=self.protocol.minibatches)
-        return "materialised" if plan.schedule.filled is None else "auto"
+        """How runs draw their noise: written out, as in a transcript, where the protocol can."""
+        try:
+            self.ready(self.protocol, noise_method="materialised")
+        except Refusal:
+            return "auto"
+        return "materialised"
 
     @cached_property
     def start(self) -> ReadyRun:
@@ -77,7 +80,9 @@ class Trial:
         self, protocol, problem: Problem | None = None, *, seed: int | Seeds | None = None, **options
     ) -> ReadyRun:
         """A run of another protocol or seed, ready."""
-        options = {"rounds": self.rounds, "record": RECORD, "every": 1, "noise_method": self.method, **options}
+        options = {"rounds": self.rounds, "record": RECORD, "every": 1, **options}
+        if "noise_method" not in options:
+            options["noise_method"] = self.method
         seed = self.seed if seed is None else seed
         return ready(protocol, self.problem if problem is None else problem, self.participation, seed=seed, **options)
 
@@ -110,3 +115,8 @@ def apart(one, other, message: str) -> None:
     one, other = np.asarray(one), np.asarray(other)
     difference = np.abs(one - other).max()
     assert difference > 1e-4 * np.abs(other).max(), f"{message}: the largest difference is {difference:.2g}"
+
+
+def compiled(program: Any) -> int:
+    """How many programs a jitted function has been compiled to so far."""
+    return program._cache_size()

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 from fedprivjax import bench, cli
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 
+pytestmark = pytest.mark.optimised
+
 
 def test_medians_are_of_the_time_that_was_taken():
     taken = side_by_side({"long": lambda: time.sleep(0.02), "short": lambda: None}, repeats=3)

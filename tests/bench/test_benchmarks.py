@@ -12,6 +12,8 @@ from fedprivjax import Ball, DPMu2, Seeds, Softmax, Uniform, calibrate, linear_p
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import relative_std
 
+pytestmark = pytest.mark.optimised
+
 MACHINES, ROUNDS, RADIUS, CLASSES = 6, 12, 0.5, 3
 RNG = np.random.default_rng(5)
 FEATURES, LABELS = RNG.normal(size=(60, 7)).astype(np.float32), RNG.integers(0, CLASSES, 60)

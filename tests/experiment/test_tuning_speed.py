@@ -11,6 +11,8 @@ from fedprivjax import Logistic, Uniform, linear_problem
 from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.sweeps.sweep import execute, ready_sweep
 
+pytestmark = pytest.mark.optimised
+
 MACHINES, RECORDS, FEATURES, BATCH, ROUNDS, REPETITIONS = 25, 1238, 50, 443, 35, 3
 EPSILONS = [0.75, 1.5, 3, 6, 12, 18]
 STEPS = np.exp(np.linspace(-6, 0, 10)).tolist()

@@ -127,7 +127,6 @@ def test_noise_that_misses_the_target_is_refused(softmax_problem):
     message = "Overshooting must give at most μ = 1, and its noise on this plan gives 3-GDP"
     with pytest.raises(Refusal, match=message):
         simulate(Overshooting(mu=1.0), softmax_problem, HALF)
-    assert simulate(Overshooting(noise_std=6.0), softmax_problem, HALF, rounds=4).guarantee.mu == pytest.approx(1.0)
 
 
 EXPERIMENT = """
