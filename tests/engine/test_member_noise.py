@@ -146,7 +146,7 @@ def test_a_tape_is_counted_in_the_memory_of_a_member():
 
 
 def test_another_tape_is_another_sweep():
-    """Chunks on disk are those of one tape: a setting that only the host reads, and code of one's own, may change it."""
+    """Chunks on disk are of one tape: what only the host reads, and code of one's own, may change it."""
     prints = [
         sweep_fingerprint(ready_sweep(replace(OWN, most=most), PROBLEM, Full(2), rounds=5, seeds=1, record=(FIRST,)))
         for most in (4, 5, 4)

@@ -68,7 +68,7 @@ def test_a_given_noise_asks_for_nothing():
 
 @pytest.mark.parametrize("ask", [lambda t: t.stated_delta, lambda t: t.largest_mu])
 def test_epsilon_needs_a_delta(ask):
-    with pytest.raises(Refusal, match="^delta must be given with epsilon$"):
+    with pytest.raises(Refusal, match=r"^delta must be given with epsilon$"):
         ask(Target(epsilon=1.0))
     assert ask(Target(epsilon=1.0, delta=1e-5)) > 0
 

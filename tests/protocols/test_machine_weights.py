@@ -95,8 +95,8 @@ def test_refused_where_they_have_no_meaning():
         simulate(make(noise_std=0.0), replace(EVEN, machine_weights=(0.5, 0.5)), Full(3), rounds=1)
     with pytest.raises(ValueError, match="machine_weights must be left out in local SGD"):
         simulate(LocalSGD(batch=2, noise_std=0.0, step_size=0.1), PROBLEM, Full(3), rounds=1)
+    whole = ReleasedMinibatchSGD(sampler="full", noise_std=0.0, step_size=0.1, clip_at="message", clip=1.0)
     with pytest.raises(ValueError, match="machine_weights must go with clip_at 'record', got 'message'"):
-        whole = ReleasedMinibatchSGD(sampler="full", noise_std=0.0, step_size=0.1, clip_at="message", clip=1.0)
         simulate(whole, PROBLEM, Full(3), rounds=1)
 
 
