@@ -17,6 +17,7 @@ from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment.run import Job
 from fedprivjax.experiment.verdict import Verdict, describe
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.sweeps.results import final, mean_interval
 from fedprivjax.sweeps.sweep import ReadySweep
@@ -203,9 +204,7 @@ class _Row(NamedTuple):
 def _rows(start: ReadySweep, delta: float) -> list[_Row]:
     rows: dict[tuple, _Row] = {}
     points = _points({name: values.tolist() for name, values in start.axes.items()})
-    for point, noise_std, (event, *_) in zip(
-        points, start.members.noise_std.tolist(), start.members.events, strict=True
-    ):
+    for point, noise_std, event in zip(points, start.members.noise_std.tolist(), _first_events(start), strict=True):
         figures = event.figures(delta)
         alike = (*(point.get(name) for name in TARGETS), *(f"{name} {value:.6g}" for name, value in figures.items()))
         row = rows.setdefault(alike, _Row([], figures, [], []))
@@ -213,6 +212,14 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
         row.noise_std.append(noise_std)
         row.sensitivity.append(event.sensitivity)
     return list(rows.values())
+
+
+def _first_events(start: ReadySweep) -> list[Event]:
+    """What each member does to privacy on the first draw's schedule, though resampled axes give it another."""
+    if len(start.index) == 1:
+        return [events[0] for events in start.members.events]
+    members = zip(start.members.protocols, start.grid, strict=True)
+    return [protocol.event(member.problem, start.first.plan) for protocol, member in members]
 
 
 def _guarantees(title: str, figures: list[str]) -> Table:

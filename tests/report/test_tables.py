@@ -280,6 +280,19 @@ def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
     np.testing.assert_allclose(np.unique(printed), realised, rtol=6e-3)
 
 
+def test_settings_that_resample_the_schedule_share_a_row():
+    entry = {"name": "noisy_minibatch_sgd", "batch": 2, "clip": 1.0, "grid": {"step_size": [0.1, 0.2, 0.4]}}
+    problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
+    sweep = {"epsilon": [1.0, 4.0], "per_round": [3], "rounds": [5], "seeds": 1, "resample": ["step_size"]}
+    (job,) = runner.jobs(make(problem=problem, protocol=[entry], sweep=sweep))
+    (table,) = map(columns, tables.guarantee_tables([job], DELTA))
+    assert len(table["ε (at most)"]) == 2
+    start = job.prepare()
+    first = [start.members.events[place][0].epsilon(DELTA) for place in (0, 3)]
+    printed = [float(cell.removesuffix(" !")) for cell in table["ε (at most)"]]
+    np.testing.assert_allclose(printed, first, rtol=6e-3)
+
+
 def judged(share, holds, of, *, difference=0.0, sd=1.0, limit=None):
     expected = Expected(protocol="ours", rule="within_se", share=share, limit=limit)
     return [verdict.Verdict(expected, {}, 1.0 + difference, 0.1, sd, 5, 1.0, place < holds) for place in range(of)]
