@@ -8,7 +8,8 @@ import numpy as np
 def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Groups of machines that agree in every column.
 
-    A constant column costs one comparison, small integers are counted, any other column is sorted, so that a million machines are no matter.
+    A constant column costs one comparison, small integers are counted, any other column is sorted: a million machines
+    are no matter.
 
     Args:
         columns: of one or more settings, [machines] each.

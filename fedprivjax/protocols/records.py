@@ -91,8 +91,8 @@ class RecordMechanism:
         return MachineTable(*(values[kind] for values in self.kinds(problem, target)))
 
     def kinds(self, problem: Problem, target: Target | None = None) -> MachineTable:
-        """The constants of one machine of each kind, [kinds] each; ε and δ are the target's where the mechanism has none
-        of its own, or NaN."""
+        """One machine's constants of each kind, [kinds] each; ε and δ are the target's where the mechanism has none of
+        its own, or NaN."""
         first, kind, records, batch = self._alike(problem)
         values = {
             "lipschitz": self._bound(problem),
@@ -317,5 +317,5 @@ def check_record_settings(protocol: Any) -> None:
 def for_target(protocol: Any, target: Target) -> Any:
     """The protocol with what its target says of machines that differ, and of δ."""
     own = tuple(np.ravel(target.epsilon).tolist()) if np.ndim(target.epsilon) else protocol.epsilon
-    delta = target.delta if protocol.delta is None else protocol.delta
+    delta = target.delta if protocol.delta is None and target.mu is None else protocol.delta
     return replace(protocol, epsilon=own if np.ndim(own) else None, delta=delta)
