@@ -1,12 +1,12 @@
 """From a privacy target to noise and step: host, float64, before anything is compiled."""
 
-from dataclasses import replace
 from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
@@ -75,10 +75,7 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     """
     calibrated = protocol.calibrate(problem, plan, target)
     event = event_of(calibrated, problem, plan)
-    if exceeds(event, target) and not calibrated.claims_only:
-        raise Refusal(
-            f"{protocol.name} must give at most {target}, and its noise on this plan gives {_given(event, target)}"
-        )
+    require_met(calibrated, event, target)
     return calibrated, event
 
 
@@ -93,16 +90,25 @@ def event_of(protocol, problem, plan) -> Event:
     return protocol.event(problem, plan)
 
 
-def exceeds(event: Event, target: Target) -> bool:
-    """Whether an event gives less privacy than the target asks for, beyond rounding."""
+def require_met(protocol, event: Event, target: Target) -> None:
+    """Refuse an event of a protocol that gives less privacy than its target asks for.
+
+    Raises:
+        Refusal: with both numbers; not for published rules whose target is only a claim.
+    """
+    if exceeds(event, target) and not protocol.claims_only:
+        raise Refusal(f"{protocol.name} must give at most {_both(event, target)}")
+
+
+def exceeds(event: Event, target: Target, slack: float = SLACK) -> bool:
+    """Whether an event gives less privacy than the target asks for, beyond rounding (`slack`, relative)."""
     if target.noise_std is not None or target.non_private:
         return False
-    if event.mus is not None and not np.ndim(target.epsilon):
-        return event.mu > target.largest_mu * (1 + SLACK)
     if np.ndim(target.epsilon):
-        allowed, reached = np.asarray(target.epsilon), event.epsilons(target.stated_delta).each
-        return bool(np.any(reached > allowed * (1 + SLACK)))
-    return event.epsilon(target.stated_delta) > target.worst_epsilon * (1 + SLACK)
+        return _excess(event, target).max() > 1 + slack
+    if event.mus is not None:
+        return event.mu > target.largest_mu * (1 + slack)
+    return event.epsilon(target.stated_delta) > target.worst_epsilon * (1 + slack)
 
 
 def gaussian_rule(target: Target, sensitivity: float) -> float:
@@ -130,7 +136,7 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
         return float(target.noise_std or 0.0)
 
     def meets(noise_std: float) -> bool:
-        return not exceeds(replace(protocol, noise_std=noise_std).event(problem, plan), target)
+        return not exceeds(protocol.with_noise_std(noise_std).event(problem, plan), target, slack=0.0)
 
     low, high = 1e-3, 1.0
     while not meets(high):
@@ -147,7 +153,24 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     return high
 
 
-def _given(event: Event, target: Target) -> str:
+def _excess(event: Event, target: Target) -> np.ndarray:
+    """Every machine's ε over the one that is asked for it, [machines]."""
+    return _epsilons(event, target) / np.asarray(target.epsilon, float)
+
+
+def _epsilons(event: Event, target: Target) -> np.ndarray:
+    """Every machine's ε at the target's δ, [machines]."""
+    if event.mus is None:
+        return event.epsilons(target.stated_delta).each
+    return event.mus.map(lambda mus: gdp.epsilon(mus, target.stated_delta)).each
+
+
+def _both(event: Event, target: Target) -> str:
+    """What is asked for and what the noise gives, in words."""
+    if np.ndim(target.epsilon):
+        worst = int(np.argmax(_excess(event, target)))
+        asked, given = np.ravel(target.epsilon)[worst], _epsilons(event, target)[worst]
+        return f"ε = {asked:g} at δ = {target.delta:g} on machine {worst}, and its noise on this plan gives {given:.4g}"
     if target.mu is not None and event.mus is not None:
-        return f"{event.mu:.4g}-GDP"
-    return f"ε = {event.epsilon(target.stated_delta):.4g}"
+        return f"{target}, and its noise on this plan gives {event.mu:.4g}-GDP"
+    return f"{target}, and its noise on this plan gives ε = {event.epsilon(target.stated_delta):.4g}"

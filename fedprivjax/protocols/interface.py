@@ -139,13 +139,17 @@ class Protocol:
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
         """The protocol with this noise and, where none is given, its default step; the target is spent, but for an ε
         of each machine, which tells the proportions of their noises."""
-        names = [name for name in ("mu", "epsilon") if name in leaf_fields(type(self))]
-        spent = {name: None for name in names if not np.ndim(getattr(self, name))}
-        noisy = replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
+        noisy = self.with_noise_std(noise_std)
         step = noisy.default_step(problem, plan, target) if self.step_size is None else float(self.step_size)
         if not 0 < step < inf:
             raise Refusal("step_size must be set: its default needs a ball, and a finite mu or a smoothness constant")
         return replace(noisy, step_size=step)
+
+    def with_noise_std(self, noise_std: float):
+        """The protocol with this noise and its target spent, nothing else filled in."""
+        names = [name for name in ("mu", "epsilon") if name in leaf_fields(type(self))]
+        spent = {name: None for name in names if not np.ndim(getattr(self, name))}
+        return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """The step of the theory, on a protocol whose noise is known; inf where there is none."""

@@ -12,7 +12,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.calibration import event_of, exceeds, settle, target_of
+from fedprivjax.privacy.calibration import event_of, exceeds, require_met, settle, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.constraints import Ball
@@ -137,6 +137,8 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
         if exceeds(event, member.target) and not protocol.claims_only:
             protocol, event = settle(member.protocol, member.problem, plan, member.target)
             events = [event_of(protocol, member.problem, earlier) for earlier in plans[: len(events)]]
+            for earlier in events:
+                require_met(protocol, earlier, member.target)
         events.append(event)
     return protocol, events
 

@@ -1,0 +1,270 @@
+"""What noise is asked to give, and what the drawn plan makes of it: never more than was asked for, for any protocol."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flax import struct
+
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    Ball,
+    DPMu2,
+    Full,
+    Given,
+    LocalSGD,
+    Logistic,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    Protocol,
+    StaleMomentum,
+    Target,
+    Uniform,
+    calibrate,
+    draw_plan,
+    guarantee,
+    linear_problem,
+)
+from fedprivjax.privacy.calibration import exceeds, gaussian_rule
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.terms import Terms
+from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
+
+DELTA, ROUNDS = 1e-4, 6
+PARTICIPATIONS = {
+    "full": Full(4),
+    "part": Uniform(4, 2),
+    "given": Given(4, np.array([[0, 1], [0, 1], [0, 2], [0, 3], [0, 2], [1, 2]])),
+}
+
+
+def make_problem():
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(4, 15, 5)).astype(np.float32)
+    features /= np.linalg.norm(features, axis=2, keepdims=True)
+    return linear_problem(features, rng.integers(0, 2, (4, 15)), Logistic(), feature_bound=1.0, constraint=Ball(1.0))
+
+
+PROBLEM = make_problem()
+STEP = {"step_size": 0.1}
+# what each made of μ = 1 and of ε = 0.5 on the three plans before events were held against targets
+MU = {
+    "mu2": (DPMu2(clip=0.5, **STEP), (1.0, 1.0, 1.0)),
+    "mu2, not clipped": (DPMu2(), (1.0, 1.0, 1.0)),
+    "mu2, proportional": (DPMu2(clip=0.5, noise_schedule="proportional", **STEP), (0.936794, 0.863854, 0.904369)),
+    "mu2, gap": (DPMu2(clip=0.5, noise_schedule="gap", **STEP), (1.0, 1.0, 1.0)),
+    "mu2, given": (DPMu2(clip=0.5, noise_schedule=[1.0, 2.0, 2.0, 3.0, 3.0, 4.0], **STEP), (1.0, 1.0, 1.0)),
+    "mu2, trusted": (DPMu2(trust="server", clip=0.5, **STEP), (1.0, 1.0, 1.0)),
+    "mu2, fresh": (DPMu2(cancel=False, clip=0.5, **STEP), (1.0, 1.0, 1.0)),
+    "sgd": (NoisySGD(clip=0.5), (1.0, 1.0, 1.0)),
+    "sgd, trusted": (NoisySGD(trust="server"), (1.0, 1.0, 1.0)),
+    "stale": (StaleMomentum(clip=0.5, **STEP), (1.0, 1.0, 1.0)),
+}
+EPSILON = {
+    "subset": (NoisyMinibatchSGD(batch=3, **STEP), (0.499932, 0.408144, 0.455999)),
+    "poisson": (NoisyMinibatchSGD(batch=3, sampler="poisson", clip=0.5, **STEP), (0.499943, 0.398645, 0.451519)),
+    "replacement": (NoisyMinibatchSGD(batch=3, sampler="replacement", **STEP), (0.49992, 0.427335, 0.46541)),
+    "disjoint": (NoisyMinibatchSGD(batch=2, sampler="disjoint", **STEP), (0.5, 0.5, 0.5)),
+    "advanced": (NoisyMinibatchSGD(sampler="full", noise_rule="advanced", **STEP), (0.009911, 0.007697, 0.00885)),
+    "δ of each": (NoisyMinibatchSGD(batch=3, delta=(1e-6, 1e-5, 1e-7, 1e-5), **STEP), (0.363953, 0.295188, 0.294529)),
+    "accelerated": (AcceleratedMinibatchSGD(batch=3, **STEP), (0.499932, 0.408144, 0.455999)),
+    "local": (LocalSGD(batch=2, **STEP), (0.499918, 0.414182, 0.458858)),
+    "local, disjoint": (LocalSGD(batch=2, sampler="disjoint", **STEP), (0.5, 0.5, 0.5)),
+    "released": (ReleasedMinibatchSGD(batch=3, **STEP), (0.499932, 0.408144, 0.455999)),
+    "released, local": (ReleasedLocalSGD(batch=2, **STEP), (0.499918, 0.414182, 0.458858)),
+}
+CASES = {name: protocol for name, (protocol, _) in [*MU.items(), *EPSILON.items()]}
+CASES["shuffled"] = NoisyMinibatchSGD(batch=1, trust="shuffler", **STEP)
+CASES["message"] = ReleasedMinibatchSGD(batch=3, clip=0.5, clip_at="message", **STEP)
+
+
+def plan_of(protocol, participation, seed=0):
+    return draw_plan(PROBLEM, participation, ROUNDS, seed, sampler=protocol.minibatches)
+
+
+def test_every_registered_protocol_is_held_against_targets():
+    assert {type(protocol) for protocol in CASES.values()} == {kind for kind, _ in PROTOCOLS.values()}
+
+
+@pytest.mark.parametrize("target", [{"mu": 1.0}, {"epsilon": 1.0}], ids=["mu", "epsilon"])
+@pytest.mark.parametrize("name", CASES)
+def test_no_protocol_exceeds_its_target(name, target):
+    protocol = CASES[name]
+    if "mu" in target and protocol.delta is not None:
+        with pytest.raises(ValueError, match=r"^delta must be None with a target mu"):
+            calibrate(protocol, PROBLEM, plan_of(protocol, Full(4)), **target, delta=DELTA)
+        return
+    asked = Target(**target, delta=DELTA)
+    for participation in PARTICIPATIONS.values():
+        for seed in range(2):
+            plan = plan_of(protocol, participation, seed)
+            ready = calibrate(protocol, PROBLEM, plan, **target, delta=DELTA)
+            event = ready.event(PROBLEM, plan)
+            assert not exceeds(event, asked)
+            stated = guarantee(ready, PROBLEM, plan, DELTA)
+            assert stated.epsilon <= asked.worst_epsilon * (1 + 1e-5)
+            assert stated.mu is None or stated.mu <= asked.largest_mu * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", ["mu2", "sgd, trusted", "disjoint", "local, disjoint"])
+def test_what_is_too_little_is_seen(name):
+    protocol, plan = CASES[name], plan_of(CASES[name], Full(4))
+    ready = calibrate(protocol, PROBLEM, plan, epsilon=1.0, delta=DELTA)
+    event = replace(ready, noise_std=ready.noise_std / 1.0001).event(PROBLEM, plan)
+    assert exceeds(event, Target(epsilon=1.0, delta=DELTA))
+
+
+def realised(protocol, participation, **target):
+    plan = plan_of(protocol, participation)
+    return guarantee(calibrate(protocol, PROBLEM, plan, **target, delta=DELTA), PROBLEM, plan, DELTA)
+
+
+@pytest.mark.parametrize("name", MU)
+def test_a_methods_own_rule_gives_the_mu_that_it_gave(name):
+    protocol, expected = MU[name]
+    found = [realised(protocol, each, mu=1.0).mu for each in PARTICIPATIONS.values()]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EPSILON)
+def test_a_methods_own_rule_gives_the_epsilon_that_it_gave(name):
+    protocol, expected = EPSILON[name]
+    found = [realised(protocol, each, epsilon=0.5).epsilon for each in PARTICIPATIONS.values()]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_target_of_every_machine_is_met_by_each():
+    protocol = NoisyMinibatchSGD(batch=3, epsilon=(0.5, 1.0, 2.0, 4.0), **STEP)
+    expected = {
+        "full": (0.499932, 0.999849, 1.999652, 3.999256),
+        "part": (0.354835, 0.733577, 1.314771, 3.424113),
+        "given": (0.455999, 0.733577, 1.518427, 2.227066),
+    }
+    for name, participation in PARTICIPATIONS.items():
+        plan = plan_of(protocol, participation)
+        ready = calibrate(protocol, PROBLEM, plan, delta=DELTA)
+        event = ready.event(PROBLEM, plan)
+        np.testing.assert_allclose(event.epsilons(DELTA).each, expected[name], atol=1e-6)
+        assert not exceeds(event, Target(epsilon=protocol.epsilon, delta=DELTA))
+        assert exceeds(event, Target(epsilon=(4.0, 2.0, 1.0, 0.5), delta=DELTA))
+
+
+def test_a_delta_that_follows_from_records():
+    """At 1/n² = 1/225; stated at a larger δ, it is less."""
+    protocol = NoisyMinibatchSGD(sampler="full", delta="records", epsilon=0.5, **STEP)
+    plan = plan_of(protocol, Full(4))
+    event = calibrate(protocol, PROBLEM, plan, delta=5e-3).event(PROBLEM, plan)
+    assert event.epsilon(1 / 225) == pytest.approx(0.5, rel=1e-6)
+    assert event.epsilon(5e-3) < 0.499
+    with pytest.raises(ValueError, match=r"^delta must be at most 0.0001, at which ε is stated, got 0.00444444$"):
+        calibrate(protocol, PROBLEM, plan, delta=DELTA)
+
+
+@pytest.mark.parametrize("kind", [ReleasedMinibatchSGD, ReleasedLocalSGD])
+def test_a_claim_that_is_acknowledged_is_run_and_the_truth_is_stated(kind):
+    sampler = "replacement"
+    protocol = kind(batch=15, sampler=sampler, noise_rule="paper_moments", acknowledged=True, epsilon=2.0, **STEP)
+    plan = plan_of(protocol, Full(4))
+    stated = guarantee(calibrate(protocol, PROBLEM, plan, delta=DELTA), PROBLEM, plan, DELTA)
+    assert stated.epsilon > 2.2
+    assert f"({stated.epsilon:.4g}, 0.0001)-DP" in str(stated)
+    with pytest.raises(ValueError, match=r"^acknowledged must be true for the rule 'paper_moments'"):
+        calibrate(replace(protocol, acknowledged=False), PROBLEM, plan, delta=DELTA)
+
+
+@struct.dataclass
+class Solved(NoisySGD):
+    """A method whose messages expose a machine more than once over, or less; its noise is what its event needs."""
+
+    exposure: float = struct.field(pytree_node=False, default=3.0)
+
+    def event(self, problem, plan):
+        exposure = Grouped.of(self.exposure * np.linspace(0.25, 1, plan.size.machines))
+        return GaussianEvent(float(self.noise_std), 2.0, exposure, Terms("none", "a theorem of one's own"))
+
+    def calibrate(self, problem, plan, target):
+        return Protocol.calibrate(self, problem, plan, target)
+
+
+@struct.dataclass
+class Ruled(Solved):
+    """The same with the rule of methods whose exposure is at most 1."""
+
+    def calibrate(self, problem, plan, target):
+        return self.with_noise(problem, plan, gaussian_rule(target, 2.0), target)
+
+
+@struct.dataclass
+class Promised(NoisyMinibatchSGD):
+    """Half the noise that machines need."""
+
+    def needed_noise(self, problem, plan, target):
+        return 0.5 * NoisyMinibatchSGD.needed_noise(self, problem, plan, target)
+
+
+@pytest.mark.parametrize("target", [{"mu": 1.0}, {"mu": 0.03}, {"epsilon": 1.0}, {"epsilon": (3.0, 1.0, 2.0, 0.7)}])
+@pytest.mark.parametrize("exposure", [3.0, 1.0, 0.01])
+def test_a_method_of_ones_own_is_solved_for(exposure, target):
+    protocol = Solved(exposure=exposure, **STEP)
+    plan = plan_of(protocol, Full(4))
+    event = calibrate(protocol, PROBLEM, plan, **target, delta=DELTA).event(PROBLEM, plan)
+    asked = Target(**target, delta=DELTA)
+    if isinstance(target.get("epsilon"), tuple):
+        ratio = event.guarantee(DELTA).delta_at(0.7) / DELTA  # the last machine is the most exposed, and asks for least
+        assert 1 - 1e-3 < ratio <= 1
+    else:
+        assert asked.largest_mu * (1 - 1e-5) < event.mu <= asked.largest_mu
+
+
+def test_a_target_of_ones_own_is_spent():
+    protocol = Solved(mu=1.0, **STEP)
+    plan = plan_of(protocol, Full(4))
+    ready = calibrate(protocol, PROBLEM, plan, delta=DELTA)
+    assert (ready.mu, ready.noise_std) == (None, pytest.approx(6.0, rel=1e-5))
+    assert calibrate(Solved(mu=np.inf, **STEP), PROBLEM, plan).noise_std == 0
+    assert calibrate(Solved(noise_std=0.7, **STEP), PROBLEM, plan).noise_std == 0.7
+
+
+def test_what_no_noise_can_give_is_refused():
+    protocol = Solved(exposure=np.inf, **STEP)
+    with pytest.raises(ValueError, match=r"^Solved must have an event that meets μ = 1 at some noise_std"):
+        calibrate(protocol, PROBLEM, plan_of(protocol, Full(4)), mu=1.0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "target", "message"),
+    [
+        (Ruled(**STEP), {"mu": 1.0}, "Ruled must give at most μ = 1, and its noise on this plan gives 3-GDP"),
+        (
+            Ruled(**STEP),
+            {"epsilon": 1.0},
+            "Ruled must give at most ε = 1 at δ = 0.0001, and its noise on this plan gives ε = 3.543",
+        ),
+        (
+            Ruled(exposure=1.5, **STEP),
+            {"epsilon": (3.0, 3.0, 3.0, 1.0)},
+            r"Ruled must give at most ε = 1 at δ = 0.0001 on machine 3, and its noise on this plan gives 1.\d+",
+        ),
+        (
+            Promised(batch=3, **STEP),
+            {"epsilon": (1.0, 1.0, 2.0, 1.0)},
+            r"Promised must give at most ε = 2 at δ = 0.0001 on machine 2, and its noise on this plan gives 7.\d+",
+        ),
+        (
+            Promised(batch=3, **STEP),
+            {"mu": 0.5},
+            r"Promised must give at most μ = 0.5, and its noise on this plan gives ε = \d.\d+",
+        ),
+    ],
+)
+def test_a_rule_that_gives_less_privacy_is_refused_by_name_with_both_numbers(protocol, target, message):
+    plan = plan_of(protocol, Full(4))
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        calibrate(protocol, PROBLEM, plan, **target, delta=DELTA)
+
+
+def test_a_rule_that_gives_more_privacy_is_told_what_it_gives():
+    protocol = Ruled(exposure=0.01, **STEP)
+    plan = plan_of(protocol, Full(4))
+    assert calibrate(protocol, PROBLEM, plan, mu=1.0).event(PROBLEM, plan).mu == pytest.approx(0.01)
