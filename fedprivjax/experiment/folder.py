@@ -68,7 +68,9 @@ def save(found: Mapping[str, xr.Dataset], folder: Path) -> None:
 def load(folder: str | Path) -> dict[str, xr.Dataset]:
     """The datasets of a results folder by protocol label, in memory."""
     with xr.open_datatree(Path(folder) / "results.nc", engine="h5netcdf") as tree:
-        return {label: group.to_dataset().load() for label, group in tree.children.items()}
+        loaded = {label: group.to_dataset().load() for label, group in tree.children.items()}
+    texts = {label: data["guarantee"].astype(object) for label, data in loaded.items() if "guarantee" in data}
+    return {label: data.assign(guarantee=texts[label]) if label in texts else data for label, data in loaded.items()}
 
 
 def _settings(spec: Path) -> dict[str, Any] | None:

@@ -169,14 +169,14 @@ def _job(
         "order": experiment.participation.order,
         "noise_method": sweep.noise_method,
     }
-    if settings.grid and record.select not in options["record"]:
-        known = ", ".join(options["record"])
-        raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
     prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
     if not trial:
         start = prepare()
         prepare = prepare if trial == 0 else lambda: start
+    if settings.grid and record.select not in options["record"]:
+        known = ", ".join(options["record"])
+        raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     alike = protocol.same_law(participation.machines)  # such runs are done once
     data = [experiment.problem.model_dump(), repr(participation), experiment.participation.model_dump(), trial]
     method = settings.name, id(settings.method)  # two folders may each have a class of that name

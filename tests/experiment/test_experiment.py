@@ -352,7 +352,8 @@ INTEGERS = "a list of distinct positive integers"
         (
             {"problem__loss": "huber", "problem__huber_widht": 1.0},
             "unknown key in [problem] 'huber_widht', did you mean "
-            "'huber_width'? (known: dataset, options, loss, radius, partition, smoothing, score_bound, quantile, "
+            "'huber_width'? (known: dataset, options, loss, radius, lipschitz, distance, machine_weights, "
+            "partition, smoothing, score_bound, quantile, "
             "huber_width)",
         ),
         (
