@@ -19,6 +19,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.round import RoundInputs, flat_rows, messages_in_memory
 from fedprivjax.protocols.views import VIEWS, Observed, Seen
+from fedprivjax.protocols.words import in_words
 
 
 class Protocol:
@@ -41,6 +42,9 @@ class Protocol:
     step_scale: Any = 1.0
     trust: Any = "none"
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
+
+    def __str__(self) -> str:
+        return in_words(self)
 
     # ---- one run, traced
 
