@@ -113,7 +113,7 @@ class RecordMechanism:
         """Which machines are alike, found once for all protocols that tell them apart by the same settings."""
         if problem.table is None:
             raise Refusal("table must be given: machines draw minibatches from records of their own")
-        settings = (self._bound(problem), self.epsilon, self.delta, problem.machine_weights)
+        settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.machine_weights)
         each = tuple(value if np.ndim(value) else None for value in settings)
         sizes = problem.table.sizes
         return problem.table.once(("kinds", self.sampler, each), lambda: _told_apart(sizes, self.sampler, each))

@@ -16,7 +16,7 @@ def in_words(protocol: Any) -> str:
     changed = []
     for field in fields(protocol):
         value = getattr(protocol, field.name)
-        default = None if field.default is MISSING else field.default
+        default: Any = None if field.default is MISSING else field.default
         if np.shape(value) != np.shape(default) or np.any(np.asarray(value) != np.asarray(default)):
             changed.append(f"{field.name} = {shortly(value)}")
     return f"{type(protocol).__name__}{' with ' if changed else ''}{', '.join(changed)}"
