@@ -67,6 +67,11 @@ class ReadyRun:
     target: Target
     delta: float
 
+    def __str__(self) -> str:
+        return f"ReadyRun: {self.protocol}\n{self.problem}\n{self.plan}\n{self.event}\n  asked for: {self.target}"
+
+    __repr__ = __str__
+
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """What the run's privacy is."""

@@ -35,6 +35,13 @@ class Schedule(Once):
     filled: np.ndarray | None = None
     mean: float | None = None
 
+    def __str__(self) -> str:
+        total = self.total
+        often = f"each takes part {total.min()} to {total.max()} times"
+        return f"Schedule: {self.size.rounds} rounds of {self.cohort:.4g} of {self.machines} machines, {often}"
+
+    __repr__ = __str__
+
     @property
     def cohort(self) -> float:
         """M: machines in a round, the harmonic mean of their law where their number varies."""

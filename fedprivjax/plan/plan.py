@@ -36,6 +36,12 @@ class Plan:
     secret: bool = False
     order: str = "shuffled"
 
+    def __str__(self) -> str:
+        which = f"{'at most ' if self.weights is not None else ''}{self.width}, {'secret' if self.secret else 'public'}"
+        return f"Plan: {self.schedule}\n  records of a message: {which}"
+
+    __repr__ = __str__
+
     @property
     def public(self) -> "Plan":
         """What others know of it: without samples (of width 0) where they are secret."""

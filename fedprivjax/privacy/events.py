@@ -74,6 +74,11 @@ class GaussianEvent(Event):
     exposure: Grouped
     terms: Terms
 
+    def __str__(self) -> str:
+        return f"Gaussian messages: noise {self.noise_std:.4g}, sensitivity {self.sensitivity:.4g}\n  μ of {self.mus}"
+
+    __repr__ = __str__
+
     @property
     def mus(self) -> Grouped:
         def of_exposure(exposure: np.ndarray) -> np.ndarray:
@@ -111,6 +116,13 @@ class RecordEvent(Event):
     accountant: RecordAccountant
     releases: "Releases"
     terms: Terms
+
+    def __str__(self) -> str:
+        releases = Grouped(self.releases.messages, self.releases.counts)
+        noise = f"noise {self.noise_std:.4g}, sensitivity {self.sensitivity:.4g}"
+        return f"Gaussian means of records: {noise}, {self.accountant}\n  releases of {releases}"
+
+    __repr__ = __str__
 
     def epsilons(self, delta: float) -> Grouped:
         return self._each(lambda *machine: self.accountant.epsilon(*machine, delta=delta))

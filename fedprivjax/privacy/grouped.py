@@ -24,6 +24,11 @@ class Grouped:
     counts: np.ndarray
     group: np.ndarray | None = None
 
+    def __str__(self) -> str:
+        return f"{self.machines} machines from {self.min:.4g} to {self.max:.4g}, median {self.median:.4g}"
+
+    __repr__ = __str__
+
     @classmethod
     def of(cls, each) -> "Grouped":
         """From one number for each machine, [machines]."""

@@ -25,6 +25,11 @@ class Table(Once):
     def __init__(self, rows: np.ndarray):
         self.rows = np.asarray(rows, np.int32)
 
+    def __str__(self) -> str:
+        return f"split over {self.sizes.size} machines ({self.sizes.min()} to {self.sizes.max()} each)"
+
+    __repr__ = __str__
+
     @cached_property
     def sizes(self) -> np.ndarray:
         """Examples of each machine, [machines]."""
@@ -75,6 +80,19 @@ class Problem:
             if isinstance(getattr(self, name), list | np.ndarray):  # what is static must be hashable
                 object.__setattr__(self, name, tuple(np.asarray(getattr(self, name), float).tolist()))
         _check_declared(self)
+
+    def __str__(self) -> str:
+        examples = f"{self.examples} examples" if self.stored else "examples that are computed"
+        owned = "dealt in order of use" if self.table is None else self.table
+        lines = [
+            f"Problem: {self.dimension} parameters in {self.constraint}",
+            f"data: {examples}{f', {owned}' if self.stored else ''}, {'a' if self.test is not None else 'no'} test set",
+            f"loss: {self.model}",
+            f"constants: Lipschitz {self.lipschitz:.4g}, smoothness {self.smoothness:.4g}",
+        ]
+        return "\n  ".join(lines)
+
+    __repr__ = __str__
 
     @property
     def stored(self) -> bool:

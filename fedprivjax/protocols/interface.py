@@ -19,6 +19,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.round import RoundInputs, flat_rows, messages_in_memory
 from fedprivjax.protocols.views import VIEWS, Observed, Seen
+from fedprivjax.protocols.words import in_words
 
 
 class Protocol:
@@ -47,6 +48,9 @@ class Protocol:
     def name(self) -> str:
         """What refusals and results call the protocol."""
         return type(self).__name__
+
+    def __str__(self) -> str:
+        return in_words(self)
 
     # ---- one run, traced
 

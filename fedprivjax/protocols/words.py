@@ -1,0 +1,36 @@
+"""A protocol in words: its name, and the settings that differ from the default."""
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+import numpy as np
+
+
+def in_words(protocol: Any) -> str:
+    """One short line, with arrays by their shape; `repr` is the faithful form.
+
+    >>> from fedprivjax import DPMu2
+    >>> in_words(DPMu2(mu=2.0, clip=0.5))
+    'DPMu2 with mu = 2, clip = 0.5'
+    """
+    changed = []
+    for field in fields(protocol):
+        value = getattr(protocol, field.name)
+        default: Any = None if field.default is MISSING else field.default
+        if np.shape(value) != np.shape(default) or np.any(np.asarray(value) != np.asarray(default)):
+            changed.append(f"{field.name} = {shortly(value)}")
+    return f"{type(protocol).__name__}{' with ' if changed else ''}{', '.join(changed)}"
+
+
+def shortly(value: Any) -> str:
+    """A setting's value; many numbers by their range.
+
+    >>> shortly((1.0, 3.0, 2.0)), shortly(0.25), shortly("subset")
+    ('3 numbers from 1 to 3', '0.25', 'subset')
+    """
+    if isinstance(value, str | bool) or value is None:
+        return str(value)
+    if np.ndim(value):
+        numbers = np.asarray(value)
+        return f"{numbers.size} numbers from {numbers.min():.4g} to {numbers.max():.4g}"
+    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)

@@ -1,0 +1,83 @@
+"""What is printed of a problem, a protocol, a plan and what is made of them: a few readable lines, no arrays."""
+
+import numpy as np
+import pytest
+
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    Ball,
+    DPMu2,
+    Full,
+    LocalSGD,
+    Logistic,
+    NoisyMinibatchSGD,
+    Squared,
+    Uniform,
+    linear_problem,
+    procedural_problem,
+    ready,
+)
+from fedprivjax.protocols import PROTOCOLS
+
+PROBLEM = linear_problem(
+    np.eye(60).reshape(4, 15, 60), np.zeros((4, 15), int), Logistic(), feature_bound=1.0, constraint=Ball(1.0)
+)
+CASES = {
+    "sampled": NoisyMinibatchSGD(batch=3, clip=1.0, step_size=0.1, epsilon=1.0),
+    "gaussian": DPMu2(mu=1.0),
+    "staged": AcceleratedMinibatchSGD(batch=3, epsilon=1.0, clip=1.0),
+    "local": LocalSGD(batch=2, noise_std=1.0, step_size=0.1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_prints_arrays(name):
+    start = ready(CASES[name], PROBLEM, Uniform(4, 2), rounds=5)
+    parts = (start.problem, start.plan, start.plan.schedule, start.event, start.protocol)
+    for part in (*parts, start):
+        text = str(part)
+        assert len(text.splitlines()) <= (12 if part is start else 4)
+        assert max(map(len, text.splitlines())) < 160
+        assert "array" not in text
+        assert "object at" not in text
+    for part in (start.problem, start.plan, start.plan.schedule, start.event, start):
+        assert repr(part) == str(part)
+    for part in (start.problem, start.plan, start.event, start.protocol):
+        assert str(part) in str(start)
+
+
+def test_a_problem_in_words():
+    assert str(PROBLEM).splitlines() == [
+        "Problem: 60 parameters in Ball(radius=1.0)",
+        "  data: 60 examples, split over 4 machines (15 to 15 each), no test set",
+        "  loss: LinearModel(loss=Logistic(score_bound=None))",
+        "  constants: Lipschitz 1, smoothness 0.25",
+    ]
+    computed = procedural_problem(lambda key, machine: (np.ones(3), 0.0), Squared())
+    assert "data: examples that are computed, no test set" in str(computed)
+
+
+def test_a_plan_in_words():
+    start = ready(CASES["sampled"], PROBLEM, Full(4), rounds=5)
+    assert str(start.plan).splitlines() == [
+        "Plan: Schedule: 5 rounds of 4 of 4 machines, each takes part 5 to 5 times",
+        "  records of a message: at most 3, secret",
+    ]
+
+
+def test_a_protocol_in_words_and_by_its_repr():
+    """A job is known by a protocol's `repr`, which leaves nothing out."""
+    protocol = NoisyMinibatchSGD(batch=(1, 2, 3, 4), clip=1.0, epsilon=(1.0, 2.0, 4.0, 4.0))
+    words = "epsilon = 4 numbers from 1 to 4, clip = 1, batch = 4 numbers from 1 to 4"
+    assert str(protocol) == f"NoisyMinibatchSGD with {words}"
+    assert eval(repr(protocol), {"NoisyMinibatchSGD": NoisyMinibatchSGD}) == protocol
+    assert str(DPMu2()) == "DPMu2"
+    for kind, _ in PROTOCOLS.values():
+        assert kind.__str__ is not object.__str__
+
+
+def test_an_event_in_words():
+    assert str(ready(CASES["gaussian"], PROBLEM, Full(4), rounds=5).event).splitlines() == [
+        "Gaussian messages: noise 4, sensitivity 4",
+        "  μ of 4 machines from 1 to 1, median 1",
+    ]
