@@ -9,8 +9,7 @@ import numpy as np
 
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant
-from fedprivjax.privacy.grouped import Grouped
-from fedprivjax.privacy.groups import alike
+from fedprivjax.privacy.grouped import Grouped, alike
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import Terms
 

@@ -1,4 +1,4 @@
-"""One method a file, named after its paper's method; the shared round machinery in `cohort`."""
+"""One method a file, named after its paper's method; the shared round machinery in `round`."""
 
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedprivjax.protocols.dp_mu2 import DPMu2

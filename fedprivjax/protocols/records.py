@@ -24,7 +24,7 @@ from fedprivjax.plan.samplers import Full, Sampler
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.events import RecordEvent, Releases
-from fedprivjax.privacy.groups import alike
+from fedprivjax.privacy.grouped import alike
 from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds, proportions
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values

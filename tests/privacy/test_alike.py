@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedprivjax.privacy import noise_rules
-from fedprivjax.privacy.groups import alike
+from fedprivjax.privacy.grouped import alike
 from fedprivjax.privacy.noise_rules import noise_stds
 
 MANY = 10**6
