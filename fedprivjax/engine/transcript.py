@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedprivjax.engine.ready import Arguments, ready
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.ready import Arguments, ReadyRun, ready
 from fedprivjax.plan.participation import Participation, Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
@@ -56,10 +57,24 @@ def transcript(
     """
     options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "record": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
+    _require_noisy_messages(start)
     state, (queries, sent, internal) = _replay(start.arguments, start.plan.size)
     observed = Observed(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise)
     seen = start.protocol.view(observed)
     return Transcript(seen.queries, seen.messages, start.protocol.output(state), start.plan.public, seen.internal)
+
+
+def _require_noisy_messages(start: ReadyRun) -> None:
+    """Refuse to show messages without the noise that they carry."""
+    mechanism, dimension = start.mechanism, start.problem.dimension
+
+    def added(inputs, key):
+        memory = mechanism.message_memory(dimension)
+        return mechanism.message_noise(memory, jax.tree.map(lambda leaf: leaf[0], inputs), key, dimension)[1]
+
+    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust == "server"
+    if not silent and jax.eval_shape(added, mechanism.inputs, start.key) is None:
+        raise Refusal(f"{start.protocol.name}'s noise must be written out message by message for a transcript")
 
 
 @partial(jax.jit, static_argnames="size")

@@ -81,6 +81,8 @@ class PerStep(Mechanism):
 
     inputs: Any
 
+    inside = True
+
     def draw(self, state, inputs, keys, dimension: int):
         return state, (keys, inputs)
 

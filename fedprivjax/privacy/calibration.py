@@ -83,8 +83,10 @@ def event_of(protocol, problem, plan) -> Event:
     """What a calibrated protocol does to privacy on a plan.
 
     Raises:
-        Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once.
+        Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once; a problem
+            or plan that the method's `check` refuses.
     """
+    protocol.check(problem, plan)
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
         raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
     return protocol.event(problem, plan)
@@ -101,14 +103,14 @@ def require_met(protocol, event: Event, target: Target) -> None:
 
 
 def exceeds(event: Event, target: Target, slack: float = SLACK) -> bool:
-    """Whether an event gives less privacy than the target asks for, beyond rounding (`slack`, relative)."""
+    """Whether an event is not known to give the privacy that a target asks for, up to rounding (`slack`, relative)."""
     if target.noise_std is not None or target.non_private:
         return False
     if np.ndim(target.epsilon):
-        return _excess(event, target).max() > 1 + slack
+        return not _excess(event, target).max() <= 1 + slack
     if event.mus is not None:
-        return event.mu > target.largest_mu * (1 + slack)
-    return event.epsilon(target.stated_delta) > target.worst_epsilon * (1 + slack)
+        return not event.mu <= target.largest_mu * (1 + slack)
+    return not event.epsilon(target.stated_delta) <= target.worst_epsilon * (1 + slack)
 
 
 def gaussian_rule(target: Target, sensitivity: float) -> float:

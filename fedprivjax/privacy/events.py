@@ -81,7 +81,7 @@ class GaussianEvent(Event):
     @property
     def mus(self) -> Grouped:
         def of_exposure(exposure: np.ndarray) -> np.ndarray:
-            exposed = exposure > 0
+            exposed = exposure != 0  # what is not a number is no 0
             mu = np.zeros_like(exposure)
             mu[exposed] = inf if self.noise_std == 0 else self.sensitivity * exposure[exposed] / self.noise_std
             return mu
@@ -157,7 +157,7 @@ class RecordEvent(Event):
     def _machine(self, group: Any) -> tuple[float, int, int, int]:
         """Noise over shift, rounded down to nine digits so that equal settings are accounted for once; and sizes."""
         r = self.releases
-        ratio = self.noise_std / r.shift[group] if r.shift[group] > 0 else inf
+        ratio = inf if r.shift[group] == 0 else self.noise_std / r.shift[group]
         ratio = float(f"{ratio * (1 - 1e-8):.9g}")
         return ratio, int(r.records[group]), int(r.batch[group]), int(r.messages[group])
 

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+
+from fedprivjax.problem.once import Once
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +81,11 @@ class Grouped:
     def from_mapping(cls, mapping) -> "Grouped":
         """From `as_mapping`."""
         return cls(np.array(mapping["values"], float), np.array(mapping["counts"], int))
+
+
+def grouped_once(keeper: Once, array: np.ndarray, compute: Callable[[np.ndarray, Any], np.ndarray]) -> Grouped:
+    """`Grouped.of(compute(array, keeper))`, computed once for the same array, which `keeper` keeps: none has its id."""
+    return keeper.once((compute, id(array)), lambda: (array, Grouped.of(compute(array, keeper))))[1]
 
 
 def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

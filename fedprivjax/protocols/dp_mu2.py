@@ -34,7 +34,7 @@ from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.grouped import Grouped, grouped_once
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
@@ -142,9 +142,7 @@ class DPMu2(Protocol):
         return float(2 * bound / (size.per_round if self.trust == "server" else 1))
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        exposure = plan.schedule.once(
-            ("dp_mu2", self.trust, self.noise_schedule, self.cancel), lambda: self._exposure(plan)
-        )
+        exposure = self._exposure(plan)
         terms = Terms(self.trust, self._theorem(plan.size), self._assumptions(problem))
         return GaussianEvent(float(self.noise_std), self.sensitivity(problem, plan.size), exposure, terms)
 
@@ -179,15 +177,18 @@ class DPMu2(Protocol):
     def _relative(self, plan: Plan) -> np.ndarray:
         if not self.cancel:  # a sample touches one message only
             return np.ones(plan.schedule.participants.shape)
-        return relative_std(self.noise_schedule, plan.schedule)
+        schedule, named = plan.schedule, self.noise_schedule
+        return schedule.once(("relative", named), lambda: relative_std(named, schedule))
 
     def _exposure(self, plan: Plan) -> Grouped:
-        takes_part = (plan.schedule.total > 0).astype(float)
+        schedule = plan.schedule
+        takes_part = schedule.once("takes part", lambda: Grouped.of(schedule.total > 0))
         if not self.cancel:
-            return Grouped.of(takes_part)
+            return takes_part
         if self.trust == "server":
-            return Grouped.of(takes_part * np.sqrt(np.sum(server_std(self.noise_schedule, plan.size.rounds) ** -2.0)))
-        return Grouped.of(exposure(self._relative(plan), plan.schedule))
+            every_round = np.sqrt(np.sum(server_std(self.noise_schedule, plan.size.rounds) ** -2.0))
+            return takes_part.map(lambda part: part * every_round)
+        return grouped_once(schedule, self._relative(plan), exposure)
 
     def _theorem(self, size: Size) -> str:
         paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"

@@ -129,6 +129,9 @@ class Protocol:
 
     # ---- privacy and settings, on the host
 
+    def check(self, problem: Problem, plan: Plan) -> None:
+        """Refuse a problem or a plan that the protocol's guarantee does not cover."""
+
     def event(self, problem: Problem, plan: Plan) -> Event:
         """What the calibrated protocol does to privacy on a plan, noise included."""
         raise TypeError(f"{self.name} must define event(problem, plan)")
@@ -184,13 +187,11 @@ def slot_keys(key: jax.Array, per_round: int) -> jax.Array:
 
 
 def as_leaves(protocol: Any) -> Any:
-    """A pytree's numbers as arrays, so that another number is not another program: real ones float32, integer arrays
-    as they are."""
+    """A pytree's numbers as arrays, so that another number is not another program: float32, but integers of NumPy's and
+    jax's as they are."""
 
     def as_array(leaf):
-        integers = (
-            isinstance(leaf, np.ndarray | jax.Array) and leaf.ndim and not jnp.issubdtype(leaf.dtype, jnp.floating)
-        )
+        integers = isinstance(leaf, np.ndarray | np.generic | jax.Array) and jnp.issubdtype(leaf.dtype, jnp.integer)
         return np.asarray(leaf) if integers else np.asarray(leaf, np.float32)
 
     return jax.tree.map(as_array, protocol)

@@ -158,13 +158,15 @@ class LocalSGD(Protocol):
         require_choice("noise method", method, ("auto", "materialised"))
         return PerStep(np.asarray(self.records.message_noise(problem, plan), np.float32))
 
+    def check(self, problem: Problem, plan: Plan) -> None:
+        if problem.machine_weights is not None:
+            raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
+
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         return self.records.event(problem, plan, self.noise_std, theorem=EVERY_STEP)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         require_window(self.window, plan.size.rounds)
-        if problem.machine_weights is not None:
-            raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
         targeted = for_target(self, target)
         return targeted.with_noise(problem, plan, targeted.records.noise_std(problem, plan.size, target), target)
 

@@ -27,7 +27,7 @@ from fedprivjax.plan.participation import Schedule, Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.grouped import grouped_once
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
 from fedprivjax.problem.gradients import clip
@@ -140,10 +140,7 @@ class StaleMomentum(Protocol):
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
         schedule = plan.schedule
-        exposure = schedule.once(
-            ("stale_momentum", self.noise_schedule),
-            lambda: Grouped.of(growing_exposure(self._relative(schedule), schedule)),
-        )
+        exposure = grouped_once(schedule, self._relative(schedule), growing_exposure)
         theorem = "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
         bounded = Assumption("clipped increments", {"bound": inf if self.clip is None else float(self.clip)})
         terms = Terms(self.trust, theorem, (*USED_ONCE, bounded))
@@ -175,6 +172,9 @@ class StaleMomentum(Protocol):
         )
 
     def _relative(self, schedule: Schedule) -> np.ndarray:
+        return schedule.once(("relative to growth", self.noise_schedule), lambda: self._of_schedule(schedule))
+
+    def _of_schedule(self, schedule: Schedule) -> np.ndarray:
         ones = np.ones(schedule.participants.shape)
         if isinstance(self.noise_schedule, str):
             return growing_exposure(ones, schedule)[schedule.participants]

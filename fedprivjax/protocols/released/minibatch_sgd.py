@@ -15,7 +15,6 @@ from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
-from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.minibatch_round import gradient_at
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchState, NoisyMinibatchSGD
@@ -100,10 +99,9 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.records.gaussian(problem, plan, method, summed=self.aggregate == "sum")
 
-    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+    def check(self, problem: Problem, plan: Plan) -> None:
         if problem.machine_weights is not None and self.clip_at != "record":
             raise Refusal(f"machine_weights must go with clip_at 'record', got {self.clip_at!r}")
-        return NoisyMinibatchSGD.calibrate(self, problem, plan, target)
 
     def messages_a_step(self, messages):
         return messages if self.aggregate == "sum" else 1.0

@@ -1,0 +1,114 @@
+"""What is stated is of the protocol, plan and problem at hand, whatever was stated before of others."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from fedprivjax import (
+    Ball,
+    DPMu2,
+    Full,
+    LocalSGD,
+    NoisySGD,
+    Softmax,
+    Uniform,
+    draw_plan,
+    guarantee,
+    linear_problem,
+    ready,
+    simulate,
+    sweep,
+    transcript,
+)
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.noise import Fresh
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.protocols.released import ReleasedMinibatchSGD
+
+RNG = np.random.default_rng(1)
+PROBLEM = linear_problem(
+    RNG.random((24, 3)) / 2,
+    RNG.integers(0, 2, 24),
+    Softmax(2),
+    feature_bound=1.0,
+    constraint=Ball(1.0),
+    table=np.arange(24).reshape(4, 6),
+)
+WEIGHTED = replace(PROBLEM, machine_weights=(0.1, 0.3, 0.3, 0.3))
+
+
+@struct.dataclass
+class Louder(DPMu2):
+    """DP-μ²-FL whose messages have β times the noise."""
+
+    beta: Any = 1.0
+
+    def _relative(self, plan):
+        return self.beta * DPMu2._relative(self, plan)
+
+
+@pytest.mark.parametrize("order", [(0.5, 2.0), (2.0, 0.5)])
+def test_a_subclass_states_its_own_event_for_each_member(order):
+    over = {"beta": order}
+    data = sweep(Louder(noise_std=1.0, clip=1.0, step_size=0.1), PROBLEM, Uniform(4, 2), over=over, seeds=1, rounds=4)
+    np.testing.assert_allclose(data.realised_mu.squeeze(), [2.0 / beta for beta in order], rtol=1e-12)
+
+
+@struct.dataclass
+class Unknown(NoisySGD):
+    """Noisy SGD whose event is not a number."""
+
+    def event(self, problem, plan):
+        return replace(NoisySGD.event(self, problem, plan), exposure=Grouped.of(np.full(4, np.nan)))
+
+
+def test_an_event_that_is_no_number_meets_no_target():
+    with pytest.raises(Refusal, match="Unknown must give at most μ = 1, and its noise on this plan gives nan-GDP"):
+        ready(Unknown(mu=1.0, clip=1.0, step_size=0.1), PROBLEM, Full(4), rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "says"),
+    [
+        (LocalSGD(batch=2, noise_std=1.0, clip=1.0, step_size=0.1), "machine_weights must be left out in local SGD"),
+        (
+            ReleasedMinibatchSGD(batch=2, noise_std=1.0, clip=1.0, step_size=0.1, clip_at="message"),
+            "machine_weights must go with clip_at 'record'",
+        ),
+    ],
+)
+def test_a_problem_that_no_guarantee_covers_is_refused_where_one_is_asked_for(protocol, says):
+    plan = draw_plan(WEIGHTED, Full(4), 3, sampler=protocol.minibatches)
+    with pytest.raises(Refusal, match=says):
+        guarantee(protocol, WEIGHTED, plan)
+    with pytest.raises(Refusal, match=says):
+        simulate(protocol, WEIGHTED, Full(4), rounds=3)
+    assert guarantee(protocol, PROBLEM, plan).private
+
+
+@struct.dataclass
+class Bare(NoisySGD):
+    """Noisy SGD with noise for the sum alone."""
+
+    def mechanism(self, problem, plan, method="auto"):
+        return Fresh(np.full(plan.size.rounds, 0.5, np.float32))
+
+
+def test_messages_are_not_shown_without_the_noise_that_they_carry():
+    settings: dict[str, Any] = {"noise_std": 1.0, "clip": 1.0, "step_size": 0.1}
+    with pytest.raises(Refusal, match="Bare's noise must be written out message by message for a transcript"):
+        transcript(Bare(**settings), PROBLEM, Full(4), rounds=2)
+    assert transcript(Bare(**settings, trust="server"), PROBLEM, Full(4), rounds=2).messages is None
+    assert transcript(NoisySGD(**settings), PROBLEM, Full(4), rounds=2).messages is not None
+
+
+def test_integers_stay_integers_on_the_device():
+    leaves = as_leaves({"scalar": np.int32(2**24 + 1), "jax": jnp.int32(5), "array": np.arange(3), "number": 3})
+    assert [leaf.dtype.kind for leaf in jax.tree.leaves(leaves)] == ["i", "i", "f", "i"]
+    assert leaves["scalar"] == 2**24 + 1
