@@ -257,7 +257,7 @@ class RecordMechanism:
 
     def _rule(self, m: MachineTable) -> dict[str, Any]:
         records = m.records if self.claimed_records is None else np.full(m.records.size, self.claimed_records)
-        sampler = self.sampler.of(1) if self.by_step else self.sampler
+        sampler = self.sampler.with_batch(1) if self.by_step else self.sampler
         return {"sampler": sampler, "lipschitz": m.lipschitz, "records": records, "delta": m.delta}
 
     def _releases(self, m: MachineTable, messages):

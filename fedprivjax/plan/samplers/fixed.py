@@ -44,6 +44,9 @@ class Full(Sampler):
         """The sampler, whatever the batch."""
         return cls()
 
+    def with_batch(self, batch: Batch) -> Self:
+        return self
+
     def batches(self, sizes: np.ndarray) -> np.ndarray:
         return sizes
 

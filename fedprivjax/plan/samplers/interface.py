@@ -1,6 +1,7 @@
 """What a sampler is asked: all that depends on how a machine picks records, in one interface with defaults."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -46,8 +47,12 @@ class Sampler:
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """The sampler with this batch."""
+        """The sampler that the name stands for, with this batch."""
         return cls(batch)  # type: ignore[call-arg]
+
+    def with_batch(self, batch: Batch) -> Self:
+        """The same sampler with another batch, its other fields as they are."""
+        return replace(self, batch=batch)  # type: ignore[type-var]
 
     def batches(self, sizes: np.ndarray) -> np.ndarray:
         """The batch of each machine that owns `sizes` records, int [machines].
