@@ -30,6 +30,8 @@ class Sampler:
         independent: records come independently of each other, so that a replaced record leaves the others' as they are.
         repeats: a record may come twice, and a batch be larger than the machine's records.
         one_pass: a record is in one message of a run at most.
+        settled: a record is in one message, or in every one, and once in each: where nothing is secret, all other
+            samplers' privacy is counted from the records that a plan has.
         batch: K, one number or one for each machine; None is not given.
     """
 
@@ -39,6 +41,7 @@ class Sampler:
     independent: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     one_pass: ClassVar[bool] = False
+    settled: ClassVar[bool] = False
     batch: Batch
 
     def __post_init__(self):
