@@ -100,7 +100,7 @@ def noise_stds(
     for machine in first:
         one: dict[str, Any] = {name: column[machine].item() for name, column in columns.items()}
         one |= {name: int(one[name]) for name in ("records", "rounds")}
-        needed.append(noise_std(rule, sampler=drawn_by.of(int(one.pop("batch"))), **one, **flags))
+        needed.append(noise_std(rule, sampler=drawn_by.with_batch(int(one.pop("batch"))), **one, **flags))
     return np.array(needed)[group]
 
 

@@ -189,7 +189,7 @@ class RecordMechanism:
         releases = self._plan_releases(problem, plan)
         accountant = Sampled(self.sampler, self.whole_message) if accountant is None else accountant
         assumptions = (Assumption("public participation"), *self.bounds(problem), Assumption("not covered"))
-        if self.sampler.secret and not plan.secret:
+        if self._counted(plan):
             accountant, theorem = Sampled(Full()), SAMPLES_KNOWN
         if plan.secret:
             assumptions = (*assumptions, Assumption("secret samples"))
@@ -212,7 +212,7 @@ class RecordMechanism:
     def _plan_releases(self, problem: Problem, plan: Plan) -> Releases:
         """What machines release; members of a sweep that differ in their clip share all but its scale."""
         unit, scale = (self, 1.0) if self.clip is None else (replace(self, clip=1.0), float(self.clip))
-        if self.sampler.secret and not plan.secret:
+        if self._counted(plan):
             releases = unit._grouped(problem, plan)
         else:
             declared = tuple(np.ravel(problem.lipschitz if problem.own_lipschitz is None else problem.own_lipschitz))
@@ -224,7 +224,7 @@ class RecordMechanism:
         m, kind = self.kinds(problem), self._alike(problem).kind
         shift = self.shift(m) / self._relative(m, plan.size.rounds)
         messages = plan.schedule.total
-        if self.sampler.secret and not plan.secret:
+        if self._counted(plan):
             shift = shift[kind] * self._known_uses(problem, plan)
             return Releases.of(shift, m.records[kind], 1 if self.by_step else m.batch[kind], (messages > 0).astype(int))
         first, group = alike([kind, messages])
@@ -237,6 +237,10 @@ class RecordMechanism:
             np.bincount(group, minlength=first.size),
             group,
         )
+
+    def _counted(self, plan: Plan) -> bool:
+        """Whether a record's uses are known, and counted in the plan."""
+        return not (plan.secret or self.sampler.settled)
 
     def _known_uses(self, problem: Problem, plan: Plan) -> np.ndarray:
         """By how much more all messages tell of a machine's record than one does, where the samples are known."""
@@ -257,7 +261,7 @@ class RecordMechanism:
 
     def _rule(self, m: MachineTable) -> dict[str, Any]:
         records = m.records if self.claimed_records is None else np.full(m.records.size, self.claimed_records)
-        sampler = self.sampler.of(1) if self.by_step else self.sampler
+        sampler = self.sampler.with_batch(1) if self.by_step else self.sampler
         return {"sampler": sampler, "lipschitz": m.lipschitz, "records": records, "delta": m.delta}
 
     def _releases(self, m: MachineTable, messages):

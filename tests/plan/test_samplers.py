@@ -21,7 +21,9 @@ from fedprivjax.plan.samplers import (
     as_sampler,
 )
 from fedprivjax.privacy.accountants.attainable import attainable_epsilon
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.records import Sampled
+from fedprivjax.privacy.accountants.sampled import _bound, sampled_epsilon
+from fedprivjax.privacy.noise_rules import noise_stds
 
 RECORDS, BATCH, ROUNDS = 6, 3, 20_000
 ROWS = np.arange(2 * RECORDS).reshape(2, RECORDS)
@@ -149,6 +151,36 @@ def test_a_sampler_of_ones_own_needs_nobody_elses_leave():
     settings = {"records": RECORDS, "rounds": 4, "delta": 1e-5}
     assert sampled_epsilon(3.0, sampler=FirstHalf(3), **settings) == sampled_epsilon(3.0, sampler=Subset(3), **settings)
     assert attainable_epsilon(3.0, sampler=FirstHalf(3), **settings) > 0
+
+
+@dataclass(frozen=True)
+class Favoured(Sampler):
+    """All else as in `Subset`, but a record of chance `most` is accounted for."""
+
+    batch: int
+    most: float = 0.1
+    name: ClassVar[str] = "favoured"
+    words: ClassVar[str] = "some records more often"
+    secret: ClassVar[bool] = True
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.ones(1), np.array([self.most]))
+
+
+@pytest.mark.parametrize("most", [0.2, 0.8])
+def test_a_sampler_is_accounted_for_with_all_its_fields(most):
+    settings = {"sampler": Favoured(3, most), "records": 20, "delta": 1e-5}
+    bound = _bound(3.0, settings["sampler"], 20, 4, 1e-5, False)
+    assert bound != _bound(3.0, Favoured(3), 20, 4, 1e-5, False)
+    assert sampled_epsilon(3.0, rounds=4, **settings) == bound
+    assert Sampled(settings["sampler"]).epsilon(1.5, 20, 3, 4, delta=1e-5) == bound
+    each = noise_stds("accountant", lipschitz=1.0, rounds=4, epsilon=bound, **settings)
+    assert each[0] * 3 == pytest.approx(3.0, rel=1e-3)
+
+
+def test_another_batch_is_all_that_changes():
+    assert Favoured(3, 0.5).with_batch(4) == Favoured(4, 0.5)
+    assert Full().with_batch(4) == Full()
 
 
 def test_what_a_sampler_must_define():

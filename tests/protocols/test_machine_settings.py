@@ -1,7 +1,8 @@
 """Machines that differ: constants, targets, records and batches of their own, and the noise that follows from them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import sqrt
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.datasets import table
+from fedprivjax.plan.minibatches import Minibatches, repeated_uses
+from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
@@ -267,6 +270,41 @@ def test_samples_that_are_known_amplify_nothing(name):
     assert known.epsilon > secret.epsilon
     assert "which records are used is secret" in map(str, secret.assumptions)
     assert "which records are used is secret" not in map(str, known.assumptions)
+
+
+@dataclass(frozen=True)
+class Public(Sampler):
+    """The same places in every message, in sight of all."""
+
+    batch: int
+    places: tuple[int, ...]
+    name: ClassVar[str] = "public"
+    words: ClassVar[str] = "the same places in every message"
+    repeats: ClassVar[bool] = True
+
+    def message(self, sizes, batches, most, width, rng):
+        return np.broadcast_to(self.places, (sizes.size, width)), batches
+
+
+@pytest.mark.parametrize(("places", "times"), [((0, 0, 0, 0, 0), 5), ((0, 3, 3, 1), 2), ((4, 2), 1)])
+def test_a_public_sampler_that_repeats_a_record_is_counted_so(places, times):
+    protocol = NoisyMinibatchSGD(sampler=Public(len(places), places), noise_std=3.0, step_size=0.1)
+    plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampler=protocol.minibatches)
+    mu = 2 * times / len(places) * sqrt(ROUNDS) / 3.0
+    assert guarantee(protocol, PROBLEM, plan).epsilon == pytest.approx(float(gdp.epsilon(mu, 1e-5)), rel=1e-6)
+
+
+@pytest.mark.parametrize("sampler", ["disjoint", "full"])
+def test_what_settled_samplers_say_is_what_their_plans_have(sampler):
+    protocol = NoisyMinibatchSGD(batch=3, sampler=sampler, noise_std=3.0, step_size=0.1)
+    plan = draw_plan(PROBLEM, Uniform(MACHINES, 2), ROUNDS, sampler=protocol.minibatches)
+    taken = plan.schedule.total
+    uses = repeated_uses(Minibatches(plan.samples, plan.weights), PROBLEM.table.rows)
+    np.testing.assert_allclose(uses**2, np.minimum(taken, 1) if sampler == "disjoint" else taken, rtol=1e-12)
+    mus = 2 / protocol.minibatches.batch_of(RECORDS) * uses / 3.0
+    each = guarantee(protocol, PROBLEM, plan).per_machine
+    np.testing.assert_allclose(each, [float(gdp.epsilon(mu, 1e-5)) if mu else 0.0 for mu in mus], rtol=1e-6)
+    assert np.unique(taken).size > 1
 
 
 @pytest.mark.parametrize(("sampler", "secret"), [("subset", True), ("disjoint", False), ("full", False)])

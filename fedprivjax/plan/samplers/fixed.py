@@ -17,6 +17,7 @@ class Disjoint(Sampler):
     name: ClassVar[str] = "disjoint"
     words: ClassVar[str] = "one pass: a machine's k-th message uses the k-th slice of a permutation of its records"
     one_pass: ClassVar[bool] = True
+    settled: ClassVar[bool] = True
 
     def draw(self, rows, schedule, rng, stored=False):
         sizes = np.sum(rows >= 0, axis=1)
@@ -38,11 +39,15 @@ class Full(Sampler):
     batch = None
     name: ClassVar[str] = "full"
     words: ClassVar[str] = "all of a machine's records"
+    settled: ClassVar[bool] = True
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
         """The sampler, whatever the batch."""
         return cls()
+
+    def with_batch(self, batch: Batch) -> Self:
+        return self
 
     def batches(self, sizes: np.ndarray) -> np.ndarray:
         return sizes

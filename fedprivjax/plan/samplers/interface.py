@@ -1,6 +1,7 @@
 """What a sampler is asked: all that depends on how a machine picks records, in one interface with defaults."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -29,6 +30,8 @@ class Sampler:
         independent: records come independently of each other, so that a replaced record leaves the others' as they are.
         repeats: a record may come twice, and a batch be larger than the machine's records.
         one_pass: a record is in one message of a run at most.
+        settled: a record is in one message, or in every one, and once in each: where nothing is secret, all other
+            samplers' privacy is counted from the records that a plan has.
         batch: K, one number or one for each machine; None is not given.
     """
 
@@ -38,6 +41,7 @@ class Sampler:
     independent: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     one_pass: ClassVar[bool] = False
+    settled: ClassVar[bool] = False
     batch: Batch
 
     def __post_init__(self):
@@ -46,8 +50,12 @@ class Sampler:
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """The sampler with this batch."""
+        """The sampler that the name stands for, with this batch."""
         return cls(batch)  # type: ignore[call-arg]
+
+    def with_batch(self, batch: Batch) -> Self:
+        """The same sampler with another batch, its other fields as they are."""
+        return replace(self, batch=batch)  # type: ignore[type-var]
 
     def batches(self, sizes: np.ndarray) -> np.ndarray:
         """The batch of each machine that owns `sizes` records, int [machines].

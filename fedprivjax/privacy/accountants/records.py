@@ -49,7 +49,7 @@ class Sampled(RecordAccountant):
     def _settings(self, records: int, batch: int, releases: int, delta: float) -> dict[str, Any]:
         # the accountant's noise multiplier is σ over half the shift: over L/K, or C
         sizes = {"records": records, "rounds": releases, "delta": delta}
-        return {"sampler": self.sampler.of(batch), "whole_message": self.whole_message, **sizes}
+        return {"sampler": self.sampler.with_batch(batch), "whole_message": self.whole_message, **sizes}
 
 
 @dataclass(frozen=True)

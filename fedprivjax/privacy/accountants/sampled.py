@@ -122,7 +122,7 @@ def checked(noise_multiplier: float, sampler: Sampler, records: int, rounds: int
         require_at_least(name, value, 1)
     batch = sampler.batch_of(records)
     require_between("delta", delta, 0, 1)
-    return sampler.of(batch)
+    return sampler.with_batch(batch)
 
 
 def _subsampled(z: float, times: np.ndarray, chances: np.ndarray) -> PrivacyLossDistribution | None:

@@ -62,7 +62,7 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
     @property
     def minibatches(self) -> Sampler:
         sampler = as_sampler(self.sampler, self.batch)
-        return sampler.of(2 * sampler.batch) if self.clip_at == "other" else sampler  # type: ignore[operator]
+        return sampler.with_batch(2 * sampler.batch) if self.clip_at == "other" else sampler  # type: ignore[operator]
 
     @property
     def records(self) -> RecordMechanism:
