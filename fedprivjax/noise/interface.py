@@ -1,7 +1,7 @@
 """What a noise mechanism is: the part of a run's noise that is drawn once per seed, whatever a sweep's members are."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ class Mechanism:
     """
 
     inputs: Any
+    method: ClassVar[str] = "auto"  # the noise method that makes this kind
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from fedprivjax import (
     final,
     guarantee_of,
     linear_problem,
+    ready,
     simulate,
     sweep,
 )
@@ -413,3 +414,16 @@ def test_preparing_compiles_nothing_and_executing_gives_the_same(grid):
     assert prepared.runs == (3, 4)
     assert run_chunk._cache_size() == before
     xr.testing.assert_identical(execute(prepared), grid)
+
+
+def test_draws_whose_cheapest_noise_differs_share_one_kind():
+    """One machine a round: a covariance is the cheapest where no machine stays away for long, and not elsewhere."""
+    rows = RNG.normal(size=(200, 2))
+    problem = linear_problem(rows, rows[:, 0] > 0, Softmax(2), constraint=Ball(1.0))
+    protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1)
+    options = {"rounds": 200, "every": 200, "record": ["noise_norm"]}
+    kinds = {ready(protocol, problem, Uniform(20, 1), seed=seed, **options).mechanism.name for seed in range(8)}
+    assert kinds == {"covariance", "cancelling"}
+    start = ready_sweep(protocol, problem, Uniform(20, 1), seeds=8, **options)
+    assert {one.mechanism.name for one in start.starts} == {"cancelling"}
+    assert np.isfinite(execute(start).noise_norm).all()
