@@ -16,7 +16,7 @@ from fedprivjax.plan.seeds import as_seeds, round_keys, run_key
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.problem.problem import general_problem
+from fedprivjax.problem.build import general_problem
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.sweep import ready_sweep, sweep_fingerprint
 
