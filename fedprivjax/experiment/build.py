@@ -42,9 +42,14 @@ def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]
     return settings.make(size["machines"], size.get("per_round")), shape.get("rounds", settings.planned)
 
 
-def make_protocol(settings: ProtocolSettings) -> Any:
-    """The protocol object of one `[[protocol]]` entry."""
-    return settings.method(**settings.settings)
+def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | None = None) -> Any:
+    """The protocol object of one `[[protocol]]` entry.
+
+    Args:
+        over: the sweep's values; what has no default and is swept stands at its first.
+    """
+    swept = {**(over or {}), **settings.grid}
+    return settings.method(**settings.settings, **{name: swept[name][0] for name in settings.required})
 
 
 def by_batch(

@@ -12,11 +12,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.section import Settings
+from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.protocols.interface import Protocol
 from fedprivjax.sweeps.members import sweepable
 
 MOMENTS = "moments"
-TARGETS = {"mu", "epsilon", "noise_std"}
 
 
 class ProtocolSettings(Settings):
@@ -50,6 +51,8 @@ class ProtocolSettings(Settings):
         method = resolve("protocol", name, known, (info.context or {}).get("folder"))
         if not (isinstance(method, type) and is_dataclass(method)):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
+        if not issubclass(method, Protocol):
+            raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol, got {method!r}")
         kept = {"label": name.rpartition(":")[2]} | {key: raw[key] for key in ("name", "label", "grid") if key in raw}
         settings = {key: value for key, value in raw.items() if key not in kept}
         for key in settings:
@@ -60,20 +63,24 @@ class ProtocolSettings(Settings):
     def _check_grid(self):
         for axis in self.grid:
             require_choice(f"key in the grid of {self.name}", axis, sweepable(self.method))
-        for field in fields(self.method):
-            required = field.init and field.default is MISSING and field.default_factory is MISSING
-            if required and field.name not in self.settings:
-                raise Refusal(f"{field.name} must be given in [[protocol]] {self.name}")
         return self
 
     @property
     def own(self) -> set[str]:
         """What is set here, and no sweep reaches: of privacy targets, one stands for all."""
-        return set(self.settings) | (TARGETS if TARGETS & set(self.settings) else set())
+        return set(self.settings) | (set(TARGETS) if set(TARGETS) & set(self.settings) else set())
+
+    @property
+    def required(self) -> set[str]:
+        """Fields without a default that are not set here: a sweep must give them."""
+        bare = {f.name for f in fields(self.method) if f.init and f.default is MISSING and f.default_factory is MISSING}
+        return bare - self.settings.keys()
 
     def check_values(self, over: Mapping[str, list[float]]) -> None:
         """Make the protocol at every value that is swept for it, so that its own refusals come before anything runs."""
         axes = {**{name: values for name, values in over.items() if name not in self.own}, **self.grid}
+        for name in self.required - axes.keys():
+            raise Refusal(f"{name} must be given in [[protocol]] {self.name}, or swept")
         first = {name: values[0] for name, values in axes.items()}
         for name, value in [*first.items(), *((name, value) for name, values in axes.items() for value in values[1:])]:
             self._make({**first, name: value})

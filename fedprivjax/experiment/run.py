@@ -155,7 +155,7 @@ def _job(
 ) -> Job:
     trial = shape.get(TRIAL)
     over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
-    protocol = make_protocol(settings)
+    protocol = make_protocol(settings, over)
     sweep, record = experiment.sweep, experiment.record
     options = {
         "over": {**over, **settings.grid},

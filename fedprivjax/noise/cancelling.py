@@ -4,7 +4,7 @@ So the aggregate carries each machine's latest noise only, `z_t = (1/m)·Σ_{i�
 (Reshef & Levy 2025).
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ class CancellingInputs(NamedTuple):
 class Cancelling(Mechanism):
     """Materialised: an [machines, d] array of last noises; gather, subtract, scatter. The only way to see messages."""
 
+    method: ClassVar[str] = "materialised"
     inputs: CancellingInputs
     machines: int = struct.field(pytree_node=False)
 
@@ -66,6 +67,7 @@ class ReplayedInputs(NamedTuple):
 class Replayed(Mechanism):
     """Old noise regenerated from a key of its machine and count, so nothing of the federation's size is kept."""
 
+    method: ClassVar[str] = "replayed"
     inputs: ReplayedInputs
 
     def init(self, dimension: int, key):

@@ -9,7 +9,7 @@ takes one normal vector instead of one per participant, and nothing is of size m
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ class Covariance(Mechanism):
     inputs: B, float32 [rounds, bandwidth + 1]; row t holds B(t, t − bandwidth) … B(t, t).
     """
 
+    method: ClassVar[str] = "covariance"
     inputs: Any
 
     @property

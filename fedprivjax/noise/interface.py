@@ -18,6 +18,7 @@ class Mechanism:
 
     inputs: Any
     inside: ClassVar[bool] = False  # whether noise is part of what machines compute, rather than added to messages
+    method: ClassVar[str] = "auto"  # the noise method that makes this kind
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 
 PARTICIPATION, SAMPLES = 2**20 + 1, 2**20 + 2  # spawn keys, apart from `default_rng(seed)`, which others may use
-RESAMPLED = 2**20
+RESAMPLED, MEMBER = 2**20, 2**20 + 3
 PROTOCOL = 2**32 - 1  # a fold that no round's number reaches
 
 
@@ -60,6 +60,15 @@ def participation_rng(seeds: Seeds) -> np.random.Generator:
 def samples_rng(seeds: Seeds) -> np.random.Generator:
     """The stream of which examples are used."""
     return np.random.default_rng(np.random.SeedSequence(seeds.samples, spawn_key=(SAMPLES,)))
+
+
+def member_seed(seeds: Seeds, member: int) -> int:
+    """The seed of a sweep member's host-made noise, where members do not share it.
+
+    >>> member_seed(Seeds(1, 1, 1), 0) != member_seed(Seeds(1, 1, 1), 1)
+    True
+    """
+    return int(np.random.SeedSequence(seeds.noise, spawn_key=(MEMBER, member)).generate_state(1)[0])
 
 
 def run_key(seeds: Seeds) -> jax.Array:

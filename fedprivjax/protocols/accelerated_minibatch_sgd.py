@@ -80,7 +80,7 @@ class AcceleratedMinibatchSGD(Protocol):
     clip: Any = None
     strong_convexity: Any = 0.0
     regularisation: Any = None
-    schedule: Any = None
+    schedule: Any = struct.field(default=None, metadata={"derived": True})
     batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")

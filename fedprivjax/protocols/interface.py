@@ -1,6 +1,6 @@
 """What a protocol is: the whole contract of a method, with defaults for what most methods share."""
 
-from dataclasses import fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from math import inf
 from typing import Any, ClassVar
 
@@ -43,6 +43,15 @@ class Protocol:
     trust: Any = "none"
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
+
+    @classmethod
+    def leaves(cls) -> dict[str, Any]:
+        """The hyper-parameters that are pytree leaves, which can be swept, with their defaults (`MISSING` for none).
+
+        A field with the metadata `derived` is left out: `calibrate` fills it in.
+        """
+        kept = [field for field in fields(cls) if field.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
+        return {field.name: _default(field) for field in kept if not field.metadata.get("derived", False)}
 
     @property
     def name(self) -> str:
@@ -154,7 +163,7 @@ class Protocol:
 
     def with_noise_std(self, noise_std: float):
         """The protocol with this noise and its target spent, nothing else filled in."""
-        names = [name for name in ("mu", "epsilon") if name in leaf_fields(type(self))]
+        names = [name for name in ("mu", "epsilon") if name in self.leaves()]
         spent = {name: None for name in names if not np.ndim(getattr(self, name))}
         return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 
@@ -176,9 +185,13 @@ class Protocol:
         return messages_in_memory(problem, size.per_round)
 
 
-def leaf_fields(protocol_class: type) -> tuple[str, ...]:
-    """The hyper-parameters of a protocol that are pytree leaves, which can be swept."""
-    return tuple(field.name for field in fields(protocol_class) if field.metadata.get("pytree_node", True))
+def leaf_fields(protocol: Protocol | type[Protocol]) -> tuple[str, ...]:
+    """The names of `Protocol.leaves`."""
+    return tuple(protocol.leaves())
+
+
+def _default(field: Field) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def slot_keys(key: jax.Array, per_round: int) -> jax.Array:

@@ -1,7 +1,7 @@
 """The members of a sweep: a grid of settings, each calibrated on the host for the plans that it will run on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -14,12 +14,11 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import event_of, exceeds, require_met, settle, target_of
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import TARGETS, Target
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.interface import as_leaves, leaf_fields
+from fedprivjax.protocols.interface import Protocol, as_leaves
 
-TARGETS = ("mu", "epsilon", "noise_std")
 RADIUS = "radius"
 
 
@@ -71,9 +70,9 @@ class Members:
         return np.array(texts, object)
 
 
-def sweepable(protocol_class: type) -> tuple[str, ...]:
+def sweepable(protocol: Protocol | type[Protocol]) -> tuple[str, ...]:
     """What a sweep may have as an axis: every leaf of the protocol, its privacy targets, and the ball's radius."""
-    return tuple(dict.fromkeys([*TARGETS, *leaf_fields(protocol_class), RADIUS]))
+    return tuple(dict.fromkeys([*TARGETS, *protocol.leaves(), RADIUS]))
 
 
 def axes_of(protocol, over: Mapping[str, Sequence[float]] | None) -> dict[str, np.ndarray]:
@@ -168,7 +167,7 @@ def _with_radius(problem: Problem, radius: float | None) -> Problem:
 
 
 def _axis(protocol, name: str, values: Sequence[float]) -> np.ndarray:
-    require_choice("swept setting", name, sweepable(type(protocol)))
+    require_choice("swept setting", name, sweepable(protocol))
     try:
         axis = np.atleast_1d(np.asarray(values, float))
     except (TypeError, ValueError):
@@ -179,7 +178,8 @@ def _axis(protocol, name: str, values: Sequence[float]) -> np.ndarray:
         raise Refusal(f"{name} must be swept over numbers, got nan")
     if np.unique(axis).size != axis.size:
         raise Refusal(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
-    default = {field.name: field.default for field in fields(protocol)}.get(name)
-    if name not in (RADIUS, *TARGETS) and getattr(protocol, name) != default:
-        raise Refusal(f"{name} must be left at its default where it is swept, got {getattr(protocol, name)}")
+    if name not in (RADIUS, *TARGETS):
+        given, default = getattr(protocol, name), protocol.leaves()[name]
+        if default is not MISSING and not np.array_equal(given, default):
+            raise Refusal(f"{name} must be left at its default where it is swept, got {given}")
     return axis

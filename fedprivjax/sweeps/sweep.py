@@ -19,7 +19,7 @@ from fedprivjax.engine.metrics import Recordable, non_private
 from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.seeds import Seeds, as_seeds
+from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.members import Member, Members, axes_of, calibrated, grid, stacked
@@ -106,7 +106,8 @@ class ReadySweep:
     def tape(self, draw: int, member: int) -> Any:
         """A member's host-made noise on a draw."""
         start = self.starts[draw]
-        return self.members.protocols[member].tape(self.grid[member].problem, start.plan, start.seeds.noise)
+        seed = start.seeds.noise if self.common_noise else member_seed(start.seeds, member)
+        return self.members.protocols[member].tape(self.grid[member].problem, start.plan, seed)
 
     def member(self, draw: int, member: int) -> Arguments:
         """The program's arguments of one run."""
@@ -297,7 +298,12 @@ def sweep_fingerprint(start: ReadySweep) -> str:
 
 
 def _aligned(starts: Sequence[ReadyRun]) -> list[Any]:
+    """The draws' mechanisms, of one kind and equal shapes: where the cheapest differs, all take that of the longest
+    gap, for what fits in memory there fits everywhere."""
     mechanisms = [start.mechanism for start in starts]
+    if len({mechanism.name for mechanism in mechanisms}) > 1:
+        method = max(starts, key=lambda start: start.plan.schedule.gaps.max()).mechanism.method
+        mechanisms = [start.protocol.mechanism(start.problem, start.plan, method) for start in starts]
     return mechanisms[0].align(mechanisms)
 
 

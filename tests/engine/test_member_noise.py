@@ -16,7 +16,7 @@ from fedprivjax.plan.seeds import as_seeds, round_keys, run_key
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.problem.problem import general_problem
+from fedprivjax.problem.build import general_problem
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.sweep import ready_sweep, sweep_fingerprint
 
@@ -170,3 +170,14 @@ def test_noise_without_state_and_with_it_are_recorded_alike():
     forgotten = simulate(Forgetful(noise_std=0.7, discount=0.0, taped=False), PROBLEM, Full(2), **options)
     for name in ("where", "noise_norm"):
         np.testing.assert_allclose(forgotten.metrics[name], carried.metrics[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_members_share_a_tape_only_where_noise_is_common(common):
+    own = Discounted(noise_std=0.7)
+    options = {"rounds": 5, "seeds": 2, "record": (FIRST,), "common_noise": common}
+    start = ready_sweep(own, PROBLEM, Full(2), over={"step_size": [0.1, 0.2]}, **options)
+    tapes = [start.tape(draw, member) for draw in range(2) for member in range(2)]
+    assert np.array_equal(tapes[0], tapes[1]) == np.array_equal(tapes[2], tapes[3]) == common
+    assert not np.array_equal(tapes[0], tapes[2])
+    np.testing.assert_array_equal(start.tape(1, 1), tapes[3])

@@ -16,7 +16,7 @@ from fedprivjax.plan.seeds import as_seeds, protocol_key, round_keys, run_key
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.problem.problem import general_problem
+from fedprivjax.problem.build import general_problem
 from fedprivjax.protocols.interface import slot_keys
 from fedprivjax.sweeps.memory import run_bytes
 

@@ -490,6 +490,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 OWN = '''
+from dataclasses import dataclass
 from typing import Any
 
 from flax import struct
@@ -513,6 +514,14 @@ class Heavy(NoisySGD):
 @struct.dataclass
 class Needy(NoisyMinibatchSGD):
     weight: Any = struct.field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Plain(NoisySGD):
+    """No pytree."""
+
+    def __post_init__(self):
+        pass
 
 
 class NoDataclass:
@@ -540,6 +549,17 @@ def test_a_protocol_of_ones_own_lies_beside_the_file(own):
     assert (type(made).__name__, made.beta, made.mu) == ("Heavy", 0.9, np.inf)
     assert experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(parsed))), own) == parsed
     assert [job.label for job in runner.jobs(parsed)] == ["ours", "Heavy"]
+
+
+@pytest.mark.parametrize(
+    "swept", [{"sweep__weight": [2.0, 3.0]}, {"protocol__0__grid": {"weight": [2.0, 3.0]}}], ids=["sweep", "grid"]
+)
+def test_a_setting_without_a_default_may_be_swept(own, swept):
+    entry = {"name": "my_protocols:Needy", "batch": 2}
+    raw = small(protocol=[entry], sweep__mu=[2.0], expected=[], problem__partition={"kind": "iid"}, **swept)
+    (job,) = runner.jobs(experiment.parse(raw, own))
+    start = job.prepare()
+    assert [protocol.weight for protocol in start.members.protocols] == [2.0, 3.0]
 
 
 def test_two_folders_may_have_modules_of_one_name(own, tmp_path_factory):
@@ -581,9 +601,10 @@ def test_an_installed_modules_protocol():
         ({"name": "dataclasses:dataclass"}, "protocol 'dataclasses:dataclass' must be a flax.struct.dataclass, got "),
         (
             {"name": "fedprivjax.plan.participation:Full", "machines": 3},
-            "protocol 'fedprivjax.plan.participation:Full' must be a flax.struct.dataclass, got ",
+            "protocol 'fedprivjax.plan.participation:Full' must be a fedprivjax.Protocol, got ",
         ),
-        ({"name": "my_protocols:Needy"}, "weight must be given in [[protocol]] my_protocols:Needy"),
+        ({"name": "my_protocols:Needy"}, "weight must be given in [[protocol]] my_protocols:Needy, or swept"),
+        ({"name": "my_protocols:Plain"}, "protocol 'my_protocols:Plain' must be a flax.struct.dataclass, got "),
         ({"beta": 1.5}, "beta must be below 1, got 1.5"),
         ({"grid": {"beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
     ],
@@ -608,7 +629,7 @@ def test_a_fault_in_ones_own_module_is_no_refusal(tmp_path, content, error):
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_leaf_can_be_swept_and_no_static_setting(name):
     method = PROTOCOLS[name][0]
-    leaves = {field.name for field in fields(method) if field.metadata.get("pytree_node", True)}
+    leaves = {field.name for field in fields(method) if field.metadata.get("pytree_node", True)} - {"schedule"}
     assert set(sweepable(method)) == leaves | {"mu", "epsilon", "noise_std", "radius"}
     assert not {"trust", "batch", "noise_schedule"} & set(sweepable(method))
     assert {"step_size", "clip"} <= set(sweepable(method))

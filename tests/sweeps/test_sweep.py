@@ -1,13 +1,16 @@
 import re
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from flax import struct
 
 from fedprivjax import (
+    AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
     Full,
@@ -22,11 +25,13 @@ from fedprivjax import (
     final,
     guarantee_of,
     linear_problem,
+    ready,
     simulate,
     sweep,
 )
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.sweeps.members import sweepable
+from fedprivjax.sweeps.members import axes_of, sweepable
 from fedprivjax.sweeps.sweep import _labels, execute, ready_sweep, run_chunk
 
 RNG = np.random.default_rng(71)
@@ -413,3 +418,33 @@ def test_preparing_compiles_nothing_and_executing_gives_the_same(grid):
     assert prepared.runs == (3, 4)
     assert run_chunk._cache_size() == before
     xr.testing.assert_identical(execute(prepared), grid)
+
+
+def test_draws_whose_cheapest_noise_differs_share_one_kind():
+    """One machine a round: a covariance is the cheapest where no machine stays away for long, and not elsewhere."""
+    rows = RNG.normal(size=(200, 2))
+    problem = linear_problem(rows, rows[:, 0] > 0, Softmax(2), constraint=Ball(1.0))
+    protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1)
+    options = {"rounds": 200, "every": 200, "record": ["noise_norm"]}
+    kinds = {ready(protocol, problem, Uniform(20, 1), seed=seed, **options).mechanism.name for seed in range(8)}
+    assert kinds == {"covariance", "cancelling"}
+    start = ready_sweep(protocol, problem, Uniform(20, 1), seeds=8, **options)
+    assert {one.mechanism.name for one in start.starts} == {"cancelling"}
+    assert np.isfinite(execute(start).noise_norm).all()
+
+
+def test_what_calibration_fills_in_is_no_axis():
+    with pytest.raises(Refusal, match="unknown swept setting 'schedule'"):
+        axes_of(AcceleratedMinibatchSGD(), {"schedule": [1.0]})
+
+
+def test_a_leaf_without_a_default_is_an_axis_and_one_with_a_factory_is_left_alone():
+    @struct.dataclass
+    class Weighted(NoisySGD):
+        weight: Any = struct.field(kw_only=True)
+        weights: Any = struct.field(default_factory=lambda: np.ones(2))
+
+    swept_over = axes_of(Weighted(mu=1.0, weight=5.0), {"weight": [1.0, 2.0], "weights": [3.0]})
+    assert {name: axis.tolist() for name, axis in swept_over.items()} == {"weight": [1.0, 2.0], "weights": [3.0]}
+    with pytest.raises(Refusal, match="weights must be left at its default where it is swept"):
+        axes_of(Weighted(mu=1.0, weight=5.0, weights=np.zeros(2)), {"weights": [3.0]})
