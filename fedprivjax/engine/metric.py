@@ -27,6 +27,10 @@ def needs_nothing(problem: Problem) -> None:
     """Every problem has what the metric needs."""
 
 
+def unknown(problem: Problem) -> None:
+    """Nobody said whether the metric looks at private data."""
+
+
 def never(problem: Problem) -> bool:
     """The metric looks at no private data."""
     return False
@@ -48,7 +52,8 @@ class Metric:
             last round (its noise), and "info", of the scalars that the rounds report: recorded once; "trials", made of
             the mean of a trial's runs.
         needs: `problem -> text`: what the problem lacks, such as "a test set"; None where it lacks nothing.
-        private: `problem -> bool`: whether it is computed on private data, and so outside the guarantee.
+        private: `problem -> bool`: whether it is computed on private data, and so outside the guarantee; None, and
+            the default, is not known.
         better: whether a "lower" or a "higher" value is the better one: a grid's point is chosen by it.
         default: whether it is recorded without being named.
         label: the words of titles and axes; empty: the name, with spaces.
@@ -67,7 +72,7 @@ class Metric:
     function: Callable[..., Any]
     of: Literal["params", "round", "info", "trials"] = "params"
     needs: Callable[[Problem], str | None] = needs_nothing
-    private: Callable[[Problem], bool] = never
+    private: Callable[[Problem], bool | None] = unknown
     better: Literal["lower", "higher"] = "lower"
     default: bool = True
     label: str = ""

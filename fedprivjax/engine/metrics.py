@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.metric import Metric, Snapshot, always, of_info
+from fedprivjax.engine.metric import Metric, Snapshot, always, never, of_info
 from fedprivjax.problem.losses import Squared
 from fedprivjax.problem.problem import Problem
 
@@ -90,6 +90,7 @@ _REGISTERED = (
         "test_accuracy",
         lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        private=never,
         better="higher",
         unit="%",
         digits=1,
@@ -99,6 +100,7 @@ _REGISTERED = (
         "test_error",
         lambda problem, snapshot: 1 - _accuracy(problem, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        private=never,
         default=False,  # the accuracy says it
         unit="%",
         digits=1,
@@ -108,6 +110,7 @@ _REGISTERED = (
         "test_loss",
         lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.test),
         needs=_needs_test,
+        private=never,
         shown=("table", "over_rounds"),
     ),
     Metric(
@@ -142,7 +145,7 @@ _REGISTERED = (
         private=_excess_on_pool,
         shown=("table", "against_epsilon", "over_rounds"),
     ),
-    Metric("distance", _distance, needs=_needs_optimum),
+    Metric("distance", _distance, needs=_needs_optimum, private=never),
     Metric("noise_norm", _noise_norm, of="round", private=always),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _REGISTERED}
@@ -220,17 +223,20 @@ def check_metrics(problem: Problem, record: Sequence[Recordable], info: Sequence
 
 
 def non_private(problem: Problem, record: Sequence[Metric]) -> tuple[str, ...]:
-    """The names of metrics that are computed on private data, so outside the guarantee.
+    """The metrics that are computed on private data, so outside the guarantee, by name.
 
-    What a callable of one's own looks at is not known, so none is listed; a `Metric` says it.
+    What a callable of one's own looks at is not known, which stands behind its name; a `Metric` may say it.
 
     >>> import numpy as np
     >>> from fedprivjax import Squared, linear_problem
     >>> problem = linear_problem(np.eye(2), np.zeros(2), Squared(), optimum=np.zeros(2))
     >>> non_private(problem, check_metrics(problem, ["excess_risk", "distance", "train_loss"]))
     ('excess_risk', 'train_loss')
+    >>> non_private(problem, [Metric("largest", lambda problem, snapshot: snapshot.params.max())])
+    ('largest (not known)',)
     """
-    return tuple(metric.name for metric in record if metric.private(problem))
+    answers = [(metric.name, metric.private(problem)) for metric in record]
+    return tuple(name if private else f"{name} (not known)" for name, private in answers if private in (True, None))
 
 
 def _as_metric(metric: Recordable, info: Sequence[Any]) -> Metric:

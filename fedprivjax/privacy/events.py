@@ -89,11 +89,11 @@ class GaussianEvent(Event):
         return self.exposure.map(of_exposure)
 
     def figures(self, delta: float) -> dict[str, float]:
-        """The worst and the median machine's μ; the worst's ε at δ, exact and as the papers convert."""
-        worst, exposed = self.mu, self.mus.each[self.exposure.each > 0]
+        """The worst machine's μ, and senders' median; the worst's ε at δ, exact and as the papers convert."""
+        worst = self.mu
         return {
             "μ (worst machine)": worst,
-            "median μ": float(np.median(exposed)),
+            "median μ": _median_sender(self.mus, self.exposure.values > 0),
             "ε (exact)": float(gdp.epsilon(worst, delta)),
             "ε (papers')": float(gdp.paper_epsilon(worst, delta)),
         }
@@ -139,12 +139,12 @@ class RecordEvent(Event):
         return inf if self.noise_std == 0 and self.releases.messages.any() else np.nan
 
     def figures(self, delta: float) -> dict[str, float]:
-        """ε at δ in the accountant's figures for the worst machine, and the median machine's bound."""
+        """ε at δ in the accountant's figures for the worst machine, and the median of machines that send."""
         each = self.epsilons(delta)
         worst = int(np.argmax(each.values))
         figures = self.accountant.figures(*self._machine(worst), delta=delta) if each.max < inf else {}
         columns = self.accountant.columns
-        return {**dict.fromkeys(columns, inf), **figures, "median ε": each.median}
+        return {**dict.fromkeys(columns, inf), **figures, "median ε": _median_sender(each, self.releases.messages > 0)}
 
     def _each(self, account: Callable[..., float], groups: np.ndarray | None = None) -> Grouped:
         releases = self.releases
@@ -160,6 +160,11 @@ class RecordEvent(Event):
         ratio = inf if r.shift[group] == 0 else self.noise_std / r.shift[group]
         ratio = float(f"{ratio * (1 - 1e-8):.9g}")
         return ratio, int(r.records[group]), int(r.batch[group]), int(r.messages[group])
+
+
+def _median_sender(each: Grouped, sends: np.ndarray) -> float:
+    """The median over the groups' machines that send, bool [groups]; 0 where none does."""
+    return Grouped(each.values[sends], each.counts[sends]).median if sends.any() else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,7 +83,9 @@ class Target:
             return f"μ = {self.mu:g}"
         if self.noise_std is not None:
             return f"noise_std = {self.noise_std:g}"
-        return f"ε = {self.worst_epsilon:g} at δ = {self.delta:g}"
+        least, most = float(np.min(self.epsilon)), self.worst_epsilon
+        epsilon = f"ε = {most:g}" if least == most else f"ε from {least:g} to {most:g}"
+        return epsilon if self.delta is None else f"{epsilon} at δ = {self.delta:g}"
 
     @property
     def stated_delta(self) -> float:

@@ -221,8 +221,8 @@ class NoisyMinibatchSGD(Protocol):
 
     def _check_shuffled(self) -> None:
         sampler = self.minibatches
-        if self.batch != 1 or not sampler.secret or sampler.independent:
-            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {self.batch} {sampler.name}")
+        if sampler.batch != 1 or not sampler.secret or sampler.independent:
+            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {sampler.batch} {sampler.name}")
         if self.noise_rule != "accountant":
             raise Refusal(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
 

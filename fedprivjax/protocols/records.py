@@ -29,6 +29,7 @@ from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds, proportions
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.settings import require_noise_std
 
 THEOREM_RULES = ("accountant", "advanced")
 PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records
@@ -306,11 +307,9 @@ def check_record_settings(protocol: Any) -> None:
             raise Refusal(f"epsilon must be finite on all machines or on none, got {list(epsilon)}")
     else:
         require_positive("epsilon", epsilon, optional=True, infinite=True)
-    if isinstance(protocol.noise_std, int | float | np.number):
-        if not 0 <= protocol.noise_std < np.inf:
-            raise Refusal(f"noise_std must be finite and not negative, got {protocol.noise_std}")
-        if isinstance(epsilon, int | float | np.number):
-            raise Refusal(f"give epsilon or noise_std, not both, got {epsilon} and {protocol.noise_std}")
+    require_noise_std(protocol.noise_std)
+    if all(isinstance(value, int | float | np.number) for value in (epsilon, protocol.noise_std)):
+        raise Refusal(f"give epsilon or noise_std, not both, got {epsilon} and {protocol.noise_std}")
     require_choice("noise_rule", protocol.noise_rule, NOISE_RULES)
     if isinstance(protocol.delta, str):
         require_choice("delta", protocol.delta, (PER_MACHINE,))

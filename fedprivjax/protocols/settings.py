@@ -1,6 +1,7 @@
 """Refusals of settings that no protocol allows."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +14,16 @@ def check_settings(protocol) -> None:
     require_positive("mu", protocol.mu, optional=True, infinite=True)
     for name in ("step_size", "step_scale", "clip"):
         require_positive(name, getattr(protocol, name), optional=True)
-    if isinstance(protocol.noise_std, int | float | np.number) and not 0 <= protocol.noise_std < np.inf:
-        raise Refusal(f"noise_std must be finite and not negative, got {protocol.noise_std}")
+    require_noise_std(protocol.noise_std)
     if protocol.noise_std is not None and isinstance(protocol.mu, int | float | np.number):
         raise Refusal(f"give mu or noise_std, not both, got mu = {protocol.mu} and noise_std = {protocol.noise_std}")
     require_choice("trust", protocol.trust, ("server", "none"))
-    for name in ("cancel", "average"):
-        if not isinstance(getattr(protocol, name, True), bool):
-            raise Refusal(f"{name} must be true or false, got {getattr(protocol, name)!r}")
+
+
+def require_noise_std(noise_std: Any) -> None:
+    """Refuse a noise that is a number, and negative or not finite."""
+    if isinstance(noise_std, int | float | np.number) and not 0 <= noise_std < np.inf:
+        raise Refusal(f"noise_std must be finite and not negative, got {noise_std}")
 
 
 def fixed_schedule(noise_schedule: str | Sequence[float], names: Iterable[str]) -> str | tuple[float, ...]:

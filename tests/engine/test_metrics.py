@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -5,7 +7,7 @@ from scipy.special import logsumexp
 
 from fedprivjax import Ball, Logistic, Protocol, Refusal, Snapshot, Softmax, Squared, general_problem, linear_problem
 from fedprivjax.engine.iterates import evaluate
-from fedprivjax.engine.metric import Metric, of_info
+from fedprivjax.engine.metric import Metric, never, of_info, unknown
 from fedprivjax.engine.metrics import METRICS, check_metrics, default_metrics, known, mean_loss, non_private
 
 RNG = np.random.default_rng(41)
@@ -164,7 +166,7 @@ def test_metrics_of_ones_own_pass_and_keep_their_name():
     one, other = check_metrics(make(), [largest, "test_loss"])
     assert (one.name, one.function, other) == ("largest", largest, METRICS["test_loss"])
     assert check_metrics(make(), [largest]) == check_metrics(make(), [largest])  # so no second program is compiled
-    assert non_private(make(), [one]) == ()
+    assert non_private(make(), [one]) == ("largest (not known)",)
 
 
 def spread(problem, snapshot):
@@ -181,6 +183,8 @@ SPREAD = Metric("spread", spread, needs=compared, private=lambda problem: True, 
 def test_a_metric_object_of_ones_own_says_what_is_known_of_it():
     assert check_metrics(make(), [SPREAD, "train_loss"]) == (SPREAD, METRICS["train_loss"])
     assert non_private(make(), [SPREAD, METRICS["test_loss"]]) == ("spread",)
+    own = [replace(SPREAD, private=unknown), replace(SPREAD, private=never), *check_metrics(make(), [spread])]
+    assert non_private(make(), own) == ("spread (not known)", "spread (not known)")
     with pytest.raises(ValueError, match="metric 'spread' must have a known optimum, and the problem has none"):
         check_metrics(make(optimum=False), [SPREAD])
     assert (SPREAD.title, SPREAD.text(0.12345), SPREAD.text(np.nan)) == ("spread %", "12.35", "–")

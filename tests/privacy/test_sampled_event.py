@@ -1,5 +1,7 @@
 """What sampled messages do to every machine's privacy, and the guarantee that says so."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.privacy.accountants.attainable import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
-from fedprivjax.privacy.events import RecordEvent, Releases
+from fedprivjax.privacy.events import GaussianEvent, RecordEvent, Releases
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms
@@ -95,6 +97,14 @@ def test_without_messages_nothing_is_revealed():
         assert event.guarantee(DELTA).epsilon == 0
 
 
+def test_machines_that_never_send_are_in_no_median():
+    gaussian = GaussianEvent(1.0, 1.0, Grouped.of([0.0, 0.0, 0.0, 1.0, 3.0]), TERMS)
+    assert gaussian.figures(DELTA)["median μ"] == 2.0
+    assert replace(gaussian, exposure=Grouped.of([0.0])).figures(DELTA)["median μ"] == 0.0
+    event = make(sampler="full", messages=np.array([0, 0, 0, 0, 2, 0]))
+    assert event.figures(DELTA)["median ε"] == event.epsilon(DELTA) > 0
+
+
 def test_a_gdp_parameter_is_not_stated():
     assert make(0.0).mu == np.inf
     assert np.isnan(make(0.3).mu)
@@ -131,7 +141,7 @@ def test_figures(sampler):
     each, least = by_hand(NOISE, sampler), by_hand(NOISE, sampler, attainable_epsilon)
     assert figures["ε (at most)"] == pytest.approx(each.max(), rel=1e-6)
     assert figures["ε (at least)"] == pytest.approx(least[each.argmax()], rel=1e-3)
-    assert figures["median ε"] == pytest.approx(np.median(each), rel=1e-6)
+    assert figures["median ε"] == pytest.approx(np.median(each[MESSAGES > 0]), rel=1e-6)
     assert figures["ε (at least)"] <= figures["ε (at most)"]
 
 

@@ -75,4 +75,6 @@ def test_epsilon_needs_a_delta(ask):
 
 def test_in_words():
     targets = [Target(mu=0.5), Target(epsilon=(1.0, 2.0), delta=1e-5), Target(noise_std=0.25)]
-    assert list(map(str, targets)) == ["μ = 0.5", "ε = 2 at δ = 1e-05", "noise_std = 0.25"]
+    assert list(map(str, targets)) == ["μ = 0.5", "ε from 1 to 2 at δ = 1e-05", "noise_std = 0.25"]
+    assert str(Target(epsilon=(2.0, 2.0), delta=1e-5)) == "ε = 2 at δ = 1e-05"
+    assert str(Target(epsilon=1.0)) == "ε = 1"

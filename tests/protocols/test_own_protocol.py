@@ -23,6 +23,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.experiment import run as runner
+from fedprivjax.protocols.interface import Protocol
 from fedprivjax.testing import PROPERTIES
 
 SOURCE = Path(__file__).parents[1] / "momentum_sgd.py"
@@ -174,3 +175,8 @@ def test_it_is_written_on_public_names_alone():
     source = SOURCE.read_text()
     assert "fedprivjax." not in source
     assert [field.name for field in fields(MomentumSGD)] == ["mu", "noise_std", "step_size", "clip", "beta"]
+
+
+def test_a_field_that_a_protocol_lacks_has_the_value_of_the_interface():
+    assert Protocol().clip is None
+    assert "clip" not in {field.name for field in fields(struct.dataclass(type("Bare", (Protocol,), {})))}

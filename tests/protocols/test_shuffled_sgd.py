@@ -15,6 +15,7 @@ from fedprivjax import (
     simulate,
     transcript,
 )
+from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
@@ -88,6 +89,12 @@ def test_the_transcript_is_shuffled():
 def test_refused_settings(settings, says):
     with pytest.raises(ValueError, match=says):
         make(**settings)
+
+
+def test_a_sampler_object_has_its_batch():
+    assert make(batch=None, sampler=Subset(1)).minibatches == make().minibatches
+    with pytest.raises(Refusal, match=r"^batch must be 1, drawn anew each time, with a shuffler, got 2 subset$"):
+        make(batch=None, sampler=Subset(2))
 
 
 def test_messages_clipped_as_a_whole_are_not_shuffled():

@@ -303,7 +303,7 @@ def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
     unmarked = Metric("level", lambda problem, snapshot: jnp.max(snapshot.params))
     protocol = NoisySGD(mu=2.0, clip=1.0, average=True)
     grid = swept(None, protocol, seeds=1, record=(size, unmarked))
-    assert grid.attrs["non_private_metrics"] == "size"
+    assert grid.attrs["non_private_metrics"] == "size, level (not known)"
     run = simulate(protocol, PROBLEM, SOME, seed=0, **{**COMMON, "record": [size]})
     last = simulate(replace(protocol, average=False), PROBLEM, SOME, seed=0, **COMMON)
     assert run.metrics["size"][-1] == pytest.approx(np.linalg.norm(run.params), rel=1e-5)
