@@ -254,7 +254,7 @@ class RecordMechanism:
     # ---- rules
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
-        """Every machine's σ by the noise rule, [machines]."""
+        """The σ by the noise rule of every machine in the table."""
         flags = {"acknowledged": self.acknowledged, "whole_message": self.whole_message}
         return noise_stds(
             self.noise_rule, epsilon=m.epsilon, rounds=self._releases(m, rounds), **flags, **self._rule(m)
@@ -262,7 +262,7 @@ class RecordMechanism:
 
     def _rule(self, m: MachineTable) -> dict[str, Any]:
         records = m.records if self.claimed_records is None else np.full(m.records.size, self.claimed_records)
-        sampler = self.sampler.with_batch(1) if self.by_step else self.sampler
+        sampler = self.sampler.with_batch(1 if self.by_step else tuple(m.batch.tolist()))  # in the table's order
         return {"sampler": sampler, "lipschitz": m.lipschitz, "records": records, "delta": m.delta}
 
     def _releases(self, m: MachineTable, messages):
