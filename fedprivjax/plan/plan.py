@@ -7,7 +7,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.minibatches import draw_minibatches
-from fedprivjax.plan.participation import Given, Participation, Schedule, Size, Varying
+from fedprivjax.plan.participation import Participation, Schedule, Size
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
 from fedprivjax.problem.problem import Problem
@@ -97,7 +97,7 @@ def draw_plan(
     require_at_least("rounds", rounds, 1)
     if sampler is not None and problem.table is None:
         raise Refusal("table must be given: machines draw minibatches from records of their own")
-    if sampler is None and isinstance(participation, Varying):
+    if sampler is None and participation.varies:
         raise Refusal("participation must have a fixed number of machines a round, but for minibatch protocols")
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
         raise Refusal(
@@ -132,7 +132,7 @@ def most_rounds(
     Raises:
         ValueError: there is no end.
     """
-    given = len(participation.rows) if isinstance(participation, Given) else None
+    given = participation.rounds_given
     again = order in EPOCHS or (sampler is not None and not sampler.one_pass)
     if again or not problem.stored:
         if given is None:
