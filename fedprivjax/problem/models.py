@@ -59,7 +59,7 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class GeneralModel:
-    """Any differentiable scalar loss `function(params, example)`; `is_correct(params, example)` says whether it is right."""
+    """Any differentiable scalar loss `function(params, example)`; `is_correct(params, example)` judges it."""
 
     function: Callable[[Any, Any], Any]
     is_correct: Callable[[Any, Any], Any] | None = None

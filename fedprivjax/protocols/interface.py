@@ -15,7 +15,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy.calibration import solved_noise
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.round import RoundInputs, flat_rows, rows_in_memory
 from fedprivjax.protocols.views import VIEWS, Observed, Seen
@@ -160,7 +160,7 @@ class Protocol:
 
     def with_noise_std(self, noise_std: float):
         """The protocol with this noise and its target spent, nothing else filled in."""
-        names = [name for name in ("mu", "epsilon") if name in self.leaves()]
+        names = [name for name in LEVELS if name in self.leaves()]
         spent = {name: None for name in names if not np.ndim(getattr(self, name))}
         return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 

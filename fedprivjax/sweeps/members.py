@@ -14,7 +14,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import event_of, exceeds, require_met, settle, target_of
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import TARGETS, Target
+from fedprivjax.privacy.target import LEVELS, TARGETS, Target
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol, as_leaves
@@ -144,7 +144,7 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
 
 def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Member:
     its_problem = _with_radius(problem, settings.pop(RADIUS, None))
-    target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
+    target = {name: settings.pop(name) for name in LEVELS if name in settings}
     protocol = replace(protocol, **settings)
     return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
