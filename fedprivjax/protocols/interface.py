@@ -40,6 +40,7 @@ class Protocol:
     delta: Any = None
     step_size: Any = None
     step_scale: Any = 1.0
+    clip: Any = None
     trust: Any = "none"
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
