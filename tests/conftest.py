@@ -47,7 +47,7 @@ def general_twin(softmax_problem):
         def value(params, example: Example):
             return loss.value(params @ example.features, example.label)
 
-        def hit(params, example: Example):
+        def correct(params, example: Example):
             return loss.correct(params @ example.features, example.label)
 
         return general_problem(
@@ -57,7 +57,7 @@ def general_twin(softmax_problem):
             constraint=constraint or softmax_problem.constraint,
             lipschitz=softmax_problem.lipschitz,
             smoothness=softmax_problem.smoothness,
-            hit=hit,
+            correct=correct,
             test=softmax_problem.test,
         )
 

@@ -10,7 +10,6 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric, Snapshot, always, never, of_info
-from fedprivjax.problem.losses import Squared
 from fedprivjax.problem.problem import Problem
 
 Recordable = str | Metric | Callable[[Problem, Snapshot], Any]
@@ -25,8 +24,8 @@ def mean_loss(problem: Problem, params, examples):
 
 
 def _accuracy(problem: Problem, params, examples):
-    hits: Any = jax.vmap(problem.model.correct, in_axes=(None, 0))(params, examples)
-    return jnp.mean(hits)
+    right: Any = jax.vmap(problem.model.correct, in_axes=(None, 0))(params, examples)
+    return jnp.mean(right)
 
 
 def _excess_risk(problem: Problem, snapshot: Snapshot):
@@ -77,8 +76,7 @@ def _needs_excess(problem: Problem) -> str | None:
 def _needs_regression(problem: Problem) -> str | None:
     if problem.test is None or not problem.stored:
         return "a test set and stored examples"
-    squared = isinstance(getattr(problem.model, "loss", None), Squared)
-    return None if squared else "the squared loss of a linear predictor"
+    return None if problem.model.squared else "the squared loss of a linear predictor"
 
 
 def _excess_on_pool(problem: Problem) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics
@@ -141,11 +142,23 @@ def ready(
     require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
-    target = target_of(protocol, delta=delta) if target is None else target
+    target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
     calibrated, event = settle(protocol, problem, plan, target)
     recipe = make_recipe(calibrated, problem, plan, record, every)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     return ReadyRun(calibrated, problem, plan, seeds, mechanism, recipe, event, target, delta)
+
+
+def _only_target(protocol, target: Target, delta: float) -> Target:
+    """A target that is given, refused beside another of the protocol's own, or at another δ than ε is stated at."""
+    for name in ("mu", "epsilon", "noise_std"):
+        own = getattr(protocol, name)
+        proportions = name == "epsilon" and np.ndim(own) and protocol.noise_std is not None
+        if own is not None and not proportions and own != getattr(target, name):
+            raise Refusal(f"{name} must be left out of {protocol.name} where a target is given, got {own}")
+    if target.delta is not None and target.delta != delta:
+        raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
+    return target
 
 
 def make_recipe(protocol, problem: Problem, plan: Plan, record, every: int | None) -> Recipe:

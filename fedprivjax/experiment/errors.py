@@ -8,10 +8,9 @@ from pydantic import ValidationError
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.experiment.section import Settings, kinds, models_in
+from fedprivjax.experiment.section import Settings, kinds, models_in, several
 
 TABLES = ("model_type", "model_attributes_type", "dict_type")
-BRANCHES = ("int", "list[int]")  # what pydantic calls the members of a plain union
 
 
 class Place(NamedTuple):
@@ -73,15 +72,21 @@ def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:
     """Walk down to a place; keys of a gathered field stand in the section itself."""
     shown: list[str] = []
     hidden, word, kind, union = False, "kind", None, {}
-    for part in (str(part) for part in loc if part not in BRANCHES):
+    tagged = False
+    for part in map(str, loc):
+        if tagged:  # pydantic's name of a plain union's member, which no file has
+            tagged = False
+            continue
         if part in union and kind is None:
             model, kind = union[part], (word, part)
             continue
         shown = [*(shown[:-1] if hidden else shown), part]
         hidden = part in model.gathered
-        inside = models_in(model.model_fields[part].annotation) if part in model.model_fields else []
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        inside = models_in(annotation)
+        tagged = not inside and several(annotation)
         if inside:
             word, kind = part if hidden else "kind", None
-            union = kinds(model.model_fields[part].annotation) if len(inside) > 1 else {}
+            union = kinds(annotation) if len(inside) > 1 else {}
             model = inside[0] if len(inside) == 1 else model
     return Place(".".join(shown), model, kind, union)

@@ -1,6 +1,7 @@
 """What all sections of an experiment file share."""
 
-from typing import ClassVar, get_args
+from types import NoneType, UnionType
+from typing import ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,6 +30,16 @@ def models_in(annotation) -> list[type[Settings]]:
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [annotation]
     return [model for part in get_args(annotation) for model in models_in(part)]
+
+
+def several(annotation) -> bool:
+    """Whether a field's type is a union of several, beside None.
+
+    >>> several(int | list[int]), several(float | None)
+    (True, False)
+    """
+    union = isinstance(annotation, UnionType) or get_origin(annotation) is Union
+    return union and len([part for part in get_args(annotation) if part is not NoneType]) > 1
 
 
 def kinds(union) -> dict[str, type[Settings]]:

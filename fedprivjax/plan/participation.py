@@ -116,8 +116,22 @@ class Schedule(Once):
         return gaps.reshape(self.participants.shape)
 
 
+class Kind:
+    """What every participation answers."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether the number of machines differs from round to round."""
+        return False
+
+    @property
+    def rounds_given(self) -> int | None:
+        """Rounds of a schedule that is there already; None where any number can be drawn."""
+        return None
+
+
 @dataclass(frozen=True)
-class Full:
+class Full(Kind):
     """Every machine in every round.
 
     >>> Full(3).draw(2, np.random.default_rng(0)).participants.tolist()
@@ -138,7 +152,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Kind):
     """A uniformly random subset of `per_round` machines, fresh each round.
 
     >>> Uniform(100, 120)
@@ -160,7 +174,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Varying:
+class Varying(Kind):
     """A random number of machines in each round, then a uniformly random subset of that size.
 
     Args:
@@ -198,6 +212,10 @@ class Varying:
     def per_round(self) -> int:
         return len(self.sizes)
 
+    @property
+    def varies(self) -> bool:
+        return True
+
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         weights = np.array(self.sizes)
         filled = rng.choice(np.arange(1, self.per_round + 1), rounds, p=weights / weights.sum())
@@ -207,7 +225,7 @@ class Varying:
 
 
 @dataclass(frozen=True)
-class Balanced:
+class Balanced(Kind):
     """The machines permuted and cut into cohorts of `per_round`, again and again: nearly equal gaps.
 
     With `reshuffle` every pass takes a fresh permutation, without it the first is repeated.
@@ -231,7 +249,7 @@ class Balanced:
 
 
 @dataclass(frozen=True)
-class Given:
+class Given(Kind):
     """A schedule of one's own: participants [rounds, per_round], each round's machines distinct.
 
     >>> Given(3, [[0, 1], [1, 2]]).per_round
@@ -261,6 +279,10 @@ class Given:
     @property
     def per_round(self) -> int:
         return self.rows.shape[1]
+
+    @property
+    def rounds_given(self) -> int | None:
+        return len(self.rows)
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         rows = self.rows

@@ -1,13 +1,14 @@
 """Which examples are used: each once or in several epochs, dealt in order of use or from a machine's own share."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.minibatches import draw_minibatches
-from fedprivjax.plan.participation import Given, Participation, Schedule, Size, Varying
+from fedprivjax.plan.participation import Participation, Schedule, Size
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
 from fedprivjax.problem.problem import Problem
@@ -35,6 +36,8 @@ class Plan:
     weights: np.ndarray | None = None
     secret: bool = False
     order: str = "shuffled"
+    sampler: Sampler | None = None
+    stored: bool = True
 
     def __str__(self) -> str:
         which = f"{'at most ' if self.weights is not None else ''}{self.width}, {'secret' if self.secret else 'public'}"
@@ -53,10 +56,11 @@ class Plan:
     def size(self) -> Size:
         return self.schedule.size
 
-    @property
+    @cached_property
     def repeats(self) -> bool:
-        """Whether a sample may be used in several rounds, publicly."""
-        return self.order in EPOCHS
+        """Whether a sample of a stored pool is used in several rounds."""
+        stored = self.samples if self.weights is None and self.stored else self.samples[:0]
+        return self.order in EPOCHS or np.unique(stored).size < stored.size
 
     @property
     def width(self) -> int:
@@ -97,7 +101,7 @@ def draw_plan(
     require_at_least("rounds", rounds, 1)
     if sampler is not None and problem.table is None:
         raise Refusal("table must be given: machines draw minibatches from records of their own")
-    if sampler is None and isinstance(participation, Varying):
+    if sampler is None and participation.varies:
         raise Refusal("participation must have a fixed number of machines a round, but for minibatch protocols")
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
         raise Refusal(
@@ -113,10 +117,10 @@ def draw_plan(
         assert problem.table is not None
         settings = {"stored": order == "stored", "factors": problem.message_factors}
         batches = draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), **settings)
-        return Plan(schedule, *batches, secret=sampler.secret, order=order)
+        return Plan(schedule, *batches, secret=sampler.secret, order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
     if not problem.stored:
-        return Plan(schedule, schedule.counts - 1)
+        return Plan(schedule, schedule.counts - 1, stored=False)
     if order in EPOCHS:
         return Plan(schedule, _deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
     deal = _deal_pool if problem.table is None else _deal_shares
@@ -132,7 +136,7 @@ def most_rounds(
     Raises:
         ValueError: there is no end.
     """
-    given = len(participation.rows) if isinstance(participation, Given) else None
+    given = participation.rounds_given
     again = order in EPOCHS or (sampler is not None and not sampler.one_pass)
     if again or not problem.stored:
         if given is None:

@@ -87,6 +87,9 @@ def event_of(protocol, problem, plan) -> Event:
             or plan that the method's `check` refuses.
     """
     protocol.check(problem, plan)
+    if plan.sampler != protocol.minibatches:
+        drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
+        raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
         raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
     return protocol.event(problem, plan)

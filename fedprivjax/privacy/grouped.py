@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.once import Once
+
+LISTED = 4096  # machines of which each one's group is saved
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,13 @@ class Grouped:
 
     @cached_property
     def each(self) -> np.ndarray:
-        """Every machine's number, float64 [machines], read-only; in the order of groups where `group` is None."""
+        """Every machine's number, float64 [machines], read-only.
+
+        Raises:
+            Refusal: where machines differ and it is no longer known which is which.
+        """
+        if self.group is None and self.values.size > 1:
+            raise Refusal(f"which of {self.machines} machines is in which group was not kept")
         each = np.repeat(self.values, self.counts) if self.group is None else self.values[self.group]
         each.setflags(write=False)
         return each
@@ -74,13 +83,16 @@ class Grouped:
         return replace(self, values=np.asarray(function(self.values), float))
 
     def as_mapping(self) -> dict[str, list]:
-        """The groups as JSON takes them, without which machine is in which."""
-        return {"values": self.values.tolist(), "counts": self.counts.tolist()}
+        """The groups as JSON takes them; which machine is in which, where there are at most `LISTED`."""
+        listed = self.group is not None and self.values.size > 1 and self.machines <= LISTED
+        group = {"group": np.asarray(self.group).tolist()} if listed else {}
+        return {"values": self.values.tolist(), "counts": self.counts.tolist(), **group}
 
     @classmethod
     def from_mapping(cls, mapping) -> "Grouped":
         """From `as_mapping`."""
-        return cls(np.array(mapping["values"], float), np.array(mapping["counts"], int))
+        group = np.array(mapping["group"], np.int32) if "group" in mapping else None
+        return cls(np.array(mapping["values"], float), np.array(mapping["counts"], int), group)
 
 
 def grouped_once(keeper: Once, array: np.ndarray, compute: Callable[[np.ndarray, Any], np.ndarray]) -> Grouped:

@@ -129,7 +129,7 @@ class PrivacyGuarantee:
 
     @classmethod
     def from_json(cls, text: str) -> "PrivacyGuarantee":
-        """A guarantee from its text; which machine is in which group is not kept.
+        """A guarantee from its text; of more than 4096 machines, which is in which group is not kept.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0, 2.0]))
         >>> str(PrivacyGuarantee.from_json(one.to_json())) == str(one)

@@ -11,7 +11,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_number, require_positive
 from fedprivjax.privacy import gdp
 
-TARGETS = ("mu", "epsilon", "noise_std")
+LEVELS = ("mu", "epsilon")  # targets that state a privacy level
+TARGETS = (*LEVELS, "noise_std")
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def general_problem(
     smoothness: float | None = None,
     distance: float | None = None,
     machine_weights: Sequence[float] | None = None,
-    hit: Callable[[Any, Any], Any] | None = None,
+    correct: Callable[[Any, Any], Any] | None = None,
     test: Any = None,
     optimum: Any = None,
     excess: Callable[[Any], Any] | None = None,
@@ -123,7 +123,7 @@ def general_problem(
         start: first parameters, a pytree.
         lipschitz, smoothness: G (one constant, or one for each machine) and L on the constraint set where known; needed
             by protocols that do not clip.
-        hit: `(params, example) -> 1.0 where the prediction is right`, for accuracies.
+        correct: `(params, example) -> 1.0 where the prediction is right`, for accuracies.
         test, optimum, excess, table, distance, machine_weights: as in `linear_problem`.
         split: the pool's leaves have a leading machines axis.
 
@@ -149,7 +149,7 @@ def general_problem(
         start=_general_params("start", start),
         constraint=WholeSpace() if constraint is None else constraint,
         optimum=None if optimum is None else _general_params("optimum", optimum),
-        model=GeneralModel(function, hit),
+        model=GeneralModel(function, correct),
         own_smoothness=smoothness,
         table=None if table is None else Table(table_rows(table, examples)),
         excess=excess,
@@ -174,7 +174,7 @@ def procedural_problem(
     lipschitz: float | None = None,
     smoothness: float | None = None,
     distance: float | None = None,
-    hit: Callable[[Any, Any], Any] | None = None,
+    correct: Callable[[Any, Any], Any] | None = None,
     test: Any = None,
     optimum: Any = None,
     excess: Callable[[Any], Any] | None = None,
@@ -189,7 +189,7 @@ def procedural_problem(
         start: first parameters; needed unless the predictor is linear.
         feature_bound: public bound on the norm of a feature vector: longer ones are scaled to it. Those that are not
             finite become zero, and labels outside the loss's range its ends.
-        lipschitz, smoothness, hit: as in `general_problem`.
+        lipschitz, smoothness, correct: as in `general_problem`.
         constraint, distance, test, optimum, excess: as in `linear_problem`.
 
     >>> import jax
@@ -209,7 +209,7 @@ def procedural_problem(
         if start is None:
             raise Refusal("start must be given, unless the loss is a linear predictor's")
         toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
-        options = {**options, "smoothness": smoothness, "hit": hit}
+        options = {**options, "smoothness": smoothness, "correct": correct}
         built = general_problem(loss, toy, start, constraint=constraint, test=test, optimum=optimum, **options)
         return replace(built, pool=Procedural(np.uint32(seed), generate))
     if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].ndim != 1 or shapes[1].shape != ():

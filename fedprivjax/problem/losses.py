@@ -30,6 +30,11 @@ class LinearLoss:
         """Whether labels are classes, so whole numbers."""
         return self.outputs > 0
 
+    @property
+    def squared(self) -> bool:
+        """Whether it is half the squared error."""
+        return False
+
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
         """Loss of one example: scalar. score: [outputs] or []."""
         raise TypeError("a linear loss must define value(score, label)")
@@ -165,6 +170,10 @@ class Squared(LinearLoss):
 
     def __post_init__(self):
         require_positive("label_bound", self.label_bound, infinite=True)
+
+    @property
+    def squared(self) -> bool:
+        return True
 
     def value(self, score, label):
         return 0.5 * (score - label) ** 2

@@ -29,6 +29,11 @@ class LinearModel:
 
     factored = True  # gradients are residual ⊗ features
 
+    @property
+    def squared(self) -> bool:
+        """Whether the loss is half the squared error of the prediction."""
+        return self.loss.squared
+
     def value(self, params, example: Example):
         """Loss of one example."""
         return self.loss.for_norm(example.feature_norm).value(params @ example.features, example.label)
@@ -54,12 +59,13 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class GeneralModel:
-    """Any differentiable scalar loss `function(params, example)`; `hit(params, example)` says whether it is right."""
+    """Any differentiable scalar loss `function(params, example)`; `is_correct(params, example)` judges it."""
 
     function: Callable[[Any, Any], Any]
-    hit: Callable[[Any, Any], Any] | None = None
+    is_correct: Callable[[Any, Any], Any] | None = None
 
     factored = False
+    squared = False  # as far as one knows
 
     def value(self, params, example):
         return self.function(params, example)
@@ -82,7 +88,7 @@ class GeneralModel:
         return sums if weights is None else tuple(scaled(vector, jnp.any(weights != 0)) for vector in sums)
 
     def correct(self, params, example):
-        return None if self.hit is None else self.hit(params, example)
+        return None if self.is_correct is None else self.is_correct(params, example)
 
     def lipschitz(self, feature_bound: float, radius: float) -> float:
         return inf

@@ -4,6 +4,8 @@ from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 
 class Once:
     """An object that keeps what was computed from it."""
@@ -15,5 +17,7 @@ class Once:
     def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
         """What follows from the object and the name alone, computed at the first call by this name."""
         if name not in self._known:
-            self._known[name] = compute()
+            self._known[name] = value = compute()
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)  # others get the same array
         return self._known[name]

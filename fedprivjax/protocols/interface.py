@@ -15,9 +15,9 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy.calibration import solved_noise
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.round import RoundInputs, flat_rows, messages_in_memory
+from fedprivjax.protocols.round import RoundInputs, flat_rows, rows_in_memory
 from fedprivjax.protocols.views import VIEWS, Observed, Seen
 from fedprivjax.protocols.words import in_words
 
@@ -164,7 +164,7 @@ class Protocol:
 
     def with_noise_std(self, noise_std: float):
         """The protocol with this noise and its target spent, nothing else filled in."""
-        names = [name for name in ("mu", "epsilon") if name in self.leaves()]
+        names = [name for name in LEVELS if name in self.leaves()]
         spent = {name: None for name in names if not np.ndim(getattr(self, name))}
         return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 
@@ -182,8 +182,15 @@ class Protocol:
         return self
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        """Machines whose messages, of d numbers, are in memory at once."""
-        return messages_in_memory(problem, size.per_round)
+        """Machines whose messages, of d numbers, are in memory at once; default: none, for `cohort_sum` adds them."""
+        return 0
+
+    def gradients_in_memory(self, problem: Problem, rows: int) -> int:
+        """Records whose own gradients, of d numbers, are in memory at once, of so many in a round.
+
+        Default: as `cohort_sum` writes them out, where they are clipped.
+        """
+        return 0 if self.clip is None else rows_in_memory(problem, rows)
 
 
 def leaf_fields(protocol: Protocol | type[Protocol]) -> tuple[str, ...]:

@@ -172,3 +172,6 @@ class LocalSGD(Protocol):
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round
+
+    def gradients_in_memory(self, problem: Problem, rows: int) -> int:
+        return 0  # a step takes one record of each machine

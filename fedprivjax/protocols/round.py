@@ -111,7 +111,7 @@ def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:
 
 
 def _chunked_sum(problem: Problem, machine: Machine, examples, weights, bound) -> tuple[Any, dict]:
-    chunk = max(1, messages_in_memory(problem, jax.tree.leaves(examples)[0].shape[0]))
+    chunk = max(1, rows_in_memory(problem, jax.tree.leaves(examples)[0].shape[0]))
 
     def add(total, chunk):
         examples, weights = chunk
@@ -126,9 +126,9 @@ def _chunked_sum(problem: Problem, machine: Machine, examples, weights, bound) -
     return total, jax.tree.map(lambda values: jnp.sum(share * values), info)
 
 
-def messages_in_memory(problem: Problem, per_round: int) -> int:
-    """Machines whose written-out messages are in memory at once: none of a linear predictor's, which stay factored."""
-    return 0 if problem.model.factored else min(per_round, max(1, CHUNK_FLOATS // problem.dimension))
+def rows_in_memory(problem: Problem, rows: int) -> int:
+    """Clipped gradients, of so many in a round, that are written out at once: none of a linear predictor's."""
+    return 0 if problem.model.factored else min(rows, max(1, CHUNK_FLOATS // problem.dimension))
 
 
 def flat_rows(problem: Problem, tree):

@@ -8,12 +8,15 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 
+SMALLEST_CLIP = 1e-12  # the squares of a norm's parts underflow from 1e-19 on
+
 
 def check_settings(protocol) -> None:
     """Refuse settings that no protocol allows."""
     require_positive("mu", protocol.mu, optional=True, infinite=True)
     for name in ("step_size", "step_scale", "clip"):
         require_positive(name, getattr(protocol, name), optional=True)
+    require_clip(protocol.clip)
     require_noise_std(protocol.noise_std)
     if protocol.noise_std is not None and isinstance(protocol.mu, int | float | np.number):
         raise Refusal(f"give mu or noise_std, not both, got mu = {protocol.mu} and noise_std = {protocol.noise_std}")
@@ -24,6 +27,12 @@ def require_noise_std(noise_std: Any) -> None:
     """Refuse a noise that is a number, and negative or not finite."""
     if isinstance(noise_std, int | float | np.number) and not 0 <= noise_std < np.inf:
         raise Refusal(f"noise_std must be finite and not negative, got {noise_std}")
+
+
+def require_clip(clip: Any) -> None:
+    """Refuse a bound so small that float32 takes norms beyond it for 0."""
+    if isinstance(clip, int | float | np.number) and clip < SMALLEST_CLIP:
+        raise Refusal(f"clip must be at least {SMALLEST_CLIP:g}, where norms are still numbers, got {clip}")
 
 
 def fixed_schedule(noise_schedule: str | Sequence[float], names: Iterable[str]) -> str | tuple[float, ...]:

@@ -68,4 +68,6 @@ VIEWS: dict[str, Callable[[Observed], Seen]] = {
     "none": in_the_clear,
     "server": queries_only,
     "shuffler": shuffled,
+    "shuffled counts": counts,
+    "pan-private": pan_private,
 }

@@ -13,9 +13,9 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, shown
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.target import LEVELS
 from fedprivjax.sweeps.results import final, mean_interval, of_iterate
 
-TARGETS = ("mu", "epsilon")
 TOLERANCE = 0.01  # by which a realised ε may be off its target and still be drawn as it
 PANELS = ("machines", "per_round", "rounds")
 
@@ -40,7 +40,7 @@ def metric_against_epsilon(
     missed = misses_target(best)
     realised = missed if realised is None else realised
     epsilon = "realised ε, worst run" if realised else "target ε" if missed else "ε"
-    chosen = {name: value for name, value in _middle(best).items() if name not in TARGETS}
+    chosen = {name: value for name, value in _middle(best).items() if name not in LEVELS}
     panels = _panels(best)
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -95,7 +95,7 @@ def misses_target(best: Mapping[str, xr.Dataset]) -> bool:
 def save_all(best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval") -> list[Path]:
     """Every plot that the results allow, written to `folder`."""
     figures = {}
-    if any(name in data.dims for data in best.values() for name in TARGETS):
+    if any(name in data.dims for data in best.values() for name in LEVELS):
         for metric in shown("against_epsilon"):
             if all(metric in data for data in best.values()):
                 figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars)
@@ -123,7 +123,7 @@ def _draw_curve(
     mean, half = mean_interval(runs)
     if bars == "percentiles":
         half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
-    swept = next((name for name in TARGETS if name in mean.dims), None)
+    swept = next((name for name in LEVELS if name in mean.dims), None)
     worst = data["realised_epsilon"].max("seed", skipna=False)
     if swept is None and np.isfinite(worst):
         axis.errorbar(float(worst), float(mean), float(half), color=colour, marker="s", ms=5, capsize=3, label=label)
@@ -143,7 +143,7 @@ def _target_epsilon(data: xr.Dataset, swept: str) -> xr.DataArray:
 
 def _off_target(data: xr.Dataset) -> float:
     """By what part of the target the worst run's ε is off it, at most; 0 where no target is swept."""
-    swept = next((name for name in TARGETS if name in data.dims), None)
+    swept = next((name for name in LEVELS if name in data.dims), None)
     if swept is None:
         return 0.0
     off = abs(data["realised_epsilon"].max("seed", skipna=False) / _target_epsilon(data, swept) - 1)

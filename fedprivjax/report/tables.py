@@ -19,10 +19,10 @@ from fedprivjax.experiment.verdict import Verdict, describe
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
+from fedprivjax.privacy.target import LEVELS
 from fedprivjax.sweeps.results import final, mean_interval
 from fedprivjax.sweeps.sweep import ReadySweep
 
-TARGETS = {"mu", "epsilon"}
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
 
 
@@ -69,8 +69,8 @@ def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table
         if np.isfinite(data["realised_epsilon"]).any()
     }
     table = Table(title=f"realised ε at δ = {delta:g}, the worst of {_runs(best)}", title_justify="left")
-    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1 or name in TARGETS}
-    swept = [name for name in axes if name in TARGETS]
+    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1 or name in LEVELS}
+    swept = [name for name in axes if name in LEVELS]
     for name in (*axes, *["target ε"] * len(swept), *(f"{label}{_own(experiment, label)}" for label in worst)):
         table.add_column(name, justify="right")
     for point in _points(axes):
@@ -81,7 +81,7 @@ def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table
 
 
 def _has_target(experiment: Experiment) -> bool:
-    return any(TARGETS & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol)
+    return any(set(LEVELS) & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol)
 
 
 def _target(name: str, value: float, delta: float) -> float:
@@ -92,7 +92,7 @@ def _target(name: str, value: float, delta: float) -> float:
 def _own(experiment: Experiment, label: str) -> str:
     """A protocol's own target in words; nothing where its target is swept, or it has none."""
     settings = next(p.settings for p in experiment.protocol if p.label == label)
-    own = [_target(name, settings[name], experiment.record.delta) for name in TARGETS & settings.keys()]
+    own = [_target(name, settings[name], experiment.record.delta) for name in LEVELS if name in settings]
     return "".join(f" (target {_epsilon(epsilon)})" for epsilon in own)
 
 
@@ -206,7 +206,7 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
     points = _points({name: values.tolist() for name, values in start.axes.items()})
     for point, noise_std, event in zip(points, start.members.noise_std.tolist(), _first_events(start), strict=True):
         figures = event.figures(delta)
-        alike = (*(point.get(name) for name in TARGETS), *(f"{name} {value:.6g}" for name, value in figures.items()))
+        alike = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in figures.items()))
         row = rows.setdefault(alike, _Row([], figures, [], []))
         row.points.append(point)
         row.noise_std.append(noise_std)

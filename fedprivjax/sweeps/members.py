@@ -14,7 +14,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import event_of, exceeds, require_met, settle, target_of
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import TARGETS, Target
+from fedprivjax.privacy.target import LEVELS, TARGETS, Target
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol, as_leaves
@@ -65,7 +65,8 @@ class Members:
         Args:
             epsilons: of every run, [seeds, members].
         """
-        worst = np.argmax(epsilons, axis=0)
+        mu = np.array([[event.mu for event in events] for events in self.events]).T
+        worst = np.argmax(np.where(np.isnan(mu), epsilons, mu), axis=0)  # an ε of 0 tells schedules apart no more
         texts = [events[seed].guarantee(delta).to_json() for events, seed in zip(self.events, worst, strict=True)]
         return np.array(texts, object)
 
@@ -144,7 +145,7 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
 
 def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Member:
     its_problem = _with_radius(problem, settings.pop(RADIUS, None))
-    target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
+    target = {name: settings.pop(name) for name in LEVELS if name in settings}
     protocol = replace(protocol, **settings)
     return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
 

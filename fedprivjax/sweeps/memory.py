@@ -58,7 +58,8 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     scores = first_leaf.shape[0] if first_leaf.ndim > 1 else 1
     records = per_round * start.plan.width
     drawn = rounds * (6 * per_round + 2 * records) + 3 * min(BLOCK, rounds) * d + 2 * records * example
-    messages = 4 * protocol.messages_in_memory(problem, size) * d + 2 * records * scores
+    written_out = max(protocol.messages_in_memory(problem, size), protocol.gradients_in_memory(problem, records))
+    messages = 4 * written_out * d + 2 * records * scores
     state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
     noise_state = _floats(lambda: protocol.noise_state(d))
     tape = sum(leaf.nbytes for leaf in jax.tree.leaves(start.tape))

@@ -72,7 +72,11 @@ class ReadySweep:
     @property
     def noise(self) -> str:
         """How the noise is produced and shared, in words."""
-        shared = "shared by the grid's members" if self.common_noise else "drawn anew for each member"
+        shared = (
+            "shared by the grid's members, whose guarantees do not compose"
+            if self.common_noise
+            else "drawn anew for each member"
+        )
         return f"{self.first.mechanism.name}, {shared}"
 
     @property

@@ -265,6 +265,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"protocol": 3}, "protocol must be a valid list, got 3"),
         ({"protocol": []}, "protocol must have at least one entry, got []"),
         ({"protocol": [3]}, "protocol.0 must be a table, got 3"),
+        ({"problem__lipschitz": "a"}, "problem.lipschitz must be a valid number, got 'a'"),
+        ({"problem__lipschitz": [1.0, "a"]}, "problem.lipschitz must be a valid number, got [1.0, 'a']"),
         ({"protocol": [{}]}, "protocol.0.name must be given"),
         ({"protocol": [{"clip": 1.0}]}, "protocol.0.name must be given"),
         ({"protocol": [{"name": 3}]}, "protocol.0.name must be a valid string, got 3"),

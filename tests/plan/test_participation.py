@@ -284,3 +284,10 @@ def test_the_mean_cohort_is_that_of_the_law_not_of_the_draw():
     drawn = [law.draw(5, np.random.default_rng(seed)).cohort for seed in range(3)]
     assert drawn == [pytest.approx(20 / sum(1 / m for m in range(1, 21)))] * 3
     assert Uniform(20, 7).draw(5, np.random.default_rng(0)).cohort == 7
+
+
+def test_a_participation_says_whether_its_size_varies_and_what_rounds_it_has():
+    rows = np.array([[0, 1], [1, 2], [0, 2]])
+    kinds = [Full(3), Uniform(3, 2), Balanced(4, 2), Varying.between(3, 1, 2), Given(3, rows)]
+    assert [kind.varies for kind in kinds] == [False, False, False, True, False]
+    assert [kind.rounds_given for kind in kinds] == [None, None, None, None, 3]

@@ -81,12 +81,12 @@ def test_parameters_may_be_a_pytree():
 
 def test_what_is_right():
     loss, params, examples = case("softmax")
-    hits = jax.vmap(LinearModel(loss).correct, in_axes=(None, 0))(params, examples)
+    right = jax.vmap(LinearModel(loss).correct, in_axes=(None, 0))(params, examples)
     scores = np.asarray(examples.features) @ np.asarray(params).T
-    np.testing.assert_array_equal(hits, scores.argmax(1) == np.asarray(examples.label))
+    np.testing.assert_array_equal(right, scores.argmax(1) == np.asarray(examples.label))
     assert LinearModel(Squared()).correct(jnp.ones(4), jax.tree.map(lambda leaf: leaf[0], examples)) is None
     assert general_twin(loss).correct(params, examples) is None
-    assert GeneralModel(lambda params, x: 0.0, hit=lambda params, x: 1.0).correct(None, None) == 1.0
+    assert GeneralModel(lambda params, x: 0.0, is_correct=lambda params, x: 1.0).correct(None, None) == 1.0
 
 
 def test_constants():
@@ -115,3 +115,9 @@ def test_a_sum_that_counts_nothing_is_zero_whatever_the_examples():
     assert model.summed_gradients(at, examples, jnp.zeros(2))[0].value.tolist() == [0.0, 0.0]
     found = model.summed_gradients(at, examples[1:], jnp.array([0.5]))[0].value
     np.testing.assert_allclose(found, [4.0, 48.0], rtol=1e-6)
+
+
+def test_a_model_says_whether_its_loss_is_the_squared_error():
+    assert LinearModel(Squared()).squared
+    assert not LinearModel(Softmax(3)).squared
+    assert not GeneralModel(lambda params, x: 0.0).squared

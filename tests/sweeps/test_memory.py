@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -164,3 +165,26 @@ def test_minibatches_and_walks_of_ones_own_count(protocol):
     per_seed, per_member = run_bytes(start.first)
     estimate = 2 * (per_seed + 3 * per_member)
     assert estimate / 10 < compiled_bytes(start) < 2 * estimate
+
+
+def dense_shares():
+    """A general model of 600 parameters and machines of 80 records each."""
+    features, labels = RNG.normal(size=(20, 80, 200)), RNG.integers(0, 3, (20, 80))
+    linear = linear_problem(features, labels, Softmax(3), feature_bound=40.0, constraint=Ball(1.0))
+    value = linear.model.value
+    problem = general_problem(value, linear.pool, linear.start, lipschitz=60.0, smoothness=900.0)
+    return replace(problem, table=linear.table, constraint=Ball(1.0))
+
+
+def test_gradients_of_a_dense_model_are_held_by_record_and_only_where_they_are_clipped():
+    problem = dense_shares()
+    options = {"over": {"epsilon": [1.0, 2.0, 3.0]}, "seeds": 2, "rounds": 5}
+    estimates = []
+    for clip in (None, 1.0):
+        start = ready_sweep(NoisyMinibatchSGD(batch=40, clip=clip, step_size=0.1), problem, Uniform(20, 10), **options)
+        per_seed, per_member = run_bytes(start.first)
+        estimate = 2 * (per_seed + 3 * per_member)
+        assert estimate / 10 < compiled_bytes(start) < 2 * estimate
+        estimates.append(per_member)
+    held = 4 * 4 * 10 * 40 * problem.dimension
+    assert estimates[1] - estimates[0] == held

@@ -2,9 +2,9 @@
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.plan.samplers.anew import Poisson, Replacement, Subset
 from fedprivjax.plan.samplers.fixed import Disjoint, Full
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
+from fedprivjax.plan.samplers.secret import Poisson, Replacement, Subset
 
 __all__ = [
     "SAMPLERS",

@@ -26,7 +26,7 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
-from fedprivjax.plan.samplers.anew import NEGLIGIBLE
+from fedprivjax.plan.samplers.secret import NEGLIGIBLE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between, least_noise
 
