@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from flax import struct
 
-from fedprivjax import Full, Metric, Protocol, Seeds, ready, simulate, sweep, transcript
+from fedprivjax import Full, Metric, Protocol, Seeds, general_problem, ready, simulate, sweep, transcript
 from fedprivjax.noise import Fresh
 from fedprivjax.noise.normals import normals
 from fedprivjax.plan.seeds import as_seeds, round_keys, run_key
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.problem.problem import general_problem
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.sweep import ready_sweep, sweep_fingerprint
 
