@@ -179,9 +179,10 @@ FURTHER_CASES = {  # without an oracle of their own
 }
 CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES}
 
-# one of each program: noise schedules and outputs are no other, nor are most samplers
-PROGRAMS = [
-    *(name for name in POOL_CASES if not name.endswith(("proportional", "gap", "sequence", "average"))),
-    *("minibatch-subset", "minibatch-poisson", "minibatch-varying", "accelerated-regularised", "local-window"),
-    *("minibatch-sum", "released-local"),
-]
+# one for each protocol, and for each of its mechanisms, with samplers that are quick to account for
+REPRESENTATIVES = (
+    *("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "mu2-fresh-clipped", "stale-clipped-uniform"),
+    *("sgd-none-bounded-last", "sgd-server-clipped-last"),
+    *("minibatch-full", "minibatch-varying", "minibatch-shuffled", "minibatch-sum"),
+    *("accelerated-regularised", "local-disjoint", "released-local"),
+)

@@ -98,7 +98,7 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     event = start.protocol.event(trial.problem, plan)
     if event.mus is None:
         mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
-        rows = [_added(mechanism, t) for t in range(start.plan.size.rounds)]
+        rows = [unit_noise(mechanism, t) for t in range(start.plan.size.rounds)]
         if rows[0] is None:  # nothing is written out: the aggregate's, of a first round in which machines are alike
             return _mean_of(start, mechanism)
         noisiest = max((row for one in rows for row in one), key=np.std)
@@ -108,7 +108,7 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     if start.protocol.trust == "server":
         return stated, np.ravel(_aggregated(replace(start, plan=plan), mechanism, 1))
     worst = int(np.argmax(event.mus.each[plan.schedule.participants[0]]))
-    return stated, start.protocol.noise_std * _added(mechanism, 0)[worst]
+    return stated, start.protocol.noise_std * unit_noise(mechanism, 0)[worst]
 
 
 def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
@@ -117,7 +117,7 @@ def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
     return start.protocol.noise_std / np.sqrt(messages), _aggregated(start, mechanism, 1)[0]
 
 
-def _added(mechanism: Any, t: int) -> Any:
+def unit_noise(mechanism: Any, t: int) -> Any:
     """What participants of one round add to their messages, at unit scale, [per_round, numbers], or None."""
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], mechanism.inputs)
     key = round_keys(jax.random.key(1), np.arange(t + 1, t + 2))[0]

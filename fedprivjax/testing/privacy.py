@@ -9,6 +9,7 @@ from fedprivjax.engine.transcript import _replay, transcript
 from fedprivjax.privacy.calibration import exceeds, settle
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
+from fedprivjax.testing.noise import unit_noise
 from fedprivjax.testing.trial import Trial, close
 
 DELTA = 1e-5
@@ -17,7 +18,7 @@ TARGETS = Target(mu=1.0, delta=DELTA), Target(epsilon=2.0, delta=DELTA)
 
 def guarantee_can_be_saved(trial: Trial) -> None:
     """What a run promises is a sentence, and survives being saved."""
-    guarantee = trial.run.guarantee
+    guarantee = trial.start.guarantee
     again = PrivacyGuarantee.from_json(guarantee.to_json())
     assert guarantee.private, "noise must promise something"
     assert str(again) == str(guarantee), "a saved guarantee must read as before"
@@ -49,7 +50,8 @@ def transcript_is_the_run(trial: Trial) -> None:
 
 
 def seen_as_trust_says(trial: Trial) -> None:
-    """Messages are seen in the clear, without their senders, or not at all, and the guarantee says the same."""
+    """Messages are seen in the clear, without their senders, or not at all, and the guarantee says the same; what is
+    seen carries the noise that is claimed."""
     trust = trial.start.protocol.trust
     assert trial.start.event.terms.trust == trust, f"the guarantee must be of trust {trust!r}"
     if trial.method != "materialised":
@@ -62,11 +64,29 @@ def seen_as_trust_says(trial: Trial) -> None:
     assert seen is not None, f"messages must be seen where trust is {trust!r}"
     sent = np.asarray(_replay(trial.start.arguments, trial.start.plan.size)[1][1])
     assert seen.shape[:2] == (trial.rounds, trial.start.plan.size.per_round)
+    _carries_its_noise(trial, sent[0])
     if trust == "none":
         np.testing.assert_array_equal(seen, sent)
     if trust == "shuffler":
         assert not np.array_equal(seen, sent), "the order of messages must be hidden"
         np.testing.assert_array_equal(np.sort(seen, axis=1), np.sort(sent, axis=1))
+
+
+def _carries_its_noise(trial: Trial, sent: np.ndarray) -> None:
+    """The first round's messages, [per_round, d], less those of the same run without noise, which starts at the same
+    point, have about the scale that `noise_std` gives to what a machine adds."""
+    start, mechanism = trial.start, trial.start.mechanism
+    silent = replace(start.arguments.protocol, noise_std=np.zeros((), np.float32))
+    clean = np.asarray(_replay(start.arguments._replace(protocol=silent), start.plan.size)[1][1])[0]
+    present = np.asarray(start.plan.schedule.present[0])
+    noise = (sent - clean)[present]
+    assert (np.abs(noise).max(axis=1) > 0).all(), "every message must carry noise where no server is trusted"
+    unit = unit_noise(mechanism, 0)
+    if unit is not None:  # else the noise is inside of machines' own steps
+        scaled = noise / (start.protocol.noise_std * unit.std(axis=1)[present, None])
+        ratio, error = np.sqrt(np.mean(scaled**2)), 1 / np.sqrt(2 * scaled.size)
+        least, most = max(0.1, 1 - 5 * error), 1 + 5 * error
+        assert least < ratio < most, f"messages must carry the noise that is claimed, got {ratio:.3g} times as much"
 
 
 def _view(trial: Trial):

@@ -20,6 +20,7 @@ def seeds_decide(trial: Trial) -> None:
     """The same seed is the same run; the noise follows a seed of its own."""
     again = execute(trial.ready(trial.protocol))
     chex.assert_trees_all_equal(again.metrics, trial.run.metrics)
+    assert str(again.guarantee) == str(trial.start.guarantee), "a run must carry the guarantee it was made ready with"
     one, two = (execute(trial.ready(trial.protocol, seed=Seeds(1, 1, noise))) for noise in (1, 2))
     np.testing.assert_array_equal(one.plan.samples, two.plan.samples)
     np.testing.assert_array_equal(one.plan.schedule.participants, two.plan.schedule.participants)

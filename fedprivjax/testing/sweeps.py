@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh
 
 from fedprivjax.engine.simulate import Run, execute
+from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.sweeps.members import RADIUS
@@ -20,7 +21,7 @@ from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import chunk_arguments, ready_sweep, run_chunk, sweep
 from fedprivjax.testing.trial import PROBE, TARGETS, Trial, close, compiled, default_of
 
-MEMBERS, SEEDS = 8, (2, 5)
+MEMBERS, SEEDS, DELTA = 8, (2, 5), 1e-5
 DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")
 
 
@@ -43,7 +44,9 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
     names = [name for name in trial.numbers if name not in TARGETS]
     axes = {name: _around(trial.numbers[name]) for name in names}
     axes["noise_std"] = _around(trial.numbers["noise_std"])
-    axes |= {target: np.array([inf, *np.linspace(0.5, 4, MEMBERS - 1)]) for target in ("mu", "epsilon")}
+    mus = np.linspace(0.5, 4, MEMBERS - 1)
+    axes["mu"] = np.array([inf, *mus])
+    axes["epsilon"] = np.array([inf, *gdp.epsilon(mus, DELTA)])  # accounted for already, where records are sampled
     for name, values in axes.items():
         grid = _swept(trial, {name: values})
         for value in (values[0], values[-1]):
@@ -101,7 +104,7 @@ def _alone(trial: Trial, point: dict[str, float], seed: int) -> Run:
     if RADIUS in point:
         problem = replace(problem, constraint=Ball(float(point[RADIUS])))
     protocol = replace(protocol, **settings)
-    aim = target_of(protocol, delta=1e-5, **target)
+    aim = target_of(protocol, delta=DELTA, **target)
     return execute(trial.ready(protocol, problem, seed=seed, target=aim, **_settings(trial)))
 
 

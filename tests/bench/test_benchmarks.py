@@ -41,6 +41,7 @@ def test_without_noise_the_loop_is_the_protocol(loop):
     np.testing.assert_allclose(found, run.params, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_with_noise_the_loop_has_the_protocols_law(loop):
     """Means and spreads of the training loss over seeds, with the same schedule and samples."""
     std, count = 0.4, 400

@@ -112,7 +112,7 @@ def test_all_rounds_that_the_samples_allow():
             POOLED,
             Full(4),
             {"order": "stored "},
-            "unknown order 'stored ', did you mean 'stored'? (known: shuffled, stored)",
+            "unknown order 'stored ', did you mean 'stored'? (known: shuffled, stored, cyclic, reshuffled)",
         ),
         (SPLIT, Full(4), {"rounds": 1}, "machines must be 3, as the data are split, got 4"),
         (

@@ -205,6 +205,7 @@ def test_the_attainable_is_near_the_truth_however_many_the_rounds(rounds, mu):
     assert 0.99 * exact < attainable_epsilon(2 * sqrt(rounds) / mu, sampler="subset", **settings) <= exact
 
 
+@pytest.mark.slow
 def test_every_local_step_released():
     """Spec section 10: 1.47 and 24.8 at the claims 0.75 and 1.5, attained by 443 × 35 steps on one record each."""
     steps = {**MNIST, "batch": 1, "rounds": 443 * 35}

@@ -80,7 +80,7 @@ def test_refused_weights(weights, says):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"own_lipschitz": (1.0, -2.0, 1.0)}, "lipschitz must be positive, got -2.0"),
+        ({"own_lipschitz": (1.0, -2.0, 1.0)}, "lipschitz must be positive and finite on every machine, got -2.0"),
         ({"own_smoothness": 0.0}, "smoothness must be positive, got 0.0"),
         ({"distance": np.inf}, "distance must be finite, got inf"),
     ],
@@ -91,7 +91,7 @@ def test_refused_constants(settings, says):
 
 
 def test_refused_where_they_have_no_meaning():
-    with pytest.raises(ValueError, match="machine_weights must be one number or one for each of 3 machines, got 2"):
+    with pytest.raises(ValueError, match="machine_weights must have a value for each of 3 machines, got 2"):
         simulate(make(noise_std=0.0), replace(EVEN, machine_weights=(0.5, 0.5)), Full(3), rounds=1)
     with pytest.raises(ValueError, match="machine_weights must be left out in local SGD"):
         simulate(LocalSGD(batch=2, noise_std=0.0, step_size=0.1), PROBLEM, Full(3), rounds=1)

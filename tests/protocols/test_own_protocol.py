@@ -56,6 +56,14 @@ class Quiet(MomentumSGD):
 
 
 @struct.dataclass
+class Bare(MomentumSGD):
+    """Planted: the noise is in the aggregate alone, even where it is to be written out, and messages are gradients."""
+
+    def mechanism(self, problem, plan, method="auto"):
+        return MomentumSGD.mechanism(self, problem, plan, "auto")
+
+
+@struct.dataclass
 class Rerun(MomentumSGD):
     """Planted: a program that looks at a number's value."""
 
@@ -74,10 +82,11 @@ def test_its_contract(softmax_problem):
     ("protocol", "message"),
     [
         (Quiet(mu=1.0), "Quiet fails 'the noise has its law': noise must have the stated scale 2, got 1.0"),
+        (Bare(mu=1.0), "Bare fails 'seen as the trust model says': every message must carry noise"),
         (Rerun(mu=1.0), "Rerun fails 'a sweep equals a loop'"),
         (Overshooting(noise_std=2.0), "Overshooting fails 'the target is met': Overshooting must give at most μ = 1"),
     ],
-    ids=["quiet", "rerun", "overshooting"],
+    ids=["quiet", "bare", "rerun", "overshooting"],
 )
 def test_faults_are_named(protocol, message, softmax_problem):
     named = [name for name in PROPERTIES if name in message]

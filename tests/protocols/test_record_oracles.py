@@ -71,6 +71,7 @@ def test_without_noise_a_run_is_the_loop_on_its_records(method, loss):
         assert 1 - accuracy == pytest.approx(oracle.test_error(found, HELD_OUT, np.asarray(test.label)), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_with_noise_runs_have_the_law_of_the_loop(method):
     """Cohorts, records and noise drawn anew by each; a wrong scale of the noise is told from the right one."""

@@ -95,6 +95,7 @@ def test_the_chunk_size_of_the_run_that_was_begun_holds(prepared, tmp_path):
     assert len(seen) == 4
 
 
+@pytest.mark.slow
 def test_other_chunks_and_devices_agree(prepared):
     whole = values(execute(replace(prepared(), sizes=(4, 2)), mesh=ONE))
     spread = jax.make_mesh((4,), ("runs",))
@@ -117,6 +118,7 @@ def test_a_sweep_over_a_mesh_is_the_sweep(softmax_problem):
     near(values(spread), values(alone))
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_anything_share_no_chunk(prepared, softmax_problem, general_twin, tmp_path):
     everything = [
         prepared(),
@@ -187,6 +189,7 @@ def test_a_full_disk_loses_nothing_that_was_finished(tmp_path):
     assert chunks.load(1) is None
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
     """A process killed at once after its second chunk; the next one takes these, and finds what one start finds."""
     script = tmp_path / "sweep.py"
