@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import PrivacyGuarantee, gdp
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Assumption, Terms
