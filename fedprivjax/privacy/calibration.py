@@ -101,7 +101,7 @@ def require_met(protocol, event: Event, target: Target) -> None:
     Raises:
         Refusal: with both numbers; not for published rules whose target is only a claim.
     """
-    if exceeds(event, target) and not protocol.claims_only:
+    if not protocol.claims_only and exceeds(event, target):
         raise Refusal(f"{protocol.name} must give at most {_both(event, target)}")
 
 

@@ -134,7 +134,7 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
     events = [event]
     for plan in plans[1:]:
         event = event_of(protocol, member.problem, plan)
-        if exceeds(event, member.target) and not protocol.claims_only:
+        if not protocol.claims_only and exceeds(event, member.target):
             protocol, event = settle(member.protocol, member.problem, plan, member.target)
             events = [event_of(protocol, member.problem, earlier) for earlier in plans[: len(events)]]
             for earlier in events:
