@@ -32,6 +32,8 @@ FIRST = Metric("first", lambda problem, snapshot: snapshot.params[0])
 class Discounted(Protocol):
     """w ← w − η·(σ·Σ_s discount^(t−s)·z_s + levels[t]·tape_t): a walk of noise, without data."""
 
+    trust = "server"  # machines send nothing
+
     noise_std: Any = None
     step_size: Any = 0.1
     discount: Any = 0.5
