@@ -7,7 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax import Full, LocalSGD, NoisyMinibatchSGD, Refusal, Squared, Uniform, calibrate, linear_problem, simulate
+from fedprivjax import (
+    Full,
+    LocalSGD,
+    NoisyMinibatchSGD,
+    Refusal,
+    Squared,
+    Uniform,
+    calibrate,
+    draw_plan,
+    linear_problem,
+    simulate,
+)
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 RNG = np.random.default_rng(3)
@@ -42,7 +53,7 @@ def test_noise_and_sensitivity_are_those_of_the_scaled_loss():
     protocol = make(epsilon=1.0, clip=2.0, noise_rule="advanced", sampler="subset", batch=4)
     np.testing.assert_allclose(protocol.records.relative(PROBLEM, 2), np.array(WEIGHTS) / 0.5)
     np.testing.assert_allclose(protocol.records.machines(PROBLEM).lipschitz, 2.0 * 3 * np.array(WEIGHTS))
-    plan = simulate(make(noise_std=0.0), PROBLEM, Full(3), rounds=2).plan
+    plan = draw_plan(PROBLEM, Full(3), 2, sampler=protocol.minibatches)
     ready, plain = (calibrate(protocol, problem, plan, delta=1e-5) for problem in (PROBLEM, EVEN))
     assert ready.noise_std == pytest.approx(plain.noise_std * 1.5, rel=1e-6)
     each = [p.event(problem, plan).epsilons(1e-5).each for p, problem in ((ready, PROBLEM), (plain, EVEN))]

@@ -82,7 +82,10 @@ def test_its_contract(softmax_problem):
     ("protocol", "message"),
     [
         (Quiet(mu=1.0), "Quiet fails 'the noise has its law': noise must have the stated scale 2, got 1.0"),
-        (Bare(mu=1.0), "Bare fails 'seen as the trust model says': every message must carry noise"),
+        (
+            Bare(mu=1.0),
+            "Bare fails 'seen as the trust model says': Bare's noise must be written out message",
+        ),
         (Rerun(mu=1.0), "Rerun fails 'a sweep equals a loop'"),
         (Overshooting(noise_std=2.0), "Overshooting fails 'the target is met': Overshooting must give at most μ = 1"),
     ],
