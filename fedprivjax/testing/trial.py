@@ -15,6 +15,7 @@ from fedprivjax.engine.simulate import Run, execute
 from fedprivjax.noise import Silent
 from fedprivjax.plan.participation import Participation, Uniform
 from fedprivjax.plan.seeds import Seeds
+from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import leaf_fields
 
@@ -26,7 +27,6 @@ def _probe(problem, snapshot):
 
 PROBE = Metric("probe", _probe)  # the reported point along a direction that no symmetry of a problem fixes
 RECORD = (PROBE, "noise_norm")
-TARGETS = ("mu", "epsilon", "noise_std")
 
 
 @dataclass(frozen=True, eq=False)
