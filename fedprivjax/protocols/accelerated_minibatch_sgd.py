@@ -104,8 +104,6 @@ class AcceleratedMinibatchSGD(Protocol):
             for name in names:
                 if self.form != form and getattr(self, name) != UNSET[name]:
                     raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
-        if isinstance(self.strong_convexity, int | float) and not self.strong_convexity and self.form == "multistage":
-            raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
 
     @property
     def minibatches(self) -> Sampler:
@@ -170,6 +168,8 @@ class AcceleratedMinibatchSGD(Protocol):
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """As `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
+        if self.form == "multistage" and not float(self.strong_convexity):  # here, so that the modulus can be swept
+            raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
         size, cohort = plan.size, plan.schedule.cohort
         rounds = size.rounds
         step = 1.0 if self.step_size is None else self.step_size  # the stages below stand in for the default

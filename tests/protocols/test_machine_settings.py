@@ -179,6 +179,10 @@ def plan_of(protocol, problem=PROBLEM):
             lambda: AcceleratedMinibatchSGD(form="regularised", gap=1.0),
             "gap must go with the form 'multistage', got the form 'regularised'",
         ),
+        (
+            lambda: calibrated(AcceleratedMinibatchSGD(batch=2, epsilon=1.0, form="multistage")),
+            "strong_convexity must be positive for the form 'multistage', got 0",
+        ),
         (lambda: AcceleratedMinibatchSGD(printed="false"), "printed must be true or false, got 'false'"),
         (lambda: replace(RELEASED, acknowledged="yes"), "acknowledged must be true or false, got 'yes'"),
         (
