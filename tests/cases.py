@@ -179,10 +179,8 @@ FURTHER_CASES = {  # without an oracle of their own
 }
 CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES}
 
-# one for each protocol, and for each of its mechanisms, with samplers that are quick to account for
+# one for each protocol, with samplers that are quick to account for
 REPRESENTATIVES = (
-    *("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "mu2-fresh-clipped", "stale-clipped-uniform"),
-    *("sgd-none-bounded-last", "sgd-server-clipped-last"),
-    *("minibatch-full", "minibatch-varying", "minibatch-shuffled", "minibatch-sum"),
-    *("accelerated-regularised", "local-disjoint", "released-local"),
+    *("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "stale-clipped-uniform", "sgd-server-clipped-last"),
+    *("minibatch-full", "minibatch-sum", "accelerated-plain", "local-disjoint", "released-local"),
 )

@@ -1,7 +1,15 @@
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
+# programs compiled once for all of a run's processes, those that tests start among them
+SHARED = os.environ.get("PYTEST_XDIST_WORKER") is None and tempfile.mkdtemp(prefix="fedprivjax-tests-")
+if SHARED:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = SHARED
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 
@@ -16,6 +24,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)  # for fixtures of modules; see `optimisation`
 
 OPTIMISED = "optimised"
+
+
+def pytest_unconfigure():
+    if SHARED:
+        shutil.rmtree(SHARED, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -91,25 +91,45 @@ def test_what_round_trips_is_not_all_alike():
 
 
 AT_HAND = {"mnist": mnist.available, "mnist_pairs": mnist.available, "insurance": insurance_available}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.mnist if "mnist" in experiment.load(name).problem.dataset else ())
+    for name in BUNDLED
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.mnist if "mnist" in experiment.load(name).problem.dataset else ())
-        for name in BUNDLED
-    ],
-)
-def test_a_bundled_experiment_can_be_prepared(name):
+def prepared(name, change=lambda parsed: parsed):
+    """The jobs of a bundled experiment with one seed and trial."""
     parsed = experiment.load(name)
     if not AT_HAND.get(parsed.problem.dataset, lambda: True)():
         pytest.skip(f"the {parsed.problem.dataset} files are at hand nowhere")
     fewer = {"seeds": 1, "trials": parsed.sweep.trials and 1}
-    small = parsed.model_copy(update={"sweep": parsed.sweep.model_copy(update=fewer)})
-    prepared = runner.jobs(small)
-    places = {(job.label, *job.shape.values()) for job in prepared}
-    assert len(places) == len(prepared) >= len(parsed.protocol) * len(small.shapes)
-    assert all(np.isfinite(job.prepare().members.step_size).all() for job in prepared)
+    small = change(parsed.model_copy(update={"sweep": parsed.sweep.model_copy(update=fewer)}))
+    todo = runner.jobs(small)
+    places = {(job.label, *job.shape.values()) for job in todo}
+    assert len(places) == len(todo) >= len(parsed.protocol) * len(small.shapes)
+    assert all(np.isfinite(job.prepare().members.step_size).all() for job in todo)
+
+
+def at_one_point(parsed):
+    """The experiment at the first value of every axis but ε, which is the last: the quickest to account for."""
+    first = {name: values[-1:] if name == "epsilon" else values[:1] for name, values in parsed.sweep.over.items()}
+    protocols = [
+        one.model_copy(update={"grid": {name: values[:1] for name, values in one.grid.items()}})
+        for one in parsed.protocol
+    ]
+    sweep = parsed.sweep.model_copy(update={"over": first})
+    return parsed.model_copy(update={"sweep": sweep, "protocol": protocols})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_experiment_can_be_prepared_at_one_point(name):
+    prepared(name, at_one_point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_experiment_can_be_prepared(name):
+    prepared(name)
 
 
 def test_small_settings_reach_the_objects():
