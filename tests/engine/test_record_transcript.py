@@ -63,3 +63,11 @@ def test_messages_carry_the_noise_that_is_claimed():
         noise = view.messages - (view.queries[:, None] if name == "local" else 0)
         assert noise.std() == pytest.approx(expected, rel=0.03)  # 20·2·500 numbers: six standard errors
         assert abs(np.corrcoef(noise[:, 0].ravel(), noise[:, 1].ravel())[0, 1]) < 0.04
+
+
+@pytest.mark.parametrize(("sampler", "batch"), [("subset", 3), ("poisson", 3), ("full", None)])
+def test_a_transcript_tells_samples_only_where_they_are_known(sampler, batch):
+    protocol = NoisyMinibatchSGD(noise_std=0.5, step_size=STEP, sampler=sampler, batch=batch)
+    plan = transcript(protocol, PROBLEM, SOME, rounds=2).plan
+    assert plan.secret == (sampler != "full")
+    assert plan.samples.shape[-1] == (0 if plan.secret else 8) == plan.weights.shape[-1]
