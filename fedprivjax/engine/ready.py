@@ -86,7 +86,11 @@ class ReadyRun:
     @property
     def tape(self) -> Any:
         """The protocol's host-made noise, leaves [rounds, ...], or None."""
-        return self.protocol.tape(self.problem, self.plan, self.seeds.noise)
+        return self.tape_of(self.protocol, self.seeds.noise, self.problem.dimension)
+
+    def tape_of(self, protocol, seed: int, dimension: int) -> Any:
+        """The host-made noise of a protocol in this one's place, where the mechanism has any use for it."""
+        return protocol.tape(self.plan, dimension, seed) if self.mechanism.taped else None
 
     @property
     def key(self) -> jax.Array:

@@ -17,6 +17,8 @@ class Silent(Mechanism):
 
     inputs: Any = ()
 
+    taped = False
+
     def draw(self, state, inputs, keys, dimension: int):
         return state, None
 

@@ -18,6 +18,7 @@ class Mechanism:
 
     inputs: Any
     inside: ClassVar[bool] = False  # whether noise is part of what machines compute, rather than added to messages
+    taped: ClassVar[bool] = True  # whether a round's noise may rest on the protocol's host-made tape
     method: ClassVar[str] = "auto"  # the noise method that makes this kind
 
     @property

@@ -8,7 +8,6 @@ from fedprivjax.checks.values import require_choice
 TRUST = {
     "none": "every message a machine sends (no trusted server)",
     "shuffler": "every round's messages without their senders (a trusted shuffler)",
-    "shuffled counts": "every round's sum of the messages' bits (a trusted shuffler of bits)",
     "pan-private": "the query points, and once the server's memory, at a round of the intruder's choice",
     "server": "the query points that other machines see (trusted server)",
 }

@@ -114,8 +114,9 @@ class Protocol:
         """
         return state, jax.tree.map(lambda z: self.noise_std * z, drawn)
 
-    def tape(self, problem: Problem, plan: Plan, seed: int) -> Any:
-        """Noise drawn on the host for one seed and member, leaves [rounds, ...] (integers stay integers), or None."""
+    def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
+        """Noise drawn on the host for one seed and member, leaves [rounds, ...] (integers stay integers), or None; for
+        mechanisms that are `taped`."""
         return None
 
     # ---- what an adversary sees

@@ -54,8 +54,8 @@ def shuffled(observed: Observed) -> Seen:
     return Seen(observed.queries, observed.messages[np.arange(rounds)[:, None], order])
 
 
-def counts(observed: Observed) -> Seen:
-    """Each round's sum of integer messages: all that shuffled bits tell."""
+def shuffled_bits(observed: Observed) -> Seen:
+    """Each round's sum of messages that are sets of bits: all that the bits tell in a random order."""
     return Seen(observed.queries, observed.messages.sum(axis=1))
 
 
@@ -68,6 +68,5 @@ VIEWS: dict[str, Callable[[Observed], Seen]] = {
     "none": in_the_clear,
     "server": queries_only,
     "shuffler": shuffled,
-    "shuffled counts": counts,
     "pan-private": pan_private,
 }

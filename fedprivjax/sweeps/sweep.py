@@ -111,7 +111,7 @@ class ReadySweep:
         """A member's host-made noise on a draw."""
         start = self.starts[draw]
         seed = start.seeds.noise if self.common_noise else member_seed(start.seeds, member)
-        return self.members.protocols[member].tape(self.grid[member].problem, start.plan, seed)
+        return start.tape_of(self.members.protocols[member], seed, start.problem.dimension)
 
     def member(self, draw: int, member: int) -> Arguments:
         """The program's arguments of one run."""

@@ -19,11 +19,12 @@ LIMIT = 5.0  # standard errors that the worst entry of a covariance may be off b
 def noise_has_its_law(trial: Trial) -> None:
     """The aggregate's noise has the covariance of what machines add, and a message the noise that its μ says, or
     `noise_std` where no μ is stated; both laws refuse 2/3 and 3/2 of the scale."""
-    aggregated = [_paths(trial, method, seed) for seed, method in enumerate(("auto", trial.method))]
-    if any(path is None for path in aggregated):  # noise inside of machines' own steps, which no message carries alone
+    cheapest, written_out = (_paths(trial, method, seed) for seed, method in enumerate(("auto", trial.method)))
+    if cheapest is None:  # noise inside of machines' own steps, which no sum carries
         _follows_noise_std(trial)
         return
-    _one_law(*aggregated)
+    if written_out is not None:
+        _one_law(cheapest, written_out)
     stated, numbers = _stated_noise(trial)
     _of_scale(numbers, stated)
 
@@ -80,7 +81,7 @@ def _aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
     key = jax.random.key(seed)
     protocol, keys = start.arguments.protocol, round_keys(key, np.arange(1, start.plan.size.rounds + 1))
     _, drawn = mechanism.draw(mechanism.init(NUMBERS, key), mechanism.inputs, keys, NUMBERS)
-    tape = start.tape
+    tape = replace(start, mechanism=mechanism).tape_of(start.protocol, seed, NUMBERS)
 
     def one_round(state, step):
         state, noise = protocol.noise(state, *step)
@@ -100,7 +101,7 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
         mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
         rows = [unit_noise(mechanism, t) for t in range(start.plan.size.rounds)]
         if rows[0] is None:  # nothing is written out: the aggregate's, of a first round in which machines are alike
-            return _mean_of(start, mechanism)
+            return _mean_of(start, start.protocol.mechanism(trial.problem, start.plan, "auto"))
         noisiest = max((row for one in rows for row in one), key=np.std)
         return start.protocol.noise_std, start.protocol.noise_std * noisiest
     mechanism = start.protocol.mechanism(trial.problem, plan, trial.method)

@@ -74,12 +74,12 @@ class Discounted(Protocol):
             noise = noise + self.levels[place % LEVELS.size] * tape
         return (total, place + 1), noise
 
-    def tape(self, problem, plan, seed):
+    def tape(self, plan, dimension, seed):
         """Differs from seed to seed, and from member to member."""
         if not self.taped:
             return None
         rng = np.random.default_rng([seed, round(1000 * self.discount)])
-        return rng.integers(-self.most, self.most + 1, (plan.size.rounds, DIMENSION), dtype=np.int32)
+        return rng.integers(-self.most, self.most + 1, (plan.size.rounds, dimension), dtype=np.int32)
 
     def event(self, problem, plan):
         return GaussianEvent(self.noise_std, 1.0, Grouped.of(np.ones(plan.size.machines)), Terms("none", "none"))

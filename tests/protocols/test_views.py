@@ -8,7 +8,7 @@ from flax import struct
 
 from fedprivjax import Protocol
 from fedprivjax.privacy.terms import TRUST, Terms
-from fedprivjax.protocols.views import VIEWS, Observed
+from fedprivjax.protocols.views import VIEWS, Observed, shuffled_bits
 
 QUERIES = np.arange(8.0).reshape(4, 2)
 BITS = np.random.default_rng(0).integers(0, 2, (4, 6, 3))
@@ -34,11 +34,11 @@ def test_a_protocols_trust_names_its_view(trust):
     np.testing.assert_array_equal(Watched(trust=trust).view(OBSERVED).queries, QUERIES)
 
 
-def test_shuffled_counts_tell_sums_only():
-    seen = Watched(trust="shuffled counts").view(OBSERVED)
+def test_shuffled_bits_tell_sums_only():
+    seen = shuffled_bits(OBSERVED)
     np.testing.assert_array_equal(seen.messages, BITS.sum(axis=1))
     other = OBSERVED._replace(messages=BITS[:, ::-1], internal={"tree": MEMORY["tree"] + 1})
-    np.testing.assert_array_equal(Watched(trust="shuffled counts").view(other).messages, seen.messages)
+    np.testing.assert_array_equal(shuffled_bits(other).messages, seen.messages)
     assert seen.internal == ()
 
 
