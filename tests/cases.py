@@ -119,7 +119,7 @@ def summed_oracle(ready, problem, gradients, plan, start, noise):
 
 def accelerated_oracle(ready, problem, gradients, plan, start, noise):
     own = {"modulus": float(ready.strong_convexity), "regularisation": float(ready.regularisation or 0.0)}
-    places = [(round(float(r)), float(v)) for r, v in ready.schedule]
+    places = [(round(float(r)), float(v)) for r, v, _ in ready.schedule]
     points, _ = isrl.accelerated(gradients, plan, start, places=places, radius=RADIUS, noise=noise, **own)
     return points, points[-1]
 

@@ -4,12 +4,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-# programs compiled once for all of a run's processes, those that tests start among them
-SHARED = os.environ.get("PYTEST_XDIST_WORKER") is None and tempfile.mkdtemp(prefix="fedprivjax-tests-")
-if SHARED:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = SHARED
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 
@@ -26,9 +20,18 @@ jax.config.update("jax_disable_most_optimizations", True)  # for fixtures of mod
 OPTIMISED = "optimised"
 
 
-def pytest_unconfigure():
-    if SHARED:
-        shutil.rmtree(SHARED, ignore_errors=True)
+def pytest_configure(config):
+    """Programs are compiled once for all of a run's processes, those that tests start among them."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.compiled = tempfile.mkdtemp(prefix="fedprivjax-tests-")
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def pytest_unconfigure(config):
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(config.compiled, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,22 +1,15 @@
 r"""Accelerated noisy minibatch SGD: AC-SA (Ghadimi & Lan) on the noisy gradients of a cohort.
 
-Lowy & Razaviyayn, ICLR 2023, Algorithm 2, and its one-pass form (Theorem 2.3, with the sampler "disjoint"). With
-α_r = 2/(r+1), η_r = 4v/(r(r+1)), μ the modulus of what is minimised, and g the cohort's noisy mean at w_md,
-
-    w_md = [(1−α)(μ+η)·w_ag + α((1−α)μ+η)·w] / (η + (1−α²)μ)
-    w    = Π_W([αμ·w_md + ((1−α)μ+η)·w − α·g] / (μ+η))
-    w_ag ← α·w + (1−α)·w_ag                                                output w_ag
-
-The argmin that the paper prints is that projection exactly, for its Hessian is (μ+η)·I. A convex loss is run plainly,
-or with a regulariser (λ/2)‖w − w_0‖² added at the server; a strongly convex one in stages that halve the excess loss.
+Lowy & Razaviyayn, ICLR 2023, Algorithm 2, and its one-pass form (Theorem 2.3, with the sampler "disjoint"): the update
+of `protocols.acsa`, with g the cohort's noisy mean at w_md. A convex loss is run plainly, or with a regulariser
+(λ/2)‖w − w_0‖² added at the server; a strongly convex one in stages that halve the excess loss.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -29,6 +22,8 @@ from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols import acsa
+from fedprivjax.protocols.acsa import AcceleratedState
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
@@ -42,14 +37,6 @@ FORMS = {
     "multistage": "stages that halve the excess loss of a strongly convex loss",
 }
 UNSET = {"regularisation": None, "factor": 0.5, "gap": None, "printed": False}
-
-
-class AcceleratedState(NamedTuple):
-    """w, its running average w_ag, and the rounds done."""
-
-    w: Any
-    average: Any
-    rounds: jax.Array
 
 
 @struct.dataclass
@@ -67,8 +54,7 @@ class AcceleratedMinibatchSGD(Protocol):
         variance: V², a bound on the mean squared error of a round's gradient; None is that of the noise and the most
             that sampling records and machines may add.
         printed: the stages' v as the paper prints it.
-        schedule: r within its stage and v of every round, float32 [rounds, 2], r = 0 in rounds left over; `calibrate`
-            fills it in.
+        schedule: every round's place in its stage, see `acsa.schedule_of`; `calibrate` fills it in.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP).
     """
@@ -122,25 +108,18 @@ class AcceleratedMinibatchSGD(Protocol):
         return replace(self, **host, **unset, variance=None)
 
     def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
-        return AcceleratedState(problem.start, problem.start, jnp.zeros((), jnp.int32))
+        return acsa.initial(problem.start)
 
     def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
-        (w, middle), (alpha, eta, mu) = self._points(state)
-        lam = mu - self.strong_convexity
-        g, info = noisy_mean(problem, middle, inputs, noise, self.clip)
-        g = jax.tree.map(lambda g, m, start: g + lam * (m - start), g, middle, problem.start)
-        keep = (1 - alpha) * mu + eta
-        step = jax.tree.map(lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), middle, w, g)
-        step = problem.constraint.project(step)
-        average = jax.tree.map(lambda w, a: alpha * w + (1 - alpha) * a, step, state.average)
-        counts = self.schedule[state.rounds, 0] > 0
-        new, old = (step, average), (state.w, state.average)
-        w, average = jax.tree.map(lambda new, old: jnp.where(counts, new, old), new, old)
-        return AcceleratedState(w, average, state.rounds + 1), info
+        step = self._next(state)
+        g, info = noisy_mean(problem, step.middle, inputs, noise, self.clip)
+        lam = step.modulus - self.strong_convexity
+        g = jax.tree.map(lambda g, m, start: g + lam * (m - start), g, step.middle, problem.start)
+        return acsa.advanced(state, step, g, problem.constraint), info
 
     def query(self, state: AcceleratedState):
         """w_md, the point that machines are asked about in the next round."""
-        return self._points(state)[0][1]
+        return self._next(state).middle
 
     def output(self, state: AcceleratedState):
         return state.average
@@ -154,17 +133,9 @@ class AcceleratedMinibatchSGD(Protocol):
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         return self.records.event(problem, plan, self.noise_std)
 
-    def _points(self, state: AcceleratedState):
-        """(w, w_md), both w_ag where a stage begins, and (α, η, μ), of the next round."""
-        place, v = self.schedule[state.rounds]
-        r = jnp.maximum(place, 1.0)  # rounds left over ask about w_ag, as the first of a stage does
-        w = jax.tree.map(lambda w, average: jnp.where(r == 1, average, w), state.w, state.average)
+    def _next(self, state: AcceleratedState) -> acsa.Step:
         mu = self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
-        alpha, eta = 2 / (r + 1), 4 * v / (self.step_scale * r * (r + 1))
-        total = eta + (1 - alpha**2) * mu
-        of_average, of_w = (1 - alpha) * (mu + eta) / total, alpha * ((1 - alpha) * mu + eta) / total
-        middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
-        return (w, middle), (alpha, eta, mu)
+        return acsa.next_step(state, self.schedule, mu, self.step_scale)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """As `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
@@ -184,9 +155,8 @@ class AcceleratedMinibatchSGD(Protocol):
             if self.step_size is not None
             else ready._stages(problem, size, cohort)
         )
-        places = [(r, stage.v) for stage in stages for r in range(1, stage.rounds + 1)]
-        places += [(0, stages[-1].v)] * (rounds - len(places))
-        return replace(ready, step_size=float(1 / stages[0].v), schedule=np.array(places, np.float32))
+        schedule = acsa.schedule_of([acsa.Places(stage.rounds, 1, stage.v) for stage in stages], rounds)
+        return replace(ready, step_size=float(1 / stages[0].v), schedule=schedule)
 
     def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
         rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, draw_plan, linear_problem
+from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, Squared, StaleMomentum, draw_plan, linear_problem
 from fedprivjax.engine.ready import round_inputs
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.peer import gaussian_epsilon
@@ -267,3 +267,21 @@ def test_guarantee_is_what_another_accountant_finds(name, problem):
             np.testing.assert_allclose(stated.per_machine[machine], mu, rtol=1e-6)
             np.testing.assert_allclose(float(gdp.epsilon(mu, 1e-5)), epsilon, rtol=2e-3)
     assert stated.mu == stated.per_machine.max() <= 2.0 * (1 + 1e-9)
+
+
+def test_an_increment_may_move_by_more_than_gradients_do():
+    """S is G + 2LD, not G: with f = ½(a·w)² on the unit ball (G = L = 1) and an iterate that went from −a to a, a
+    record's increment is a·3, and that of a record with a = 0 nothing."""
+    features = np.zeros((4, 2), np.float32)
+    features[:, 0] = 1.0
+    squared = linear_problem(features, np.zeros(4, np.float32), Squared(1e-6), feature_bound=1.0, constraint=Ball(1.0))
+    protocol, (t, end) = DPMu2(**SETTINGS), (1000, jnp.array([1.0, 0.0]))
+    plan = draw_plan(squared, Given(1, [[0]]), seed=1)
+    state = protocol.init(squared, plan.size, KEY)
+    state = state._replace(x_previous=-end, x=-end + 2 / (t + 1) * (end + end), w=end)
+    at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))._replace(round=jnp.asarray(t))
+    other = with_sample(squared, int(plan.samples[0, 0]), np.zeros(2), 0.0)
+    moved = float(jnp.linalg.norm(sent_by(protocol, squared, state, at) - sent_by(protocol, other, state, at)))
+    assert moved == pytest.approx(3, rel=0.01)
+    assert squared.lipschitz == pytest.approx(1, rel=1e-5)
+    assert moved <= protocol.sensitivity(squared, plan.size)

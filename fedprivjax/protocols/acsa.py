@@ -1,0 +1,86 @@
+r"""AC-SA, accelerated stochastic approximation (Lan 2012; Ghadimi & Lan 2012): the update of accelerated methods.
+
+With α_r = 2/(r+1), η_r = 4v/(r(r+1)), μ the modulus of what is minimised, and g a gradient estimate at w_md,
+
+    w_md = [(1−α)(μ+η)·w_ag + α((1−α)μ+η)·w] / (η + (1−α²)μ)
+    w    = Π_W([αμ·w_md + ((1−α)μ+η)·w − α·g] / (μ+η))
+    w_ag ← α·w + (1−α)·w_ag                                                output w_ag
+
+The argmin that papers print is that projection exactly, for its Hessian is (μ+η)·I. Where μ = 0 the step on w is
+r/(2v)·g.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.problem.constraints import Ball, WholeSpace
+
+
+class AcceleratedState(NamedTuple):
+    """w, its running average w_ag, and the rounds done."""
+
+    w: Any
+    average: Any
+    rounds: jax.Array
+
+
+class Step(NamedTuple):
+    """What one round's step needs: w (w_ag where a stage begins), w_md, α, η, μ, and whether the round counts."""
+
+    w: Any
+    middle: Any
+    alpha: Any
+    eta: Any
+    modulus: Any
+    counts: Any
+
+
+class Places(NamedTuple):
+    """A stage's rounds: their number, the first one's r, and v."""
+
+    rounds: int
+    first: int
+    v: float
+
+
+def schedule_of(stages: Sequence[Places], rounds: int) -> np.ndarray:
+    """Every round's r within its stage, v, and whether a stage begins, float32 [rounds, 3]; r = 0 in rounds left over,
+    which ask about w_ag and step nowhere."""
+    rows = [(stage.first + t, stage.v, t == 0) for stage in stages for t in range(stage.rounds)]
+    rows += [(0, stages[-1].v, True)] * (rounds - len(rows))
+    return np.array(rows, np.float32)
+
+
+def initial(w) -> AcceleratedState:
+    """The state before the first round."""
+    return AcceleratedState(w, w, jnp.zeros((), jnp.int32))
+
+
+def next_step(state: AcceleratedState, schedule: Any, modulus: Any, step_scale: Any) -> Step:
+    """The next round's points and factors; a larger `step_scale` is a smaller v."""
+    place, v, begins = schedule[state.rounds]
+    r = jnp.maximum(place, 1.0)
+    w = jax.tree.map(lambda w, average: jnp.where(begins > 0, average, w), state.w, state.average)
+    alpha, eta = 2 / (r + 1), 4 * v / (step_scale * r * (r + 1))
+    total = eta + (1 - alpha**2) * modulus
+    of_average, of_w = (1 - alpha) * (modulus + eta) / total, alpha * ((1 - alpha) * modulus + eta) / total
+    middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
+    return Step(w, middle, alpha, eta, modulus, place > 0)
+
+
+def advanced(state: AcceleratedState, step: Step, gradient: Any, constraint: Ball | WholeSpace) -> AcceleratedState:
+    """The state after a round whose gradient estimate at w_md is given."""
+    alpha, eta, mu = step.alpha, step.eta, step.modulus
+    keep = (1 - alpha) * mu + eta
+    moved = jax.tree.map(
+        lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), step.middle, step.w, gradient
+    )
+    moved = constraint.project(moved)
+    average = jax.tree.map(lambda w, a: alpha * w + (1 - alpha) * a, moved, state.average)
+    new, old = (moved, average), (state.w, state.average)
+    w, average = jax.tree.map(lambda new, old: jnp.where(step.counts, new, old), new, old)
+    return AcceleratedState(w, average, state.rounds + 1)
