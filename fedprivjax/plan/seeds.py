@@ -1,8 +1,8 @@
 """Where all randomness comes from: seeds, and the named streams that are derived from them.
 
-Host streams (`participation_rng`, `samples_rng`) draw what is fixed before a run; device keys follow from the noise
-seed: `run_key` for the mechanism, its fold by the round's number for a round's noise, and `protocol_key` for
-randomness that is the protocol's own.
+Host streams (`participation_rng`, `samples_rng`, `binomial_stream`) draw what is fixed before a run. Device keys
+follow from the noise seed: `run_key` for the mechanism, its fold by the round's number for a round's noise, and
+`protocol_key` for randomness that is the protocol's own.
 """
 
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from fedprivjax.checks.values import require_at_least
 
 PARTICIPATION, SAMPLES = 2**20 + 1, 2**20 + 2  # spawn keys, apart from `default_rng(seed)`, which others may use
 RESAMPLED, MEMBER = 2**20, 2**20 + 3
+BINOMIAL = 2**20 + 4  # of the noise seed, for counts drawn on the host
 PROTOCOL = 2**32 - 1  # a fold that no round's number reaches
 
 
@@ -69,6 +70,17 @@ def member_seed(seeds: Seeds, member: int) -> int:
     True
     """
     return int(np.random.SeedSequence(seeds.noise, spawn_key=(MEMBER, member)).generate_state(1)[0])
+
+
+def binomial_stream(noise_seed: int, member: int | None = None) -> np.random.SeedSequence:
+    """The stream of binomial noise drawn on the host, of a noise seed alone, or of one of its members too.
+
+    >>> draws = [binomial_stream(seed, member).generate_state(1)[0] for seed in (0, 1) for member in (None, 0, 1)]
+    >>> len(set(draws))
+    6
+    """
+    spawn_key = (BINOMIAL,) if member is None else (BINOMIAL, member)
+    return np.random.SeedSequence(noise_seed, spawn_key=spawn_key)
 
 
 def run_key(seeds: Seeds) -> jax.Array:
