@@ -1,0 +1,103 @@
+"""The explicit bound of one AC-SA pass for many batches at once, on a smooth loss or on Moreau envelopes."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks.values import require_flag
+from fedprivjax.theory._numbers import one, positive
+from fedprivjax.theory.cheu.agd import agd_bound, agd_spread, shrinkage
+from fedprivjax.theory.cheu.noise import Noise, oracle_variance
+
+
+class Phase(NamedTuple):
+    """One AC-SA pass: how it is set, and the bound on the expected excess loss of its output.
+
+    `smoothness` is the β of its steps: the loss's, or that of the envelopes. `distance` is what `spread` was set for,
+    a bound on the (root mean square) distance from the pass's start to the minimum. `users` includes those left over
+    where `per_round` does not divide it.
+    """
+
+    users: int
+    per_round: int
+    rounds: int
+    spread: float
+    smoothness: float
+    distance: float
+    bound: float
+
+
+class Pass(NamedTuple):
+    """What does not change from batch to batch. `smoothness` None lets every batch have its best envelope."""
+
+    lipschitz: float
+    noise: Noise
+    smoothness: float | None
+    envelope: bool
+    sampling: bool
+    form: str
+    paper_2L: bool
+
+
+class Runs(NamedTuple):
+    """Rounds, scale S, smoothness and bound of every batch, [batches]."""
+
+    rounds: np.ndarray
+    spread: np.ndarray
+    smoothness: np.ndarray
+    bound: np.ndarray
+
+
+def checked_pass(
+    lipschitz: float,
+    noise: Noise,
+    smoothness: float | None,
+    *,
+    envelope: bool,
+    sampling: bool = True,
+    form: str = "optimal",
+    paper_2L: bool = False,
+) -> Pass:
+    require_flag("sampling", sampling)
+    require_flag("paper_2L", paper_2L)
+    beta = None if smoothness is None else one(positive, "smoothness", smoothness)
+    return Pass(one(positive, "lipschitz", lipschitz), noise, beta, envelope, sampling, form, paper_2L)
+
+
+def runs(
+    method: Pass, users: int, per_round: np.ndarray, distance: ArrayLike, gap: float | np.ndarray = np.inf
+) -> Runs:
+    """Every batch's pass over so many users; `gap` bounds the start's excess loss, besides L·D."""
+    rounds = users // per_round
+    length = method.lipschitz * (2 if method.paper_2L else 1)
+    variance = oracle_variance(per_round=per_round, lipschitz=length, noise=method.noise, sampling=method.sampling)
+    distance = np.broadcast_to(np.asarray(distance, float), rounds.shape)
+    spread = agd_spread(rounds=rounds, deviation=np.sqrt(variance), distance=distance, form=method.form)
+    most = length * distance
+
+    def bound(beta: np.ndarray) -> np.ndarray:
+        away = method.lipschitz**2 / (2 * beta) if method.envelope else 0.0
+        start = np.minimum(most, gap + away)
+        settings = {"rounds": rounds, "spread": spread, "distance": distance, "variance": variance}
+        return agd_bound(smoothness=beta, gap=start, **settings) + away
+
+    tried = np.stack(_smoothness(method, rounds, distance))
+    bounds = np.stack([bound(beta) for beta in tried])
+    best, each = np.argmin(bounds, axis=0), np.arange(rounds.size)
+    return Runs(rounds, spread, tried[best, each], bounds[best, each])
+
+
+def phase(users: int, per_round: np.ndarray, computed: Runs, distance: float, index: int) -> Phase:
+    b, rounds = int(per_round[index]), int(computed.rounds[index])
+    spread, smoothness = float(computed.spread[index]), float(computed.smoothness[index])
+    return Phase(users, b, rounds, spread, smoothness, distance, float(computed.bound[index]))
+
+
+def _smoothness(method: Pass, rounds: np.ndarray, distance: np.ndarray) -> list[np.ndarray]:
+    """The given β, or the minimisers of the bound where L·D counts at the start and where the gap does."""
+    if method.smoothness is not None:
+        return [np.full(rounds.shape, method.smoothness)]
+    still = shrinkage(rounds)
+    first = method.lipschitz / (distance * np.sqrt(2 * still))
+    return [first, first * np.sqrt(1 + still)]

@@ -1,0 +1,57 @@
+"""The best batch by trying: few enough candidates that a scan over n = 10⁹ users takes milliseconds."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.theory._numbers import counts
+
+_MOST_USERS = 10**12
+
+
+def batches(users: int) -> np.ndarray:
+    """The batches b worth trying in one pass over n users, ascending: b ≤ √n, and ⌊n/T⌋ for T ≤ √n rounds.
+
+    Among the batches that leave equally many rounds `T = ⌊n/b⌋` the largest is always in the list, so the optimum of
+    anything that falls with b at fixed T is.
+
+    >>> batches(10)
+    array([ 1,  2,  3,  5, 10])
+    """
+    counts(users=users)
+    if users > _MOST_USERS:
+        raise Refusal(f"users must be at most 10¹² for a scan, got {users}")
+    few = np.arange(1, int(users**0.5) + 1)
+    return np.unique(np.concatenate([few, users // few]))
+
+
+def best_batch(bound: Callable[[np.ndarray], np.ndarray], users: int) -> int:
+    """The batch of one pass with the least bound, for a bound that falls with b where ⌊n/b⌋ stays.
+
+    >>> best_batch(lambda b: 100 / b**2 + b / 1000, 1000)
+    58
+    """
+    tried = batches(users)
+    return int(tried[np.argmin(bound(tried))])
+
+
+def candidates(users: int, per_round: int | None) -> np.ndarray:
+    """The candidates, or the one batch that is given; refused above the users."""
+    if per_round is None:
+        return batches(users)
+    counts(per_round=per_round)
+    if per_round > users:
+        raise Refusal(f"per_round must be at most the users of a phase ({users}), got {per_round}")
+    return np.array([per_round])
+
+
+def geometric_counts(most: int, ratio: float = 2**0.25) -> np.ndarray:
+    """1, …, `most`, each about `ratio` times the last.
+
+    >>> geometric_counts(10, ratio=2)
+    array([ 1,  2,  4,  8, 10])
+    """
+    counts(most=most)
+    steps = np.arange(int(np.log(most) / np.log(ratio)) + 1)
+    return np.unique(np.append(np.rint(ratio**steps), most).clip(1, most).astype(np.int64))

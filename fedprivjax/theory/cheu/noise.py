@@ -1,0 +1,132 @@
+"""The noise constant C, all that the bounds need to know of privacy.
+
+A sum of b gradients of norm at most L carries noise of standard deviation `s·L` per coordinate. With `C = d·s²` their mean
+has noise variance `L²C/b²`, all coordinates together. C does not depend on b but for the fixed-point rounding.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.privacy import gdp
+from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
+
+Noise = float | Callable[[Any], Any]  # C, or C as a function of the users in a sum, vectorised
+
+_MOST_EPSILON = 15
+
+
+def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
+    """C for sums over so many users."""
+    return nonnegative("noise", noise(np.asarray(per_round, float)) if callable(noise) else noise)
+
+
+def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise, sampling: bool = True) -> Any:
+    """The mean squared distance of a noisy mean of b fresh gradients from the gradient: `σ² = L²/b + L²C/b²`.
+
+    Args:
+        per_round: b.
+        sampling: False leaves L²/b out, to see the order that privacy alone gives.
+
+    Source: Cheu et al. 2022, Theorem 3.2, with the variance of the mechanism in place of its order. Explicit.
+
+    >>> oracle_variance(per_round=10, lipschitz=2.0, noise=50.0)
+    2.4
+    """
+    b = at_least_one("per_round", per_round)
+    fresh = 1 / b if sampling else 0.0
+    return plain(positive("lipschitz", lipschitz) ** 2 * (fresh + noise_at(noise, b) / b**2))
+
+
+def gaussian_noise_constant(
+    epsilon: float, delta: float, dimension: int, levels_ratio: float = 1.0, releases: int = 1
+) -> float:
+    """C in the Gaussian limit: `C = d·(2·σ_G·K/g)²·T`, σ_G the multiplier at sensitivity 1 (analytic Gaussian).
+
+    Args:
+        levels_ratio: K/g, by how much rounding to g levels stretches the sensitivity; 1 is a trusted server's Gaussian.
+        releases: T, the sums that one user enters; the budget is for all of them.
+
+    Source: the analytic Gaussian mechanism (Balle & Wang 2018). A limit: for binomial noise it is proved by the exact
+    accountant alone.
+
+    >>> round(gaussian_noise_constant(1.0, 1e-6, 10, levels_ratio=1.1) ** 0.5, 1)
+    29.4
+    """
+    counts(dimension=dimension, releases=releases)
+    epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
+    stretch = 2 * one(at_least_one, "levels_ratio", levels_ratio) / gdp.mu(epsilon, delta)
+    return float(dimension * releases * stretch**2)
+
+
+def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
+    """C with the paper's constants: `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`, without rounding.
+
+    Args:
+        users: n, for p itself at g = ⌈max(2√n, √d, 4)⌉ levels and the least noise trials per user; None takes their limit
+            p = 1/2.
+
+    Raises:
+        ValueError: for ε > 15 or δ ≥ 1/2, beyond the theorem.
+
+    Source: Cheu et al. 2022, Theorem 3.2 and its proof (square roots restored). Explicit.
+
+    >>> int(paper_noise_constant(1.0, 1e-6, 10) ** 0.5)
+    12643
+    """
+    counts(dimension=dimension)
+    epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
+    if epsilon > _MOST_EPSILON:
+        raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon}")
+    if delta >= 0.5:
+        raise Refusal(f"delta must be below 1/2 with the paper's constants, got {delta}")
+    log, doubled = np.log((dimension + 1) / delta), np.log(2 * (dimension + 1) / delta)
+    successes = 29160 * log * doubled / epsilon**2  # m·p over the squared levels
+    heads = 0.5 if users is None else _probability(successes, dimension, users)
+    return float(4 * dimension * successes * (1 - heads))
+
+
+def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
+    """C of pan-private AC-SA, whose mean gradients carry two Gaussians of variance ζ²: `C = 2dζ²b²/L²`.
+
+    "exact" has `ζ = (2L/b)·σ_G(ε, δ)`, "paper" `ζ² = 8L²·ln(2/δ)/(bε)²`. With it every bound of this paper's AC-SA holds.
+
+    Raises:
+        ValueError: for ε ≥ 1 with the paper's ζ.
+
+    Source: Cheu et al. 2022, Algorithm 6 and Theorem C.3. Explicit.
+
+    >>> round(pan_private_noise_constant(0.9, 1e-6, 10), 1)
+    1736.4
+    >>> round(pan_private_noise_constant(0.9, 1e-6, 10, "paper"), 1)
+    2865.9
+    """
+    require_choice("accounting", accounting, ("exact", "paper"))
+    counts(dimension=dimension)
+    epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
+    if accounting == "exact":
+        return 2 * gaussian_noise_constant(epsilon, delta, dimension)
+    if epsilon >= 1:
+        raise Refusal(f"epsilon must be below 1 with the paper's pan-private noise, got {epsilon}")
+    return float(16 * dimension * np.log(2 / delta) / epsilon**2)
+
+
+def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
+    """What rounding n gradients to g levels adds to C, at most: `dn/g²`.
+
+    >>> rounding_constant(users=100, levels=20, dimension=8)
+    2.0
+    """
+    counts(dimension=dimension)
+    return plain(dimension * at_least_one("users", users) / at_least_one("levels", levels) ** 2)
+
+
+def _probability(successes: float, dimension: int, users: int) -> float:
+    counts(users=users)
+    levels = np.ceil(max(2 * users**0.5, dimension**0.5, 4))
+    expected = successes * levels**2 / users
+    return float(expected / (np.floor(2 * expected) + 1))

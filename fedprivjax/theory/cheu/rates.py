@@ -1,0 +1,219 @@
+"""The theorems' rates, Table 1 and the parameters that the paper takes: orders, all with constant 1.
+
+With `trust="pan-private"` the logarithm `ln(d/δ)` is `√ln(1/δ)` throughout, and the rates are Theorem C.3's.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks.values import require_choice, require_flag
+from fedprivjax.theory._numbers import at_least_one, plain, positive, probability
+
+
+class Exponents(NamedTuple):
+    """A privacy term's exponents in the dimension, ε and the users."""
+
+    dimension: float
+    epsilon: float
+    users: float
+
+
+TABLE_1 = {
+    ("convex", "sequential"): Exponents(1 / 3, -2 / 3, -2 / 3),
+    ("convex", "full"): Exponents(1 / 2, -1.0, -1.0),
+    ("smooth", "sequential"): Exponents(2 / 5, -4 / 5, -4 / 5),
+    ("smooth", "full"): Exponents(1 / 2, -1.0, -1.0),
+    ("strong", "sequential"): Exponents(2 / 3, -4 / 3, -4 / 3),
+    ("strong", "full"): Exponents(1.0, -2.0, -2.0),
+    ("strong-smooth", "sequential"): Exponents(1.0, -2.0, -2.0),
+    ("strong-smooth", "full"): Exponents(1.0, -2.0, -2.0),
+}
+"""Table 1 by loss and interaction: the exponents of the terms that privacy costs, logarithms left out."""
+
+
+def sgd_rate(
+    *,
+    users: ArrayLike,
+    dimension: ArrayLike,
+    epsilon: ArrayLike,
+    delta: float,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+) -> Any:
+    """P_SGD, convex: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
+
+    Source: Cheu et al. 2022, Theorem 4.1.
+
+    >>> round(sgd_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0), 4)
+    0.0815
+    """
+    noise = private_size("shuffler", dimension, epsilon, delta) / at_least_one("users", users)
+    return plain(positive("diameter", diameter) * positive("lipschitz", lipschitz) * np.sqrt(noise))
+
+
+def convex_rate(
+    *,
+    users: ArrayLike,
+    dimension: ArrayLike,
+    epsilon: ArrayLike,
+    delta: float,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    trust: str = "shuffler",
+    sampling: bool = True,
+) -> Any:
+    """One pass, convex, on envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
+
+    Args:
+        sampling: False leaves the first term out.
+
+    Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
+
+    >>> round(convex_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0), 4)
+    0.0454
+    """
+    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
+    scale = positive("diameter", diameter) * positive("lipschitz", lipschitz)
+    return plain(scale * (_fresh(sampling) / np.sqrt(n) + (noise / n) ** (2 / 3)))
+
+
+def smooth_rate(
+    *,
+    users: ArrayLike,
+    dimension: ArrayLike,
+    epsilon: ArrayLike,
+    delta: float,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    smoothness: ArrayLike,
+    trust: str = "shuffler",
+    sampling: bool = True,
+) -> Any:
+    """One pass, convex and smooth: `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`.
+
+    Source: Cheu et al. 2022, Theorems 4.3 and C.3 (2).
+
+    >>> problem = {"diameter": 1.0, "lipschitz": 1.0, "smoothness": 1.0}
+    >>> round(smooth_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 4)
+    0.0281
+    """
+    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
+    diameter, lipschitz = positive("diameter", diameter), positive("lipschitz", lipschitz)
+    private = positive("smoothness", smoothness) ** 0.2 * diameter**1.2 * (lipschitz * noise / n) ** 0.8
+    return plain(_fresh(sampling) * diameter * lipschitz / np.sqrt(n) + private)
+
+
+def strong_rate(
+    *,
+    users: ArrayLike,
+    dimension: ArrayLike,
+    epsilon: ArrayLike,
+    delta: float,
+    lipschitz: ArrayLike,
+    strong_convexity: ArrayLike,
+    trust: str = "shuffler",
+    sampling: bool = True,
+) -> Any:
+    """One pass, strongly convex: `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`.
+
+    Source: Cheu et al. 2022, Theorems 4.8 and C.3 (3).
+
+    >>> problem = {"lipschitz": 1.0, "strong_convexity": 1.0}
+    >>> round(strong_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
+    0.001355
+    """
+    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
+    scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)
+    return plain(scale * (_fresh(sampling) / n + (noise / n) ** (4 / 3)))
+
+
+def strong_smooth_rate(
+    *,
+    users: ArrayLike,
+    dimension: ArrayLike,
+    epsilon: ArrayLike,
+    delta: float,
+    lipschitz: ArrayLike,
+    smoothness: ArrayLike,
+    strong_convexity: ArrayLike,
+    trust: str = "shuffler",
+    sampling: bool = True,
+) -> Any:
+    """One pass, strongly convex and smooth: `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`.
+
+    Source: Cheu et al. 2022, Theorems 4.8 and C.3 (4), the lost powers of λ restored from the proof.
+
+    >>> problem = {"lipschitz": 1.0, "smoothness": 4.0, "strong_convexity": 1.0}
+    >>> round(strong_smooth_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
+    0.000188
+    """
+    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
+    modulus = positive("strong_convexity", strong_convexity)
+    root = np.sqrt(positive("smoothness", smoothness) / modulus)
+    scale = positive("lipschitz", lipschitz) ** 2 / modulus
+    return plain(scale * (_fresh(sampling) / n + root * (noise / n) ** 2))
+
+
+def full_rate(
+    *,
+    users: ArrayLike,
+    dimension: ArrayLike,
+    epsilon: ArrayLike,
+    delta: float,
+    diameter: ArrayLike,
+    lipschitz: ArrayLike,
+    sampling: bool = True,
+) -> Any:
+    """P_GD, convex: `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, for δ ≤ 1/n.
+
+    Source: Cheu et al. 2022, Theorem 4.9.
+
+    >>> round(full_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0), 4)
+    0.037
+    """
+    n, noise = at_least_one("users", users), _full_noise(dimension, epsilon, delta)
+    scale = positive("diameter", diameter) * positive("lipschitz", lipschitz)
+    return plain(scale * (_fresh(sampling) / np.sqrt(n) + noise / n))
+
+
+def full_strong_rate(
+    *,
+    users: ArrayLike,
+    dimension: ArrayLike,
+    epsilon: ArrayLike,
+    delta: float,
+    lipschitz: ArrayLike,
+    strong_convexity: ArrayLike,
+    sampling: bool = True,
+) -> Any:
+    """P_GD in groups, strongly convex: `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`.
+
+    Source: Cheu et al. 2022, Theorem 4.9.
+
+    >>> problem = {"lipschitz": 1.0, "strong_convexity": 1.0}
+    >>> round(full_strong_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
+    0.000831
+    """
+    n, noise = at_least_one("users", users), _full_noise(dimension, epsilon, delta)
+    scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)
+    return plain(scale * (_fresh(sampling) / n + (noise / n) ** 2))
+
+
+def private_size(trust: str, dimension: ArrayLike, epsilon: ArrayLike, delta: float) -> np.ndarray:
+    """`√d·ln(d/δ)/ε`, or `√(d·ln(1/δ))/ε`."""
+    require_choice("trust", trust, ("shuffler", "pan-private"))
+    d, small = at_least_one("dimension", dimension), probability("delta", delta)
+    log = np.log(d / small) if trust == "shuffler" else np.sqrt(np.log(1 / small))
+    return np.sqrt(d) * log / positive("epsilon", epsilon)
+
+
+def _full_noise(dimension: ArrayLike, epsilon: ArrayLike, delta: float) -> np.ndarray:
+    d = at_least_one("dimension", dimension)
+    return private_size("shuffler", d, epsilon, delta) * np.sqrt(np.log(d / probability("delta", delta)))
+
+
+def _fresh(sampling: bool) -> float:
+    require_flag("sampling", sampling)
+    return 1.0 if sampling else 0.0

@@ -1,0 +1,86 @@
+"""P_SGD: one pass of projected SGD on shuffled sums, the mean of the iterates (Algorithm 3, Theorem 4.1)."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory._numbers import at_least_one, counts, one, plain, positive
+from fedprivjax.theory.cheu.batches import candidates
+from fedprivjax.theory.cheu.noise import Noise, noise_at
+
+
+class Choice(NamedTuple):
+    """A batch, the rounds and the step that go with it, and the bound on the expected excess loss."""
+
+    per_round: int
+    rounds: int
+    step: float
+    bound: float
+
+
+def sgd_bound(
+    *, users: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
+) -> Any:
+    """The expected excess loss of P_SGD at its best step: `D·L·√((1 + C/b²)/T)` with `T = ⌊n/b⌋`.
+
+    Args:
+        users, per_round: n and b.
+        distance: D, from the start to the minimum at most (the paper takes the diameter).
+        noise: C.
+
+    Source: Cheu et al. 2022, proof of Theorem 4.1. Explicit; inf where a batch has more than n users.
+
+    >>> round(sgd_bound(users=20_000, per_round=29, distance=2.0, lipschitz=1.0, noise=862.0), 4)
+    0.1084
+    """
+    b = at_least_one("per_round", per_round)
+    rounds = np.floor(at_least_one("users", users) / b)
+    with np.errstate(divide="ignore"):
+        return plain(positive("distance", distance) * _length(b, lipschitz, noise) / np.sqrt(rounds))
+
+
+def sgd_step(
+    *, rounds: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
+) -> Any:
+    """The step that attains the bound: `η = D/(L·√((1 + C/b²)T))`.
+
+    Source: Cheu et al. 2022, proof of Theorem 4.1 (its η is this in order).
+
+    >>> sgd_step(rounds=4, per_round=1, distance=2.0, lipschitz=1.0, noise=3.0)
+    0.5
+    """
+    length = _length(at_least_one("per_round", per_round), lipschitz, noise)
+    return plain(positive("distance", distance) / (length * np.sqrt(at_least_one("rounds", rounds))))
+
+
+def sgd_best_per_round(noise: ArrayLike) -> Any:
+    """The batch that minimises the bound where n is large: `b* = √C`, a real number.
+
+    Source: ours, minimising `sgd_bound`; the paper has b = √d·ln(d/δ)/ε, its order.
+
+    >>> sgd_best_per_round(841.0)
+    29.0
+    """
+    return plain(np.sqrt(positive("noise", noise)))
+
+
+def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per_round: int | None = None) -> Choice:
+    """The integer batch with the least `sgd_bound`, or the one given, with its rounds, step and bound.
+
+    >>> sgd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0)
+    Choice(per_round=29, rounds=689, step=0.0535..., bound=0.108...)
+    """
+    counts(users=users)
+    distance, lipschitz = one(positive, "distance", distance), one(positive, "lipschitz", lipschitz)
+    problem = {"distance": distance, "lipschitz": lipschitz, "noise": noise}
+    tried = candidates(users, per_round)
+    bounds = np.atleast_1d(sgd_bound(users=users, per_round=tried, **problem))
+    best = int(np.argmin(bounds))
+    b, rounds = int(tried[best]), users // int(tried[best])
+    return Choice(b, rounds, float(sgd_step(rounds=rounds, per_round=b, **problem)), float(bounds[best]))
+
+
+def _length(per_round: np.ndarray, lipschitz: ArrayLike, noise: Noise) -> np.ndarray:
+    """The root mean squared length of a noisy mean gradient, at most."""
+    return positive("lipschitz", lipschitz) * np.sqrt(1 + noise_at(noise, per_round) / per_round**2)

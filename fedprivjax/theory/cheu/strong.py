@@ -1,0 +1,138 @@
+"""Strongly convex losses in one pass: AC-SA in phases, each from the last one's output (Theorem 4.8)."""
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.theory._numbers import counts, one, positive, probability
+from fedprivjax.theory.cheu._passes import Phase, checked_pass, phase, runs
+from fedprivjax.theory.cheu.batches import candidates
+from fedprivjax.theory.cheu.noise import Noise
+
+
+def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
+    """How many phases: `k = ⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1; with 1/2 it is `⌈log₂ log₂ n⌉`.
+
+    A phase multiplies the logarithmic distance of its bound from the fixed point by `shrinking`: 1/2 on envelopes, 3/5 for
+    smooth losses, so that log₂ log₂ n phases leave the exponent in n of a smooth loss at −2(1 − 0.6^k), −1.84 for k = 5.
+
+    Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
+
+    >>> [strong_phase_count(n) for n in (2, 1000, 10**5, 10**9)]
+    [1, 4, 5, 5]
+    >>> [strong_phase_count(n, shrinking=0.6) for n in (2, 1000, 10**5, 10**9)]
+    [1, 5, 6, 7]
+    """
+    counts(users=users)
+    shrinking = one(probability, "shrinking", shrinking)
+    return max(1, int(np.ceil(np.log(max(1.0, np.log2(users))) / -np.log(shrinking))))
+
+
+def strong_phases(
+    *,
+    users: int,
+    diameter: float,
+    lipschitz: float,
+    strong_convexity: float,
+    noise: Noise,
+    smoothness: float | None = None,
+    phases: int | None = None,
+    per_round: int | None = None,
+    sampling: bool = True,
+    form: str = "optimal",
+    paper_2L: bool = False,
+) -> list[Phase]:
+    """The k phases, `⌊n/k⌋` fresh users each, every batch the best for its phase or one batch for all.
+
+    `D_1 = min(D, 2L/λ)`, `Δ_j` the bound of phase j for D_j, `D_{j+1} = min(D_j, √(2Δ_j/λ))`. Phase j starts at an
+    excess loss of at most `min(L·D_j, Δ_{j−1})`, and on envelopes `min(L·D_j, Δ_{j−1} + L²/(2β))`. The constraint set
+    stays; only D_j, for which S (and the envelopes' β) is set, shrinks. The last phase's bound is the method's.
+
+    Args:
+        users: n in all, each used once.
+        diameter: D, of the constraint set (or a bound on the first distance).
+        strong_convexity: λ.
+        smoothness: β of the loss; None takes Moreau envelopes.
+        phases: k; None takes ⌈log₂ log₂ n⌉.
+        per_round: one batch for all phases (`strong_per_round` finds the best).
+        noise, sampling, form, paper_2L: as in `smoothed_scan`.
+
+    Source: Cheu et al. 2022, Theorem 4.8, with explicit constants and the smaller of two bounds at a phase's start.
+
+    >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
+    >>> [(p.users, p.per_round, round(p.distance, 3)) for p in strong_phases(users=10**6, **problem)][:3]
+    [(200000, 1449, 2.0), (200000, 3846, 0.169), (200000, 6666, 0.045)]
+    """
+    method = checked_pass(
+        lipschitz,
+        noise,
+        smoothness,
+        envelope=smoothness is None,
+        sampling=sampling,
+        form=form,
+        paper_2L=paper_2L,
+    )
+    count, each = _split(users, phases)
+    distance, modulus = _first(diameter, lipschitz, strong_convexity)
+    tried, sequence, gap = candidates(each, per_round), [], np.inf
+    for _ in range(count):
+        every = runs(method, each, tried, distance, gap)
+        sequence.append(phase(each, tried, every, distance, int(every.bound.argmin())))
+        gap = sequence[-1].bound
+        distance = min(distance, (2 * gap / modulus) ** 0.5)
+    return sequence
+
+
+def strong_per_round(
+    *,
+    users: int,
+    diameter: float,
+    lipschitz: float,
+    strong_convexity: float,
+    noise: Noise,
+    smoothness: float | None = None,
+    phases: int | None = None,
+    sampling: bool = True,
+    form: str = "optimal",
+    paper_2L: bool = False,
+) -> int:
+    """The one batch for all phases with the least bound after the last, as a run with cohorts of one size needs it.
+
+    Args: as in `strong_phases`.
+
+    >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
+    >>> strong_per_round(users=10**6, **problem)
+    5405
+    """
+    method = checked_pass(
+        lipschitz,
+        noise,
+        smoothness,
+        envelope=smoothness is None,
+        sampling=sampling,
+        form=form,
+        paper_2L=paper_2L,
+    )
+    count, each = _split(users, phases)
+    distance, modulus = _first(diameter, lipschitz, strong_convexity)
+    tried = candidates(each, None)
+    distances, gap = np.full(tried.shape, distance), np.full(tried.shape, np.inf)
+    for _ in range(count):
+        gap = runs(method, each, tried, distances, gap).bound
+        distances = np.minimum(distances, np.sqrt(2 * gap / modulus))
+    return int(tried[gap.argmin()])
+
+
+def _split(users: int, phases: int | None) -> tuple[int, int]:
+    """The phases and the users of each."""
+    counts(users=users)
+    count = strong_phase_count(users) if phases is None else phases
+    counts(phases=count)
+    if count > users:
+        raise Refusal(f"phases must be at most users ({users}), got {count}")
+    return count, users // count
+
+
+def _first(diameter: float, lipschitz: float, strong_convexity: float) -> tuple[float, float]:
+    """The first distance, and λ."""
+    modulus = one(positive, "strong_convexity", strong_convexity)
+    return min(one(positive, "diameter", diameter), 2 * one(positive, "lipschitz", lipschitz) / modulus), modulus
