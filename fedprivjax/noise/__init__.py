@@ -5,6 +5,7 @@ protocol's. So one draw serves every privacy level, clip and step of a sweep, an
 size of the federation.
 """
 
+from fedprivjax.noise.binomial import RoundedNormal, Tape, binomial_tape
 from fedprivjax.noise.cancelling import Cancelling, Replayed
 from fedprivjax.noise.chooser import METHODS, choose
 from fedprivjax.noise.covariance import Covariance
@@ -22,7 +23,10 @@ __all__ = [
     "PerMachine",
     "PerStep",
     "Replayed",
+    "RoundedNormal",
     "Silent",
+    "Tape",
+    "binomial_tape",
     "choose",
     "exposure",
     "relative_std",
