@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import sparing
 from scipy.stats import kstest, norm
 
 from fedprivjax import DPMu2, Full, Given, Uniform, draw_plan
@@ -86,8 +87,8 @@ def laws():
 LAWS = dict(laws())
 
 
-def path(source, dimension=SAMPLES, blocks=(5, 4, 3), seed=11):
-    """The noise of all rounds, [rounds, d], drawn block after block."""
+def path(source, dimension=SAMPLES, blocks=(6, 6), seed=11):
+    """The noise of all rounds, [rounds, d], drawn block after block: equal ones share their programs."""
     key = jax.random.key(seed)
     keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(1, ROUNDS + 1))
     state, parts, start = source.init(dimension, key), [], 0
@@ -196,7 +197,11 @@ def test_the_laws_of_different_mechanisms_differ(paths):
 
 
 @pytest.mark.parametrize(
-    "name", [*(f"cancelling-{method}" for method in CANCELLING), "accumulated-materialised", "accumulated-aggregate"]
+    "name",
+    sparing(
+        [*(f"cancelling-{method}" for method in CANCELLING), "accumulated-materialised", "accumulated-aggregate"],
+        ["cancelling-covariance", "accumulated-aggregate"],
+    ),
 )
 def test_blocks_change_nothing(name):
     source = LAWS[name].source
@@ -204,7 +209,13 @@ def test_blocks_change_nothing(name):
     np.testing.assert_allclose(path(source, dimension=50, blocks=(1, 7, 4)), whole, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cancelling-materialised", "fresh-materialised", "accumulated-materialised"])
+@pytest.mark.parametrize(
+    "name",
+    sparing(
+        ["cancelling-materialised", "fresh-materialised", "accumulated-materialised"],
+        ["cancelling-materialised"],
+    ),
+)
 def test_messages_add_up_to_the_aggregate(name):
     source, dimension = LAWS[name].source, 8
     memory, total, expected = source.message_memory(dimension), 0.0, path(source, dimension)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax import AcceleratedMinibatchSGD, Ball, Full, Squared, general_problem, linear_problem, simulate, sweep
 from fedprivjax.theory import lowy_razaviyayn as theory
@@ -66,6 +67,7 @@ def test_plain_gradient_descent_is_slower_on_the_same_problem():
     assert np.log(ends[1] / ends[0]) / np.log(4) > -1.6
 
 
+@pytest.mark.slow
 def test_stages_converge_linearly_on_a_strongly_convex_loss():
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
@@ -104,7 +106,7 @@ def test_the_printed_stages_miss_what_the_corrected_ones_keep():
     assert all(s.v > 2 * p.v for s, p in zip(stages, printed, strict=True))
 
 
-@pytest.mark.parametrize("form", ["plain", "strong", "regularised"])
+@pytest.mark.parametrize("form", sparing(["plain", "strong", "regularised"], ["strong"]))
 def test_the_explicit_bounds_are_never_exceeded(form):
     """On 200 random quadratics in all; means of 16 runs, less four standard errors."""
     rng = np.random.default_rng([3, len(form)])

@@ -7,7 +7,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import DATA, MACHINES, POOL_CASES, SEQUENCE, SETTINGS, SOME_MACHINES
+from cases import DATA, MACHINES, POOL_CASES, SEQUENCE, SETTINGS, SOME_MACHINES, sparing
 from oracles import pseudocode
 
 from fedprivjax import DPMu2, Full, Given, NoisySGD, sweep
@@ -23,6 +23,7 @@ CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machi
 CYCLIC = Given(MACHINES, np.tile(CYCLE, (5, 1)))
 RECORD = ("test_loss", "noise_norm", PROBE)
 ONCE = [name for name in POOL_CASES if not name.endswith(("proportional", "gap", "sequence"))]  # schedules left out
+QUICK = ("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "sgd-none-bounded-last")
 MESSAGES = [  # one of each kind of message
     name for name in ONCE if not name.endswith("average") and "server" not in name and "fresh" not in name
 ]
@@ -72,7 +73,7 @@ def probes(points):
     return rows @ np.sin(1.0 + np.arange(rows.shape[1]) ** 2)
 
 
-@pytest.mark.parametrize("name", POOL_CASES)
+@pytest.mark.parametrize("name", sparing(POOL_CASES, QUICK))
 def test_metrics_see_the_trajectory_of_the_oracle_with_the_same_noise(name, softmax_problem):
     case = POOL_CASES[name]
     start = start_of(case.protocol, softmax_problem)
@@ -87,7 +88,7 @@ def test_metrics_see_the_trajectory_of_the_oracle_with_the_same_noise(name, soft
         close(view.messages, outcome.messages.reshape(view.messages.shape))
 
 
-@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("name", sparing(ONCE, [*QUICK, "mu2-fresh-clipped", "stale-clipped-uniform"]))
 def test_without_noise_equals_the_oracle(name, softmax_problem):
     case = POOL_CASES[name]
     start = start_of(replace(case.protocol, mu=np.inf), softmax_problem)
@@ -125,7 +126,7 @@ def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
         close(cell, alone.metrics["probe"], 1e-5)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("name", sparing(MESSAGES, ["mu2-none-clipped-uniform"]))
 def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin, monkeypatch):
     protocol = POOL_CASES[name].protocol
     everyone = Given(3, np.tile(np.arange(3), (20, 1)))
