@@ -146,6 +146,7 @@ def flops(protocol, problem, record):
     return run_program.lower(start.arguments, start.recipe).compile().cost_analysis()["flops"]
 
 
+@pytest.mark.slow
 def test_what_is_not_recorded_costs_nothing(softmax_problem):
     tacit = Tacit(noise_std=0.3, clip=BOUND, step_size=0.3)
     assert flops(MU2, softmax_problem, ()) == flops(tacit, softmax_problem, ()) < flops(MU2, softmax_problem, INFO)

@@ -1,5 +1,6 @@
 """Every mechanism has the law it claims: z at unit scale has independent coordinates and covariance K over rounds."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -87,6 +88,11 @@ def laws():
 LAWS = dict(laws())
 
 
+@partial(jax.jit, static_argnames="dimension")
+def block(source, state, inputs, keys, dimension):
+    return source.draw(state, inputs, keys, dimension)
+
+
 def path(source, dimension=SAMPLES, blocks=(6, 6), seed=11):
     """The noise of all rounds, [rounds, d], drawn block after block: equal ones share their programs."""
     key = jax.random.key(seed)
@@ -95,7 +101,7 @@ def path(source, dimension=SAMPLES, blocks=(6, 6), seed=11):
     for size in blocks:
         some = slice(start, start + size)
         inputs = jax.tree.map(lambda leaf, some=some: leaf[some], source.inputs)
-        state, noise = source.draw(state, inputs, keys[some], dimension)
+        state, noise = block(source, state, inputs, keys[some], dimension)
         parts.append(np.asarray(noise, np.float64))
         start += size
     return np.concatenate(parts)

@@ -74,6 +74,7 @@ def test_what_the_experiments_really_give(epsilon, column):
     assert sampled_epsilon(claimed(epsilon), sampler=sampler, **MNIST) == pytest.approx(most, rel=0.002)
 
 
+@pytest.mark.slow
 def test_claims_that_are_refuted():
     held = {epsilon: attainable_epsilon(claimed(epsilon), sampler="replacement", **MNIST) < epsilon for epsilon in TRUE}
     assert list(held.values()) == [True, True, True, False, False, False]
@@ -236,7 +237,7 @@ def increasing(values):
     return all(one < other for one, other in pairwise(values))
 
 
-@pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson"], ["subset"]))
+@pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson"], ["poisson"]))
 @pytest.mark.parametrize("account", [sampled_epsilon, attainable_epsilon])
 def test_monotone(sampler, account):
     def at(z=4.0, **changes):

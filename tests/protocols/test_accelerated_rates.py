@@ -5,7 +5,6 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import sparing
 
 from fedprivjax import AcceleratedMinibatchSGD, Ball, Full, Squared, general_problem, linear_problem, simulate, sweep
 from fedprivjax.theory import lowy_razaviyayn as theory
@@ -44,6 +43,7 @@ def spectrum(rounds):
     return np.diag(j**-2.0), j**-0.5
 
 
+@pytest.mark.slow
 def test_without_noise_the_excess_falls_with_the_square_of_the_rounds():
     counts = np.array([10, 20, 40, 80])
     scaled = []
@@ -106,7 +106,8 @@ def test_the_printed_stages_miss_what_the_corrected_ones_keep():
     assert all(s.v > 2 * p.v for s, p in zip(stages, printed, strict=True))
 
 
-@pytest.mark.parametrize("form", sparing(["plain", "strong", "regularised"], ["strong"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["plain", "strong", "regularised"])
 def test_the_explicit_bounds_are_never_exceeded(form):
     """On 200 random quadratics in all; means of 16 runs, less four standard errors."""
     rng = np.random.default_rng([3, len(form)])

@@ -74,6 +74,7 @@ class Rerun(MomentumSGD):
         return replace(self, scale=float(self.noise_std))
 
 
+@pytest.mark.slow
 def test_its_contract(softmax_problem):
     check_protocol(MomentumSGD(mu=1.0, beta=0.7), softmax_problem)
 

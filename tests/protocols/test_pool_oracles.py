@@ -115,6 +115,7 @@ def test_another_noise_schedule_is_no_new_program(softmax_problem):
     assert not np.array_equal(one.params, three.params)
 
 
+@pytest.mark.slow
 def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
     over = {"noise_std": [0.1, 0.4], "step_size": [0.01, 0.05]}
     settings = {"record": (PROBE,), "every": 1}
@@ -141,7 +142,11 @@ def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin,
 
 
 @pytest.mark.parametrize(
-    ("trust", "oracle"), [("server", pseudocode.mu2_full_trusted), ("none", pseudocode.mu2_full_untrusted)]
+    ("trust", "oracle"),
+    sparing(
+        [("server", pseudocode.mu2_full_trusted), ("none", pseudocode.mu2_full_untrusted)],
+        [("server", pseudocode.mu2_full_trusted)],
+    ),
 )
 def test_full_participation_is_the_first_papers_algorithm(trust, oracle, softmax_problem):
     """Its d_{t,i} and q_{t,i} = t·d_{t,i} are another way to write the running sums of increments."""
@@ -155,6 +160,7 @@ def test_full_participation_is_the_first_papers_algorithm(trust, oracle, softmax
         close(running, outcome.messages.reshape(running.shape))
 
 
+@pytest.mark.slow
 def test_records_at_uneven_places(softmax_problem):
     """`every` that does not divide the rounds records the same run, and its last round."""
     protocol = POOL_CASES["mu2-none-clipped-uniform"].protocol

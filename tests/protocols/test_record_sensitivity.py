@@ -179,12 +179,13 @@ def attack(sampler, noise_scale=1.0):
     """ε that an attacker attains, and the guarantee's."""
     batch = None if sampler == "full" else BATCH
     protocol = NoisyMinibatchSGD(epsilon=EPSILON, sampler=sampler, batch=batch, clip=0.3, step_size=0.05)
-    plans = [draw_plan(world(0), Full(2), ATTACKED, s, sampler=protocol.minibatches) for s in range(400)]
+    worlds = [world(label) for label in (0, 1)]
+    plans = [draw_plan(worlds[0], Full(2), ATTACKED, s, sampler=protocol.minibatches) for s in range(400)]
     plan = plans[0]
-    ready = calibrate(protocol, world(0), plan, delta=DELTA)
-    stated = guarantee(protocol, world(0), plan, delta=DELTA).epsilon
+    ready = calibrate(protocol, worlds[0], plan, delta=DELTA)
+    stated = guarantee(protocol, worlds[0], plan, delta=DELTA).epsilon
     ready = replace(ready, noise_std=noise_scale * ready.noise_std)
-    mechanism = ready.mechanism(world(0), plan, "materialised")
+    mechanism = ready.mechanism(worlds[0], plan, "materialised")
     which = np.arange(RUNS) % len(plans)
     samples, weights = (
         jnp.asarray(np.stack([getattr(p, name) for p in plans])[which]) for name in ("samples", "weights")
@@ -194,7 +195,7 @@ def attack(sampler, noise_scale=1.0):
     for label in (0, 1):
         keys = jax.random.split(jax.random.key(label), RUNS)
         sent = messages_of_machine_0(
-            as_leaves(ready), world(label), mechanism, round_inputs(plan), samples, weights, keys, plan.size
+            as_leaves(ready), worlds[label], mechanism, round_inputs(plan), samples, weights, keys, plan.size
         )
         values.append(likelihood_ratio(sent, 0.3 / size, ready.noise_std, rate))
     return audit(*values, delta=DELTA).epsilon_lower, stated

@@ -289,6 +289,7 @@ def test_other_axes(name, values, fixed):
     assert list(found["test_loss"].dims) == [name, "seed", "round"]
 
 
+@pytest.mark.slow
 def test_without_a_grid_there_are_seeds_only():
     found = swept(None, NoisySGD(mu=2.0, clip=1.0), seeds=2, record=("test_loss",))
     assert dict(found.sizes) == {"seed": 2, "round": 3, "iterate": 2}
