@@ -123,6 +123,7 @@ def test_in_a_sweep_they_are_those_of_single_runs():
     assert data.attrs["non_private_metrics"] == "train_loss, clipped_share, message_norm"
 
 
+@pytest.mark.slow
 def test_recording_them_changes_no_other_number(problem):
     options = {"rounds": ROUNDS, "seed": 3, "every": EVERY}
     plain = simulate(MU2, problem, Uniform(7, 5), record=("train_loss", "noise_norm"), **options)

@@ -138,7 +138,7 @@ def test_a_sweep_already_done_is_not_run_again(monkeypatch):
     first = runner.run(make(), done=done)
     assert runner.run(make(), done=done)["dp_mu2"].identical(first["dp_mu2"])
     assert len(calls) == len(done) == 1
-    runner.run(make(sweep={"seeds": 1}), done=done)
+    runner.run(make(record={"delta": 1e-6}), done=done)
     assert len(calls) == len(done) == 2
 
 
@@ -177,8 +177,9 @@ def test_cohorts_of_random_size_are_told_apart():
     assert len(set(found)) == len(kinds)
 
 
+@pytest.mark.slow
 def test_a_protocols_own_target_stands_beside_a_swept_one():
-    free = {"name": "noisy_minibatch_sgd", "sampler": "full", "step_size": 0.1, "epsilon": float("inf")}
+    free = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1, "epsilon": float("inf")}
     one = {**free, "label": "one", "epsilon": 1.0}
     swept = {**free, "label": "swept"}
     del swept["epsilon"]

@@ -77,7 +77,7 @@ def test_examples_differ_by_machine_and_by_participation(computed):
 
 @pytest.fixture(scope="module")
 def stream():
-    return datasets.load("stream", features=20, classes=3, spread=0.5)
+    return datasets.load("stream", features=20, classes=4, heterogeneity=1.0)
 
 
 def test_a_million_machines_leave_nothing_of_their_number_on_the_device(stream):
@@ -97,14 +97,14 @@ def test_a_million_machines_take_part(stream):
     assert not run.diverged
 
 
-def test_a_stream_can_be_learnt(stream):
-    problem = from_dataset(stream, constraint=Ball(8.0))
+@pytest.mark.slow
+def test_a_stream_can_be_learnt():
+    problem = from_dataset(datasets.load("stream", features=20, classes=3, spread=0.5), constraint=Ball(8.0))
     run = simulate(DPMu2(mu=np.inf), problem, Uniform(10**5, 50), rounds=100)
     assert run.metrics["test_accuracy"][-1] > 0.9
 
 
-def test_machines_of_a_heterogeneous_stream_hold_their_own_class():
-    stream = datasets.load("stream", features=20, classes=4, heterogeneity=1.0)
+def test_machines_of_a_heterogeneous_stream_hold_their_own_class(stream):
     problem = from_dataset(stream)
     labels = problem.take(np.tile(np.arange(5), (8, 1)), np.arange(8)).label
     np.testing.assert_array_equal(labels, np.tile(np.arange(8)[:, None] % 4, (1, 5)))

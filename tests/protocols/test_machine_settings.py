@@ -105,6 +105,7 @@ def test_the_guarantee_is_that_of_the_noise_which_is_really_drawn(sampler):
         assert low < stated[i] < high
 
 
+@pytest.mark.slow
 def test_local_steps_are_noised_for_each_machine():
     protocol = LocalSGD(batch=4, sampler="replacement", **OWN)
     step = stds(protocol) / (0.1 * sqrt(4))  # the end of four steps

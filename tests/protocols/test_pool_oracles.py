@@ -170,6 +170,7 @@ def test_records_at_uneven_places(softmax_problem):
         np.testing.assert_allclose(values, base.metrics[name][uneven.rounds - 1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_public_prefix(softmax_problem):
     """Over whole cycles the uniform schedule scales with √T only: with that undone, a short run opens a long one."""
     long = run(DPMu2(noise_std=0.5, step_size=0.02), softmax_problem, CYCLIC)

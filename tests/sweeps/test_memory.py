@@ -183,6 +183,7 @@ def dense_shares():
     return replace(problem, table=linear.table, constraint=Ball(1.0))
 
 
+@pytest.mark.slow
 def test_gradients_of_a_dense_model_are_held_by_record_and_only_where_they_are_clipped():
     problem = dense_shares()
     options = {"over": {"epsilon": [1.0, 2.0, 3.0]}, "seeds": 2, "rounds": 5}

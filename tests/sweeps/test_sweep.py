@@ -434,6 +434,7 @@ def test_preparing_compiles_nothing_and_executing_gives_the_same(grid):
     xr.testing.assert_identical(execute(prepared), grid)
 
 
+@pytest.mark.slow
 def test_draws_whose_cheapest_noise_differs_share_one_kind():
     """One machine a round: a covariance is the cheapest where no machine stays away for long, and not elsewhere."""
     rows = RNG.normal(size=(200, 2))
