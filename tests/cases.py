@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from oracles import isrl, pseudocode
 
 from fedprivjax import (
@@ -39,6 +40,17 @@ class Case(NamedTuple):
     problem: Any
     participation: Any
     oracle: Any = None
+
+
+def sparing(values, quick):
+    """Parameters of a test: those in `quick` run by default, the others where slow tests run."""
+    assert all(value in values for value in quick)
+
+    def parameter(value):
+        given = value if isinstance(value, tuple) else (value,)
+        return pytest.param(*given, marks=() if value in quick else pytest.mark.slow)
+
+    return [parameter(value) for value in values]
 
 
 def unit_rows(rng, count, features):

@@ -210,6 +210,7 @@ def test_idx_is_read_in_row_major_order():
 
 @pytest.mark.mnist
 @pytest.mark.skipif(not AVAILABLE, reason="MNIST is neither in $FEDPRIVJAX_DATA nor in the cache")
+@pytest.mark.slow
 def test_the_real_files():
     data = load_mnist()
     assert data.features.shape == (60000, 785)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import sparing
 from flax import struct
 from scipy.stats import chisquare
 
@@ -70,13 +71,13 @@ SEEDS = [0, 1, 2, Seeds(5, 6, 7), Seeds(6, 5, 7)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", sparing([1, 5], [5]))
 def test_a_run_draws_by_its_seed(seed, every):
     run = simulate(Latched(), PROBLEM, Full(2), rounds=ROUNDS, seed=seed, every=every, record=(DRAWN, BITS))
     np.testing.assert_allclose(run.params, expected(seed), rtol=1e-5)
 
 
-@pytest.mark.parametrize("runs", [1, 2, 100])
+@pytest.mark.parametrize("runs", sparing([1, 2, 100], [2]))
 def test_a_sweep_draws_the_same_however_it_is_cut(runs):
     start = ready(Latched(), PROBLEM, Full(2), rounds=ROUNDS, record=(DRAWN, BITS))
     options = {"rounds": ROUNDS, "every": ROUNDS, "record": (DRAWN, BITS)}
@@ -91,6 +92,7 @@ def test_a_sweep_draws_the_same_however_it_is_cut(runs):
             np.testing.assert_allclose([one["drawn"], one["bits"]], expected(seed), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_draws_are_uniform_and_members_differ_where_asked():
     options = {"rounds": ROUNDS, "every": ROUNDS, "record": (DRAWN,), "common_noise": False}
     data = sweep(Latched(noise_std=None), PROBLEM, Full(2), over={"noise_std": [1.0, 2.0]}, seeds=600, **options)

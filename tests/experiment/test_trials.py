@@ -116,15 +116,23 @@ def test_a_diverged_step_is_not_chosen(insured):
     assert not best["diverged"].any()
 
 
+def with_batches(insured):
+    return make(insured, {"label": "ours", "batch": "moments"}, sweep={"trials": 1})
+
+
 def test_a_batch_that_follows_from_epsilon(insured):
-    made = make(insured, {"label": "ours", "batch": "moments"}, sweep={"trials": 1})
+    made = with_batches(insured)
     jobs = runner.jobs(made)
     assert [job.shape for job in jobs] == [{"trial": 0, "epsilon": 1.0}, {"trial": 0, "epsilon": 4.0}]
     fewest = int(jobs[0].prepare().first.problem.table.sizes.min())
     batches = [moments_batch(records=fewest, rounds=3, epsilon=epsilon) for epsilon in (1.0, 4.0)]
     assert [job.prepare().first.protocol.batch for job in jobs] == batches
     assert batches[1] == pytest.approx(2 * batches[0], abs=1)
-    data = runner.run(made)["ours"]
+
+
+@pytest.mark.slow
+def test_runs_of_batches_that_follow_from_epsilon(insured):
+    data = runner.run(with_batches(insured))["ours"]
     assert data["epsilon"].values.tolist() == [1.0, 4.0]
     np.testing.assert_allclose(data["realised_epsilon"].max(), 4.0, rtol=0.05)
 

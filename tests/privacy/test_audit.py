@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.audit import audit
@@ -13,7 +14,7 @@ def repeated(mu, samples, times, confidence=0.95):
     return [audit(*pair, delta=DELTA, confidence=confidence) for pair in worlds]
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("mu", sparing([0.5, 1.0, 4.0], [1.0]))
 def test_bounds_hold_as_often_as_they_say(mu):
     results = repeated(mu, samples=1000, times=200)
     assert np.mean([result.mu_lower <= mu for result in results]) >= 0.95

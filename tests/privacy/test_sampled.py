@@ -6,6 +6,7 @@ from math import inf, log, sqrt
 import dp_accounting
 import numpy as np
 import pytest
+from cases import sparing
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
@@ -66,13 +67,14 @@ def test_the_noise_multiplier_of_the_experiments():
 
 
 @pytest.mark.parametrize("column", [0, 1], ids=["subset", "replacement"])
-@pytest.mark.parametrize("epsilon", TRUE)
+@pytest.mark.parametrize("epsilon", sparing(TRUE, [1.5, 6.0]))
 def test_what_the_experiments_really_give(epsilon, column):
     sampler, (least, most) = ("subset", "replacement")[column], TRUE[epsilon][column]
     assert attainable_epsilon(claimed(epsilon), sampler=sampler, **MNIST) == pytest.approx(least, rel=0.006)
     assert sampled_epsilon(claimed(epsilon), sampler=sampler, **MNIST) == pytest.approx(most, rel=0.002)
 
 
+@pytest.mark.slow
 def test_claims_that_are_refuted():
     held = {epsilon: attainable_epsilon(claimed(epsilon), sampler="replacement", **MNIST) < epsilon for epsilon in TRUE}
     assert list(held.values()) == [True, True, True, False, False, False]
@@ -124,7 +126,7 @@ def test_monte_carlo_refutes_the_claim_of_six():
     assert found > 100 * MNIST["delta"]
 
 
-@pytest.mark.parametrize("epsilon", [3.0, 6.0])
+@pytest.mark.parametrize("epsilon", sparing([3.0, 6.0], [6.0]))
 def test_monte_carlo_of_what_is_attained(epsilon):
     """At the attained ε the leak is δ (a little more: losses are rounded down), at the bound it is less."""
     z = claimed(epsilon)
@@ -165,7 +167,7 @@ def test_one_release_has_the_subsampled_profile(sampler):
     assert np.sum(chances * profiles) == pytest.approx(SMALL["delta"], rel=0.005)
 
 
-@pytest.mark.parametrize("epsilon", POISSON)
+@pytest.mark.parametrize("epsilon", sparing(POISSON, [1.5, 6.0]))
 def test_poisson_is_what_dp_accounting_says(epsilon):
     found = sampled_epsilon(claimed(epsilon), sampler="poisson", **MNIST)
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
@@ -198,7 +200,7 @@ def test_a_sample_of_all_records_is_full(sampler, z):
 
 
 @pytest.mark.parametrize("mu", [0.02, 1.0, 40.0])
-@pytest.mark.parametrize("rounds", [1, 35, 15505])
+@pytest.mark.parametrize("rounds", sparing([1, 35, 15505], [1, 35]))
 def test_the_attainable_is_near_the_truth_however_many_the_rounds(rounds, mu):
     settings = {**SMALL, "batch": SMALL["records"], "rounds": rounds}
     exact = sampled_epsilon(2 * sqrt(rounds) / mu, sampler="full", **settings)
@@ -215,8 +217,10 @@ def test_every_local_step_released():
         )
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize(("records", "batch", "rounds"), [(20, 8, 6), (20, 1, 30), (500, 20, 1), (3, 3, 4)])
+@pytest.mark.parametrize("sampler", sparing(SAMPLERS, ["subset", "poisson", "disjoint", "full"]))
+@pytest.mark.parametrize(
+    ("records", "batch", "rounds"), sparing([(20, 8, 6), (20, 1, 30), (500, 20, 1), (3, 3, 4)], [(20, 8, 6)])
+)
 def test_the_attainable_is_never_above_the_bound(sampler, records, batch, rounds):
     for z in (1.5, 6.0, 40.0):
         settings = {"sampler": sampler, "records": records, "batch": batch, "rounds": rounds, "delta": 1e-5}
@@ -233,7 +237,7 @@ def increasing(values):
     return all(one < other for one, other in pairwise(values))
 
 
-@pytest.mark.parametrize("sampler", ["replacement", "subset", "poisson"])
+@pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson"], ["poisson"]))
 @pytest.mark.parametrize("account", [sampled_epsilon, attainable_epsilon])
 def test_monotone(sampler, account):
     def at(z=4.0, **changes):
@@ -253,7 +257,7 @@ def test_amplification_orders_the_samplers():
     assert found["disjoint"] < found["subset"]
 
 
-@pytest.mark.parametrize("sampler", ["replacement", "subset", "poisson"])
+@pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson"], ["subset", "poisson"]))
 def test_composition_is_better_than_adding_up(sampler):
     def at(rounds, delta):
         return sampled_epsilon(4.0, sampler=sampler, records=20, batch=8, rounds=rounds, delta=delta)
@@ -265,14 +269,17 @@ def test_composition_is_better_than_adding_up(sampler):
     assert 1.8 < at(400, 1e-5) / at(100, 1e-5) < 4
 
 
-@pytest.mark.parametrize(("sampler", "batch", "epsilon"), NEEDED)
+@pytest.mark.parametrize(
+    ("sampler", "batch", "epsilon"),
+    sparing(NEEDED, [(name, BATCH, 6.0) for name in ("replacement", "subset", "poisson")]),
+)
 def test_required_noise(sampler, batch, epsilon):
     z = noise_multiplier_for(epsilon, sampler=sampler, **{**MNIST, "batch": batch})
     assert z == pytest.approx(NEEDED[sampler, batch, epsilon], rel=2e-3)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("epsilon", [0.3, 4.0])
+@pytest.mark.parametrize("epsilon", sparing([0.3, 4.0], [0.3]))
 def test_the_noise_for_a_target_is_enough_and_hardly_more(sampler, epsilon):
     z = noise_multiplier_for(epsilon, sampler=sampler, **SMALL)
     assert sampled_epsilon(z * (1 + 1e-12), sampler=sampler, **SMALL) <= epsilon

@@ -8,6 +8,7 @@ from math import exp, expm1, log1p
 
 import numpy as np
 import pytest
+from cases import sparing
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -84,7 +85,7 @@ def test_one_message_gives_no_more_away_than_is_stated(sampler, z):
 
 
 @SAMPLERS
-@pytest.mark.parametrize("rounds", [1, 20])
+@pytest.mark.parametrize("rounds", sparing([1, 20], [1]))
 def test_what_is_attained_is_below_what_is_stated(sampler, rounds):
     for z in (1.0, 4.0, 15.0):
         settings = {**ONE, "sampler": sampler, "rounds": rounds}
@@ -120,7 +121,7 @@ def protocol(sampler, **settings):
 
 
 @SAMPLERS
-@pytest.mark.parametrize("z", [1.0, 2.0])
+@pytest.mark.parametrize("z", sparing([1.0, 2.0], [2.0]))
 def test_a_run_states_no_less(sampler, z):
     run = protocol(sampler, clip=3.0, noise_std=3.0 * z)
     plan = draw_plan(PROBLEM, Everyone(1), 1, sampler=run.minibatches)
@@ -139,7 +140,11 @@ def test_a_runs_noise_is_enough(sampler):
     assert attained(CHANCE[sampler], ready.noise_std) == pytest.approx(2.0, rel=2e-3)
 
 
-@pytest.mark.parametrize("sampler", [Replacement(BATCH), Subset(BATCH), Poisson(BATCH)], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "sampler",
+    sparing([Replacement(BATCH), Subset(BATCH), Poisson(BATCH)], [Replacement(BATCH)]),
+    ids=lambda one: one.name,
+)
 def test_one_record_turns_real_messages_round(sampler):
     """Gradients of 99 records are −100, the first is 10⁶ or −100: messages are −1 but where it is drawn, then 1."""
     sent = []
@@ -166,7 +171,7 @@ def hockey_stick(epsilon, one, other, z, rate):
     return np.maximum(density(one) - exp(epsilon) * density(other), 0).sum() * (side[1] - side[0]) ** 2
 
 
-@pytest.mark.parametrize(("rate", "z"), [(0.1, 1.0), (0.1, 2.0), (0.6, 1.0), (0.9, 3.0)])
+@pytest.mark.parametrize(("rate", "z"), sparing([(0.1, 1.0), (0.1, 2.0), (0.6, 1.0), (0.9, 3.0)], [(0.6, 1.0)]))
 def test_clipped_records_in_poisson_samples_move_a_sum_about_a_fixed_centre(rate, z):
     """dp-accounting's pair, +L against −L where the record is drawn, is the worst of all that a record may do."""
     delta = 1e-3

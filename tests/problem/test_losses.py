@@ -25,6 +25,11 @@ SMOOTH = [name for name, loss in LOSSES.items() if not isinstance(loss, Kinked)]
 KINKED = [name for name, loss in LOSSES.items() if isinstance(loss, Kinked)]
 
 
+def each(function):
+    """Of every example, as one program."""
+    return jax.jit(jax.vmap(function))
+
+
 def scores_and_labels(name, count=200, scale=5.0):
     rng = np.random.default_rng(11)
     if name == "softmax":
@@ -63,8 +68,8 @@ def test_values_and_residuals(name):
     scores, labels = scores_and_labels(name)
     expected = [closed_form(name, s, y) for s, y in zip(scores, labels, strict=True)]
     scores = jnp.asarray(scores, jnp.float32)
-    np.testing.assert_allclose(jax.vmap(loss.value)(scores, labels), [v for v, _ in expected], rtol=2e-5, atol=2e-6)
-    np.testing.assert_allclose(jax.vmap(loss.residual)(scores, labels), [r for _, r in expected], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(each(loss.value)(scores, labels), [v for v, _ in expected], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(each(loss.residual)(scores, labels), [r for _, r in expected], rtol=2e-5, atol=2e-6)
 
 
 def central(name, score, label, width=1e-5):
@@ -78,10 +83,8 @@ def test_residuals_are_derivatives(name):
     loss = LOSSES[name]
     scores, labels = scores_and_labels(name, scale=2.0)
     labels = labels.astype(np.float32)
-    found = jax.vmap(loss.residual)(jnp.asarray(scores, jnp.float32), labels)
-    np.testing.assert_allclose(
-        found, jax.vmap(jax.grad(loss.value))(jnp.asarray(scores, jnp.float32), labels), atol=1e-6
-    )
+    found = each(loss.residual)(jnp.asarray(scores, jnp.float32), labels)
+    np.testing.assert_allclose(found, each(jax.grad(loss.value))(jnp.asarray(scores, jnp.float32), labels), atol=1e-6)
     differences = [central(name, s, y) for s, y in zip(scores, labels.astype(float), strict=True)]
     np.testing.assert_allclose(found, differences, atol=1e-5)
 
@@ -90,9 +93,9 @@ def test_residuals_are_derivatives(name):
 def test_the_slope_at_a_kink_is_none(name):
     loss, labels = LOSSES[name], jnp.array([0.0, 1.0])
     kinks = loss.kink(labels)
-    assert jax.vmap(loss.value)(kinks, labels).tolist() == [0, 0]
-    assert jax.vmap(loss.residual)(kinks, labels).tolist() == [0, 0]
-    assert jax.vmap(jax.grad(loss.value))(kinks, labels).tolist() == [0, 0]
+    assert each(loss.value)(kinks, labels).tolist() == [0, 0]
+    assert each(loss.residual)(kinks, labels).tolist() == [0, 0]
+    assert each(jax.grad(loss.value))(kinks, labels).tolist() == [0, 0]
     assert kinks.tolist() == ([-1, 1] if name == "hinge" else [0, 1])
 
 
@@ -101,7 +104,7 @@ def test_losses_are_convex_in_the_score(name):
     one, labels = scores_and_labels(name)
     other = one[np.random.default_rng(14).permutation(len(one))]
     ends = [[closed_form(name, s, y)[0] for s, y in zip(scores, labels, strict=True)] for scores in (one, other)]
-    middle = jax.vmap(LOSSES[name].value)(jnp.asarray((one + other) / 2, jnp.float32), jnp.asarray(labels))
+    middle = each(LOSSES[name].value)(jnp.asarray((one + other) / 2, jnp.float32), jnp.asarray(labels))
     assert (middle <= np.mean(ends, axis=0) * (1 + 1e-5) + 1e-5).all()
 
 
@@ -113,35 +116,35 @@ def test_a_score_bound_clips_scores_and_nothing_else():
         expected = -np.log(1e-12 + (p if label else 1 - p))
         given = jnp.asarray(scores, jnp.float32), jnp.full(200, label)
         loss = Logistic(score_bound=15.0)
-        np.testing.assert_allclose(jax.vmap(loss.value)(*given), expected, rtol=1e-4, atol=1e-7)
-        np.testing.assert_allclose(jax.vmap(loss.residual)(*given), p - label, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(each(loss.value)(*given), expected, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(each(loss.residual)(*given), p - label, rtol=1e-4, atol=1e-7)
         within = np.abs(scores) < 15
         assert 20 < within.sum() < 180
-        unclipped = jax.vmap(Logistic().value)(*given)
-        np.testing.assert_allclose(jax.vmap(loss.value)(*given)[within], unclipped[within], rtol=1e-4, atol=2e-7)
-        assert jax.vmap(loss.value)(*given).max() == pytest.approx(15, abs=1e-5)
-        np.testing.assert_array_equal(jax.vmap(loss.correct)(*given), (p > 0.5) == (label == 1))
+        unclipped = each(Logistic().value)(*given)
+        np.testing.assert_allclose(each(loss.value)(*given)[within], unclipped[within], rtol=1e-4, atol=2e-7)
+        assert each(loss.value)(*given).max() == pytest.approx(15, abs=1e-5)
+        np.testing.assert_array_equal(each(loss.correct)(*given), (p > 0.5) == (label == 1))
 
 
 @pytest.mark.parametrize("name", ["softmax", "logistic", "clipped logistic", "huber", "hinge", "absolute", "pinball"])
 def test_huge_scores_stay_finite(name):
     scores, labels = scores_and_labels(name, scale=1e6)
     scores = jnp.asarray(scores, jnp.float32)
-    assert np.isfinite(jax.vmap(LOSSES[name].value)(scores, labels)).all()
-    assert np.isfinite(jax.vmap(LOSSES[name].residual)(scores, labels)).all()
+    assert np.isfinite(each(LOSSES[name].value)(scores, labels)).all()
+    assert np.isfinite(each(LOSSES[name].residual)(scores, labels)).all()
 
 
 def test_optax_agrees():
     scores, labels = scores_and_labels("softmax")
     one_hot = jnp.asarray(np.eye(4)[labels], jnp.float32)
     scores = jnp.asarray(scores, jnp.float32)
-    values = jax.vmap(Softmax(4).value)(scores, labels)
+    values = each(Softmax(4).value)(scores, labels)
     np.testing.assert_allclose(values, optax.losses.softmax_cross_entropy(scores, one_hot), rtol=1e-5, atol=2e-6)
     score, label = jnp.asarray(scores[:, 0]), jnp.asarray(labels % 2, jnp.float32)
     np.testing.assert_allclose(
-        jax.vmap(Logistic().value)(score, label), optax.losses.sigmoid_binary_cross_entropy(score, label), rtol=1e-6
+        each(Logistic().value)(score, label), optax.losses.sigmoid_binary_cross_entropy(score, label), rtol=1e-6
     )
-    np.testing.assert_allclose(jax.vmap(Squared().value)(score, label), optax.losses.l2_loss(score, label), rtol=1e-6)
+    np.testing.assert_allclose(each(Squared().value)(score, label), optax.losses.l2_loss(score, label), rtol=1e-6)
 
 
 def adversary(name):
@@ -248,10 +251,10 @@ def test_constants_in_closed_form():
 
 def test_correct():
     scores = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
-    assert jax.vmap(Softmax(3).correct)(scores, jnp.array([1, 2])).tolist() == [1.0, 0.0]
+    assert each(Softmax(3).correct)(scores, jnp.array([1, 2])).tolist() == [1.0, 0.0]
     score, label = jnp.array([-1.0, -1.0, 1.0, 1.0]), jnp.array([0.0, 1.0, 0.0, 1.0])
     for loss in (Logistic(), Logistic(score_bound=8.0), Hinge()):
-        assert jax.vmap(loss.correct)(score, label).tolist() == [1.0, 0.0, 0.0, 1.0]
+        assert each(loss.correct)(score, label).tolist() == [1.0, 0.0, 0.0, 1.0]
     for loss in (Squared(), Huber(1.0), Absolute(), Pinball(0.5)):
         assert loss.correct(score, label) is None
 
@@ -319,5 +322,5 @@ def test_a_kinked_loss_of_ones_own_needs_its_kink_and_slopes_only():
             return 0.0, 2.0
 
     scores = jnp.array([0.0, 1.0, 3.0])
-    assert jax.vmap(Overshoot().value)(scores, jnp.ones(3)).tolist() == [0, 0, 4]
-    assert jax.vmap(Overshoot().residual)(scores, jnp.ones(3)).tolist() == [0, 0, 2]
+    assert each(Overshoot().value)(scores, jnp.ones(3)).tolist() == [0, 0, 4]
+    assert each(Overshoot().residual)(scores, jnp.ones(3)).tolist() == [0, 0, 2]

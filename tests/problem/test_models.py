@@ -43,23 +43,33 @@ def points(params):
 def test_the_factored_gradients_are_the_gradients(name):
     loss, params, examples = case(name)
     linear = LinearModel(loss)
-    found = jax.vmap(linear.gradients, in_axes=(None, 0))(points(params), examples)
-    assert len(found) == 2
-    for point, factored in zip(points(params), found, strict=True):
-        written = jax.vmap(jax.grad(linear.value), in_axes=(None, 0))(point, examples)
-        np.testing.assert_allclose(jax.vmap(lambda g: g.written_out())(factored), written, rtol=1e-5, atol=1e-6)
-        norms = np.linalg.norm(np.asarray(written).reshape(7, -1), axis=1)
-        np.testing.assert_allclose(jax.vmap(lambda g: g.norm())(factored), norms, rtol=1e-5)
-        np.testing.assert_allclose(factored.total(), written.sum(0), rtol=1e-5, atol=1e-5)
+
+    @jax.jit
+    def of(params):
+        """At each point, the factored gradients written out, their norms and their sum."""
+        found = jax.vmap(linear.gradients, in_axes=(None, 0))(points(params), examples)
+        return [(*jax.vmap(lambda g: (g.written_out(), g.norm()))(factored), factored.total()) for factored in found]
+
+    plain = jax.jit(jax.vmap(jax.grad(linear.value), in_axes=(None, 0)))
+    for point, (written, norms, total) in zip(points(params), of(params), strict=True):
+        expected = np.asarray(plain(point, examples))
+        np.testing.assert_allclose(written, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(norms, np.linalg.norm(expected.reshape(7, -1), axis=1), rtol=1e-5)
+        np.testing.assert_allclose(total, expected.sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_general_model_agrees_with_the_linear_one(name):
     loss, params, examples = case(name)
     linear, general = LinearModel(loss), general_twin(loss)
-    expected = jax.vmap(lambda e: [g.written_out() for g in linear.gradients(points(params), e)])(examples)
-    found = jax.vmap(general.gradients, in_axes=(None, 0))(points(params), examples)
-    summed = general.summed_gradients(points(params), examples)
+
+    @jax.jit
+    def of(params):
+        expected = jax.vmap(lambda e: [g.written_out() for g in linear.gradients(points(params), e)])(examples)
+        found = jax.vmap(general.gradients, in_axes=(None, 0))(points(params), examples)
+        return found, general.summed_gradients(points(params), examples), expected
+
+    found, summed, expected = of(params)
     for per_example, sum_of_all, rows in zip(found, summed, expected, strict=True):
         np.testing.assert_allclose(per_example.value, rows, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(sum_of_all.value, rows.sum(0), rtol=1e-5, atol=1e-5)
@@ -111,9 +121,10 @@ def test_a_sum_that_counts_nothing_is_zero_whatever_the_examples():
     model = GeneralModel(lambda w, x: jnp.sum((w * x - 1.0) ** 4))
     examples = jnp.array([[1e30, 1.0], [2.0, 3.0]], jnp.float32)  # the first one's gradient is infinite
     at = (jnp.ones(2),)
-    assert not jnp.isfinite(model.summed_gradients(at, examples)[0].value).all()
-    assert model.summed_gradients(at, examples, jnp.zeros(2))[0].value.tolist() == [0.0, 0.0]
-    found = model.summed_gradients(at, examples[1:], jnp.array([0.5]))[0].value
+    summed = jax.jit(model.summed_gradients)
+    assert not np.isfinite(summed(at, examples)[0].value).all()
+    assert summed(at, examples, jnp.zeros(2))[0].value.tolist() == [0.0, 0.0]
+    found = summed(at, examples[1:], jnp.array([0.5]))[0].value
     np.testing.assert_allclose(found, [4.0, 48.0], rtol=1e-6)
 
 

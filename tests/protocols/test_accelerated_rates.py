@@ -43,6 +43,7 @@ def spectrum(rounds):
     return np.diag(j**-2.0), j**-0.5
 
 
+@pytest.mark.slow
 def test_without_noise_the_excess_falls_with_the_square_of_the_rounds():
     counts = np.array([10, 20, 40, 80])
     scaled = []
@@ -66,6 +67,7 @@ def test_plain_gradient_descent_is_slower_on_the_same_problem():
     assert np.log(ends[1] / ends[0]) / np.log(4) > -1.6
 
 
+@pytest.mark.slow
 def test_stages_converge_linearly_on_a_strongly_convex_loss():
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
@@ -104,6 +106,7 @@ def test_the_printed_stages_miss_what_the_corrected_ones_keep():
     assert all(s.v > 2 * p.v for s, p in zip(stages, printed, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["plain", "strong", "regularised"])
 def test_the_explicit_bounds_are_never_exceeded(form):
     """On 200 random quadratics in all; means of 16 runs, less four standard errors."""

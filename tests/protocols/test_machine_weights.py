@@ -111,6 +111,7 @@ def test_refused_where_they_have_no_meaning():
         simulate(whole, PROBLEM, Full(3), rounds=1)
 
 
+@pytest.mark.slow
 def test_jit_gives_what_it_gives_without():
     protocol = make(noise_std=0.0)
     with jax.disable_jit():

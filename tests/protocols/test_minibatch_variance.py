@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Uniform, Varying
@@ -64,8 +65,8 @@ def expected(sampler, participation, **changes):
     return aggregate_variance(**{**settings, "noise_std": STD, "pmf": pmf_of(participation), **changes})
 
 
-@pytest.mark.parametrize("cohort", COHORTS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("cohort", sparing(COHORTS, ["varying"]))
+@pytest.mark.parametrize("sampler", sparing(SAMPLERS, ["replacement", "subset", "poisson", "full"]))
 def test_the_identity(sampler, cohort):
     errors, total = squared_errors(sampler, COHORTS[cohort]), expected(sampler, COHORTS[cohort]).total
     standard_error = errors.std() / np.sqrt(errors.size) / total

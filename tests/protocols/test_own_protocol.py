@@ -74,6 +74,7 @@ class Rerun(MomentumSGD):
         return replace(self, scale=float(self.noise_std))
 
 
+@pytest.mark.slow
 def test_its_contract(softmax_problem):
     check_protocol(MomentumSGD(mu=1.0, beta=0.7), softmax_problem)
 
@@ -103,6 +104,7 @@ def test_an_unknown_property_is_refused(softmax_problem):
         check_protocol(MomentumSGD(mu=1.0), softmax_problem, properties=["the target is mt"])
 
 
+@pytest.mark.slow
 def test_momentum_is_swept(softmax_problem):
     settings = {"rounds": 8, "every": 4}
     grid = sweep(MomentumSGD(mu=4.0), softmax_problem, HALF, over={"beta": [0.0, 0.9]}, seeds=2, **settings)

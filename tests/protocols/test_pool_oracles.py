@@ -7,7 +7,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import DATA, MACHINES, POOL_CASES, SEQUENCE, SETTINGS, SOME_MACHINES
+from cases import DATA, MACHINES, POOL_CASES, SEQUENCE, SETTINGS, SOME_MACHINES, sparing
 from oracles import pseudocode
 
 from fedprivjax import DPMu2, Full, Given, NoisySGD, sweep
@@ -23,6 +23,7 @@ CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machi
 CYCLIC = Given(MACHINES, np.tile(CYCLE, (5, 1)))
 RECORD = ("test_loss", "noise_norm", PROBE)
 ONCE = [name for name in POOL_CASES if not name.endswith(("proportional", "gap", "sequence"))]  # schedules left out
+QUICK = ("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "sgd-none-bounded-last")
 MESSAGES = [  # one of each kind of message
     name for name in ONCE if not name.endswith("average") and "server" not in name and "fresh" not in name
 ]
@@ -72,7 +73,7 @@ def probes(points):
     return rows @ np.sin(1.0 + np.arange(rows.shape[1]) ** 2)
 
 
-@pytest.mark.parametrize("name", POOL_CASES)
+@pytest.mark.parametrize("name", sparing(POOL_CASES, QUICK))
 def test_metrics_see_the_trajectory_of_the_oracle_with_the_same_noise(name, softmax_problem):
     case = POOL_CASES[name]
     start = start_of(case.protocol, softmax_problem)
@@ -87,7 +88,7 @@ def test_metrics_see_the_trajectory_of_the_oracle_with_the_same_noise(name, soft
         close(view.messages, outcome.messages.reshape(view.messages.shape))
 
 
-@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("name", sparing(ONCE, [*QUICK, "mu2-fresh-clipped", "stale-clipped-uniform"]))
 def test_without_noise_equals_the_oracle(name, softmax_problem):
     case = POOL_CASES[name]
     start = start_of(replace(case.protocol, mu=np.inf), softmax_problem)
@@ -114,6 +115,7 @@ def test_another_noise_schedule_is_no_new_program(softmax_problem):
     assert not np.array_equal(one.params, three.params)
 
 
+@pytest.mark.slow
 def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
     over = {"noise_std": [0.1, 0.4], "step_size": [0.01, 0.05]}
     settings = {"record": (PROBE,), "every": 1}
@@ -125,7 +127,7 @@ def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
         close(cell, alone.metrics["probe"], 1e-5)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("name", sparing(MESSAGES, ["mu2-none-clipped-uniform"]))
 def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin, monkeypatch):
     protocol = POOL_CASES[name].protocol
     everyone = Given(3, np.tile(np.arange(3), (20, 1)))
@@ -140,7 +142,11 @@ def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin,
 
 
 @pytest.mark.parametrize(
-    ("trust", "oracle"), [("server", pseudocode.mu2_full_trusted), ("none", pseudocode.mu2_full_untrusted)]
+    ("trust", "oracle"),
+    sparing(
+        [("server", pseudocode.mu2_full_trusted), ("none", pseudocode.mu2_full_untrusted)],
+        [("server", pseudocode.mu2_full_trusted)],
+    ),
 )
 def test_full_participation_is_the_first_papers_algorithm(trust, oracle, softmax_problem):
     """Its d_{t,i} and q_{t,i} = t·d_{t,i} are another way to write the running sums of increments."""
@@ -154,6 +160,7 @@ def test_full_participation_is_the_first_papers_algorithm(trust, oracle, softmax
         close(running, outcome.messages.reshape(running.shape))
 
 
+@pytest.mark.slow
 def test_records_at_uneven_places(softmax_problem):
     """`every` that does not divide the rounds records the same run, and its last round."""
     protocol = POOL_CASES["mu2-none-clipped-uniform"].protocol
@@ -163,6 +170,7 @@ def test_records_at_uneven_places(softmax_problem):
         np.testing.assert_allclose(values, base.metrics[name][uneven.rounds - 1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_public_prefix(softmax_problem):
     """Over whole cycles the uniform schedule scales with √T only: with that undone, a short run opens a long one."""
     long = run(DPMu2(noise_std=0.5, step_size=0.02), softmax_problem, CYCLIC)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from cases import sparing
 
 from fedprivjax import Metric, mean_interval
 from fedprivjax.privacy import gdp
@@ -132,7 +133,10 @@ def test_the_realised_axis_is_the_worst_runs(best):
     assert axis.get_xlabel().startswith("realised ε, worst run  (")
 
 
-@pytest.mark.parametrize(("off", "realised"), [(1.009, False), (1.011, True), (0.991, False), (0.989, True)])
+@pytest.mark.parametrize(
+    ("off", "realised"),
+    sparing([(1.009, False), (1.011, True), (0.991, False), (0.989, True)], [(1.011, True), (0.991, False)]),
+)
 def test_the_realised_epsilon_is_the_coordinate_where_it_differs_from_the_target(best, tmp_path, off, realised):
     """More than 1% off in one point of one protocol is enough, on either side."""
     best["ours"]["realised_epsilon"] = best["ours"]["realised_epsilon"].copy()

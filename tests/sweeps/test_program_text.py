@@ -135,6 +135,7 @@ def test_the_same_module_is_the_same_run_and_a_comment_makes_no_other(unchanged)
     assert sweep_fingerprint(sweep_of("class Half:", "class Half:  # of it")) == unchanged
 
 
+@pytest.mark.slow
 def test_two_processes_have_one_fingerprint(unchanged, tmp_path):
     script = tmp_path / "users.py"
     script.write_text(USERS + PRINTED)

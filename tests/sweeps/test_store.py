@@ -234,6 +234,7 @@ def test_what_differs_has_another_fingerprint(one, other):
     assert fingerprint([one]) == fingerprint([one])
 
 
+@pytest.mark.slow
 def test_seeds_in_another_order_are_another_run(tmp_path):
     problem = linear_problem(np.eye(12), np.arange(12) % 3, Softmax(3), constraint=Ball(1.0))
 
