@@ -70,8 +70,8 @@ def gd_step(
 ) -> Any:
     """The step with the least `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
 
-    The 1/2 is that of envelopes with `β = 2/η`, the strongest that the step allows; a smooth loss does without it and has
-    η at most 2/β.
+    The 1/2 is that of envelopes with `β = 2/η`, the strongest that the step allows; a smooth loss does without it and
+    has η at most 2/β.
 
     Args:
         smoothness: β of a smooth loss; None for envelopes.

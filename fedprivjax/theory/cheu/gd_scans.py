@@ -43,14 +43,14 @@ def gd_scan(
 ) -> Descent:
     """The fewest rounds whose bound is near the least that is to be had, with their best step and envelopes.
 
-    The bound of the best step falls with the rounds towards `L·D·√(C/n² + 2/n)`, so the cost is what limits T. Counts of
-    rounds a factor 2^{1/4} apart are tried.
+    The bound of the best step falls with the rounds towards `L·D·√(C/n² + 2/n)`, so the cost is what limits T. Counts
+    of rounds a factor 2^{1/4} apart are tried.
 
     Args:
         users: n, all of them in every round.
         distance: D, from the start to the minimum at most.
-        noise: C of a single release at the whole budget, then `C_r = T·C` (the Gaussian limit); or C_r as a function of T
-            (an exact accountant's).
+        noise: C of a single release at the whole budget, then `C_r = T·C` (the Gaussian limit); or C_r as a function
+            of T (an exact accountant's).
         smoothness: β of a smooth loss; None takes Moreau envelopes with β = 2/η.
         most_rounds: T at most; None takes n.
         tolerance: a bound this much above the least tried is near.

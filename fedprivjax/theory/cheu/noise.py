@@ -1,7 +1,7 @@
 """The noise constant C, all that the bounds need to know of privacy.
 
-A sum of b gradients of norm at most L carries noise of standard deviation `s·L` per coordinate. With `C = d·s²` their mean
-has noise variance `L²C/b²`, all coordinates together. C does not depend on b but for the fixed-point rounding.
+A sum of b gradients of norm at most L carries noise of standard deviation `s·L` per coordinate. With `C = d·s²` their
+mean has noise variance `L²C/b²`, all coordinates together. C does not depend on b but for the fixed-point rounding.
 """
 
 from collections.abc import Callable
@@ -67,8 +67,8 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
     """C with the paper's constants: `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`, without rounding.
 
     Args:
-        users: n, for p itself at g = ⌈max(2√n, √d, 4)⌉ levels and the least noise trials per user; None takes their limit
-            p = 1/2.
+        users: n, for p itself at g = ⌈max(2√n, √d, 4)⌉ levels and the least noise trials per user; None takes their
+            limit p = 1/2.
 
     Raises:
         ValueError: for ε > 15 or δ ≥ 1/2, beyond the theorem.
@@ -93,7 +93,8 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
 def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
     """C of pan-private AC-SA, whose mean gradients carry two Gaussians of variance ζ²: `C = 2dζ²b²/L²`.
 
-    "exact" has `ζ = (2L/b)·σ_G(ε, δ)`, "paper" `ζ² = 8L²·ln(2/δ)/(bε)²`. With it every bound of this paper's AC-SA holds.
+    "exact" has `ζ = (2L/b)·σ_G(ε, δ)`, "paper" `ζ² = 8L²·ln(2/δ)/(bε)²`. With this C the bounds of AC-SA are those of
+    the pan-private method.
 
     Raises:
         ValueError: for ε ≥ 1 with the paper's ζ.

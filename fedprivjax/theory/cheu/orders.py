@@ -62,7 +62,8 @@ def smoothed_smoothness_order(
 
     Source: Cheu et al. 2022, Theorem 4.7.
 
-    >>> round(smoothed_smoothness_order(users=10**5, dimension=10, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0))
+    >>> problem = {"diameter": 1.0, "lipschitz": 1.0}
+    >>> round(smoothed_smoothness_order(users=10**5, dimension=10, epsilon=1.0, delta=1e-6, **problem))
     157
     """
     scale = positive("lipschitz", lipschitz) / positive("diameter", diameter)

@@ -72,7 +72,7 @@ def convex_rate(
     Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
 
     >>> round(convex_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0), 4)
-    0.0454
+    0.0453
     """
     n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
     scale = positive("diameter", diameter) * positive("lipschitz", lipschitz)
@@ -122,7 +122,7 @@ def strong_rate(
 
     >>> problem = {"lipschitz": 1.0, "strong_convexity": 1.0}
     >>> round(strong_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
-    0.001355
+    0.001347
     """
     n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
     scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)
@@ -194,7 +194,7 @@ def full_strong_rate(
 
     >>> problem = {"lipschitz": 1.0, "strong_convexity": 1.0}
     >>> round(full_strong_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
-    0.000831
+    0.00083
     """
     n, noise = at_least_one("users", users), _full_noise(dimension, epsilon, delta)
     scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)

@@ -27,7 +27,7 @@ def agd_scan(
         sampling: False leaves L²/b out of σ².
         form: "optimal" or "paper", of `agd_spread`.
 
-    Source: Cheu et al. 2022, Theorem 4.3 with explicit constants; the batch is ours (the paper's: `agd_per_round_order`).
+    Source: Cheu et al. 2022, Theorem 4.3 with explicit constants; the paper's batch is `agd_per_round_order`.
 
     >>> agd_scan(users=20_000, distance=1.0, lipschitz=1.0, smoothness=1.0, noise=862.0)[:3]
     (20000, 500, 40)
@@ -48,7 +48,7 @@ def smoothed_scan(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> Phase:
-    """The batch and the envelopes' smoothness β with the least `agd_bound + L²/(2β)`, for losses that need no smoothness.
+    """The batch and the envelopes' smoothness β with the least `agd_bound + L²/(2β)`, for losses that are not smooth.
 
     At a given batch the best β has a closed form, so the scan is joint. Arguments as in `agd_scan`, and
 

@@ -12,8 +12,9 @@ from fedprivjax.theory.cheu.noise import Noise
 def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
     """How many phases: `k = ⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1; with 1/2 it is `⌈log₂ log₂ n⌉`.
 
-    A phase multiplies the logarithmic distance of its bound from the fixed point by `shrinking`: 1/2 on envelopes, 3/5 for
-    smooth losses, so that log₂ log₂ n phases leave the exponent in n of a smooth loss at −2(1 − 0.6^k), −1.84 for k = 5.
+    A phase multiplies the logarithmic distance of its bound from the fixed point by `shrinking`: 1/2 on envelopes, 3/5
+    for smooth losses, so that log₂ log₂ n phases leave the exponent in n of a smooth loss at −2(1 − 0.6^k), which is
+    −1.84 for k = 5.
 
     Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
 

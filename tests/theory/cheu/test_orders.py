@@ -1,0 +1,124 @@
+"""The theorems' orders: their exponents are Table 1's, and the paper's parameters are those that give them."""
+
+import numpy as np
+import pytest
+
+from fedprivjax import Refusal
+from fedprivjax.theory import cheu
+
+BASE = {"users": 1e5, "dimension": 10.0, "epsilon": 1.0, "delta": 1e-6}
+LOSSES = {"diameter": 3.0, "lipschitz": 2.0, "smoothness": 5.0, "strong_convexity": 0.5}
+NEEDS = {
+    "convex": (cheu.convex_rate, ("diameter", "lipschitz")),
+    "smooth": (cheu.smooth_rate, ("diameter", "lipschitz", "smoothness")),
+    "strong": (cheu.strong_rate, ("lipschitz", "strong_convexity")),
+    "strong-smooth": (cheu.strong_smooth_rate, ("lipschitz", "smoothness", "strong_convexity")),
+}
+FULL = {
+    "convex": (cheu.full_rate, ("diameter", "lipschitz")),
+    "strong": (cheu.full_strong_rate, ("lipschitz", "strong_convexity")),
+}
+
+
+def exponent(rate, name, settings, **options):
+    values = [rate(**{**settings, name: settings[name] * factor}, **options) for factor in (1, 2)]
+    return np.log2(values[1] / values[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "interaction", "rate", "needs"),
+    [(loss, "sequential", *entry) for loss, entry in NEEDS.items()]
+    + [(loss, "full", *entry) for loss, entry in FULL.items()],
+)
+def test_table_1(loss, interaction, rate, needs):
+    settings = BASE | {name: LOSSES[name] for name in needs}
+    expected = cheu.TABLE_1[loss, interaction]
+    assert exponent(rate, "users", settings, sampling=False) == pytest.approx(expected.users)
+    assert exponent(rate, "epsilon", settings, sampling=False) == pytest.approx(expected.epsilon)
+    with_log = exponent(rate, "dimension", settings, sampling=False)
+    assert 0 <= with_log - expected.dimension < 0.2
+    if interaction == "sequential":
+        private = exponent(rate, "dimension", settings, sampling=False, trust="pan-private")
+        assert private == pytest.approx(expected.dimension)
+
+
+@pytest.mark.parametrize("loss", NEEDS)
+def test_units(loss):
+    """A loss in other units, or a parameter in others, has the rate in those units."""
+    rate, needs = NEEDS[loss]
+    settings = BASE | {name: LOSSES[name] for name in needs}
+    units = {"diameter": 0, "lipschitz": 1, "smoothness": 1, "strong_convexity": 1}
+    scaled = settings | {name: settings[name] * 7 ** units[name] for name in needs}
+    assert rate(**scaled) == pytest.approx(7 * rate(**settings))
+    powers = {"diameter": 1, "lipschitz": -1, "smoothness": -2, "strong_convexity": -2}
+    moved = settings | {name: settings[name] * 7.0 ** powers[name] for name in needs}
+    assert rate(**moved) == pytest.approx(rate(**settings))
+
+
+def test_rates_by_hand():
+    noise = np.sqrt(10) * np.log(1e7) / 1e5
+    settings = BASE | {"lipschitz": 2.0}
+    assert cheu.sgd_rate(diameter=3.0, **settings) == pytest.approx(6 * np.sqrt(noise))
+    assert cheu.convex_rate(diameter=3.0, **settings) == pytest.approx(6 * (1e5**-0.5 + noise ** (2 / 3)))
+    private = 10**0.4 * 5**0.2 * 3**1.2 * 2**0.8 * np.log(1e7) ** 0.8 / 1e5**0.8
+    assert cheu.smooth_rate(diameter=3.0, smoothness=5.0, sampling=False, **settings) == pytest.approx(private)
+    strong = 10 * 5**0.5 * 4 * np.log(1e7) ** 2 / (0.5**1.5 * 1e5**2)
+    both = {"smoothness": 5.0, "strong_convexity": 0.5}
+    assert cheu.strong_smooth_rate(sampling=False, **both, **settings) == pytest.approx(strong)
+    pan = 10 * 5**0.5 * 4 * np.log(1e6) / (0.5**1.5 * 1e5**2)
+    assert cheu.strong_smooth_rate(sampling=False, trust="pan-private", **both, **settings) == pytest.approx(pan)
+    full = 6 * np.sqrt(10) * np.log(1e7) ** 1.5 / 1e5
+    assert cheu.full_rate(diameter=3.0, sampling=False, **settings) == pytest.approx(full)
+    with pytest.raises(Refusal, match="unknown trust 'shuffle', did you mean 'shuffler'"):
+        cheu.convex_rate(diameter=3.0, trust="shuffle", **settings)
+
+
+@pytest.mark.parametrize("trust", ["shuffler", "pan-private"])
+def test_the_papers_parameters_balance_its_orders(trust):
+    """With b and β as the paper takes them, βD²/T² + σD/√T + L²/β is of the theorem's order."""
+    settings, d_l = BASE | {"trust": trust}, {"diameter": 3.0, "lipschitz": 2.0}
+    log = np.log(1e7) if trust == "shuffler" else np.sqrt(np.log(1e6))
+
+    def excess(b, beta):
+        rounds = 1e5 / b
+        return beta * 9 / rounds**2 + np.sqrt(10) * 2 * log / b * 3 / np.sqrt(rounds)
+
+    batch = cheu.agd_per_round_order(smoothness=5.0, **settings, **d_l)
+    assert excess(batch, 5.0) == pytest.approx(2 * cheu.smooth_rate(smoothness=5.0, sampling=False, **settings, **d_l))
+    beta = cheu.smoothed_smoothness_order(**settings, **d_l)
+    batch = cheu.agd_per_round_order(smoothness=beta, **settings, **d_l)
+    assert batch == pytest.approx(cheu.smoothed_per_round_order(**settings))
+    rate = cheu.convex_rate(sampling=False, **settings, **d_l)
+    assert excess(batch, beta) == pytest.approx(2 * rate)
+    assert 4 / beta == pytest.approx(rate)
+
+
+def test_costs():
+    sums = {"dimension": 784, "levels": 490, "trials": 113}
+    assert cheu.messages_per_user(**sums) == 784 * 603
+    assert cheu.bits_per_user(**sums) == 784 * 603 * 11
+    assert cheu.bits_per_user(labelled=False, **sums) == 784 * 603
+    assert cheu.bits_per_user(dimension=1, levels=9, trials=1) == 10
+    assert cheu.analyzer_time(users=10, sums=3, **sums) == 30 * 784 * 603
+
+
+def test_cost_orders():
+    """The corrected order follows the paper's own trials per user; the printed one falls short of them with d/δ."""
+    ratios = {True: [], False: []}
+    for delta in (1e-3, 1e-9, 1e-27):
+        log, doubled = np.log(11 / delta), np.log(2 * 11 / delta)
+        bits = 10 * (2 * np.sqrt(1000) + 4 * 180 * 324 * log * doubled)
+        for printed in (True, False):
+            settings = {"summed": 1000, "dimension": 10, "epsilon": 1.0, "delta": delta, "printed": printed}
+            ratios[printed].append(bits / cheu.bits_rate(**settings))
+    assert max(ratios[False]) / min(ratios[False]) < 1.3
+    assert max(ratios[True]) / min(ratios[True]) > 4
+    once = cheu.runtime_rate(users=50, summed=1000, dimension=10, epsilon=1.0, delta=1e-6)
+    assert once == 50 * cheu.bits_rate(summed=1000, dimension=10, epsilon=1.0, delta=1e-6)
+
+
+def test_cost_order_of_many_sums():
+    """T sums share the budget: each of them is a single sum at the paper's share ε_r."""
+    share, _ = cheu.gd_paper_budget(epsilon=1.0, delta=1e-6, rounds=30)
+    single = cheu.bits_rate(summed=1000, dimension=10, epsilon=share, delta=1e-6)
+    assert cheu.bits_rate(summed=1000, dimension=10, epsilon=1.0, delta=1e-6, rounds=30) == pytest.approx(30 * single)
