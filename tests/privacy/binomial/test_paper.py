@@ -66,7 +66,7 @@ def test_the_condition_that_the_scalar_proof_does_not_state():
     steep = np.array([0.1, 0.5, STEEPEST])
     assert np.all(np.log((1 + steep) / (1 - steep)) <= 3 * steep)
     assert log((1 + 0.859) / (1 - 0.859)) > 3 * 0.859
-    assert 1 / (3 * STEEPEST) == pytest.approx(1 / 2.57, rel=2e-3)
+    assert pytest.approx(1 / 2.57, rel=2e-3) == 1 / (3 * STEEPEST)
     paper_scalar(15.0, 1e-3, users=9, levels=6)
     with pytest.raises(Refusal, match=r"levels must be at least epsilon/2\.57, 6, with the paper's constants, got 5"):
         paper_scalar(15.0, 1e-3, users=9, levels=5)

@@ -127,6 +127,38 @@ def test_never_below_the_divergence_of_an_exact_mixture(total, probability, leve
         assert np.all((worst > 0.75 * bounds["averaged"])[:3])  # a bound at 3/4 would be found out
 
 
+def rounded_moment(shift, scale):
+    """`Σ_j log E e^{s·k_j²}` with k_j the floor or the ceiling of Δ_j."""
+    low = np.floor(np.abs(shift))
+    fraction = np.abs(shift) - low
+    return np.sum(scale * low**2 + np.log1p(fraction * np.expm1(scale * (2 * low + 1))))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-4, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize(("levels", "dimension"), [(3, 4), (8, 30), (8, 256), (16, 100), (3, 10**4)])
+def test_the_averaged_bound_covers_every_shift_and_is_near_one(scale, levels, dimension):
+    """Weak duality, against shifts that keep their norm: halves in some coordinates, the rest in a few others."""
+    bound = _moments(np.array([scale]), levels, dimension, "averaged")[0]
+    attained = 0.0
+    for halves in np.unique(np.geomspace(1, dimension, 30).round()).astype(int) - 1:
+        left = levels**2 - halves / 4
+        for others in np.unique(np.geomspace(1, dimension - halves, 30).round()).astype(int):
+            if left >= 0:
+                shift = np.append(np.full(halves, 0.5), np.full(others, sqrt(left / others)))
+                attained = max(attained, rounded_moment(shift, scale))
+    assert attained <= bound * (1 + 1e-12)
+    if scale < 0.1:
+        assert attained > 0.95 * bound
+
+
+def test_a_quarter_a_coordinate_is_not_enough_for_a_large_scale():
+    """The specification's `c·(g² + d/4)` for averaged rounding holds for small s only."""
+    levels, scale = 8, 1.0
+    attained = rounded_moment(np.full(4 * levels**2, 0.5), scale)
+    assert attained > 1.2 * scale * (levels**2 + 4 * levels**2 / 4)
+    assert _moments(np.array([scale]), levels, 4 * levels**2, "averaged")[0] >= attained
+
+
 def product(laws):
     """The law of independent coordinates, over all outcomes."""
     result = np.ones(())

@@ -37,7 +37,7 @@ class BinomialSums(RecordAccountant):
         levels: g.
         rounding: "averaged", "coupled" or "independent": how a record's own rounding is counted (`binomial.vector`).
         accounting: "exact", proved; "gaussian-limit", what a Gaussian of the same variance gives at the same shift, not
-            proved and within about half a percent of single directions' exact ε once sd ≳ g; "paper", the paper's
+            proved and within about one percent of single directions' exact ε once sd ≳ g; "paper", the paper's
             claim, composed by its own rule.
     """
 
