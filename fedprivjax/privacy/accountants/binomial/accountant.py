@@ -1,0 +1,120 @@
+"""Sums of users' bits as a record accountant: ε from a user's noise over the shift that a replaced record makes."""
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.binomial.paper import (
+    claimed_vector,
+    composed_epsilon,
+    paper_vector,
+    round_budget,
+)
+from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
+from fedprivjax.privacy.accountants.binomial.scalar import scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.search import least_ratio
+from fedprivjax.privacy.accountants.binomial.vector import (
+    ROUNDINGS,
+    gaussian_norm,
+    possible_epsilon,
+    vector_ratio,
+)
+from fedprivjax.privacy.accountants.records import RecordAccountant
+
+ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
+ROUNDED = 4e-8  # relative: what an event may round off a ratio, squared
+
+
+@dataclass(frozen=True)
+class BinomialSums(RecordAccountant):
+    """Sums over n users of d coordinates, in bits with binomial noise; `records` and `batch` play no part.
+
+    Attributes:
+        users: n in one sum; those who follow the protocol, where some do not.
+        dimension: d.
+        levels: g.
+        rounding: "averaged", "coupled" or "independent": how a record's own rounding is counted (`binomial.vector`).
+        accounting: "exact", proved; "gaussian-limit", what a Gaussian of the same variance gives at the same shift, not
+            proved and within about one percent of single directions' exact ε once sd ≳ g; "paper", the paper's
+            claim, composed by its own rule.
+    """
+
+    users: int
+    dimension: int
+    levels: int
+    rounding: str = "averaged"
+    accounting: str = "exact"
+
+    columns = ("ε (at most)", "ε of a trusted server's Gaussian")
+
+    def __post_init__(self) -> None:
+        for name, value in (("users", self.users), ("dimension", self.dimension), ("levels", self.levels)):
+            require_at_least(name, value, 1)
+        require_choice("rounding", self.rounding, ROUNDINGS)
+        require_choice("accounting", self.accounting, ACCOUNTINGS)
+
+    def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
+        """ε at δ after T releases; inf where the noise's finite support leaves no claim."""
+        if not ratio >= 0:
+            raise Refusal(f"ratio must be at least 0, got {ratio}")
+        if ratio in (0.0, inf):
+            return inf if ratio == 0 else 0.0
+        if self.accounting == "gaussian-limit":
+            return self._gaussian(ratio, releases, delta)
+        message = bits(ratio, self.levels)
+        if self.accounting == "paper":
+            return self._claimed(message, releases, delta)
+        return self._proved(message, releases, delta)
+
+    def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
+        """The least ratio, to a part in 10⁵ from above, whose ε is at most this one; the inverse of `epsilon`.
+
+        >>> sums = BinomialSums(users=1000, dimension=10, levels=64)
+        >>> 0.9999 < sums.epsilon(sums.ratio(1.0, 1, delta=1e-6), 1, 1, 1, delta=1e-6) <= 1
+        True
+        """
+        if self.accounting == "paper":
+            return self._claiming(epsilon, releases, delta)
+        if self.accounting == "gaussian-limit":
+            return self._norm * sqrt(releases / self.users) / gdp.mu(epsilon, delta)
+        if self._single(releases):
+            guess = sqrt(1 / self.users) / gdp.mu(epsilon, delta)
+            return least_ratio(lambda ratio: self._proved(bits(ratio, self.levels), 1, delta), epsilon, guess)
+        return vector_ratio(epsilon, self.users, self.levels, self.dimension, releases, delta, self.rounding)
+
+    def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
+        """The accounting's ε, beside that of Gaussian noise of the same variance on a sum that is not rounded."""
+        ours = self.epsilon(ratio, records, batch, releases, delta=delta)
+        mu = inf if ratio == 0 else sqrt(releases / self.users) / ratio
+        return dict(zip(self.columns, (ours, float(gdp.epsilon(mu, delta))), strict=True))
+
+    @property
+    def _norm(self) -> float:
+        """K over g: what rounding adds to the shift."""
+        return gaussian_norm(self.levels, self.dimension, self.rounding) / self.levels
+
+    def _gaussian(self, ratio: float, releases: int, delta: float) -> float:
+        return float(gdp.epsilon(self._norm * sqrt(releases / self.users) / ratio, delta))
+
+    def _proved(self, message: Bits, releases: int, delta: float) -> float:
+        if self._single(releases):
+            return scalar_epsilon(self.users * message.trials, message.probability, self.levels, delta)
+        return possible_epsilon(message, self.users, self.dimension, releases, delta, self.rounding)
+
+    def _single(self, releases: int) -> bool:
+        """One coordinate released once, whose δ is exact."""
+        return self.dimension == releases == 1 and self.rounding == "averaged"
+
+    def _claimed(self, message: Bits, releases: int, delta: float) -> float:
+        part = delta if releases == 1 else delta / (releases + 1)
+        return composed_epsilon(claimed_vector(message, self.users, self.dimension, part), delta, releases)
+
+    def _claiming(self, epsilon: float, releases: int, delta: float) -> float:
+        """With as many trials as keep the claim when their number is rounded up, which moves p away from 1/2."""
+        part = round_budget(epsilon, delta, releases)
+        least = paper_vector(part.epsilon, part.delta, self.users, self.dimension, self.levels)
+        needed = least.trials * least.probability
+        trials = (1 + sqrt(1 + 8 * needed)) ** 2 / 4  # ⌈4s²⌉ = q of them make q·p ≥ (q − √q)/2, whatever s
+        return sqrt(trials / 4 * (1 + ROUNDED)) / self.levels

@@ -1,0 +1,201 @@
+"""The paper's own constants: parameters for a target, what they claim for a given noise, and where they hold.
+
+With c = g²·ln(2/δ)/(ε²n), a user adds Binomial(q, p), q = ⌊180c⌋ + 1 and p = 90c/q: in all m·p = 90·g²·ln(2/δ)/ε².
+For vectors each coordinate gets `δ̂ = δ/(d+1)` and `ε̂ = ε/(18·√ln(1/δ̂))`. The least q makes p nearly 1/2, and the
+variance half of what a large q gives.
+
+At equal (ε, δ) this is 5 to 7 times the standard deviation that exact accounting needs for a scalar, and hundreds of
+times for a vector.
+
+Source: Cheu, Joseph, Mao & Peng, ICLR 2022, Lemma 3.1, Theorem 3.2, Claim A.8; specification A1, A2.
+"""
+
+from math import ceil, expm1, floor, log, sqrt
+from typing import NamedTuple
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
+from fedprivjax.privacy.accountants.binomial.parameters import Bits
+
+MOST_EPSILON = 15.0  # of Lemma 3.1
+STEEPEST = 0.858  # largest a with ln((1+a)/(1−a)) ≤ 3a, rounded down
+HONEST = 1 / 3  # least fraction of Claim A.8
+LOSSES = ("paper", "derived")
+
+
+class Budget(NamedTuple):
+    """(ε, δ) of one part of a release."""
+
+    epsilon: float
+    delta: float
+
+
+def paper_scalar(epsilon: float, delta: float, users: int, levels: int) -> Bits:
+    """Lemma 3.1's parameters for a sum of numbers over n users.
+
+    Raises:
+        ValueError: ε > 15, δ ≥ 1/2, g < ε/2.57 (a condition that the proof uses and does not state), g < √n.
+
+    >>> paper_scalar(1.0, 1e-5, users=100, levels=10).trials
+    2198
+    """
+    _require_lemma(epsilon, delta, levels)
+    _require_levels(levels, sqrt(users), "the square root of the users")
+    return _least_bits(epsilon, delta, users, levels)
+
+
+def paper_vector(epsilon: float, delta: float, users: int, dimension: int, levels: int) -> Bits:
+    """Theorem 3.2's parameters for a sum of vectors over n users, for one coordinate.
+
+    Raises:
+        ValueError: ε > 15, δ ≥ 1/2, g below √n, √d or ε̂/2.57.
+
+    >>> paper_vector(1.0, 1e-6, users=1000, dimension=10, levels=64).trials
+    65479717
+    """
+    _require_target(epsilon, delta)
+    _require_levels(levels, sqrt(users), "the square root of the users")
+    _require_levels(levels, sqrt(dimension), "the square root of the dimension")
+    part = coordinate_budget(epsilon, delta, dimension)
+    _require_lemma(part.epsilon, part.delta, levels)
+    return _least_bits(part.epsilon, part.delta, users, levels)
+
+
+def coordinate_budget(epsilon: float, delta: float, dimension: int) -> Budget:
+    """What Theorem 3.2 lets one of d coordinates spend: `δ̂ = δ/(d+1)`, `ε̂ = ε/(18·√ln(1/δ̂))`.
+
+    >>> round(1 / coordinate_budget(1.0, 1e-6, 10).epsilon, 1)
+    72.5
+    """
+    failure = delta / (dimension + 1)
+    return Budget(epsilon / (18 * sqrt(log(1 / failure))), failure)
+
+
+def claimed_scalar(message: Bits, users: int, delta: float, distance: float = 1.0) -> float:
+    """The ε that Lemma 3.1 claims for records at this distance: `ε·(2/g + |x − x'|/W)`.
+
+    Args:
+        message: a user's bits.
+        users: n; those who follow the protocol, where some do not.
+        delta: in (0, 1/2).
+        distance: |x − x'|/W in [0, 1]; 1 is the full range.
+
+    >>> round(claimed_scalar(paper_scalar(1.0, 1e-5, 100, 10), 100, 1e-5), 6)
+    1.2
+    """
+    if not 0 <= distance <= 1:
+        raise Refusal(f"distance must be in [0, 1], got {distance}")
+    epsilon = _lemma_epsilon(message, users, delta)
+    _require_lemma(epsilon, delta, message.levels)
+    return epsilon * (2 / message.levels + distance)
+
+
+def claimed_vector(message: Bits, users: int, dimension: int, delta: float) -> float:
+    """The ε that Theorem 3.2 claims for a sum of vectors with this noise, the inverse of `paper_vector`.
+
+    >>> round(claimed_vector(paper_vector(1.0, 1e-6, 1000, 10, 64), 1000, 10, 1e-6), 6)
+    1.0
+    """
+    failure = coordinate_budget(1.0, delta, dimension).delta
+    part = _lemma_epsilon(message, users, failure)
+    epsilon = part / coordinate_budget(1.0, delta, dimension).epsilon
+    _require_target(epsilon, delta)
+    _require_levels(message.levels, sqrt(dimension), "the square root of the dimension")
+    _require_lemma(part, failure, message.levels)
+    return epsilon
+
+
+def with_dropouts(epsilon: float, delta: float, levels: int, honest: float, loss: str = "derived") -> float:
+    """ε of a sum whose noise only a fraction γ of its users adds.
+
+        paper      ε/γ, for ε ≤ 1, g ≥ 3 and γ ≥ 1/3 (Claim A.8)
+        derived    ε/√γ, by the same lemma with a = ε/(3g√γ), for 15·√γ·ln(2/δ) ≥ ε and g ≥ ε/(2.57·√γ)
+
+    Source: specification A2.3.
+
+    >>> with_dropouts(1.0, 1e-6, 32, 0.5, "paper"), round(with_dropouts(1.0, 1e-6, 32, 0.5), 3)
+    (2.0, 1.414)
+    """
+    require_choice("loss", loss, LOSSES)
+    _require_target(epsilon, delta)
+    if not 0 < honest <= 1:
+        raise Refusal(f"honest must be in (0, 1], got {honest}")
+    if loss == "paper":
+        if epsilon > 1 or honest < HONEST:
+            raise Refusal(f"epsilon must be at most 1 and honest at least 1/3 in Claim A.8, got {epsilon} and {honest}")
+        require_at_least("levels", levels, 3)
+        return epsilon / honest
+    if 15 * sqrt(honest) * log(2 / delta) < epsilon:
+        most = 15 * sqrt(honest) * log(2 / delta)
+        raise Refusal(f"epsilon must be at most 15·√honest·ln(2/delta) = {most:.4g}, got {epsilon}")
+    _require_levels(levels, epsilon / (3 * STEEPEST * sqrt(honest)), "epsilon/(2.57·√honest)")
+    return epsilon / sqrt(honest)
+
+
+def round_budget(epsilon: float, delta: float, rounds: int) -> Budget:
+    """What each of T releases to the same users may spend: `ε/(2·√(2T·ln(1/δ)))` and `δ/(T+1)`.
+
+    A single release spends all. Raises a ValueError where `composed_epsilon` exceeds ε, as at ε = 15, δ = 0.1, T = 10.
+
+    Source: Algorithm 5; specification A4.5.
+
+    >>> round(1 / round_budget(1.0, 1e-6, 100).epsilon, 1)
+    105.1
+    """
+    require_at_least("rounds", rounds, 1)
+    _require_target(epsilon, delta)
+    if rounds == 1:
+        return Budget(epsilon, delta)
+    part = Budget(epsilon / (2 * sqrt(2 * rounds * log(1 / delta))), delta / (rounds + 1))
+    total = composed_epsilon(part.epsilon, delta, rounds)
+    if total > epsilon:
+        raise Refusal(f"epsilon must not be overshot by {rounds} rounds, got {total:.4g} in all for {epsilon}")
+    return part
+
+
+def composed_epsilon(epsilon: float, delta: float, rounds: int) -> float:
+    """ε at δ of T releases, each (ε_r, δ/(T+1)): `√(2T·ln((T+1)/δ))·ε_r + T·ε_r·(e^{ε_r} − 1)`.
+
+    >>> round(composed_epsilon(round_budget(1.0, 1e-6, 100).epsilon, 1e-6, 100), 2)
+    0.59
+    """
+    if rounds == 1:
+        return epsilon
+    return sqrt(2 * rounds * log((rounds + 1) / delta)) * epsilon + rounds * epsilon * expm1(epsilon)
+
+
+def _least_bits(epsilon: float, delta: float, users: int, levels: int) -> Bits:
+    require_at_least("users", users, 1)
+    share = levels**2 * log(2 / delta) / (epsilon**2 * users)
+    trials = floor(180 * share) + 1
+    return Bits(levels, trials, 90 * share / trials)
+
+
+def _lemma_epsilon(message: Bits, users: int, delta: float) -> float:
+    """ε with `m·p = 90·g²·ln(2/δ)/ε²`."""
+    _require_delta(delta)
+    return message.levels * sqrt(90 * log(2 / delta) / (users * message.trials * message.probability))
+
+
+def _require_delta(delta: float) -> None:
+    require_between("delta", delta, 0, 1)
+    if delta >= 0.5:
+        raise Refusal(f"delta must be below 1/2 with the paper's constants, got {delta}")
+
+
+def _require_target(epsilon: float, delta: float) -> None:
+    require_positive("epsilon", epsilon)
+    if epsilon > MOST_EPSILON * (1 + 1e-9):  # a claim of 15 may be rounded
+        raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon:.6g}")
+    _require_delta(delta)
+
+
+def _require_lemma(epsilon: float, delta: float, levels: int) -> None:
+    _require_target(epsilon, delta)
+    _require_levels(levels, epsilon / (3 * STEEPEST), "epsilon/2.57")
+
+
+def _require_levels(levels: int, least: float, what: str) -> None:
+    require_at_least("levels", levels, 1)
+    if levels < least:
+        raise Refusal(f"levels must be at least {what}, {ceil(least)}, with the paper's constants, got {levels}")
