@@ -5,7 +5,7 @@ from .engine.metric import Metric, Snapshot, of_info
 from .engine.ready import ReadyRun, ready
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
-from .plan.participation import Balanced, Full, Given, Schedule, Uniform, Varying
+from .plan.participation import Balanced, Full, Given, OnePass, Schedule, Uniform, Varying
 from .plan.plan import Plan, draw_plan
 from .plan.seeds import Seeds
 from .privacy.calibration import calibrate, guarantee
@@ -19,7 +19,16 @@ from .problem.constraints import Ball, WholeSpace
 from .problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
 from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
-from .protocols import AcceleratedMinibatchSGD, DPMu2, LocalSGD, NoisyMinibatchSGD, NoisySGD, StaleMomentum
+from .protocols import (
+    AcceleratedMinibatchSGD,
+    DPMu2,
+    LocalSGD,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    StaleMomentum,
+    UserAGD,
+    UserSGD,
+)
 from .protocols.interface import Protocol
 from .protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .sweeps.results import final, guarantee_of, mean_interval
@@ -48,6 +57,7 @@ __all__ = [
     "Moreau",
     "NoisyMinibatchSGD",
     "NoisySGD",
+    "OnePass",
     "Pinball",
     "Plan",
     "PrivacyGuarantee",
@@ -67,6 +77,8 @@ __all__ = [
     "Terms",
     "Transcript",
     "Uniform",
+    "UserAGD",
+    "UserSGD",
     "Varying",
     "WholeSpace",
     "add_noise",

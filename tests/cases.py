@@ -20,6 +20,8 @@ from fedprivjax import (
     NoisySGD,
     Softmax,
     StaleMomentum,
+    UserAGD,
+    UserSGD,
     Varying,
     linear_problem,
 )
@@ -189,10 +191,27 @@ FURTHER_CASES = {  # without an oracle of their own
     "released-message": released(clip=0.3, clip_at="message", sampler="replacement"),
     "released-local": Case(ReleasedLocalSGD(noise_std=0.4, batch=3, **STEP), SHARES, PARTIAL),
 }
-CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES}
+
+
+def user(method=UserSGD, participation=SOME_MACHINES, **settings):
+    return Case(method(**{"noise_std": 0.4, "step_size": 0.3, **settings}), POOL, participation)
+
+
+USER_CASES = {
+    "user-shuffler": user(),
+    "user-clipped": user(clip=0.5),
+    "user-none": user(trust="none"),
+    "user-server": user(trust="server"),
+    "user-pan-private": user(trust="pan-private"),
+    "user-agd": user(UserAGD),
+    "user-agd-none": user(UserAGD, trust="none"),
+    "user-agd-strong": user(UserAGD, strong_convexity=0.3, step_size=None),
+}
+CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES}
 
 # one for each protocol, with samplers that are quick to account for
 REPRESENTATIVES = (
     *("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "stale-clipped-uniform", "sgd-server-clipped-last"),
     *("minibatch-full", "minibatch-sum", "accelerated-plain", "local-disjoint", "released-local"),
+    *("user-shuffler", "user-agd"),
 )

@@ -15,7 +15,16 @@ from fedprivjax.problem.problem import Problem
 Recordable = str | Metric | Callable[[Problem, Snapshot], Any]
 
 AXES = ("seed", "round", "iterate", "trial")
-RESERVED = ("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged", *AXES)
+RESERVED = (
+    "noise_std",
+    "step_size",
+    "realised_mu",
+    "realised_epsilon",
+    "diverged",
+    "sent_messages",
+    "sent_bits",
+    *AXES,
+)
 
 
 def mean_loss(problem: Problem, params, examples):

@@ -1,7 +1,7 @@
 """From settings to a run that can start: drawn, calibrated, checked, nothing compiled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -79,6 +79,11 @@ class ReadyRun:
         return self.event.guarantee(self.delta)
 
     @property
+    def costs(self) -> dict[str, float]:
+        """What one machine sends in a round, by name."""
+        return self.protocol.costs(self.problem)
+
+    @property
     def inputs(self) -> RoundInputs:
         """The scan's inputs, leaves [rounds, ...], as host arrays."""
         return round_inputs(self.plan)
@@ -122,7 +127,7 @@ def ready(
 
     Args:
         protocol: with a target (`mu` or `epsilon`) or a `noise_std` of its own; a step left None is the theory's.
-        participation: `Full`, `Uniform`, `Balanced`, `Varying` or `Given`.
+        participation: `Full`, `Uniform`, `Balanced`, `OnePass`, `Varying` or `Given`.
         rounds: T; None uses as many rounds as there are samples for.
         seed: one integer, or `Seeds` for separate streams.
         record: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records what
@@ -142,6 +147,8 @@ def ready(
     >>> start.plan.size.rounds, round(start.guarantee.epsilon, 1)
     (71, 65.3)
     """
+    if not is_dataclass(protocol):
+        raise Refusal(f"protocol must be an object of a flax.struct.dataclass, got {protocol!r:.80}")
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)
@@ -196,6 +203,6 @@ def round_inputs(plan: Plan) -> RoundInputs:
     schedule = plan.schedule
     numbers = np.arange(1, plan.size.rounds + 1, dtype=np.int32)
     always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
-    if plan.weights is None:
+    if plan.weights is None and schedule.filled is None:
         return always
     return always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))

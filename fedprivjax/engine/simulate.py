@@ -33,6 +33,7 @@ class Run:
         iterates: the same by iterate: "output", which is `metrics`, and the protocol's others, such as "last".
         params: the reported point.
         guarantee: what the run's privacy is.
+        costs: what one machine sends in a round, see `Protocol.costs`.
         protocol: the calibrated protocol that ran.
         plan: the schedule and samples that were used.
     """
@@ -42,6 +43,7 @@ class Run:
     iterates: dict[str, dict[str, np.ndarray]]
     params: Any
     guarantee: PrivacyGuarantee
+    costs: dict[str, float]
     protocol: Any
     plan: Plan
 
@@ -85,7 +87,7 @@ def execute(start: ReadyRun) -> Run:
     params, values = run_program(start.arguments, start.recipe)
     iterates = by_iterate(start.recipe.record, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = record_rounds(start.recipe)
-    return Run(rounds, iterates[OUTPUT], iterates, params, start.guarantee, start.protocol, start.plan)
+    return Run(rounds, iterates[OUTPUT], iterates, params, start.guarantee, start.costs, start.protocol, start.plan)
 
 
 @partial(jax.jit, static_argnames="recipe")

@@ -58,7 +58,7 @@ def transcript(
     options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "record": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
     _require_noisy_messages(start)
-    state, (queries, sent, internal) = _replay(start.arguments, start.plan.size)
+    state, (queries, sent, internal) = replay(start.arguments, start.plan.size)
     observed = Observed(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise)
     seen = start.protocol.view(observed)
     return Transcript(seen.queries, seen.messages, start.protocol.output(state), start.plan.public, seen.internal)
@@ -72,13 +72,13 @@ def _require_noisy_messages(start: ReadyRun) -> None:
         memory = mechanism.message_memory(dimension)
         return mechanism.message_noise(memory, jax.tree.map(lambda leaf: leaf[0], inputs), key, dimension)[1]
 
-    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust == "server"
+    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in ("server", "pan-private")
     if not silent and jax.eval_shape(added, mechanism.inputs, start.key) is None:
         raise Refusal(f"{start.protocol.name}'s noise must be written out message by message for a transcript")
 
 
 @partial(jax.jit, static_argnames="size")
-def _replay(arguments: Arguments, size: Size):
+def replay(arguments: Arguments, size: Size):
     """The compiled program of a transcript: the last state; and, [rounds, ...] each, the points that machines are asked
     about, what each participant sends, and the server's memory."""
     protocol, problem, mechanism, inputs, tape, key = arguments

@@ -1,6 +1,6 @@
 """Experiments as data: TOML files read into checked settings, and settings into what runs."""
 
-from fedprivjax.experiment.build import by_batch, make_participation, make_problem, make_protocol
+from fedprivjax.experiment.build import machines_of, make_participation, make_problem, make_protocol, points
 from fedprivjax.experiment.losses import LOSSES, LossSettings
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.participation import ParticipationSettings
@@ -20,12 +20,13 @@ __all__ = [
     "ProtocolSettings",
     "bundle",
     "bundled",
-    "by_batch",
     "load",
+    "machines_of",
     "make_participation",
     "make_problem",
     "make_protocol",
     "parse",
+    "points",
     "resolve",
     "to_mapping",
 ]

@@ -1,7 +1,7 @@
 """Settings into what runs: problems, participation and protocols."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.experiment.participation import ParticipationSettings
+from fedprivjax.experiment.participation import THEORY, ParticipationSettings
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
-from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.plan.participation import Participation
+from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.problem import Problem
@@ -34,12 +34,18 @@ def make_problem(settings: ProblemSettings, machines: int, trial: int | None = N
     return from_dataset(data, loss, constraint=constraint, table=table, **declared)
 
 
+def machines_of(settings: ParticipationSettings, shape: Mapping[str, int]) -> int:
+    """Machines in all, as the file or the sweep gives them."""
+    machines = shape.get("machines", settings.machines)
+    if machines is None:
+        raise Refusal("participation.machines must be given, or swept")
+    return machines
+
+
 def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]) -> tuple[Participation, int | None]:
     """Participation and rounds (None: as many as the samples allow) at one combination of the swept integers."""
-    size = {**settings.model_dump(include=set(STRUCTURAL)), **shape}
-    if size["machines"] is None:
-        raise Refusal("participation.machines must be given, or swept")
-    return settings.make(size["machines"], size.get("per_round")), shape.get("rounds", settings.planned)
+    per_round = shape.get("per_round", settings.model_dump().get("per_round"))
+    return settings.make(machines_of(settings, shape), per_round), shape.get("rounds", settings.planned)
 
 
 def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | None = None) -> Any:
@@ -52,23 +58,56 @@ def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | 
     return settings.method(**settings.settings, **{name: swept[name][0] for name in settings.required})
 
 
-def by_batch(
-    experiment: Experiment, settings: ProtocolSettings, problem: Problem, rounds: int | None
-) -> list[tuple[ProtocolSettings, dict[str, float]]]:
-    """A protocol's settings, with the point of the sweep where they hold: one for each ε with the batch "moments"."""
+class Point(NamedTuple):
+    """A protocol's settings where what fixes a shape depends on ε: the point of the sweep, and the shape there."""
+
+    settings: ProtocolSettings
+    at: dict[str, float]
+    shape: dict[str, int]
+
+
+def points(
+    experiment: Experiment, settings: ProtocolSettings, problem: Problem, shape: Mapping[str, int]
+) -> list[Point]:
+    """One for each swept ε where the batch is "moments", or a cohort's size or the rounds are "theory"; else one."""
     batch = settings.settings.get("batch")
-    if not isinstance(batch, str):
-        return [(settings, {})]
+    chosen = {"per_round": "best_per_round", "rounds": "best_rounds"}
+    given = experiment.participation.model_dump()
+    chosen = {name: method for name, method in chosen.items() if given.get(name) == THEORY and name not in shape}
+    if not (isinstance(batch, str) or chosen):
+        return [Point(settings, {}, dict(shape))]
+    over = [] if "epsilon" in settings.own else experiment.sweep.over.get("epsilon", [])
+    every = [_at(settings, epsilon) for epsilon in over] or [Point(settings, {}, {})]
+    if isinstance(batch, str):
+        every = [_with_moments(experiment, point, batch, problem, shape) for point in every]
+    machines = machines_of(experiment.participation, shape)
+    return [
+        point._replace(shape=dict(shape) | _chosen(point, chosen, problem, machines, experiment.record.delta))
+        for point in every
+    ]
+
+
+def _at(settings: ProtocolSettings, epsilon: float) -> Point:
+    own = settings.model_copy(update={"settings": settings.settings | {"epsilon": epsilon}})
+    return Point(own, {"epsilon": epsilon}, {})
+
+
+def _with_moments(
+    experiment: Experiment, point: Point, batch: str, problem: Problem, shape: Mapping[str, int]
+) -> Point:
     require_choice("batch", batch, (MOMENTS,))
-    over = experiment.sweep.over.get("epsilon")
-    if over is None or "epsilon" in settings.settings or rounds is None or problem.table is None:
+    rounds = shape.get("rounds", experiment.participation.planned)
+    if not point.at or rounds is None or problem.table is None:
         raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
-    fewest = int(problem.table.sizes.min())
-    points = []
-    for epsilon in over:
-        given = {"epsilon": epsilon, "batch": moments_batch(records=fewest, rounds=rounds, epsilon=epsilon)}
-        points.append((settings.model_copy(update={"settings": settings.settings | given}), {"epsilon": epsilon}))
-    return points
+    given = {"batch": moments_batch(records=int(problem.table.sizes.min()), rounds=rounds, **point.at)}
+    return point._replace(settings=point.settings.model_copy(update={"settings": point.settings.settings | given}))
+
+
+def _chosen(point: Point, chosen: Mapping[str, str], problem: Problem, machines: int, delta: float) -> dict[str, int]:
+    """What a protocol's theory makes of sizes that the file leaves to it."""
+    protocol = make_protocol(point.settings, point.settings.grid)
+    target = target_of(protocol, delta=delta) if chosen else None
+    return {name: getattr(protocol, method)(problem, machines, target) for name, method in chosen.items()}
 
 
 def _dealt(settings: PartitionSettings, data: datasets.Dataset | datasets.Stream, machines: int):

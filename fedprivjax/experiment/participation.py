@@ -10,6 +10,8 @@ from fedprivjax.experiment.section import Settings
 from fedprivjax.plan import participation
 from fedprivjax.plan.participation import Participation
 
+THEORY = "theory"
+
 
 class AnyKind(Settings):
     """What every kind has: machines in all, rounds (None: as many as the samples allow), the order of samples."""
@@ -29,10 +31,15 @@ class AnyKind(Settings):
 
 
 class Full(AnyKind):
-    """Every machine in every round."""
+    """Every machine in every round; `rounds = "theory"` is what a protocol's own bound chooses."""
 
     kind: Literal["full"] = "full"
     per_round: int | None = None
+    rounds: Annotated[int, Field(ge=1)] | Literal["theory"] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def planned(self) -> int | None:
+        return None if self.rounds == THEORY else self.rounds
 
     def make(self, machines, per_round):
         if per_round not in (None, machines):
@@ -59,6 +66,17 @@ class Balanced(AnyKind):
 
     def make(self, machines, per_round):
         return participation.Balanced(machines, _given(per_round), self.reshuffle)
+
+
+class OnePass(AnyKind):
+    """Every machine once at most, in cohorts; `per_round = "theory"` is what a protocol's own bound chooses."""
+
+    kind: Literal["one_pass"] = "one_pass"
+    per_round: int | Literal["theory"] | None = None
+    dropouts: float = 0.0
+
+    def make(self, machines, per_round):
+        return participation.OnePass(machines, _given(per_round), self.dropouts)
 
 
 class Given(AnyKind):
@@ -114,7 +132,7 @@ class Varying(AnyKind):
 
 
 ParticipationSettings = Annotated[
-    Full | Uniform | Balanced | Given | Binomial | Between | Varying, Field(discriminator="kind")
+    Full | Uniform | Balanced | OnePass | Given | Binomial | Between | Varying, Field(discriminator="kind")
 ]
 
 

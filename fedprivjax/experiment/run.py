@@ -19,10 +19,11 @@ from fedprivjax.experiment import (
     TRIAL,
     Experiment,
     ProtocolSettings,
-    by_batch,
+    machines_of,
     make_participation,
     make_problem,
     make_protocol,
+    points,
 )
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
@@ -135,14 +136,22 @@ def tiny(experiment: Experiment) -> Experiment:
 
 
 def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: dict) -> list[Job]:
-    """A protocol's sweep at one shape; where its batch follows from ε, one for each ε."""
-    participation, rounds = make_participation(experiment.participation, shape)
-    trial = shape.get(TRIAL)
-    shares = participation.machines if experiment.problem.partition is not None else None, trial
+    """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
+    machines, trial = machines_of(experiment.participation, shape), shape.get(TRIAL)
+    shares = machines if experiment.problem.partition is not None else None, trial
     if shares not in problems:
-        problems[shares] = make_problem(experiment.problem, participation.machines, trial)
-    given = experiment, participation, rounds, problems[shares]
-    return [_job(*given, own, {**shape, **at}) for own, at in by_batch(experiment, settings, problems[shares], rounds)]
+        problems[shares] = make_problem(experiment.problem, machines, trial)
+    problem = problems[shares]
+    return [
+        _job(
+            experiment,
+            *make_participation(experiment.participation, point.shape),
+            problem,
+            point.settings,
+            {**shape, **point.at},
+        )
+        for point in points(experiment, settings, problem, shape)
+    ]
 
 
 def _job(

@@ -3,7 +3,7 @@ r"""Binomial noise: what the one-bit noise messages of many users add up to (Che
     Z ~ Binomial(m, p),  m = users present × trials of a user;    the noise is Z − m·p, in levels
 
 Three ways to draw it. `binomial_tape` is exact for every m, and made on the host before a run; `RoundedNormal` is a
-shortcut on the device, whose error `total_variation` tells; `literal_trials` draws single users' noise on the device.
+shortcut on the device, whose error `total_variation` tells; `LiteralBits` has single users' noise drawn on the device.
 The accounting of a binomial covers the first and the last, not the shortcut.
 """
 
@@ -84,21 +84,128 @@ def normal_scale(totals, probability: float) -> Scale:
     return Scale(np.sqrt(mean * (1.0 - probability)), mean - np.floor(mean))
 
 
-@struct.dataclass
-class RoundedNormal(Mechanism):
-    """One N(0, I) a round, [d], of which a member makes `rounded_normal`: a shortcut, see `product_variation`."""
+class BitNoise(NamedTuple):
+    """A round's noise in sums of bits.
 
-    inputs: Any = ()
+    Attributes:
+        scale: σ of one message; 0 is no noise, and no rounding either.
+        of_mean: what stands in the mean, [d]; None where users' own bits are written out.
+        keys: of users' own noise bits, or None.
+    """
+
+    scale: Any
+    of_mean: Any = None
+    keys: Any = None
+
+    def ones(self, trials, probability, shape) -> jax.Array:
+        """Every user's own noise, Binomial(trials, probability), int32 [users, d]; see `require_drawable`."""
+        return _drawn(self.keys, trials, probability, shape)
+
+
+@struct.dataclass
+class Taped(Mechanism):
+    """Exact binomial noise from the member's host-made tape; a seed draws nothing.
+
+    inputs: messages of a round, float32 [rounds].
+    """
+
+    inputs: Any
 
     @property
     def name(self) -> str:
-        return "rounded normal"
+        return "binomial"
 
     def draw(self, state, inputs, keys, dimension: int):
-        return state, jax.vmap(lambda key: normals(key, (dimension,)))(keys)
+        return state, TapeDraw(inputs)
+
+    def aggregate(self, noise: BitNoise):
+        return noise.of_mean
 
 
-def rounded_normal(drawn, deviation, remainder=0.0):
+@struct.dataclass
+class RoundedNormal(Mechanism):
+    """One N(0, I) a round, of which a member makes `rounded_normal`: a shortcut, see `product_variation`.
+
+    inputs: messages of a round, float32 [rounds].
+    """
+
+    inputs: Any
+
+    taped = False
+
+    @property
+    def name(self) -> str:
+        return "rounded normal, in place of a binomial"
+
+    def draw(self, state, inputs, keys, dimension: int):
+        return state, NormalDraw(inputs, jax.vmap(lambda key: normals(key, (dimension,)))(keys))
+
+    def aggregate(self, noise: BitNoise):
+        return noise.of_mean
+
+
+@struct.dataclass
+class LiteralBits(Mechanism):
+    """Every user's own noise bits, for transcripts of small runs: a round gets the key to draw them from.
+
+    inputs: messages of a round, float32 [rounds].
+    """
+
+    inputs: Any
+
+    inside = True
+    taped = False
+
+    @property
+    def name(self) -> str:
+        return "binomial, every message written out"
+
+    def draw(self, state, inputs, keys, dimension: int):
+        return state, KeyDraw(keys)
+
+    def aggregate(self, noise: BitNoise) -> None:
+        """No sum is drawn as one."""
+
+
+@struct.dataclass
+class TapeDraw:
+    """What `Taped` draws: the messages of a round."""
+
+    messages: Any
+
+    def noise(self, scale, sums, tape: Tape) -> BitNoise:
+        """A member's noise, with its `VectorSum`."""
+        levels = tape.noise.astype(jnp.float32) - tape.remainder
+        return BitNoise(scale, jnp.where(scale > 0, sums.unit * levels / self.messages, 0.0))
+
+
+@struct.dataclass
+class NormalDraw:
+    """What `RoundedNormal` draws: the messages of a round, and standard normals [d]."""
+
+    messages: Any
+    normal: Any
+
+    def noise(self, scale, sums, tape: None) -> BitNoise:
+        """A member's noise, with its `VectorSum`; float32 places the lattice to a small part of a level."""
+        remainder = jnp.mod(self.messages * jnp.mod(sums.trials * sums.probability, 1.0), 1.0)
+        deviation = scale * jnp.sqrt(self.messages) / sums.unit
+        levels = rounded_normal(self.normal, deviation, remainder) - remainder
+        return BitNoise(scale, jnp.where(scale > 0, sums.unit * levels / self.messages, 0.0))
+
+
+@struct.dataclass
+class KeyDraw:
+    """What `LiteralBits` draws: the key of a round."""
+
+    key: Any
+
+    def noise(self, scale, sums, tape: None) -> BitNoise:
+        """A member's noise."""
+        return BitNoise(scale, keys=self.key)
+
+
+def rounded_normal(drawn, deviation, remainder: Any = 0.0):
     """`rint(deviation·z + remainder)`, int32: a rounded normal in place of Z − ⌊m·p⌋.
 
     The remainder, to be taken off again as with a tape, keeps the rounding on the binomial's own lattice.
@@ -173,8 +280,12 @@ def literal_trials(key: jax.Array, trials: int, probability, shape) -> jax.Array
         trials: known before tracing, for `require_drawable` reads it.
         probability: may be traced.
     """
+    require_drawable(trials, jnp.result_type(float).name)
+    return _drawn(key, trials, probability, shape)
+
+
+def _drawn(key: jax.Array, trials, probability, shape) -> jax.Array:
     dtype = jnp.result_type(float)
-    require_drawable(trials, dtype.name)
     drawn = jax.random.binomial(key, jnp.asarray(trials, dtype), jnp.asarray(probability, dtype), shape, dtype)
     return drawn.astype(jnp.int32)
 

@@ -17,6 +17,7 @@ METHODS = {
     "materialised": "every machine's noise written out, as messages carry it",
     "replayed": "a machine's old noise regenerated from its key: nothing of the federation's size is kept",
     "covariance": "one correlated vector a round, from the factor of the schedule's covariance",
+    "normal": "rounded normals in the place of binomials, a shortcut that no guarantee covers",
     "aggregate": "one draw of the participants' mean; only where all noise in the aggregate is fresh",
 }
 

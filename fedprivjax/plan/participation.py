@@ -249,6 +249,45 @@ class Balanced(Kind):
 
 
 @dataclass(frozen=True)
+class OnePass(Kind):
+    """Every machine once at most: the machines permuted and cut into cohorts of `per_round`, the remainder dropped.
+
+    Each machine of a cohort fails to take part with probability `dropouts`, by itself; a cohort keeps at least one.
+
+    >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).total.sum()
+    9
+    """
+
+    machines: int
+    per_round: int
+    dropouts: float = 0.0
+
+    def __post_init__(self):
+        _check_sizes(self.machines, self.per_round)
+        if not 0 <= self.dropouts < 1:
+            raise Refusal(f"dropouts must be at least 0 and below 1, got {self.dropouts}")
+
+    @property
+    def varies(self) -> bool:
+        return self.dropouts > 0
+
+    @property
+    def rounds_given(self) -> int | None:
+        return self.machines // self.per_round
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        most = self.machines // self.per_round
+        if rounds > most:
+            raise Refusal(f"rounds must be at most {most} for one pass over the machines, got {rounds}")
+        cohorts = rng.permutation(self.machines)[: rounds * self.per_round].astype(np.int32)
+        cohorts = cohorts.reshape(rounds, self.per_round)
+        if not self.varies:
+            return Schedule(self.machines, cohorts)
+        filled = np.maximum(rng.binomial(self.per_round, 1 - self.dropouts, rounds), 1)
+        return Schedule(self.machines, cohorts, filled, float(1 / np.mean(1 / filled)))
+
+
+@dataclass(frozen=True)
 class Given(Kind):
     """A schedule of one's own: participants [rounds, per_round], each round's machines distinct.
 
@@ -291,7 +330,7 @@ class Given(Kind):
         return Schedule(self.machines, rows[:rounds])
 
 
-Participation = Full | Uniform | Varying | Balanced | Given
+Participation = Full | Uniform | Varying | Balanced | OnePass | Given
 
 
 def _as_rows(participants) -> np.ndarray:

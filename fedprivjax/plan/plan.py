@@ -101,8 +101,10 @@ def draw_plan(
     require_at_least("rounds", rounds, 1)
     if sampler is not None and problem.table is None:
         raise Refusal("table must be given: machines draw minibatches from records of their own")
-    if sampler is None and participation.varies:
-        raise Refusal("participation must have a fixed number of machines a round, but for minibatch protocols")
+    if sampler is None and participation.varies and problem.table is not None:
+        raise Refusal(
+            "participation must have a fixed number of machines a round, but for minibatches or a shared pool"
+        )
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
         raise Refusal(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"

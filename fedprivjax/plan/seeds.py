@@ -16,6 +16,7 @@ from fedprivjax.checks.values import require_at_least
 PARTICIPATION, SAMPLES = 2**20 + 1, 2**20 + 2  # spawn keys, apart from `default_rng(seed)`, which others may use
 RESAMPLED, MEMBER = 2**20, 2**20 + 3
 BINOMIAL = 2**20 + 4  # of the noise seed, for counts drawn on the host
+SHUFFLER = 3
 PROTOCOL = 2**32 - 1  # a fold that no round's number reaches
 
 
@@ -81,6 +82,11 @@ def binomial_stream(noise_seed: int, member: int | None = None) -> np.random.See
     """
     spawn_key = (BINOMIAL,) if member is None else (BINOMIAL, member)
     return np.random.SeedSequence(noise_seed, spawn_key=spawn_key)
+
+
+def shuffler_rng(noise_seed: int) -> np.random.Generator:
+    """The stream of the order that a shuffler puts messages in."""
+    return np.random.default_rng([noise_seed, SHUFFLER])
 
 
 def run_key(seeds: Seeds) -> jax.Array:

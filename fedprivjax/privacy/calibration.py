@@ -90,6 +90,10 @@ def event_of(protocol, problem, plan) -> Event:
     if plan.sampler != protocol.minibatches:
         drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
         raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")
+    if plan.schedule.filled is not None and plan.weights is None and not protocol.varying_cohorts:
+        raise Refusal(
+            f"participation must have a fixed number of machines a round for {protocol.name}, got {plan.schedule}"
+        )
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
         raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
     return protocol.event(problem, plan)

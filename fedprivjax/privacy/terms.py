@@ -28,6 +28,8 @@ SENTENCES = {
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters, and what the data were prepared with, are not covered",
+    "honest users": "at least {users} users of every round add their own noise",
+    "one intrusion": "an intruder looks into the server's memory once, at a time of their choice",
     "stated": "{text}",
 }
 

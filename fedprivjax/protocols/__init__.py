@@ -7,6 +7,8 @@ from fedprivjax.protocols.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedprivjax.protocols.noisy_sgd import NoisySGD
 from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.protocols.stale_momentum import StaleMomentum
+from fedprivjax.protocols.user_agd import UserAGD
+from fedprivjax.protocols.user_sgd import UserSGD
 
 PROTOCOLS = {
     "dp_mu2": (DPMu2, "DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not"),
@@ -15,6 +17,8 @@ PROTOCOLS = {
     "noisy_minibatch_sgd": (NoisyMinibatchSGD, "ISRL-DP minibatch SGD, any sampler of records, or with a shuffler"),
     "accelerated_minibatch_sgd": (AcceleratedMinibatchSGD, "ISRL-DP AC-SA: plain, regularised, multistage, one-pass"),
     "local_sgd": (LocalSGD, "local SGD (FedAvg), plain or with noise in every local step"),
+    "user_sgd": (UserSGD, "SGD on batches of users: behind a shuffler of bits, local, pan-private or trusted server"),
+    "user_agd": (UserAGD, "AC-SA on batches of users, in phases where strongly convex; the same trust models"),
     "released_minibatch_sgd": (ReleasedMinibatchSGD, "minibatch SGD as Lowy & Razaviyayn's released code runs it"),
     "released_local_sgd": (ReleasedLocalSGD, "local SGD with the noise of Lowy & Razaviyayn's released code"),
 }
@@ -29,4 +33,6 @@ __all__ = [
     "ReleasedLocalSGD",
     "ReleasedMinibatchSGD",
     "StaleMomentum",
+    "UserAGD",
+    "UserSGD",
 ]

@@ -43,6 +43,7 @@ class Protocol:
     clip: Any = None
     trust: Any = "none"
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
+    varying_cohorts: ClassVar[bool] = False  # whether rounds of one example a machine may have slots that nobody fills
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
 
     @classmethod
@@ -138,6 +139,13 @@ class Protocol:
         """What the adversary of the trust model sees of a run, on the host."""
         return VIEWS[self.trust](observed)
 
+    def costs(self, problem: Problem) -> dict[str, float]:
+        """What one machine of a cohort sends in a round: `sent_messages`, and `sent_bits` in all; on the host.
+
+        Default: one message of d float32 numbers.
+        """
+        return {"sent_messages": 1.0, "sent_bits": 32.0 * problem.dimension}
+
     # ---- privacy and settings, on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:
@@ -177,6 +185,14 @@ class Protocol:
         """A protocol that has the same law with so many machines, by one name for all that have it; default: itself."""
         return self
 
+    def best_per_round(self, problem: Problem, machines: int, target: Target) -> int:
+        """The cohort that the method's theory chooses for one pass over the machines."""
+        raise Refusal(f"per_round must be given for {self.name}, whose theory chooses none")
+
+    def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
+        """The rounds that the method's theory chooses where all machines take part in each."""
+        raise Refusal(f"rounds must be given for {self.name}, whose theory chooses none")
+
     @property
     def traced(self):
         """The protocol without the static settings that only the host reads, so that they are no other program."""
@@ -192,11 +208,6 @@ class Protocol:
         Default: as `cohort_sum` writes them out, where they are clipped.
         """
         return 0 if self.clip is None else rows_in_memory(problem, rows)
-
-
-def leaf_fields(protocol: Protocol | type[Protocol]) -> tuple[str, ...]:
-    """The names of `Protocol.leaves`."""
-    return tuple(protocol.leaves())
 
 
 def _default(field: Field) -> Any:

@@ -51,6 +51,11 @@ class VectorSum:
         _require_count("trials", self.trials)
         _require_probability(self.probability)
 
+    @property
+    def unit(self) -> Any:
+        """What one level is worth, 2D/g."""
+        return 2 * self.bound / self.levels
+
     # ---- on the device, exact in law
 
     def rounded(self, key: jax.Array, vectors: jax.Array) -> jax.Array:
@@ -95,7 +100,7 @@ class VectorSum:
         """
         span = jnp.asarray(users).astype(jnp.int32) * jnp.asarray(self.levels).astype(jnp.int32)
         counted = (total_levels - span // 2 + noise_levels).astype(jnp.float32)  # centred, both parts fit in 2³⁰
-        return (2 * self.bound / self.levels) * (counted - (0.5 * (span % 2) + jnp.asarray(remainder, jnp.float32)))
+        return self.unit * (counted - (0.5 * (span % 2) + jnp.asarray(remainder, jnp.float32)))
 
     # ---- literal messages, on the host
 
@@ -122,7 +127,7 @@ class VectorSum:
         """The estimated sum of the vectors, float64 [..., d], of shuffled bits [..., d, n·k]; their number tells n."""
         users = bits.shape[-1] // (int(self.levels) + int(self.trials))
         counts = bits.sum(axis=-1, dtype=np.int64) - users * int(self.trials) * float(self.probability)
-        return (2 * self.bound / self.levels) * (counts - users * int(self.levels) / 2)
+        return self.unit * (counts - users * int(self.levels) / 2)
 
     # ---- numbers, on the host
 
@@ -139,7 +144,7 @@ class VectorSum:
         fraction = self._scaled(vectors) % 1.0
         noise = vectors.shape[0] * int(self.trials) * self.probability * (1 - self.probability)
         variance = (fraction * (1 - fraction)).sum(axis=0) + noise
-        return vectors.sum(axis=0), (2 * self.bound / self.levels) ** 2 * variance
+        return vectors.sum(axis=0), self.unit**2 * variance
 
     def messages_per_user(self, dimension: int) -> int:
         """One-bit messages of a user in one sum: d·(g + q)."""

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedprivjax.plan.seeds import shuffler_rng
+
 
 class Observed(NamedTuple):
     """Everything of a run that some adversary might see.
@@ -50,7 +52,7 @@ def shuffled(observed: Observed) -> Seen:
     """Every message, each round's in a random order."""
     rounds, per_round = observed.messages.shape[:2]
     places = np.tile(np.arange(per_round), (rounds, 1))
-    order = np.random.default_rng([observed.seed, 3]).permuted(places, axis=1)
+    order = shuffler_rng(observed.seed).permuted(places, axis=1)
     return Seen(observed.queries, observed.messages[np.arange(rounds)[:, None], order])
 
 

@@ -59,6 +59,11 @@ class Members:
             epsilon[seed, member] = self.events[member][seed].epsilon(delta)
         return {"realised_mu": mu, "realised_epsilon": epsilon}
 
+    def costs(self, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
+        """What one machine of every member sends in a round, [members] each, by name."""
+        each = [protocol.costs(problem) for protocol, problem in zip(self.protocols, problems, strict=True)]
+        return {name: np.array([costs[name] for costs in each]) for name in each[0]}
+
     def guarantees(self, epsilons: np.ndarray, delta: float) -> np.ndarray:
         """Every member's guarantee on the schedule that protects least, as text, object [members].
 

@@ -96,7 +96,8 @@ class ReadySweep:
 
     def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """What every run's schedule makes of privacy, [seeds, members] each; and of every member, [members] each, its
-        noise and step, the ε that was asked for (NaN where it was the noise), and its guarantee."""
+        noise and step, the ε that was asked for (NaN where it was the noise), what a machine sends in a round, and
+        its guarantee."""
         members = self.members
         realised = members.realised(self.delta)
         asked = [np.nan if member.target.noise_std is not None else member.target.worst_epsilon for member in self.grid]
@@ -104,6 +105,7 @@ class ReadySweep:
             "noise_std": members.noise_std,
             "step_size": members.step_size,
             "target_epsilon": np.array(asked),
+            **members.costs([member.problem for member in self.grid]),
             "guarantee": members.guarantees(realised["realised_epsilon"], self.delta),
         }
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.transcript import _replay, transcript
+from fedprivjax.engine.transcript import replay, transcript
 from fedprivjax.privacy.calibration import exceeds, settle
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
@@ -64,7 +64,7 @@ def seen_as_trust_says(trial: Trial) -> None:
         assert seen is None, "no message may be seen where the server is trusted"
         return
     assert seen is not None, f"messages must be seen where trust is {trust!r}"
-    sent = np.asarray(_replay(trial.start.arguments, trial.start.plan.size)[1][1])
+    sent = np.asarray(replay(trial.start.arguments, trial.start.plan.size)[1][1])
     _carries_its_noise(trial, sent[0])
     if trust == "none":
         np.testing.assert_array_equal(seen, sent)
@@ -91,7 +91,7 @@ def _carries_its_noise(trial: Trial, sent: np.ndarray) -> None:
     point, have about the scale that `noise_std` gives to what a machine adds."""
     start, mechanism = trial.start, trial.start.mechanism
     silent = replace(start.arguments.protocol, noise_std=np.zeros((), np.float32))
-    clean = np.asarray(_replay(start.arguments._replace(protocol=silent), start.plan.size)[1][1])[0]
+    clean = np.asarray(replay(start.arguments._replace(protocol=silent), start.plan.size)[1][1])[0]
     present = np.asarray(start.plan.schedule.present[0])
     noise = (sent - clean)[present]
     assert (np.abs(noise).max(axis=1) > 0).all(), "every message must carry noise where no server is trusted"

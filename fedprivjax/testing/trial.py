@@ -17,7 +17,6 @@ from fedprivjax.plan.participation import Participation, Uniform
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.interface import leaf_fields
 
 
 def _probe(problem, snapshot):
@@ -89,7 +88,7 @@ class Trial:
     @cached_property
     def numbers(self) -> dict[str, float]:
         """The calibrated protocol's leaves that are numbers, by name."""
-        values = {name: getattr(self.start.protocol, name) for name in leaf_fields(type(self.protocol))}
+        values = {name: getattr(self.start.protocol, name) for name in self.protocol.leaves()}
         return {name: float(value) for name, value in values.items() if value is not None and np.ndim(value) == 0}
 
 

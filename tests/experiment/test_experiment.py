@@ -177,7 +177,7 @@ def test_participation_is_uniform_unless_told_otherwise():
         (
             {"kind": "unifrm"},
             "unknown participation.kind 'unifrm', did you mean 'uniform'? (known: full, uniform, "
-            "balanced, given, binomial, between, varying)",
+            "balanced, one_pass, given, binomial, between, varying)",
         ),
         ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
         ({"kind": "between", "least": 0, "most": 2}, "least must be at least 1, got 0"),
@@ -186,7 +186,7 @@ def test_participation_is_uniform_unless_told_otherwise():
         ({"per_round": 2, "rate": 0.5}, "participation.rate must go with kind 'binomial', got kind 'uniform'"),
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
-            "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'given', "
+            "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'one_pass' or 'given', "
             "got kind 'binomial'",
         ),
         (
@@ -651,7 +651,7 @@ def test_a_fault_in_ones_own_module_is_no_refusal(tmp_path, content, error):
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_leaf_can_be_swept_and_no_static_setting(name):
     method = PROTOCOLS[name][0]
-    leaves = {field.name for field in fields(method) if field.metadata.get("pytree_node", True)} - {"schedule"}
+    leaves = {field.name for field in fields(method) if field.metadata.get("pytree_node", True)} - {"schedule", "sums"}
     assert set(sweepable(method)) == leaves | {"mu", "epsilon", "noise_std", "radius"}
     assert not {"trust", "batch", "noise_schedule"} & set(sweepable(method))
     assert {"step_size", "clip"} <= set(sweepable(method))

@@ -46,7 +46,11 @@ def by_jax(total, probability):
 
 def by_rounded_normal(total, probability):
     deviation, remainder = (leaf[0] for leaf in normal_scale([total], probability))
-    drawn = RoundedNormal().draw((), (), round_keys(jax.random.key(5), np.arange(1, 3)), DRAWS // 2)[1].reshape(-1)
+    drawn = (
+        RoundedNormal(())
+        .draw((), jnp.ones(2), round_keys(jax.random.key(5), np.arange(1, 3)), DRAWS // 2)[1]
+        .normal.reshape(-1)
+    )
     return np.asarray(rounded_normal(drawn, deviation, remainder)) + int(np.floor(total * probability))
 
 

@@ -17,7 +17,7 @@ from cases import sparing
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, WholeSpace, draw_plan, linear_problem
 from fedprivjax.engine.ready import Arguments, round_inputs
-from fedprivjax.engine.transcript import _replay
+from fedprivjax.engine.transcript import replay
 from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.protocols.interface import as_leaves
@@ -97,7 +97,7 @@ QUICK = ("uniform", "server", "sgd")
 @partial(jax.jit, static_argnames="size")
 def views(protocol, world, mechanism, inputs, keys, size):
     """Query points and messages of many runs."""
-    return jax.vmap(lambda key: _replay(Arguments(protocol, world, mechanism, inputs, None, key), size)[1][:2])(keys)
+    return jax.vmap(lambda key: replay(Arguments(protocol, world, mechanism, inputs, None, key), size)[1][:2])(keys)
 
 
 def attack(case, noise_scale=1.0):

@@ -27,7 +27,7 @@ from fedprivjax import (
     linear_problem,
 )
 from fedprivjax.engine.ready import Arguments, round_inputs
-from fedprivjax.engine.transcript import _replay
+from fedprivjax.engine.transcript import replay
 from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.protocols.interface import as_leaves
@@ -161,7 +161,7 @@ def messages_of_machine_0(protocol, problem, mechanism, inputs, samples, weights
 
     def one(samples, weights, key):
         own = inputs._replace(samples=samples, weights=weights)
-        return _replay(Arguments(protocol, problem, mechanism, own, None, key), size)[1][1][:, 0, 0]
+        return replay(Arguments(protocol, problem, mechanism, own, None, key), size)[1][1][:, 0, 0]
 
     return jax.vmap(one)(samples, weights, keys)
 
