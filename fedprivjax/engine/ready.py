@@ -147,8 +147,7 @@ def ready(
     >>> start.plan.size.rounds, round(start.guarantee.epsilon, 1)
     (71, 65.3)
     """
-    if not is_dataclass(protocol):
-        raise Refusal(f"protocol must be an object of a flax.struct.dataclass, got {protocol!r:.80}")
+    _require_dataclass(protocol)
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)
@@ -158,6 +157,11 @@ def ready(
     recipe = make_recipe(calibrated, problem, plan, record, every)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     return ReadyRun(calibrated, problem, plan, seeds, mechanism, recipe, event, target, delta)
+
+
+def _require_dataclass(protocol: Any) -> None:
+    if not is_dataclass(protocol) or isinstance(protocol, type):
+        raise Refusal(f"protocol must be an object of a flax.struct.dataclass, got {str(protocol)[:80]}")
 
 
 def _only_target(protocol, target: Target, delta: float) -> Target:
