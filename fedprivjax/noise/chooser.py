@@ -47,7 +47,7 @@ def choose(
     >>> type(choose(everyone, np.ones((2, 3)), 10, cancel=True)).__name__
     'Fresh'
     """
-    require_choice("noise method", method, METHODS)
+    require_choice("noise method", method, [name for name in METHODS if name != "normal"])
     all_fresh = not cancel or schedule.size.per_round == schedule.size.machines
     if method == "aggregate" and not all_fresh:
         raise Refusal("noise method 'aggregate' must have full participation or no cancellation")
