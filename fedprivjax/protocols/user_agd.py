@@ -137,14 +137,22 @@ class UserAGD(Protocol):
         step = 1.0 if self.step_size is None else self.step_size  # the phases below stand in for the default
         ready = replace(self, step_size=step).with_noise(problem, plan, noise_std, target)
         rounds = plan.size.rounds
-        given = [acsa.Places(rounds, 2, 1 / float(step))]
-        phases = given if self.step_size is not None else ready._phases(problem, plan)
+        phases = ready._phases(problem, plan) if self.step_size is None else self._given_phases(plan.size)
         return replace(
             ready,
             sums=self.release.chosen(problem, plan, noise_std),
             step_size=float(1 / phases[0].v),
             schedule=acsa.schedule_of(phases, rounds),
         )
+
+    def _given_phases(self, size: Size) -> list[acsa.Places]:
+        """As long as the theory's, all with the step that is given."""
+        users = size.rounds * size.per_round
+        count = cheu.strong_phase_count(users) if self.strong_convexity else 1
+        each = users // count // size.per_round
+        if not each:
+            raise Refusal(f"rounds must be at least {count}, one for each phase, got {size.rounds}")
+        return [acsa.Places(each, 2, 1 / float(self.step_size))] * count
 
     def _phases(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
         smoothness, distance, size = require_smooth(problem), problem.distance_to_optimum, plan.size
