@@ -52,7 +52,7 @@ def p_gd(gradients, users, rounds, *, dimension, step, radius, estimate=exact):
 
 
 def p_agd(gradients, batches, theta, *, smoothness, spread, radius, estimate=exact, half=False, first=0):
-    """Algorithm 4: L_t·‖θ − θ_t‖² with L_t = (β + S)/(t + 1), of which `half` takes half; `first` numbers the rounds."""
+    """Algorithm 4: L_t·‖θ − θ_t‖² with L_t = (β + S)/(t + 1), or `half` of it; `first` is the first round's number."""
     average, queries, outputs = theta, [], []
     for t, users in enumerate(batches, start=1):
         alpha, penalty = 2 / (t + 2), (smoothness + spread) / (t + 1)
