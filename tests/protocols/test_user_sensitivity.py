@@ -1,0 +1,259 @@
+"""Brute force: one record replaced, query points and rounding keys fixed; and the laws of what stands in the sums."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from cases import sparing, unit_rows
+
+from fedprivjax import Ball, Huber, OnePass, UserAGD, UserSGD, draw_plan, linear_problem
+from fedprivjax.engine.ready import ready, round_inputs
+from fedprivjax.engine.simulate import execute
+from fedprivjax.engine.transcript import _replay
+from fedprivjax.plan.seeds import protocol_key
+from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.protocols.minibatch_round import record_messages
+from fedprivjax.protocols.round import flat_rows
+from fedprivjax.protocols.views import Observed
+
+USERS, PER_ROUND, ROUNDS, FEATURES, WIDTH, CLIP = 12, 4, 3, 5, 0.5, 0.2
+TRUSTS = ("shuffler", "none", "server", "pan-private")
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(6)
+X, Y = unit_rows(RNG, USERS, FEATURES), RNG.choice([-0.3, 0.3, 5.0], USERS).astype(np.float32)
+PASS = OnePass(USERS, PER_ROUND)
+
+
+def world(features=X, labels=Y):
+    """Huber regression, d = 5; a label far away makes a gradient of norm 1/2, the bound."""
+    set_of = {"feature_bound": 1.0 + 1e-6, "constraint": Ball(2.0)}
+    return linear_problem(features[:, None], labels[:, None], Huber(WIDTH), **set_of)
+
+
+def neighbours():
+    """(record, world with another in its place): random ones, and the label turned to the other side."""
+    rng = np.random.default_rng(7)
+    for record in rng.choice(USERS, 4, replace=False):
+        features, labels = X.copy(), Y.copy()
+        labels[record] = -np.sign(Y[record]) * 5
+        yield record, world(labels=labels)
+        features[record] = unit_rows(rng, 1, FEATURES)[0]
+        yield record, world(features, labels)
+
+
+def opposite():
+    """Worlds whose record 0 has gradients as far apart as any: ±1/2 along its features, the ones along an axis."""
+    features = X.copy()
+    features[0] = np.eye(FEATURES)[0]
+    return [world(features, np.append(sign * 50, Y[1:]).astype(np.float32)) for sign in (1, -1)]
+
+
+@jax.jit
+def gradients_of(protocol, problem, state, inputs):
+    """What users compute before they round, [per_round, d]."""
+    clip = protocol.clip
+    return flat_rows(problem, record_messages(problem, protocol.query(state), inputs, clip))
+
+
+@jax.jit
+def mean_of(protocol, problem, state, inputs, key):
+    """The server's mean without noise; behind a shuffler, rounded levels [per_round, d]."""
+    release = protocol.release
+    if protocol.trust == "shuffler":
+        return release.sum.rounded(key, gradients_of(protocol, problem, state, inputs))
+    noise = release.mean(problem, protocol.query(state), inputs, None, key)[0]
+    return flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], noise))[0]
+
+
+def states_of(protocol, problem, plan):
+    """The state before each round of a noisy run, whose noise is the test's."""
+    rng, inputs = np.random.default_rng(8), round_inputs(plan)
+    quiet = replace(protocol, trust="server", sums=None)
+    state, states = quiet.init(problem, plan.size, KEY), []
+    for t in range(plan.size.rounds):
+        states.append(state)
+        noise = np.float32(0.3) * rng.normal(size=problem.dimension).astype(np.float32)
+        state = quiet.round(problem, state, jax.tree.map(lambda leaf, t=t: leaf[t], inputs), noise, KEY)[0]
+    return states
+
+
+def set_up(method, trust, problem=None, **settings):
+    problem = world() if problem is None else problem
+    plan = draw_plan(problem, PASS, ROUNDS, seed=1)
+    protocol = calibrate(method(**{"noise_std": 0.4, "step_size": 0.5, "trust": trust, **settings}), problem, plan)
+    return protocol, as_leaves(protocol.traced), problem, plan
+
+
+def rounds_of(leaves, problem, plan):
+    """(round, state, inputs, the round's own key)."""
+    inputs = round_inputs(plan)
+    at = [jax.tree.map(lambda leaf, t=t: leaf[t], inputs) for t in range(plan.size.rounds)]
+    keys = [protocol_key(KEY, np.int32(t + 1)) for t in range(plan.size.rounds)]
+    return list(zip(range(plan.size.rounds), states_of(leaves, problem, plan), at, keys, strict=True))
+
+
+GAUSSIAN = [(method, trust, clip) for method in (UserSGD, UserAGD) for trust in TRUSTS[1:] for clip in (None, CLIP)]
+QUICK = [(UserSGD, "server", None), (UserSGD, "none", CLIP)]
+
+
+@pytest.mark.parametrize(("method", "trust", "clip"), sparing(GAUSSIAN, QUICK))
+def test_a_record_moves_a_sum_by_at_most_twice_the_bound(method, trust, clip):
+    protocol, leaves, problem, plan = set_up(method, trust, clip=clip)
+    bound, moved, asked = WIDTH if clip is None else clip, [], rounds_of(leaves, problem, plan)
+    assert protocol.release.shift(problem) == pytest.approx(2 * bound)
+    for record, other in neighbours():
+        for t, state, inputs, key in asked:
+            means = [np.asarray(mean_of(leaves, p, state, inputs, key), np.float64) for p in (problem, other)]
+            change = PER_ROUND * np.linalg.norm(means[1] - means[0])
+            used = record in plan.samples[t]
+            assert (change > 1e-3) == used
+            assert change <= 2 * bound * (1 + 1e-4) if used else change == 0
+            moved.append(change)
+    assert max(moved) > 0.5 * bound
+
+
+@pytest.mark.parametrize("clip", [None, CLIP])
+@pytest.mark.parametrize("trust", sparing(TRUSTS[1:], ["none"]))
+def test_and_by_nearly_that_at_worst(trust, clip):
+    one, other = opposite()
+    _, leaves, _, plan = set_up(UserSGD, trust, clip=clip, problem=one)
+    moved = []
+    for _, state, inputs, key in rounds_of(leaves, one, plan):
+        means = [np.asarray(mean_of(leaves, p, state, inputs, key), np.float64) for p in (one, other)]
+        moved.append(PER_ROUND * np.linalg.norm(means[1] - means[0]))
+    bound = WIDTH if clip is None else clip
+    assert 0.95 * 2 * bound <= max(moved) <= 2 * bound * (1 + 1e-5)
+
+
+BITS = [(method, clip, levels) for method in (UserSGD, UserAGD) for clip in (None, CLIP) for levels in (None, 3, 8)]
+
+
+@pytest.mark.parametrize(
+    ("method", "clip", "levels"), sparing(BITS, [(UserSGD, None, None), (UserSGD, CLIP, 3), (UserAGD, None, 8)])
+)
+def test_a_record_moves_the_levels_as_its_rounding_is_coupled(method, clip, levels):
+    """By ‖k‖ ≤ g + √d, and in each coordinate by the difference's floor or ceiling; others' levels stay."""
+    protocol, leaves, problem, plan = set_up(method, "shuffler", clip=clip, levels=levels)
+    g, largest, asked = protocol.sums.levels, 0.0, rounds_of(leaves, problem, plan)
+    assert levels in (None, g)
+    for record, other in neighbours():
+        for t, state, inputs, key in asked:
+            rounded = [np.asarray(mean_of(leaves, p, state, inputs, key)) for p in (problem, other)]
+            scaled = [np.asarray(gradients_of(leaves, p, state, inputs), np.float64) for p in (problem, other)]
+            assert rounded[0].dtype == np.int32
+            assert min(map(np.min, rounded)) >= 0
+            assert max(map(np.max, rounded)) <= g
+            k, difference = rounded[1] - rounded[0], (scaled[1] - scaled[0]) * g / (2 * protocol.sums.bound)
+            own = plan.samples[t] == record
+            assert not k[~own].any()
+            assert np.linalg.norm(k) <= g + FEATURES**0.5
+            assert (np.floor(difference - 1e-4) <= k).all()
+            assert (k <= np.ceil(difference + 1e-4)).all()
+            largest = max(largest, np.linalg.norm(k))
+    assert largest > 0.25 * g
+
+
+@pytest.mark.parametrize("clip", [None, CLIP])
+def test_and_by_all_levels_at_worst(clip):
+    one, other = opposite()
+    protocol, leaves, _, plan = set_up(UserSGD, "shuffler", clip=clip, problem=one)
+    g, moved = protocol.sums.levels, []
+    for _, state, inputs, key in rounds_of(leaves, one, plan):
+        rounded = [np.asarray(mean_of(leaves, p, state, inputs, key), np.int64) for p in (one, other)]
+        moved.append(np.linalg.norm(rounded[1] - rounded[0]))
+    assert 0.95 * g <= max(moved) <= g + FEATURES**0.5
+
+
+def test_a_bound_beyond_the_stated_one_stays_within_the_levels():
+    """A constant that is stated wrongly breaks the proof, yet no bits more are sent."""
+    wrong = replace(world(), own_lipschitz=WIDTH / 20)
+    protocol, leaves, problem, plan = set_up(UserSGD, "shuffler", problem=wrong)
+    assert protocol.sums.bound == WIDTH / 20
+    for _, state, inputs, key in rounds_of(leaves, problem, plan):
+        rounded = np.asarray(mean_of(leaves, problem, state, inputs, key))
+        assert rounded.min() >= 0
+        assert rounded.max() <= protocol.sums.levels
+
+
+# ---- the law of what stands in the mean
+
+WIDE, FEW, SIGMA, LEVELS = 4000, 6, 0.3, 3
+WIDE_X = unit_rows(np.random.default_rng(1), 2 * FEW, WIDE) * np.sqrt(WIDE) / 40  # coordinates of about 1/40
+WIDE_Y = np.full(2 * FEW, 100.0, np.float32)
+LIMIT = 5.0
+WAYS = {"shuffler": ("auto", "normal", "materialised"), "none": ("auto", "materialised")}
+EACH_WAY = [(trust, way) for trust in TRUSTS for way in WAYS.get(trust, ("auto",))]
+
+
+def wide():
+    """The gradients at 0 are −C·x/‖x‖, whatever the labels: they saturate the clip."""
+    return linear_problem(WIDE_X, WIDE_Y, Huber(1.0), feature_bound=float(np.linalg.norm(WIDE_X[0])) * 1.00001)
+
+
+def first_step(trust, way, dropouts=0.0):
+    """The first round's estimate of the mean gradient in a run, less that mean; and the variance that is stated."""
+    problem = wide()
+    protocol = UserSGD(noise_std=SIGMA, step_size=1.0, clip=1.0, trust=trust, **bits_of(trust))
+    participation = OnePass(2 * FEW, FEW, dropouts)
+    options = {"rounds": 2, "seed": 2, "order": "stored", "every": 2, "record": ["noise_norm"], "noise_method": way}
+    start = ready(protocol, problem, participation, **options)
+    present = start.plan.schedule.present[0]
+    rows = -WIDE_X[start.plan.samples[0][present]].astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    w1 = 2 * np.asarray(execute(start).params, np.float64)  # the output is (0 + w_1)/2
+    n = present.sum()
+    added = FEW * SIGMA**2 if trust in ("server", "pan-private") else n * SIGMA**2
+    variance = np.full(WIDE, added / n**2)
+    if trust == "shuffler":
+        fraction = (rows + 1) * LEVELS / 2 % 1
+        variance += (2 / LEVELS) ** 2 * (fraction * (1 - fraction)).sum(axis=0) / n**2
+    return -w1 - rows.mean(axis=0), variance, start
+
+
+def bits_of(trust):
+    return {"levels": LEVELS} if trust == "shuffler" else {}
+
+
+def off(numbers, variance):
+    """How far mean and variance are from what is stated, in standard errors."""
+    z = numbers / np.sqrt(variance)
+    return abs(z.mean()) * np.sqrt(z.size), abs(z.var() - 1) * np.sqrt(z.size / 2)
+
+
+@pytest.mark.parametrize(
+    ("trust", "way"), sparing(EACH_WAY, [("shuffler", "auto"), ("shuffler", "materialised"), ("pan-private", "auto")])
+)
+def test_the_mean_has_the_stated_noise_and_no_other(trust, way):
+    """σ√n/n and, behind a shuffler, the rounding; a rounded normal has the lattice's 1/12 more."""
+    numbers, variance, start = first_step(trust, way)
+    if way == "normal":
+        variance = variance + start.protocol.sums.unit**2 / 12 / FEW**2
+    assert max(off(numbers, variance)) < LIMIT
+    for scale in (2 / 3, 3 / 2):
+        assert off(scale * numbers, variance)[1] > LIMIT
+    assert np.abs(np.corrcoef(numbers, variance)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("trust", sparing(TRUSTS, ["shuffler"]))
+def test_and_with_dropouts_that_of_those_who_take_part(trust):
+    numbers, variance, start = first_step(trust, "auto", dropouts=0.5)
+    assert start.plan.schedule.filled[0] < FEW
+    assert max(off(numbers, variance)) < LIMIT
+
+
+@pytest.mark.parametrize("trust", ["shuffler", "none"])
+def test_messages_add_up_to_the_mean(trust):
+    """A transcript's messages, with all their noise, are what the server steps by."""
+    _, _, start = first_step(trust, "materialised")
+    state, (queries, sent, _) = _replay(start.arguments, start.plan.size)
+    first = np.asarray(queries[0] - queries[1], np.float64)
+    np.testing.assert_allclose(np.asarray(sent[0], np.float64).mean(axis=0), first, atol=1e-5)
+    seen = start.protocol.view(Observed(np.asarray(queries), np.asarray(sent), (), 0)).messages
+    if trust == "shuffler":
+        sums = start.protocol.sums
+        counts = seen[0] / sums.unit + FEW * (0.5 * sums.levels + sums.trials * sums.probability)
+        np.testing.assert_allclose(counts, np.round(counts), atol=1e-3)  # a number of ones
+        assert 0 <= counts.min() <= counts.max() <= FEW * (sums.levels + sums.trials)
+    assert np.isfinite(np.asarray(start.protocol.output(state))).all()
