@@ -135,7 +135,8 @@ def ready(
         every: rounds between records; None records about 20 times. The last round is always recorded.
         delta: δ at which the guarantee states ε.
         order: of the samples, see `plan.ORDERS`.
-        noise_method: how the noise is produced, see `fedprivjax.noise.METHODS`; every way has the same law.
+        noise_method: how the noise is produced, see `fedprivjax.noise.METHODS`; every way has the same law,
+            but for "normal", which says so.
         target: what the noise is asked to give; None is the protocol's own.
 
     Raises:
@@ -207,6 +208,6 @@ def round_inputs(plan: Plan) -> RoundInputs:
     schedule = plan.schedule
     numbers = np.arange(1, plan.size.rounds + 1, dtype=np.int32)
     always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
-    if plan.weights is None and schedule.filled is None:
+    if plan.weights is None:
         return always
     return always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))

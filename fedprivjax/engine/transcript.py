@@ -13,7 +13,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.round import flat_rows
-from fedprivjax.protocols.views import Observed
+from fedprivjax.protocols.views import UNSEEN, Observed
 
 
 class Transcript(NamedTuple):
@@ -72,7 +72,7 @@ def _require_noisy_messages(start: ReadyRun) -> None:
         memory = mechanism.message_memory(dimension)
         return mechanism.message_noise(memory, jax.tree.map(lambda leaf: leaf[0], inputs), key, dimension)[1]
 
-    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in ("server", "pan-private")
+    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
     if not silent and jax.eval_shape(added, mechanism.inputs, start.key) is None:
         raise Refusal(f"{start.protocol.name}'s noise must be written out message by message for a transcript")
 

@@ -85,29 +85,42 @@ def normal_scale(totals, probability: float) -> Scale:
 
 
 class BitNoise(NamedTuple):
-    """A round's noise in sums of bits.
+    """A round's noise in sums of bits, `levels − remainder` in levels.
 
     Attributes:
         scale: σ of one message; 0 is no noise, and no rounding either.
-        of_mean: what stands in the mean, [d]; None where users' own bits are written out.
-        keys: of users' own noise bits, or None.
+        levels: int32 [d]; None where users' own bits are written out.
+        remainder: of the mean, below one level.
+        of_mean: what one level is in the mean.
+        key: of users' own noise bits, or None.
     """
 
     scale: Any
-    of_mean: Any = None
-    keys: Any = None
+    levels: Any = None
+    remainder: Any = 0.0
+    of_mean: Any = 0.0
+    key: Any = None
 
     def ones(self, trials, probability, shape) -> jax.Array:
         """Every user's own noise, Binomial(trials, probability), int32 [users, d]; see `require_drawable`."""
-        return _drawn(self.keys, trials, probability, shape)
+        return _drawn(self.key, trials, probability, shape)
 
 
-@struct.dataclass
-class Taped(Mechanism):
-    """Exact binomial noise from the member's host-made tape; a seed draws nothing.
+class OfBits(Mechanism):
+    """Noise in sums of bits, in levels; a draw is what `noise(scale, sums, tape)` makes a member's `BitNoise` of.
 
     inputs: messages of a round, float32 [rounds].
     """
+
+    def aggregate(self, noise: BitNoise) -> Any:
+        if noise.levels is None:
+            return None
+        return jnp.where(noise.scale > 0, noise.of_mean * (noise.levels - noise.remainder), 0.0)
+
+
+@struct.dataclass
+class Taped(OfBits):
+    """Exact binomial noise from the member's host-made tape; a seed draws nothing."""
 
     inputs: Any
 
@@ -118,16 +131,10 @@ class Taped(Mechanism):
     def draw(self, state, inputs, keys, dimension: int):
         return state, TapeDraw(inputs)
 
-    def aggregate(self, noise: BitNoise):
-        return noise.of_mean
-
 
 @struct.dataclass
-class RoundedNormal(Mechanism):
-    """One N(0, I) a round, of which a member makes `rounded_normal`: a shortcut, see `product_variation`.
-
-    inputs: messages of a round, float32 [rounds].
-    """
+class RoundedNormal(OfBits):
+    """One N(0, I) a round, of which a member makes `rounded_normal`: a shortcut, see `product_variation`."""
 
     inputs: Any
 
@@ -140,16 +147,10 @@ class RoundedNormal(Mechanism):
     def draw(self, state, inputs, keys, dimension: int):
         return state, NormalDraw(inputs, jax.vmap(lambda key: normals(key, (dimension,)))(keys))
 
-    def aggregate(self, noise: BitNoise):
-        return noise.of_mean
-
 
 @struct.dataclass
-class LiteralBits(Mechanism):
-    """Every user's own noise bits, for transcripts of small runs: a round gets the key to draw them from.
-
-    inputs: messages of a round, float32 [rounds].
-    """
+class LiteralBits(OfBits):
+    """Every user's own noise bits, for transcripts of small runs: a round gets the key to draw them from."""
 
     inputs: Any
 
@@ -163,9 +164,6 @@ class LiteralBits(Mechanism):
     def draw(self, state, inputs, keys, dimension: int):
         return state, KeyDraw(keys)
 
-    def aggregate(self, noise: BitNoise) -> None:
-        """No sum is drawn as one."""
-
 
 @struct.dataclass
 class TapeDraw:
@@ -174,9 +172,8 @@ class TapeDraw:
     messages: Any
 
     def noise(self, scale, sums, tape: Tape) -> BitNoise:
-        """A member's noise, with its `VectorSum`."""
-        levels = tape.noise.astype(jnp.float32) - tape.remainder
-        return BitNoise(scale, jnp.where(scale > 0, sums.unit * levels / self.messages, 0.0))
+        """A member's noise; `sums` has the `unit` of a level."""
+        return BitNoise(scale, tape.noise, tape.remainder, sums.unit / self.messages)
 
 
 @struct.dataclass
@@ -187,11 +184,9 @@ class NormalDraw:
     normal: Any
 
     def noise(self, scale, sums, tape: None) -> BitNoise:
-        """A member's noise, with its `VectorSum`; float32 places the lattice to a small part of a level."""
-        remainder = jnp.mod(self.messages * jnp.mod(sums.trials * sums.probability, 1.0), 1.0)
-        deviation = scale * jnp.sqrt(self.messages) / sums.unit
-        levels = rounded_normal(self.normal, deviation, remainder) - remainder
-        return BitNoise(scale, jnp.where(scale > 0, sums.unit * levels / self.messages, 0.0))
+        """A member's noise, on the integers about the binomial's mean."""
+        levels = rounded_normal(self.normal, scale * jnp.sqrt(self.messages) / sums.unit)
+        return BitNoise(scale, levels, 0.0, sums.unit / self.messages)
 
 
 @struct.dataclass
@@ -202,7 +197,7 @@ class KeyDraw:
 
     def noise(self, scale, sums, tape: None) -> BitNoise:
         """A member's noise."""
-        return BitNoise(scale, keys=self.key)
+        return BitNoise(scale, key=self.key)
 
 
 def rounded_normal(drawn, deviation, remainder: Any = 0.0):

@@ -283,8 +283,11 @@ class OnePass(Kind):
         cohorts = cohorts.reshape(rounds, self.per_round)
         if not self.varies:
             return Schedule(self.machines, cohorts)
-        filled = np.maximum(rng.binomial(self.per_round, 1 - self.dropouts, rounds), 1)
-        return Schedule(self.machines, cohorts, filled, float(1 / np.mean(1 / filled)))
+        law = binom.pmf(np.arange(self.per_round + 1), self.per_round, 1 - self.dropouts)
+        law = np.append(law[0] + law[1], law[2:])
+        sizes = np.arange(1, self.per_round + 1)
+        filled = rng.choice(sizes, rounds, p=law / law.sum())
+        return Schedule(self.machines, cohorts, filled, float(law.sum() / (law / sizes).sum()))
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,20 @@ class Plan:
         stored = self.samples if self.weights is None and self.stored else self.samples[:0]
         return self.order in EPOCHS or np.unique(stored).size < stored.size
 
+    @cached_property
+    def uses(self) -> np.ndarray:
+        """Rounds that use a machine's most used record, of one example a message, int [machines]."""
+        total = self.schedule.total
+        if not self.repeats:
+            return np.minimum(total, 1)
+        present = self.schedule.present
+        machine = self.schedule.participants[present].astype(np.int64)
+        sample = self.samples.reshape(present.shape)[present]
+        pairs, counts = np.unique(machine * (sample.max() + 1) + sample, return_counts=True)
+        uses = np.zeros(total.size, int)
+        np.maximum.at(uses, pairs // (sample.max() + 1), counts)
+        return uses
+
     @property
     def width(self) -> int:
         """Examples of a message, the largest number."""
@@ -122,11 +136,19 @@ def draw_plan(
         return Plan(schedule, *batches, secret=sampler.secret, order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
     if not problem.stored:
-        return Plan(schedule, schedule.counts - 1, stored=False)
-    if order in EPOCHS:
-        return Plan(schedule, _deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
-    deal = _deal_pool if problem.table is None else _deal_shares
-    return Plan(schedule, deal(problem, schedule, rng), order=order)
+        plan = Plan(schedule, np.maximum(schedule.counts - 1, 0), stored=False)
+    elif order in EPOCHS:
+        plan = Plan(schedule, _deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
+    else:
+        deal = _deal_pool if problem.table is None else _deal_shares
+        plan = Plan(schedule, deal(problem, schedule, rng), order=order)
+    return plan if schedule.filled is None else _with_absent_slots(plan)
+
+
+def _with_absent_slots(plan: Plan) -> Plan:
+    """The plan as one of minibatches of one example, whose weight is 0 in slots that nobody fills."""
+    weights = plan.schedule.present[..., None].astype(np.float32)
+    return replace(plan, samples=plan.samples[..., None], weights=weights)
 
 
 def most_rounds(

@@ -90,7 +90,7 @@ def event_of(protocol, problem, plan) -> Event:
     if plan.sampler != protocol.minibatches:
         drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
         raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")
-    if plan.schedule.filled is not None and plan.weights is None and not protocol.varying_cohorts:
+    if plan.schedule.filled is not None and plan.sampler is None and not protocol.varying_cohorts:
         raise Refusal(
             f"participation must have a fixed number of machines a round for {protocol.name}, got {plan.schedule}"
         )

@@ -29,6 +29,8 @@ SENTENCES = {
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters, and what the data were prepared with, are not covered",
     "honest users": "at least {users} users of every round add their own noise",
+    "rounded normals": "binomial sums are taken for rounded normals, {distance:.2g} away in total variation over all "
+    "rounds, up to a shift of less than one level",
     "one intrusion": "an intruder looks into the server's memory once, at a time of their choice",
     "stated": "{text}",
 }

@@ -62,14 +62,22 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
 def _sum_and_info(vectors: Outer | Dense, weights, bound) -> tuple[Any, dict]:
     if bound is None:
         return weighted(vectors, weights).total(), {}
-    norms = jax.vmap(lambda vector: vector.norm())(vectors)
-    used = jnp.ones_like(norms) if weights is None else (weights != 0).astype(norms.dtype)
-    count = jnp.maximum(jnp.sum(used), 1.0)
-    info = {
-        "clipped_share": jnp.sum(used * (norms > bound)) / count,
-        "message_norm": jnp.sum(jnp.where(used > 0, norms, 0.0)) / count,
-    }
+    rows = jax.tree.leaves(vectors)[0].shape[0]
+    used = jnp.ones(rows) if weights is None else (weights != 0).astype(jnp.float32)
+    info = clipping_info(clipping(vectors, used, bound), jnp.sum(used))
     return weighted(clipped(vectors, bound), weights).total(), info
+
+
+def clipping(vectors: Outer | Dense, used, bound) -> jax.Array:
+    """How many of the vectors that are used are longer than the bound, and the sum of their norms, [2]."""
+    norms = jax.vmap(lambda vector: vector.norm())(vectors)
+    return jnp.stack([jnp.sum(used * (norms > bound)), jnp.sum(jnp.where(used > 0, norms, 0.0))])
+
+
+def clipping_info(sums, count) -> dict[str, jax.Array]:
+    """What a round reports of so many clipped messages, from `clipping`."""
+    share, norm = sums / jnp.maximum(count, 1.0)
+    return {"clipped_share": share, "message_norm": norm}
 
 
 def clipped(vectors: Outer | Dense, bound) -> Outer | Dense:

@@ -9,12 +9,11 @@ from fedprivjax.engine.transcript import replay, transcript
 from fedprivjax.privacy.calibration import exceeds, settle
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
-from fedprivjax.protocols.views import Observed
+from fedprivjax.protocols.views import UNSEEN, Observed
 from fedprivjax.testing.noise import unit_noise
 from fedprivjax.testing.trial import Trial, close
 
 DELTA = 1e-5
-TRUSTED = ("server", "pan-private")  # messages reach a server that is trusted, if only until somebody looks inside
 TARGETS = Target(mu=1.0, delta=DELTA), Target(epsilon=2.0, delta=DELTA)
 
 
@@ -60,7 +59,7 @@ def seen_as_trust_says(trial: Trial) -> None:
         _refused(trial)
         return
     seen = _view(trial).messages
-    if trust in TRUSTED:
+    if trust in UNSEEN:
         assert seen is None, "no message may be seen where the server is trusted"
         return
     assert seen is not None, f"messages must be seen where trust is {trust!r}"

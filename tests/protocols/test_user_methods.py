@@ -37,7 +37,7 @@ def begun(protocol, participation=PASS, problem=PROBLEM, **settings):
 
 def in_bits(start):
     """The analyzer's estimate of a sum: rounded with the round's own key, and the noise of the run's tape."""
-    sums, tape = start.protocol.sums, start.tape
+    sums, tape = start.protocol.vector_sum, start.tape
 
     def estimate(t, rows):
         rounded = sums.rounded(protocol_key(start.key, np.int32(t + 1)), rows.astype(np.float32))
@@ -182,7 +182,7 @@ def test_only_those_who_take_part_count():
 def test_the_theory_takes_the_step_where_none_is_given(method):
     start = begun(method(noise_std=0.3))
     constant = FEATURES * PER_ROUND * (0.3 / WIDTH) ** 2
-    constant += cheu.rounding_constant(users=PER_ROUND, levels=start.protocol.sums.levels, dimension=FEATURES)
+    constant += cheu.rounding_constant(users=PER_ROUND, levels=start.protocol.vector_sum.levels, dimension=FEATURES)
     distance, rounds = PROBLEM.distance_to_optimum, USERS // PER_ROUND
     known = {"rounds": rounds, "distance": distance}
     if method is UserSGD:

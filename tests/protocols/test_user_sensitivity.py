@@ -10,7 +10,7 @@ from cases import sparing, unit_rows
 from fedprivjax import Ball, Huber, OnePass, UserAGD, UserSGD, draw_plan, linear_problem
 from fedprivjax.engine.ready import ready, round_inputs
 from fedprivjax.engine.simulate import execute
-from fedprivjax.engine.transcript import _replay
+from fedprivjax.engine.transcript import replay
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.protocols.interface import as_leaves
@@ -60,9 +60,9 @@ def gradients_of(protocol, problem, state, inputs):
 @jax.jit
 def mean_of(protocol, problem, state, inputs, key):
     """The server's mean without noise; behind a shuffler, rounded levels [per_round, d]."""
-    release = protocol.release
+    release = protocol.private_mean
     if protocol.trust == "shuffler":
-        return release.sum.rounded(key, gradients_of(protocol, problem, state, inputs))
+        return release.sums.rounded(key, gradients_of(protocol, problem, state, inputs))
     noise = release.mean(problem, protocol.query(state), inputs, None, key)[0]
     return flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], noise))[0]
 
@@ -102,7 +102,7 @@ QUICK = [(UserSGD, "server", None), (UserSGD, "none", CLIP)]
 def test_a_record_moves_a_sum_by_at_most_twice_the_bound(method, trust, clip):
     protocol, leaves, problem, plan = set_up(method, trust, clip=clip)
     bound, moved, asked = WIDTH if clip is None else clip, [], rounds_of(leaves, problem, plan)
-    assert protocol.release.shift(problem) == pytest.approx(2 * bound)
+    assert protocol.private_mean.shift(problem) == pytest.approx(2 * bound)
     for record, other in neighbours():
         for t, state, inputs, key in asked:
             means = [np.asarray(mean_of(leaves, p, state, inputs, key), np.float64) for p in (problem, other)]
@@ -136,7 +136,7 @@ BITS = [(method, clip, levels) for method in (UserSGD, UserAGD) for clip in (Non
 def test_a_record_moves_the_levels_as_its_rounding_is_coupled(method, clip, levels):
     """By ‖k‖ ≤ g + √d, and in each coordinate by the difference's floor or ceiling; others' levels stay."""
     protocol, leaves, problem, plan = set_up(method, "shuffler", clip=clip, levels=levels)
-    g, largest, asked = protocol.sums.levels, 0.0, rounds_of(leaves, problem, plan)
+    g, largest, asked = protocol.vector_sum.levels, 0.0, rounds_of(leaves, problem, plan)
     assert levels in (None, g)
     for record, other in neighbours():
         for t, state, inputs, key in asked:
@@ -145,7 +145,7 @@ def test_a_record_moves_the_levels_as_its_rounding_is_coupled(method, clip, leve
             assert rounded[0].dtype == np.int32
             assert min(map(np.min, rounded)) >= 0
             assert max(map(np.max, rounded)) <= g
-            k, difference = rounded[1] - rounded[0], (scaled[1] - scaled[0]) * g / (2 * protocol.sums.bound)
+            k, difference = rounded[1] - rounded[0], (scaled[1] - scaled[0]) * g / (2 * protocol.vector_sum.bound)
             own = plan.samples[t] == record
             assert not k[~own].any()
             assert np.linalg.norm(k) <= g + FEATURES**0.5
@@ -159,7 +159,7 @@ def test_a_record_moves_the_levels_as_its_rounding_is_coupled(method, clip, leve
 def test_and_by_all_levels_at_worst(clip):
     one, other = opposite()
     protocol, leaves, _, plan = set_up(UserSGD, "shuffler", clip=clip, problem=one)
-    g, moved = protocol.sums.levels, []
+    g, moved = protocol.vector_sum.levels, []
     for _, state, inputs, key in rounds_of(leaves, one, plan):
         rounded = [np.asarray(mean_of(leaves, p, state, inputs, key), np.int64) for p in (one, other)]
         moved.append(np.linalg.norm(rounded[1] - rounded[0]))
@@ -170,11 +170,11 @@ def test_a_bound_beyond_the_stated_one_stays_within_the_levels():
     """A constant that is stated wrongly breaks the proof, yet no bits more are sent."""
     wrong = replace(world(), own_lipschitz=WIDTH / 20)
     protocol, leaves, problem, plan = set_up(UserSGD, "shuffler", problem=wrong)
-    assert protocol.sums.bound == WIDTH / 20
+    assert protocol.vector_sum.bound == WIDTH / 20
     for _, state, inputs, key in rounds_of(leaves, problem, plan):
         rounded = np.asarray(mean_of(leaves, problem, state, inputs, key))
         assert rounded.min() >= 0
-        assert rounded.max() <= protocol.sums.levels
+        assert rounded.max() <= protocol.vector_sum.levels
 
 
 # ---- the law of what stands in the mean
@@ -229,7 +229,7 @@ def test_the_mean_has_the_stated_noise_and_no_other(trust, way):
     """σ√n/n and, behind a shuffler, the rounding; a rounded normal has the lattice's 1/12 more."""
     numbers, variance, start = first_step(trust, way)
     if way == "normal":
-        variance = variance + start.protocol.sums.unit**2 / 12 / FEW**2
+        variance = variance + start.protocol.vector_sum.unit**2 / 12 / FEW**2
     assert max(off(numbers, variance)) < LIMIT
     for scale in (2 / 3, 3 / 2):
         assert off(scale * numbers, variance)[1] > LIMIT
@@ -247,12 +247,12 @@ def test_and_with_dropouts_that_of_those_who_take_part(trust):
 def test_messages_add_up_to_the_mean(trust):
     """A transcript's messages, with all their noise, are what the server steps by."""
     _, _, start = first_step(trust, "materialised")
-    state, (queries, sent, _) = _replay(start.arguments, start.plan.size)
+    state, (queries, sent, _) = replay(start.arguments, start.plan.size)
     first = np.asarray(queries[0] - queries[1], np.float64)
     np.testing.assert_allclose(np.asarray(sent[0], np.float64).mean(axis=0), first, atol=1e-5)
     seen = start.protocol.view(Observed(np.asarray(queries), np.asarray(sent), (), 0)).messages
     if trust == "shuffler":
-        sums = start.protocol.sums
+        sums = start.protocol.vector_sum
         counts = seen[0] / sums.unit + FEW * (0.5 * sums.levels + sums.trials * sums.probability)
         np.testing.assert_allclose(counts, np.round(counts), atol=1e-3)  # a number of ones
         assert 0 <= counts.min() <= counts.max() <= FEW * (sums.levels + sums.trials)

@@ -1,0 +1,119 @@
+"""What methods on batches of users share: their settings, and the private mean that these name."""
+
+from dataclasses import replace
+from typing import Any
+
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.noise import Mechanism
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.accountants.binomial import ACCOUNTINGS, ROUNDINGS
+from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.private_mean.bits import BitMean
+from fedprivjax.protocols.private_mean.gaussian import GaussianMean
+from fedprivjax.protocols.private_mean.interface import PrivateMean
+from fedprivjax.protocols.round import RoundInputs
+from fedprivjax.protocols.settings import check_numbers
+from fedprivjax.protocols.sums import CHUNK_NUMBERS
+
+SHUFFLER = "shuffler"
+TRUSTS = (SHUFFLER, "none", "server", "pan-private")
+OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "honest": 1.0}
+
+
+@struct.dataclass
+class UserMethod(Protocol):
+    """A method that steps by the private mean of a batch of users' gradients, one record a message.
+
+    It defines `init`, `round`, `output`, `query` and `default_step`; what is here follows from `private_mean`.
+    The attributes are described where they are met, in `UserSGD`.
+    """
+
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    vector_sum: Any = struct.field(default=None, metadata={"derived": True})
+    trust: str = struct.field(pytree_node=False, default=SHUFFLER)
+    levels: int | None = struct.field(pytree_node=False, default=None)
+    rounding: str = struct.field(pytree_node=False, default="averaged")
+    accounting: str = struct.field(pytree_node=False, default="exact")
+    honest: float = struct.field(pytree_node=False, default=1.0)
+
+    several_epochs = True
+    varying_cohorts = True
+
+    def __post_init__(self):
+        check_numbers(self, "epsilon")
+        require_choice("trust", self.trust, TRUSTS)
+        require_choice("rounding", self.rounding, ROUNDINGS)
+        require_choice("accounting", self.accounting, ACCOUNTINGS)
+        if self.levels is not None:
+            require_at_least("levels", self.levels, 1)
+        if not 0 < self.honest <= 1:
+            raise Refusal(f"honest must be above 0 and at most 1, got {self.honest}")
+        given = {"levels": self.levels, "rounding": self.rounding, "accounting": self.accounting, "honest": self.honest}
+        for name, value in given.items():
+            if self.trust != SHUFFLER and value != OF_BITS[name]:
+                raise Refusal(f"{name} must go with trust = 'shuffler', got trust = {self.trust!r}")
+
+    @property
+    def private_mean(self) -> PrivateMean:
+        """Whose noise, and what it is worth."""
+        if self.trust != SHUFFLER:
+            return GaussianMean(self.trust, self.clip)
+        return BitMean(self.trust, self.clip, self.vector_sum, self.levels, self.rounding, self.accounting, self.honest)
+
+    @property
+    def traced(self):
+        """Without what only the host reads: Gaussian noise is one program, whoever adds it."""
+        trust = SHUFFLER if self.trust == SHUFFLER else "server"
+        return replace(self, epsilon=None, trust=trust, **OF_BITS)
+
+    def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
+        return state, self.private_mean.noise(self.noise_std, drawn, tape)
+
+    def messages(self, problem: Problem, state, inputs: RoundInputs, noise, key):
+        return self.private_mean.messages(problem, self.query(state), inputs, noise, key)
+
+    def internal(self, state):
+        """All that the server remembers between rounds."""
+        return state
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.private_mean.mechanism(plan, method)
+
+    def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
+        return self.private_mean.tape(plan, dimension, seed)
+
+    def view(self, observed):
+        return self.private_mean.view(observed)
+
+    def costs(self, problem: Problem) -> dict[str, float]:
+        return self.private_mean.costs(problem, super().costs(problem))
+
+    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
+        return self.private_mean.event(problem, plan, self.noise_std)
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums."""
+        if target.noise_std is not None or target.non_private:
+            noise_std = float(target.noise_std or 0.0)
+        else:
+            noise_std = self.private_mean.least_noise(problem, plan, target)
+        ready = self.with_noise(problem, plan, noise_std, target)
+        return replace(ready, vector_sum=self.private_mean.vector_sum(problem, plan, noise_std))
+
+    def noise_constant(self, problem: Problem, plan: Plan) -> float:
+        """C of the bounds in `theory.cheu`: noise and rounding of a sum, all coordinates together, over the bound²."""
+        return self.private_mean.noise_constant(problem, plan, float(self.noise_std))
+
+    def messages_in_memory(self, problem: Problem, size: Size) -> int:
+        return min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension)) if self.trust == SHUFFLER else 0
