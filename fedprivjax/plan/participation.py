@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -119,6 +119,8 @@ class Schedule(Once):
 class Kind:
     """What every participation answers."""
 
+    at_most_once: ClassVar[bool] = False  # whether no machine takes part twice
+
     @property
     def varies(self) -> bool:
         """Whether the number of machines differs from round to round."""
@@ -126,7 +128,7 @@ class Kind:
 
     @property
     def rounds_given(self) -> int | None:
-        """Rounds of a schedule that is there already; None where any number can be drawn."""
+        """Rounds of a schedule that has an end of its own; None where any number can be drawn."""
         return None
 
 
@@ -261,6 +263,8 @@ class OnePass(Kind):
     machines: int
     per_round: int
     dropouts: float = 0.0
+
+    at_most_once = True
 
     def __post_init__(self):
         _check_sizes(self.machines, self.per_round)

@@ -115,10 +115,6 @@ def draw_plan(
     require_at_least("rounds", rounds, 1)
     if sampler is not None and problem.table is None:
         raise Refusal("table must be given: machines draw minibatches from records of their own")
-    if sampler is None and participation.varies and problem.table is not None:
-        raise Refusal(
-            "participation must have a fixed number of machines a round, but for minibatches or a shared pool"
-        )
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
         raise Refusal(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
@@ -170,6 +166,8 @@ def most_rounds(
     if problem.table is not None:
         batches = 1 if sampler is None else sampler.batches(problem.table.sizes)
         most = int((problem.table.sizes // batches).min())
+        if participation.at_most_once and most and given is not None:
+            return given
     else:
         most = int(problem.examples // participation.per_round)
     return max(1, most if given is None else min(most, given))

@@ -66,7 +66,7 @@ def test_everyone_fails_by_themselves():
     np.testing.assert_array_equal(schedule.present.sum(axis=1), schedule.filled)
     assert misfit(schedule.filled, 4, 0.7) > LEVEL
     assert max(misfit(schedule.filled, 4, rate) for rate in (0.67, 0.73)) < LEVEL
-    assert schedule.mean == pytest.approx(1 / np.mean(1 / schedule.filled))
+    assert schedule.mean == pytest.approx(1 / np.mean(1 / schedule.filled), rel=5e-3)
     assert schedule.total.max() == 1
     assert schedule.total.sum() == schedule.filled.sum()
 

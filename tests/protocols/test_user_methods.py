@@ -68,7 +68,8 @@ def gradients_of(start):
 
 def batches(start):
     """The records of each round's users, those that take part."""
-    return [samples[present] for samples, present in zip(start.plan.samples, start.plan.schedule.present, strict=True)]
+    present = start.plan.schedule.present
+    return [samples[used] for samples, used in zip(start.plan.samples.reshape(present.shape), present, strict=True)]
 
 
 def probes(points):
@@ -232,12 +233,15 @@ def test_the_oracle_diverges_with_half_the_penalty_too():
     assert excess(ends[1]) > 1e6 * excess(ends[0])
 
 
+def loss(w):
+    """The mean of the users' Huber losses."""
+    gap = np.abs(X @ np.asarray(w, np.float64) - Y)
+    return np.where(gap <= WIDTH, gap**2 / 2, WIDTH * (gap - WIDTH / 2)).mean()
+
+
 @pytest.mark.parametrize("method", [UserSGD, UserAGD])
 def test_the_loss_falls_with_the_sign_that_the_listings_lost(method):
-    losses = execute(begun(method(noise_std=0.1), record=["train_loss"])).metrics["train_loss"]
-    still = execute(begun(method(noise_std=0.0, step_size=1e-9), record=["train_loss"])).metrics["train_loss"]
-    np.testing.assert_allclose(still, still[0], rtol=1e-6)
-    assert losses[-1] < 0.9 * still[0]
+    assert loss(execute(begun(method(noise_std=0.1))).params) < 0.9 * loss(np.zeros(FEATURES))
 
 
 # ---- programs and sweeps
@@ -261,9 +265,9 @@ def test_other_numbers_are_no_new_program(trust):
 def test_a_sweep_over_epsilon_is_the_loop(trust):
     """Every member has levels and bits of its own; the tape is its own, too."""
     protocol = UserSGD(step_size=0.4, trust=trust)
-    settings = {"record": (PROBE,), "every": 4, "rounds": 12}
-    grid = sweep(protocol, PROBLEM, PASS, over={"epsilon": [0.5, 2.0, 8.0]}, seeds=[3, 4], **settings)
-    for epsilon, seed in [(0.5, 3), (2.0, 4), (8.0, 3)]:
+    settings = {"record": ONCE["record"], "every": 1, "rounds": 12}
+    grid = sweep(protocol, PROBLEM, PASS, over={"epsilon": [0.5, 2.0, np.inf]}, seeds=[3, 4], **settings)
+    for epsilon, seed in [(0.5, 3), (2.0, 4), (np.inf, 3)]:
         alone = simulate(replace(protocol, epsilon=epsilon), PROBLEM, PASS, seed=seed, **settings)
         cell = grid.probe.sel(epsilon=epsilon, seed=seed, iterate="output")
         close(cell, alone.metrics["probe"], 1e-5)

@@ -6,7 +6,7 @@ from typing import Any
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.values import require_at_least, require_choice, require_number
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
@@ -57,6 +57,7 @@ class UserMethod(Protocol):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
         if self.levels is not None:
             require_at_least("levels", self.levels, 1)
+        require_number("honest", self.honest)
         if not 0 < self.honest <= 1:
             raise Refusal(f"honest must be above 0 and at most 1, got {self.honest}")
         given = {"levels": self.levels, "rounding": self.rounding, "accounting": self.accounting, "honest": self.honest}
@@ -86,6 +87,11 @@ class UserMethod(Protocol):
     def internal(self, state):
         """All that the server remembers between rounds."""
         return state
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        """Refuse an objective that weights machines, for a round's mean does not."""
+        if problem.machine_weights is not None:
+            raise Refusal("machine_weights must be left out: the mean of a round's users weights them alike")
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.private_mean.mechanism(plan, method)
