@@ -14,7 +14,7 @@ from fedprivjax.datasets.mnist import load_mnist
 from fedprivjax.datasets.mnist_pairs import mnist_pairs
 from fedprivjax.datasets.partition import by_machine, partition, table
 from fedprivjax.datasets.stream import Stream, stream
-from fedprivjax.datasets.synthetic import least_squares, logistic
+from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic
 
 __all__ = [
     "DATASETS",
@@ -27,6 +27,7 @@ __all__ = [
     "check_options",
     "from_arrays",
     "insurance",
+    "least_absolute",
     "least_squares",
     "load",
     "load_digits",
@@ -51,6 +52,7 @@ DATASETS: dict[str, DatasetInfo] = {
     "mnist": DatasetInfo(load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded"),
     "mnist_pairs": DatasetInfo(mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each"),
     "insurance": DatasetInfo(insurance, "1338 insurance charges sorted over few machines, from $FEDPRIVJAX_DATA"),
+    "least_absolute": DatasetInfo(least_absolute, "median regression on the unit sphere, optimum and excess risk known"),
     "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
     "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed as they are used: a million machines"),
     "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),

@@ -27,7 +27,8 @@ def from_dataset(
     """A linear predictor on a `Dataset` or a `Stream` (see `fedprivjax.datasets`).
 
     Args:
-        loss: None takes the logistic loss for two classes, softmax for more, half the squared error for regression.
+        loss: None takes the data set's own, or else the logistic loss for two classes, softmax for more, half the
+            squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
         table: as in `linear_problem`; None keeps the split that a data set comes with.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`; None keeps the gradient bound
             that a data set comes with.
@@ -38,8 +39,9 @@ def from_dataset(
     """
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
-    known = type(loss) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
-    exact = known and getattr(loss, "score_bound", None) is None
+    plain = loss.unsmoothed
+    known = type(plain) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
+    exact = known and getattr(plain, "score_bound", None) is None
     if isinstance(dataset, Stream):
         if table is not None:
             raise Refusal("table must be None for a stream: every machine computes its own examples")
@@ -74,6 +76,8 @@ def from_dataset(
 
 
 def _usual_loss(dataset: Dataset | Stream) -> LinearLoss:
+    if isinstance(dataset, Dataset) and dataset.loss is not None:
+        return dataset.loss
     if dataset.classes is None:
         return Squared(dataset.label_bound)
     return Logistic() if dataset.classes == 2 else Softmax(dataset.classes)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.problem.losses import LinearLoss
 
 NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must pass
 
@@ -39,6 +40,7 @@ class Dataset:
         machine_of: int32 [examples], each example's machine where the data comes already split, or None.
         noise_lipschitz: where set, the Lipschitz constant that the authors of an experiment calibrate its noise with
             for the usual loss. A statistic of private data, so what it calibrates is not private.
+        loss: the usual loss, of which the optimum is one; None is what `from_dataset` takes for such labels.
 
     Raises:
         ValueError: non-finite features, labels out of range, lengths that differ, a norm above the bound.
@@ -60,6 +62,7 @@ class Dataset:
     population: Callable[[Any], Any] | None = None
     machine_of: np.ndarray | None = None
     noise_lipschitz: float | None = None
+    loss: LinearLoss | None = None
 
     def __post_init__(self):
         require_positive("feature_bound", self.feature_bound)

@@ -5,7 +5,7 @@ from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import METRICS, OF_TRIALS, known
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import Experiment, SweepSettings
+from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
 from fedprivjax.sweeps.members import sweepable
 
 
@@ -82,8 +82,17 @@ def _check_expected(experiment: Experiment) -> None:
             require_choice("protocol label in [[expected]]", expected.protocol, labels)
         if expected.rule == "above":
             require_choice("other protocol in [[expected]]", expected.other, labels)
+        _check_axis(expected)
         for cell in expected.cells:
             for name in cell.at:
                 require_choice("key in a cell's place in [[expected]]", name, _axes(experiment))
             if expected.rule == "within_se" and (cell.value is None or not cell.sd or not cell.runs or cell.runs < 2):
                 raise Refusal(f"expected cell {cell.at} must have a value, an sd and at least two runs")
+
+
+def _check_axis(expected: Expected) -> None:
+    if (expected.rule == "slope") != (expected.axis is not None):
+        raise Refusal(f"axis in [[expected]] must go with rule 'slope', got {expected.axis!r} with {expected.rule!r}")
+    for cell in expected.cells:
+        if expected.axis in cell.at:
+            raise Refusal(f"expected cell {cell.at} must leave {expected.axis} out: it is the slope's axis")

@@ -117,18 +117,20 @@ class Expected(Settings):
 
     "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
     hold, and none may be beyond `limit` standard errors. `iterate` names another iterate of the protocol than its
-    output, such as "last"; "above" holds it against the other protocol's output.
+    output, such as "last"; "above" holds it against the other protocol's output. "slope" is of the exponent in a swept
+    `axis`, of which a cell gives the other axes and a theorem's exponent: it allows none more than `tolerance` above.
     """
 
     protocol: str
     metric: str = "test_accuracy"
     iterate: str = "output"
     source: str = ""
-    rule: Literal["within", "within_sd", "within_se", "at_least", "above", "shown"] = "within"
+    rule: Literal["within", "within_sd", "within_se", "at_least", "above", "slope", "shown"] = "within"
     tolerance: float = 0.0
     share: float = 1.0
     limit: float | None = None
     other: str | None = None
+    axis: str | None = None
     cells: list[Cell] = []
 
 

@@ -1,7 +1,7 @@
 """Ours against published or expected numbers, cell by cell."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -17,7 +17,8 @@ from fedprivjax.sweeps.results import final, mean_interval
 class Verdict(NamedTuple):
     """One cell: our mean, half its 95% interval and the sd over seeds; the number it is held against; whether it holds.
 
-    For "within_se" the sd is the standard error of the difference. `holds` is None where nothing is judged.
+    For "within_se" the sd is the standard error of the difference. For "slope" the mean is the exponent, the sd its
+    standard error. `holds` is None where nothing is judged.
     """
 
     expected: Expected
@@ -43,7 +44,8 @@ def check_cells(experiment: Experiment) -> None:
     """Refuse, before anything runs, expected cells that the sweep will not contain, or that are not one number.
 
     Raises:
-        ValueError: a place that is not swept, or an axis that a cell leaves open.
+        ValueError: a place that is not swept, an axis that a cell leaves open, or a slope's axis with fewer than
+            three positive values.
     """
     swept = experiment.sweep.over
     fixed = {settings.label: settings.own for settings in experiment.protocol}
@@ -51,10 +53,12 @@ def check_cells(experiment: Experiment) -> None:
         for name, value in (place for cell in expected.cells for place in cell.at.items()):
             if not _near(swept.get(name, []), value).any():
                 raise Refusal(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
+        own = fixed.get(expected.protocol, set())
+        if expected.axis is not None:
+            _check_slope(expected.axis, [] if expected.axis in own else swept.get(expected.axis, []))
         for cell in expected.cells if expected.protocol in fixed else []:
-            _check_fixed(
-                cell, [n for n, values in swept.items() if len(values) > 1 and n not in fixed[expected.protocol]]
-            )
+            several = [name for name, values in swept.items() if len(values) > 1 and name not in own]
+            _check_fixed(cell, [name for name in several if name != expected.axis])
 
 
 def check_recorded(experiment: Experiment, recorded: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
@@ -84,6 +88,7 @@ def describe(expected: Expected) -> str:
         "within_se": f"within {expected.tolerance:g} standard errors",
         "at_least": f"at least it − {amount}",
         "above": f"above {expected.other}",
+        "slope": f"at most {expected.tolerance:g} above it",
         "shown": "not judged",
     }[expected.rule]
 
@@ -91,7 +96,8 @@ def describe(expected: Expected) -> str:
 def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
     if expected.cells or expected.protocol not in best:
         return expected.cells
-    grid = final(best[expected.protocol], expected.metric, expected.iterate).isel(seed=0, drop=True)
+    first: dict[Any, int] = {"seed": 0} | ({} if expected.axis is None else {expected.axis: 0})
+    grid = final(best[expected.protocol], expected.metric, expected.iterate).isel(first, drop=True)
     names = [str(name) for name in grid.dims]
     stacked = grid.stack(cell=names) if names else None
     points = [()] if stacked is None else stacked["cell"].values
@@ -102,6 +108,8 @@ def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdi
     if expected.protocol not in best:
         return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
     runs = _runs(expected.protocol, expected, cell, best, expected.iterate)
+    if expected.axis is not None:
+        return _judge_slope(expected, cell, runs)
     mean, half = (float(x) for x in mean_interval(runs))
     sd = float(runs.std("seed", ddof=1)) if runs.sizes["seed"] > 1 else np.nan
     value = cell.value
@@ -117,6 +125,32 @@ def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdi
     return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, sd, value))
 
 
+def _judge_slope(expected: Expected, cell: Cell, runs: xr.DataArray) -> Verdict:
+    slope, half, error = exponent(runs, str(expected.axis))
+    holds = None if cell.value is None else slope <= cell.value + expected.tolerance
+    return Verdict(expected, cell.at, slope, half, error, runs.sizes["seed"], cell.value, holds)
+
+
+def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
+    """The exponent of the seeds' mean in an axis, half its 95% interval, and its standard error.
+
+    The exponent is the least-squares slope of `log mean` on `log axis`, `Σ_i c_i·log m_i`. To first order a seed with
+    the values v_i moves it by `Σ_i c_i·v_i/m_i`; the interval is that of the mean of these, so what seeds have in common
+    along the axis is in it, and the curve's bend is not. NaN where a mean is not positive.
+
+    >>> runs = xr.DataArray([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]], {"machines": [1, 2, 4]}, ["machines", "seed"])
+    >>> exponent(runs, "machines")
+    (-1.0, 0.0, 0.0)
+    """
+    x = np.log(runs[axis])
+    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    means = runs.mean("seed", skipna=False)
+    slope = (weights * np.log(means.where(means > 0))).sum(skipna=False)
+    moved = (weights * runs / means).sum(axis, skipna=False)
+    error = moved.std("seed", ddof=1) / runs.sizes["seed"] ** 0.5 if runs.sizes["seed"] > 1 else np.nan
+    return float(slope), float(mean_interval(moved)[1]), float(error)
+
+
 def _runs(
     label: str, expected: Expected, cell: Cell, best: dict[str, xr.Dataset], iterate: str = OUTPUT
 ) -> xr.DataArray:
@@ -129,7 +163,7 @@ def _runs(
         if not near.any():
             raise Refusal(f"expected cell {name} = {value:g} must be swept, got {runs[name].values.tolist()}")
         runs = runs.isel({name: int(np.argmax(near))})
-    _check_fixed(cell, [str(name) for name in runs.dims if name != "seed"])
+    _check_fixed(cell, [str(name) for name in runs.dims if name not in ("seed", expected.axis)])
     return runs
 
 
@@ -141,6 +175,11 @@ def _check_fixed(cell: Cell, axes: Iterable[str]) -> None:
     left = [name for name in axes if name not in cell.at]
     if left:
         raise Refusal(f"expected cell {cell.at} must fix {', '.join(left)}")
+
+
+def _check_slope(axis: str, values: Sequence[float]) -> None:
+    if len(values) < 3 or min(values) <= 0:
+        raise Refusal(f"axis of a slope in [[expected]] must have three positive values, got {axis} = {list(values)}")
 
 
 def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> bool | None:

@@ -43,6 +43,11 @@ class LinearLoss:
         """Derivative of the loss in the score, of the score's shape."""
         return jax.grad(self.value)(score, label)
 
+    @property
+    def unsmoothed(self) -> "LinearLoss":
+        """The loss that this is an envelope of (`Moreau`); else itself."""
+        return self
+
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
         """The loss of an example whose features have this norm: itself, unless it depends on the norm (`Moreau`)."""
         return self

@@ -60,6 +60,10 @@ class Moreau(LinearLoss):
     def classifies(self):
         return self.loss.classifies
 
+    @property
+    def unsmoothed(self):
+        return self.loss
+
     def for_norm(self, feature_norm):
         return _Envelope(self.loss, feature_norm**2 / self.strength)
 

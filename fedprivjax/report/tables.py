@@ -133,22 +133,26 @@ def _verdict_table(found: list[Verdict]) -> Table:
     expected = found[0].expected
     metric = known(expected.metric)
     source = f", {expected.source}" if expected.source else ""
-    title = (
-        f"{expected.protocol}: {_title(metric, expected.iterate)} (mean ± 95% interval){source}; {describe(expected)}"
-    )
-    table = Table(title=title, title_justify="left")
-    spread = "standard error" if expected.rule == "within_se" else "sd"
+    what, text = f"{_title(metric, expected.iterate)} (mean ± 95% interval)", metric.text
+    if expected.axis is not None:
+        words = _title(metric, expected.iterate)
+        what, text = f"exponent of {words} in {expected.axis} (least squares of logarithms ± 95% interval)", _exponent
+    table = Table(title=f"{expected.protocol}: {what}{source}; {describe(expected)}", title_justify="left")
+    spread = "standard error" if expected.rule in ("within_se", "slope") else "sd"
     for name in ("cell", "ours", spread, "expected", "difference", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right")
     for v in found:
         where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
-        ours = f"{metric.text(v.mean)} ± {metric.text(v.half)}"
         value, difference = "", ""
         if v.value is not None:
-            value = metric.text(v.value)
-            difference = "" if np.isnan(v.mean) else metric.text(v.mean - v.value, sign=True)
-        table.add_row(where, ours, metric.text(v.sd), value, difference, VERDICTS[v.holds])
+            value = text(v.value)
+            difference = "" if np.isnan(v.mean) else text(v.mean - v.value, sign=True)
+        table.add_row(where, f"{text(v.mean)} ± {text(v.half)}", text(v.sd), value, difference, VERDICTS[v.holds])
     return table
+
+
+def _exponent(value: float, *, sign: bool = False) -> str:
+    return "–" if np.isnan(value) else f"{value:{'+' * sign}.3f}"
 
 
 def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from fedprivjax.datasets import least_squares, logistic
-from fedprivjax.datasets.synthetic import LogisticPopulation
+from fedprivjax.datasets import least_absolute, least_squares, logistic
+from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.datasets.synthetic import LeastAbsolutePopulation, LogisticPopulation
+from fedprivjax.problem.losses import Absolute, Huber
+from fedprivjax.problem.smoothing import Moreau
 
 DRAWS = 200_000
 DEVIATIONS = 4.5  # of a standard error: a false alarm once in 10⁵
@@ -18,6 +21,10 @@ def squared_loss(data, params):
     return 0.5 * (data.features @ params - data.labels) ** 2
 
 
+def absolute_loss(data, params):
+    return np.abs(data.features @ params - data.labels)
+
+
 def logistic_loss(data, params):
     scores = data.features.astype(np.float64) @ params
     return np.logaddexp(0, scores) - data.labels * scores
@@ -25,13 +32,17 @@ def logistic_loss(data, params):
 
 def residual(data, params):
     scores = data.features @ params
+    if data.loss is not None:
+        return np.sign(scores - data.labels)
     return (scores if data.classes is None else 1 / (1 + np.exp(-scores))) - data.labels
 
 
-@pytest.fixture(scope="module", params=["least_squares", "heterogeneous", "logistic"])
+@pytest.fixture(scope="module", params=["least_squares", "heterogeneous", "logistic", "least_absolute"])
 def population(request):
     if request.param == "logistic":
         return logistic(DRAWS, 5, optimum_norm=4.0, seed=3), logistic_loss
+    if request.param == "least_absolute":
+        return least_absolute(DRAWS, 5, noise=0.6, seed=3), absolute_loss
     split = {"machines": 8, "heterogeneity": 0.7} if request.param == "heterogeneous" else {}
     return least_squares(DRAWS, 5, noise=0.3, seed=3, **split), squared_loss
 
@@ -127,6 +138,40 @@ def test_logistic_excess_equals_the_integral(features, scale):
     assert float(LogisticPopulation(optimum)(params)) == pytest.approx(expected, rel=2e-5)
 
 
+@pytest.mark.parametrize("features", [2, 3, 10, 5000])
+@pytest.mark.parametrize("noise", [0.02, 0.9, 5.0])
+def test_absolute_excess_equals_the_integral(features, noise):
+    off = np.zeros(features)
+    off[:2] = 0.6, 0.8
+
+    def cost(t):
+        return t**2 / (2 * noise) if abs(t) <= noise else abs(t) - noise / 2
+
+    expected = coordinate_mean(cost, features)
+    assert float(LeastAbsolutePopulation(np.zeros(features), noise)(off)) == pytest.approx(expected, rel=3e-4)
+
+
+def test_wide_noise_makes_the_absolute_risk_a_parabola():
+    data = least_absolute(8, 5, noise=4.0, seed=1, machines=4)
+    params = np.array([[0.5, -1, 0, 1, 2], data.optimum])
+    modulus = 1 / (4.0 * 5)
+    for point in params:
+        parabola = modulus / 2 * np.sum((point - data.optimum) ** 2)
+        assert float(data.population(point)) == pytest.approx(parabola, rel=1e-5, abs=1e-12)
+    assert data.machine_of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_usual_loss_and_its_envelope_have_the_optimum_and_others_have_not():
+    data = least_absolute(8, 3)
+    assert from_dataset(data).model.loss == Absolute()
+    for loss in (None, Absolute(), Moreau(Absolute(), 4.0)):
+        problem = from_dataset(data, loss)
+        assert problem.excess is data.population
+        np.testing.assert_array_equal(problem.optimum, data.optimum)
+    assert from_dataset(data, Huber(1.0)).excess is None
+    assert from_dataset(least_squares(8, 3), Absolute()).optimum is None
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
@@ -142,6 +187,8 @@ def test_logistic_excess_equals_the_integral(features, scale):
             {"heterogeneity": 0.5},
             "machines must be given where heterogeneity is positive (0.5), got None",
         ),
+        (least_absolute, {"noise": 0.0}, "noise must be positive, got 0.0"),
+        (least_absolute, {"machines": 3}, "examples must be a multiple of machines (3), got 10"),
         (least_squares, {"machines": 0}, "machines must be at least 1, got 0"),
         (least_squares, {"machines": 3}, "examples must be a multiple of machines (3), got 10"),
     ],

@@ -167,6 +167,7 @@ def test_the_cells_of_a_bundled_experiment_are_swept(name):
         ("within_sd", "test_accuracy", "within 0.02 sd"),
         ("at_least", "test_accuracy", "at least it − 2 points"),
         ("above", "test_loss", "above theirs"),
+        ("slope", "test_loss", "at most 0.02 above it"),
         ("shown", "test_loss", "not judged"),
     ],
 )
@@ -202,3 +203,82 @@ def test_small_values_of_an_axis_are_told_apart():
     ours = dataset(np.array([[1.0, 1.0], [2.0, 2.0]]), noise_std=[1e-9, 2e-9])
     entry = {"cells": [{"at": {"noise_std": 2e-9}, "value": 2.0}]}
     assert verdict.verdicts(make([entry]), {"ours": ours})[0].mean == 2.0
+
+
+MACHINES = [10.0, 100.0, 1000.0, 10_000.0]
+
+
+def sloped(exponent, sd=0.05, seeds=40, factor=3.0):
+    """Runs of mean `factor·machines^exponent`, each a relative sd off."""
+    noise = np.random.default_rng(0).normal(size=(len(MACHINES), seeds))
+    return factor * np.array(MACHINES)[:, None] ** exponent * (1 + sd * noise)
+
+
+def judge_slope(runs, value, tolerance=0.15, **more):
+    axis = {"axis": "machines", "rule": "slope", "metric": "test_loss", "tolerance": tolerance}
+    (found,) = verdict.verdicts(
+        make([{**axis, "cells": [{"value": value}], **more}], mu=[1.0]), {"ours": dataset(runs, machines=MACHINES)}
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "holds"), [(-0.5, True), (-0.64, True), (-0.66, False), (-0.3, True), (-2.0, False), (None, None)]
+)
+def test_a_slope_may_be_no_shallower_than_the_tolerance_allows(value, holds):
+    found = judge_slope(sloped(-0.5, sd=0), value)
+    assert (found.mean, found.half, found.sd) == pytest.approx((-0.5, 0, 0), abs=1e-12)
+    assert (found.value, found.holds, found.seeds, found.at) == (value, holds, 40, {})
+
+
+def test_the_intervals_of_slopes_hold_the_exponent_as_often_as_they_say():
+    rng, missed = np.random.default_rng(1), 0
+    for _ in range(200):
+        runs = np.array(MACHINES)[:, None] ** -0.5 * (1 + 0.2 * rng.normal(size=(4, 10)))
+        slope, half, _ = verdict.exponent(dataset(runs, machines=MACHINES)["test_loss"].isel(round=0), "machines")
+        missed += abs(slope + 0.5) > half
+    assert 2 <= missed <= 22  # 10 are expected
+
+
+def test_what_seeds_have_in_common_along_the_axis_leaves_the_slope_alone():
+    common = sloped(-0.5, sd=0) * np.random.default_rng(0).uniform(0.5, 1.5, 40)
+    assert judge_slope(common, -0.5).half == pytest.approx(0, abs=1e-9)
+    assert judge_slope(sloped(-0.5, sd=0.3), -0.5).half > 0.01
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 0.0, np.nan])
+def test_a_slope_of_what_is_not_positive_never_holds(wrong):
+    runs = sloped(-0.5, sd=0)
+    runs[2] = wrong
+    found = judge_slope(runs, -0.1)
+    assert math.isnan(found.mean)
+    assert found.holds is False
+
+
+def test_a_slope_stands_at_a_cell_of_the_other_axes():
+    runs = np.stack([sloped(-0.5, sd=0), sloped(-1.0, sd=0)], axis=1)
+    best = {"ours": dataset(runs, machines=MACHINES, mu=[1.0, 2.0])}
+    entry = {"rule": "slope", "axis": "machines", "tolerance": 0.1}
+    cells = [{"at": {"mu": 2}, "value": -1.0}, {"at": {"mu": 1}, "value": -1.0}]
+    found = verdict.verdicts(make([{**entry, "cells": cells}]), best)
+    assert [(v.at, round(v.mean, 6), v.holds) for v in found] == [({"mu": 2}, -1.0, True), ({"mu": 1}, -0.5, False)]
+    every = verdict.verdicts(make([entry]), best)
+    assert [(v.at, round(v.mean, 6), v.holds) for v in every] == [({"mu": 1}, -0.5, None), ({"mu": 2}, -1.0, None)]
+
+
+def test_slopes_are_checked_before_anything_runs():
+    entry = {"rule": "slope", "axis": "mu"}
+    verdict.check_cells(make([{**entry, "cells": [{"value": -1.0}]}], mu=[1, 2, 3]))
+    with pytest.raises(ValueError, match=r"axis of a slope .* must have three positive values, got mu = \[1.0, 2.0\]"):
+        verdict.check_cells(make([entry]))
+    with pytest.raises(ValueError, match=r"three positive values, got machines = \[\]"):
+        verdict.check_cells(make([{**entry, "axis": "machines"}]))
+    with pytest.raises(ValueError, match=r"expected cell {} must fix mu"):
+        swept = make([{"rule": "slope", "axis": "step_scale", "cells": [{}]}])
+        swept.sweep.over["step_scale"] = [1.0, 2.0, 3.0]
+        verdict.check_cells(swept)
+    with pytest.raises(ValueError, match=r"expected cell {'mu': 1.0} must leave mu out: it is the slope's axis"):
+        make([{**entry, "cells": [{"at": {"mu": 1.0}}]}])
+    for wrong in ({"rule": "slope"}, {"axis": "mu"}):
+        with pytest.raises(ValueError, match=r"axis in \[\[expected\]\] must go with rule 'slope', got "):
+            make([wrong])
