@@ -1,6 +1,7 @@
 """Settings into what runs: problems, participation and protocols."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,14 +10,17 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.experiment.participation import THEORY, ParticipationSettings
+from fedprivjax.experiment.participation import ParticipationSettings
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
+from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.problem.constraints import Ball, WholeSpace
+from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.smoothing import Moreau
 
 
 def make_problem(settings: ProblemSettings, machines: int, trial: int | None = None) -> Problem:
@@ -59,37 +63,53 @@ def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | 
 
 
 class Point(NamedTuple):
-    """A protocol's settings where what fixes a shape depends on ε: the point of the sweep, and the shape there."""
+    """A protocol's settings where what fixes a shape depends on ε: the point of the sweep, the shape and loss there."""
 
     settings: ProtocolSettings
     at: dict[str, float]
     shape: dict[str, int]
+    problem: Problem
 
 
 def points(
     experiment: Experiment, settings: ProtocolSettings, problem: Problem, shape: Mapping[str, int]
 ) -> list[Point]:
-    """One for each swept ε where the batch is "moments", or a cohort's size or the rounds are "theory"; else one."""
+    """One for each swept ε where the batch is "moments", or a cohort's size, rounds or smoothing "theory"; else one."""
     batch = settings.settings.get("batch")
     chosen = {"per_round": "best_per_round", "rounds": "best_rounds"}
     given = experiment.participation.model_dump()
     chosen = {name: method for name, method in chosen.items() if given.get(name) == THEORY and name not in shape}
-    if not (isinstance(batch, str) or chosen):
-        return [Point(settings, {}, dict(shape))]
+    smoothed = experiment.problem.loss is not None and experiment.problem.loss.smoothing == THEORY
+    bare = Point(settings, {}, dict(shape), problem)
+    if not (isinstance(batch, str) or chosen or smoothed):
+        return [bare]
     over = [] if "epsilon" in settings.own else experiment.sweep.over.get("epsilon", [])
-    every = [_at(settings, epsilon) for epsilon in over] or [Point(settings, {}, {})]
+    every = [_at(bare, epsilon) for epsilon in over] or [bare]
     if isinstance(batch, str):
         every = [_with_moments(experiment, point, batch, problem, shape) for point in every]
+    if smoothed:
+        every = [_smoothed(experiment, point, shape) for point in every]
     machines = machines_of(experiment.participation, shape)
     return [
-        point._replace(shape=dict(shape) | _chosen(point, chosen, problem, machines, experiment.record.delta))
-        for point in every
+        point._replace(shape=dict(shape) | _chosen(point, chosen, machines, experiment.record.delta)) for point in every
     ]
 
 
-def _at(settings: ProtocolSettings, epsilon: float) -> Point:
-    own = settings.model_copy(update={"settings": settings.settings | {"epsilon": epsilon}})
-    return Point(own, {"epsilon": epsilon}, {})
+def _at(point: Point, epsilon: float) -> Point:
+    own = point.settings.model_copy(update={"settings": point.settings.settings | {"epsilon": epsilon}})
+    return point._replace(settings=own, at={"epsilon": epsilon})
+
+
+def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) -> Point:
+    """With the envelope that the protocol's theory chooses in place of the loss, if any."""
+    protocol = make_protocol(point.settings, point.settings.grid)
+    target = target_of(protocol, delta=experiment.record.delta)
+    machines, once = machines_of(experiment.participation, shape), experiment.participation.kind == "one_pass"
+    strength = protocol.best_smoothing(point.problem, machines, target, one_pass=once)
+    if strength is None:
+        return point
+    model: Any = point.problem.model
+    return point._replace(problem=replace(point.problem, model=LinearModel(Moreau(model.loss, strength))))
 
 
 def _with_moments(
@@ -103,11 +123,11 @@ def _with_moments(
     return point._replace(settings=point.settings.model_copy(update={"settings": point.settings.settings | given}))
 
 
-def _chosen(point: Point, chosen: Mapping[str, str], problem: Problem, machines: int, delta: float) -> dict[str, int]:
+def _chosen(point: Point, chosen: Mapping[str, str], machines: int, delta: float) -> dict[str, int]:
     """What a protocol's theory makes of sizes that the file leaves to it."""
     protocol = make_protocol(point.settings, point.settings.grid)
     target = target_of(protocol, delta=delta) if chosen else None
-    return {name: getattr(protocol, method)(problem, machines, target) for name, method in chosen.items()}
+    return {name: getattr(protocol, method)(point.problem, machines, target) for name, method in chosen.items()}
 
 
 def _dealt(settings: PartitionSettings, data: datasets.Dataset | datasets.Stream, machines: int):

@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedprivjax.datasets import Dataset, Stream
-from fedprivjax.experiment.section import Settings, kinds
+from fedprivjax.experiment.section import THEORY, Settings, kinds
 from fedprivjax.problem import losses
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.smoothing import Moreau
 
 
 class Smoothable(Settings):
-    """A loss, or with `smoothing` its Moreau envelope of that strength."""
+    """A loss, or with `smoothing` its Moreau envelope of that strength; "theory" leaves it to every protocol's bound."""
 
-    smoothing: float | None = Field(default=None, gt=0)
+    smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
 
     @abstractmethod
     def plain(self, data: Dataset | Stream) -> LinearLoss:
@@ -25,7 +25,7 @@ class Smoothable(Settings):
     def make(self, data: Dataset | Stream) -> LinearLoss:
         """The loss for this data set."""
         plain = self.plain(data)
-        return plain if self.smoothing is None else Moreau(plain, self.smoothing)
+        return plain if self.smoothing in (None, THEORY) else Moreau(plain, self.smoothing)
 
 
 class Softmax(Smoothable):

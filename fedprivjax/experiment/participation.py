@@ -6,12 +6,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.section import Settings
+from fedprivjax.experiment.section import THEORY, Settings
 from fedprivjax.plan import participation
 from fedprivjax.plan.participation import Participation
-
-THEORY = "theory"
-
 
 class AnyKind(Settings):
     """What every kind has: machines in all, rounds (None: as many as the samples allow), the order of samples."""

@@ -146,7 +146,7 @@ def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, A
         _job(
             experiment,
             *make_participation(experiment.participation, point.shape),
-            problem,
+            point.problem,
             point.settings,
             {**shape, **point.at},
         )
@@ -187,7 +187,8 @@ def _job(
         known = ", ".join(options["record"])
         raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     alike = protocol.same_law(participation.machines)  # such runs are done once
-    data = [experiment.problem.model_dump(), repr(participation), experiment.participation.model_dump(), trial]
+    given = experiment.problem.model_dump(), repr(problem.model)
+    data = [*given, repr(participation), experiment.participation.model_dump(), trial]
     method = settings.name, id(settings.method)  # two folders may each have a class of that name
     identity = json.dumps([*data, method, repr(alike), options], default=list)
     members = prod(len(values) for values in options["over"].values())

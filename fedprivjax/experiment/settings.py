@@ -29,7 +29,8 @@ class ProblemSettings(Settings):
     """`[problem]`: a data set by name with its options, a loss, a ball, a split over machines.
 
     A loss is a name with its keys beside it (`loss = "logistic"`, `score_bound = 15.0`), or a table with its `kind`.
-    `smoothing`, the strength of the Moreau envelope, goes with every loss. What is declared of the problem, and not
+    `smoothing`, the strength of the Moreau envelope, goes with every loss; "theory" is what each protocol's own bound
+    chooses, none where its theory needs no smooth loss. What is declared of the problem, and not
     computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for each machine);
     `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's share of the
     objective, adding up to 1.

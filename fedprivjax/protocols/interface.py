@@ -189,6 +189,14 @@ class Protocol:
         """The cohort that the method's theory chooses for one pass over the machines."""
         raise Refusal(f"per_round must be given for {self.name}, whose theory chooses none")
 
+    def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
+        """The strength of the envelopes that the method's theory chooses for a loss that is not smooth; None: no envelopes.
+
+        Args:
+            one_pass: whether every machine takes part once, in cohorts; else all of them in every round.
+        """
+        return None
+
     def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """The rounds that the method's theory chooses where all machines take part in each."""
         raise Refusal(f"rounds must be given for {self.name}, whose theory chooses none")

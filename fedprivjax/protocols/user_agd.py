@@ -145,3 +145,13 @@ class UserAGD(UserMethod):
                 users=machines, diameter=distance, strong_convexity=modulus, noise=noise, **known
             )
         return cheu.agd_scan(users=machines, distance=distance, noise=noise, **known).per_round
+
+    def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
+        """β of the envelopes with the least bound of P_AGD, or of its last phase: one for all phases."""
+        mean, distance = self.private_mean, problem.distance_to_optimum
+        known: Any = {"lipschitz": mean.bound(problem), "form": self.spread}
+        known["noise"] = mean.planned_constant(problem, target)
+        if not self.strong_convexity:
+            return cheu.smoothed_scan(users=machines, distance=distance, **known).smoothness
+        known |= {"diameter": distance, "strong_convexity": float(self.strong_convexity)}
+        return cheu.strong_phases(users=machines, **known)[-1].smoothness

@@ -95,6 +95,13 @@ class UserSGD(UserMethod):
 
     def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """T with nearly the least bound of P_GD; a record's T releases share the target."""
+        return self._descent(problem, machines, target).rounds
+
+    def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
+        """β with the least bound of P_GD; P_SGD takes any convex loss as it is."""
+        return None if one_pass else self._descent(problem, machines, target).smoothness
+
+    def _descent(self, problem: Problem, machines: int, target: Target) -> cheu.Descent:
         mean = self.private_mean
         noise = float(mean.planned_noise(problem, target)(machines))
         rounding = 0.0 if target.non_private else float(mean.rounding_constant(problem, machines))
@@ -103,7 +110,7 @@ class UserSGD(UserMethod):
         def of_round(rounds):
             return noise * (rounds if composed else 1) + rounding
 
-        return cheu.gd_scan(users=machines, noise=of_round, **self._smooth(problem), **self._known(problem)).rounds
+        return cheu.gd_scan(users=machines, noise=of_round, **self._smooth(problem), **self._known(problem))
 
     def _known(self, problem: Problem) -> dict[str, Any]:
         return {"distance": problem.distance_to_optimum, "lipschitz": self.private_mean.bound(problem)}
