@@ -17,6 +17,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.sweeps.results import final, mean_interval, of_iterate
 
 TOLERANCE = 0.01  # by which a realised ε may be off its target and still be drawn as it
+CURVE = 3  # values of a swept size that make a curve
 PANELS = ("machines", "per_round", "rounds")
 
 
@@ -87,6 +88,32 @@ def metric_over_rounds(
     return figure
 
 
+def metric_against_machines(
+    best: Mapping[str, xr.Dataset],
+    metric: str | Metric = "excess_risk",
+    *,
+    bars: str = "interval",
+    iterate: str = OUTPUT,
+) -> Figure:
+    """A metric's last record against the machines, both logarithmic, a line per protocol, a panel per value of the
+    first swept setting beside them. Bars are as in `metric_against_epsilon`; other settings are held at their middle."""
+    metric = known(metric)
+    panels, chosen = _beside_machines(best)
+    figure = Figure(figsize=(4.6 * len(panels), 4.2), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, panel in zip(axes, panels, strict=True):
+        for index, (label, data) in enumerate(best.items()):
+            mean, half = _summary(final(_at(data, {**chosen, **panel}), metric.name, iterate), bars)
+            low = np.minimum(half, 0.9 * mean)  # a bar down to below zero would leave the logarithmic axis
+            machines = data["machines"]
+            axis.errorbar(machines, mean, [low, half], color=f"C{index}", marker="o", ms=4, capsize=3, label=label)
+        axis.set(xscale="log", yscale="log", xlabel="machines", title=_title({**panel, **chosen}))
+        axis.grid(alpha=0.3, which="both")
+    axes[0].set_ylabel(metric.words)
+    _legend(figure, axes[0], len(panels))
+    return figure
+
+
 def misses_target(best: Mapping[str, xr.Dataset]) -> bool:
     """Whether the ε that the noise gives the worst run is more than 1% off the swept target's anywhere."""
     return any(_off_target(data) > TOLERANCE for data in best.values())
@@ -102,8 +129,12 @@ def save_all(best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval
                 if misses_target(best):
                     figure = metric_against_epsilon(best, metric, bars=bars, realised=False)
                     figures[f"{metric}_against_target_epsilon.png"] = figure
+    if all(data.sizes.get("machines", 1) >= CURVE for data in best.values()):
+        for metric in shown("against_epsilon"):
+            if all(metric in data and (final(data, metric).mean("seed") > 0).all() for data in best.values()):
+                figures[f"{metric}_against_machines.png"] = metric_against_machines(best, metric, bars=bars)
     for metric in shown("over_rounds"):
-        if all(metric in data and data.sizes["round"] > 1 for data in best.values()):
+        if all(metric in data and _has_path(data[metric]) for data in best.values()):
             figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric)
     for name, figure in figures.items():
         with matplotlib.rc_context({"savefig.dpi": 130}):
@@ -119,10 +150,7 @@ def _legend(figure: Figure, axis, panels: int) -> None:
 def _draw_curve(
     axis, label: str, data: xr.Dataset, metric: str, colour: str, bars: str, realised: bool, iterate: str
 ) -> None:
-    runs = final(data, metric, iterate)
-    mean, half = mean_interval(runs)
-    if bars == "percentiles":
-        half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
+    mean, half = _summary(final(data, metric, iterate), bars)
     swept = next((name for name in LEVELS if name in mean.dims), None)
     worst = data["realised_epsilon"].max("seed", skipna=False)
     if swept is None and np.isfinite(worst):
@@ -133,6 +161,28 @@ def _draw_curve(
         return
     epsilon = worst.values if realised else _target_epsilon(data, swept).values
     axis.errorbar(epsilon, mean, half, color=colour, marker="o", ms=4, capsize=3, label=label)
+
+
+def _summary(runs: xr.DataArray, bars: str) -> tuple[xr.DataArray, xr.DataArray]:
+    """Means, and what the bars are."""
+    mean, half = mean_interval(runs)
+    if bars == "percentiles":
+        half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
+    return mean, half
+
+
+def _has_path(values: xr.DataArray) -> bool:
+    """Whether any run has more than one record."""
+    return bool((values.notnull().sum("round") > 1).any())
+
+
+def _beside_machines(best: Mapping[str, xr.Dataset]) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """A panel for each value of the first swept setting but the machines; the middle value of the others."""
+    dims = next(iter(best.values()))["diverged"].dims
+    name = next((str(n) for n in dims if n not in ("machines", "seed")), None)
+    values = [] if name is None else next(iter(best.values()))[name].values.tolist()
+    chosen = {n: value for n, value in _middle(best).items() if n != name}
+    return [{str(name): value} for value in values] or [{}], chosen
 
 
 def _target_epsilon(data: xr.Dataset, swept: str) -> xr.DataArray:
