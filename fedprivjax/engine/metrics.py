@@ -150,6 +150,7 @@ _REGISTERED = (
         _excess_risk,
         needs=_needs_excess,
         private=_excess_on_pool,
+        digits=6,
         shown=("table", "against_epsilon", "over_rounds"),
     ),
     Metric("distance", _distance, needs=_needs_optimum, private=never),

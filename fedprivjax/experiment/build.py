@@ -133,6 +133,13 @@ def _chosen(point: Point, chosen: Mapping[str, str], machines: int, delta: float
 def _dealt(settings: PartitionSettings, data: datasets.Dataset | datasets.Stream, machines: int):
     if isinstance(data, datasets.Stream):
         raise Refusal(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")
-    options = settings.model_dump(exclude_none=True, exclude={"seed"})
-    parts = datasets.partition(data.labels, machines, rng=np.random.default_rng(settings.seed), **options)
-    return datasets.table(parts)[0]
+    options = settings.model_dump(exclude_none=True, exclude={"seed", "records"})
+    rng = np.random.default_rng(settings.seed)
+    if settings.records is None:
+        return datasets.table(datasets.partition(data.labels, machines, rng=rng, **options))[0]
+    count = machines * settings.records
+    if count > len(data.labels):
+        raise Refusal(f"problem.partition.records must be at most {len(data.labels) // machines}, got {settings.records}")
+    drawn = rng.choice(len(data.labels), count, replace=False)
+    parts = datasets.partition(data.labels[drawn], machines, rng=rng, **options)
+    return datasets.table([drawn[part] for part in parts])[0]

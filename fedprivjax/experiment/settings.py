@@ -17,10 +17,14 @@ TRIAL = "trial"
 
 
 class PartitionSettings(Settings):
-    """`[problem] partition`: how the samples are dealt over machines, with the options of `datasets.partition`."""
+    """`[problem] partition`: how the samples are dealt over machines, with the options of `datasets.partition`.
+
+    With `records`, machines have so many each, drawn from the data set; else all of it is dealt.
+    """
 
     kind: Literal["iid", "by_label", "dirichlet"]
     seed: int = Field(default=0, ge=0)
+    records: int | None = Field(default=None, ge=1)
     classes_per_machine: int | None = None
     alpha: float | None = None
 
