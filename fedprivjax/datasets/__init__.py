@@ -52,7 +52,7 @@ DATASETS: dict[str, DatasetInfo] = {
     "mnist": DatasetInfo(load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded"),
     "mnist_pairs": DatasetInfo(mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each"),
     "insurance": DatasetInfo(insurance, "1338 insurance charges sorted over few machines, from $FEDPRIVJAX_DATA"),
-    "least_absolute": DatasetInfo(least_absolute, "median regression on the unit sphere, optimum and excess risk known"),
+    "least_absolute": DatasetInfo(least_absolute, "median regression on the sphere, optimum and excess risk known"),
     "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
     "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed as they are used: a million machines"),
     "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),

@@ -139,7 +139,9 @@ def _dealt(settings: PartitionSettings, data: datasets.Dataset | datasets.Stream
         return datasets.table(datasets.partition(data.labels, machines, rng=rng, **options))[0]
     count = machines * settings.records
     if count > len(data.labels):
-        raise Refusal(f"problem.partition.records must be at most {len(data.labels) // machines}, got {settings.records}")
+        raise Refusal(
+            f"problem.partition.records must be at most {len(data.labels) // machines}, got {settings.records}"
+        )
     drawn = rng.choice(len(data.labels), count, replace=False)
     parts = datasets.partition(data.labels[drawn], machines, rng=rng, **options)
     return datasets.table([drawn[part] for part in parts])[0]

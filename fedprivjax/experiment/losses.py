@@ -14,7 +14,7 @@ from fedprivjax.problem.smoothing import Moreau
 
 
 class Smoothable(Settings):
-    """A loss, or with `smoothing` its Moreau envelope of that strength; "theory" leaves it to every protocol's bound."""
+    """A loss, or with `smoothing` its Moreau envelope of that strength; "theory" leaves it to a protocol's bound."""
 
     smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
 

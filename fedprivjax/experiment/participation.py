@@ -10,6 +10,7 @@ from fedprivjax.experiment.section import THEORY, Settings
 from fedprivjax.plan import participation
 from fedprivjax.plan.participation import Participation
 
+
 class AnyKind(Settings):
     """What every kind has: machines in all, rounds (None: as many as the samples allow), the order of samples."""
 

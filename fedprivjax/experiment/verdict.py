@@ -135,7 +135,7 @@ def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
     """The exponent of the seeds' mean in an axis, half its 95% interval, and its standard error.
 
     The exponent is the least-squares slope of `log mean` on `log axis`, `Σ_i c_i·log m_i`. To first order a seed with
-    the values v_i moves it by `Σ_i c_i·v_i/m_i`; the interval is that of the mean of these, so what seeds have in common
+    the values v_i moves it by `Σ_i c_i·v_i/m_i`; the interval is that of the mean of these, so what seeds share
     along the axis is in it, and the curve's bend is not. NaN where a mean is not positive.
 
     >>> runs = xr.DataArray([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]], {"machines": [1, 2, 4]}, ["machines", "seed"])

@@ -69,11 +69,9 @@ class Plan:
         if not self.repeats:
             return np.minimum(total, 1)
         present = self.schedule.present
-        machine = self.schedule.participants[present].astype(np.int64)
         sample = self.samples.reshape(present.shape)[present]
-        pairs, counts = np.unique(machine * (sample.max() + 1) + sample, return_counts=True)
         uses = np.zeros(total.size, int)
-        np.maximum.at(uses, pairs // (sample.max() + 1), counts)
+        np.maximum.at(uses, self.schedule.participants[present], np.bincount(sample)[sample])
         return uses
 
     @property

@@ -155,11 +155,10 @@ class RecordEvent(Event):
         return Grouped(values, releases.counts, releases.group)
 
     def _machine(self, group: Any) -> tuple[float, int, int, int]:
-        """Noise over shift, rounded down to nine digits so that equal settings are accounted for once; and sizes."""
+        """Noise over shift, as `accounted`, and sizes."""
         r = self.releases
         ratio = inf if r.shift[group] == 0 else self.noise_std / r.shift[group]
-        ratio = float(f"{ratio * (1 - 1e-8):.9g}")
-        return ratio, int(r.records[group]), int(r.batch[group]), int(r.messages[group])
+        return accounted(float(ratio)), int(r.records[group]), int(r.batch[group]), int(r.messages[group])
 
 
 def _median_sender(each: Grouped, sends: np.ndarray) -> float:

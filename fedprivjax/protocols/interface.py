@@ -190,7 +190,7 @@ class Protocol:
         raise Refusal(f"per_round must be given for {self.name}, whose theory chooses none")
 
     def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
-        """The strength of the envelopes that the method's theory chooses for a loss that is not smooth; None: no envelopes.
+        """The strength of the envelopes that the method's theory takes for a loss that is not smooth; None: none.
 
         Args:
             one_pass: whether every machine takes part once, in cohorts; else all of them in every round.

@@ -163,16 +163,6 @@ class VectorSum:
         """Bits that the analyzer adds up in one sum over n users: d·n·(g + q)."""
         return users * self.messages_per_user(dimension)
 
-    def require_countable(self, users: int) -> None:
-        """Refuse more levels in a sum than int32 counts.
-
-        >>> VectorSum(1.0, 10_000, 1, 0.5).require_countable(1_000_000)
-        Traceback (most recent call last):
-        fedprivjax.Refusal: users × levels must be below 2³¹, got 1000000 × 10000
-        """
-        if int(users) * int(self.levels) >= 2**31:
-            raise Refusal(f"users × levels must be below 2³¹, got {users} × {self.levels}")
-
     def _scaled(self, vectors) -> np.ndarray:
         """u, float64 in [0, levels]."""
         scaled = (np.asarray(vectors, np.float64) + self.bound) * (self.levels / (2 * self.bound))
@@ -243,6 +233,17 @@ class ScalarSum:
 
     def _column(self, values):
         return (values - 0.5 * self.width)[..., None]
+
+
+def require_countable(users: int, levels: int) -> None:
+    """Refuse more levels in a sum than int32 counts.
+
+    >>> require_countable(1_000_000, 10_000)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: users × levels must be below 2³¹, got 1000000 × 10000
+    """
+    if int(users) * int(levels) >= 2**31:
+        raise Refusal(f"users × levels must be below 2³¹, got {users} × {levels}")
 
 
 def require_within(bound: float, vectors) -> None:

@@ -96,7 +96,7 @@ def metric_against_machines(
     iterate: str = OUTPUT,
 ) -> Figure:
     """A metric's last record against the machines, both logarithmic, a line per protocol, a panel per value of the
-    first swept setting beside them. Bars are as in `metric_against_epsilon`; other settings are held at their middle."""
+    first swept setting beside them. Bars as in `metric_against_epsilon`; other settings are held at their middle."""
     metric = known(metric)
     panels, chosen = _beside_machines(best)
     figure = Figure(figsize=(4.6 * len(panels), 4.2), layout="constrained")

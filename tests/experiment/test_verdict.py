@@ -273,9 +273,9 @@ def test_slopes_are_checked_before_anything_runs():
         verdict.check_cells(make([entry]))
     with pytest.raises(ValueError, match=r"three positive values, got machines = \[\]"):
         verdict.check_cells(make([{**entry, "axis": "machines"}]))
+    swept = make([{"rule": "slope", "axis": "step_scale", "cells": [{}]}])
+    swept.sweep.over["step_scale"] = [1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match=r"expected cell {} must fix mu"):
-        swept = make([{"rule": "slope", "axis": "step_scale", "cells": [{}]}])
-        swept.sweep.over["step_scale"] = [1.0, 2.0, 3.0]
         verdict.check_cells(swept)
     with pytest.raises(ValueError, match=r"expected cell {'mu': 1.0} must leave mu out: it is the slope's axis"):
         make([{**entry, "cells": [{"at": {"mu": 1.0}}]}])

@@ -14,7 +14,7 @@ from fedprivjax.noise.binomial import binomial_tape
 from fedprivjax.plan.seeds import binomial_stream
 from fedprivjax.protocols import sums
 from fedprivjax.protocols.interface import as_leaves
-from fedprivjax.protocols.sums import ScalarSum, VectorSum, require_within
+from fedprivjax.protocols.sums import ScalarSum, VectorSum, require_countable, require_within
 
 SUM = VectorSum(2.0, levels=5, trials=7, probability=0.3)
 SCALAR = ScalarSum(3.0, levels=4, trials=6, probability=0.4)
@@ -233,7 +233,7 @@ def test_large_sums_are_centred_before_they_are_float32():
         (lambda: VectorSum(1.0, 2, 1, 1.5), "probability must be between 0 and 1, got 1.5"),
         (lambda: ScalarSum(0.0, 2, 1, 0.5), "width must be positive"),
         (lambda: ScalarSum(1.0, 2, 0, 0.5), "trials must be positive"),
-        (lambda: SUM.require_countable(2**31 // 5 + 1), "below 2³¹"),
+        (lambda: require_countable(2**31 // SUM.levels + 1, SUM.levels), "below 2³¹"),
         (lambda: require_within(1.0, np.array([[0.0, 0.0], [1.0, 0.1]])), r"at most 1, got 1.00499 \(row 1\); clip"),
         (lambda: require_within(1.0, np.array([[np.nan, 0.0]])), "at most 1, got nan"),
         (lambda: SUM.randomizer(np.random.default_rng(0), 2 * VECTORS), "vectors must have norm at most 2"),
@@ -245,7 +245,7 @@ def test_refusals(call, message):
 
 
 def test_what_is_allowed():
-    SUM.require_countable(2**31 // 5)
+    require_countable(2**31 // 5, 5)
     require_within(1.0, np.float32([[0.6, 0.8]]))
 
 

@@ -9,6 +9,16 @@ from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 
 
+def accounted(ratio: float) -> float:
+    """A ratio of noise to shift as it is accounted for: rounded down to nine digits, so that equal settings are
+    accounted for once.
+
+    >>> accounted(1 / 3)
+    0.33333333
+    """
+    return float(f"{ratio * (1 - 1e-8):.9g}")
+
+
 class RecordAccountant:
     """The interface: ε of one machine from its noise over shift, records, batch and number of releases."""
 

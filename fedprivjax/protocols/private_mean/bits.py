@@ -26,6 +26,7 @@ from fedprivjax.noise.binomial import (
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import binomial_stream
 from fedprivjax.privacy.accountants.binomial import BinomialSums, bits, default_levels, gaussian_norm
+from fedprivjax.privacy.accountants.records import accounted
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
@@ -34,7 +35,7 @@ from fedprivjax.protocols.loops import scan_in_chunks
 from fedprivjax.protocols.minibatch_round import gradient_at
 from fedprivjax.protocols.private_mean.interface import PrivateMean
 from fedprivjax.protocols.round import RoundInputs, clipped, clipping, clipping_info, flat_rows, messages
-from fedprivjax.protocols.sums import CHUNK_NUMBERS, VectorSum
+from fedprivjax.protocols.sums import CHUNK_NUMBERS, VectorSum, require_countable
 from fedprivjax.protocols.views import Observed, Seen, shuffled_bits
 from fedprivjax.theory import cheu
 
@@ -125,9 +126,9 @@ class BitMean(PrivateMean):
         levels = self._levels(problem, plan.size.per_round)
         if not noise_std:
             return VectorSum(1.0, np.int32(levels), 1, 0.0)  # for its shape alone: nothing is rounded without noise
-        _, trials, probability = bits(noise_std / self.shift(problem), levels)
+        _, trials, probability = bits(accounted(noise_std / self.shift(problem)), levels)
         chosen = VectorSum(self.bound(problem), np.int32(levels), trials, probability)
-        chosen.require_countable(plan.size.per_round)
+        require_countable(plan.size.per_round, levels)
         return chosen
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
@@ -167,6 +168,7 @@ class BitMean(PrivateMean):
     def accountant(self, problem: Problem, plan: Plan) -> BinomialSums:
         """For the smallest cohort that a round had, and of it the honest share."""
         levels = self._levels(problem, plan.size.per_round)
+        require_countable(plan.size.per_round, levels)
         return BinomialSums(self._users(plan), problem.dimension, levels, self.rounding, self.accounting)
 
     def hiding(self, plan: Plan) -> float:

@@ -112,6 +112,8 @@ class UserMethod(Protocol):
         """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums."""
         if target.noise_std is not None or target.non_private:
             noise_std = float(target.noise_std or 0.0)
+            if noise_std and self.accounting == "paper" and target.delta is not None:  # refused before a run, if at all
+                self.private_mean.event(problem, plan, noise_std).epsilon(target.delta)
         else:
             noise_std = self.private_mean.least_noise(problem, plan, target)
         ready = self.with_noise(problem, plan, noise_std, target)

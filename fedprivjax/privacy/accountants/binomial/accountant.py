@@ -21,9 +21,10 @@ from fedprivjax.privacy.accountants.binomial.vector import (
     possible_epsilon,
     vector_ratio,
 )
-from fedprivjax.privacy.accountants.records import RecordAccountant
+from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 
 ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
+MOST_LEVELS = 2**15  # every shift up to it is accounted for
 ROUNDED = 4e-8  # relative: what an event may round off a ratio, squared
 
 
@@ -52,6 +53,8 @@ class BinomialSums(RecordAccountant):
     def __post_init__(self) -> None:
         for name, value in (("users", self.users), ("dimension", self.dimension), ("levels", self.levels)):
             require_at_least(name, value, 1)
+        if self.accounting == "exact" and self.levels > MOST_LEVELS:
+            raise Refusal(f"levels must be at most {MOST_LEVELS} to be accounted for exactly, got {self.levels}")
         require_choice("rounding", self.rounding, ROUNDINGS)
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
@@ -81,7 +84,11 @@ class BinomialSums(RecordAccountant):
             return self._norm * sqrt(releases / self.users) / gdp.mu(epsilon, delta)
         if self._single(releases):
             guess = sqrt(1 / self.users) / gdp.mu(epsilon, delta)
-            return least_ratio(lambda ratio: self._proved(bits(ratio, self.levels), 1, delta), epsilon, guess)
+
+            def epsilon_of(ratio: float) -> float:
+                return self._proved(bits(accounted(ratio), self.levels), 1, delta)
+
+            return least_ratio(epsilon_of, epsilon, guess)
         return vector_ratio(epsilon, self.users, self.levels, self.dimension, releases, delta, self.rounding)
 
     def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:

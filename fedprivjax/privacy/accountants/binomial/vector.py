@@ -39,6 +39,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside, per_squared_shift, shift_divergences
 from fedprivjax.privacy.accountants.binomial.search import least_ratio
+from fedprivjax.privacy.accountants.records import accounted
 
 ROUNDINGS = ("averaged", "coupled", "independent")
 SPARE = 1000  # the window's mass may spill at most δ over this
@@ -132,7 +133,7 @@ def vector_ratio(
     require_positive("epsilon", epsilon)
 
     def epsilon_of(ratio: float) -> float:
-        return possible_epsilon(bits(ratio, levels), users, dimension, releases, delta, rounding)
+        return possible_epsilon(bits(accounted(ratio), levels), users, dimension, releases, delta, rounding)
 
     norm = gaussian_norm(levels, dimension, rounding) / levels
     guess = 1.07 * norm * sqrt(releases / users) / gdp.mu(epsilon, delta)
