@@ -31,7 +31,9 @@ def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[
     names = [name for name in shown("table") if any(name in data for data in best.values())]
     found = [results_table(experiment, best, name) for name in names]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
-    return [*found, realised_table(experiment, best)] if private and _has_target(experiment) else found
+    realised = [realised_table(experiment, best)] if private and _has_target(experiment) else []
+    several = any((data["sent_messages"] > 1).any() for data in best.values() if "sent_messages" in data)
+    return [*found, *realised, *([costs_table(experiment, best)] if several else [])]
 
 
 def results_table(
@@ -77,6 +79,23 @@ def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table
         targets = [_epsilon(_target(name, point[name], delta)) for name in swept]
         cells = [values.sel({name: point[name] for name in point if name in values.dims}) for values in worst.values()]
         table.add_row(*(f"{v:g}" for v in point.values()), *targets, *(_epsilon(float(cell)) for cell in cells))
+    return table
+
+
+def costs_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table:
+    """What one machine sends in a round, messages and bits: a row per swept cell, a column per protocol."""
+    table = Table(title="what a machine sends in a round: messages (bits)", title_justify="left")
+    sent = {
+        label: [_varied(data[name]) for name in ("sent_messages", "sent_bits")]
+        for label, data in best.items()
+        if "sent_messages" in data
+    }
+    axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
+    for name in (*axes, *sent):
+        table.add_column(name, justify="right")
+    for point in _points(axes):
+        pairs = [[float(v.sel({n: point[n] for n in point if n in v.dims})) for v in pair] for pair in sent.values()]
+        table.add_row(*(f"{v:g}" for v in point.values()), *(f"{number:.3g} ({bits:.3g})" for number, bits in pairs))
     return table
 
 
