@@ -32,8 +32,8 @@ def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[
     found = [results_table(experiment, best, name) for name in names]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
     realised = [realised_table(experiment, best)] if private and _has_target(experiment) else []
-    several = any((data["sent_messages"] > 1).any() for data in best.values() if "sent_messages" in data)
-    return [*found, *realised, *([costs_table(experiment, best)] if several else [])]
+    many = {label: data for label, data in best.items() if (data.get("sent_messages", xr.DataArray(1.0)) > 1).any()}
+    return [*found, *realised, *([costs_table(experiment, many)] if many else [])]
 
 
 def results_table(
@@ -85,11 +85,7 @@ def realised_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table
 def costs_table(experiment: Experiment, best: dict[str, xr.Dataset]) -> Table:
     """What one machine sends in a round, messages and bits: a row per swept cell, a column per protocol."""
     table = Table(title="what a machine sends in a round: messages (bits)", title_justify="left")
-    sent = {
-        label: [_varied(data[name]) for name in ("sent_messages", "sent_bits")]
-        for label, data in best.items()
-        if "sent_messages" in data
-    }
+    sent = {label: [_varied(data[name]) for name in ("sent_messages", "sent_bits")] for label, data in best.items()}
     axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
     for name in (*axes, *sent):
         table.add_column(name, justify="right")

@@ -207,6 +207,51 @@ def test_machines_in_a_round_cannot_be_swept_where_their_number_is_random():
         experiment.make_participation(given, {"per_round": 2})
 
 
+def test_a_partition_may_give_machines_so_many_records():
+    problem = {"kind": "iid", "records": 2}
+    settings = experiment.parse(small(problem__options={"examples": 60, "features": 3}, problem__partition=problem))
+    rows = experiment.make_problem(settings.problem, 6).table.rows
+    assert rows.shape == (6, 2)
+    assert np.unique(rows).size == 12
+    assert rows.max() > 12  # they are drawn from all of the data
+    with pytest.raises(ValueError, match=r"problem.partition.records must be at most 1, got 2"):
+        experiment.make_problem(settings.problem, 40)
+
+
+THEORY = {
+    "problem__dataset": "least_absolute",
+    "problem__options": {"examples": 1000, "features": 3},
+    "problem__smoothing": "theory",
+    "sweep": {"machines": [200, 800], "seeds": 1},
+    "record": {"metrics": ["excess_risk"], "delta": 1e-5},
+    "expected": [],
+}
+
+
+@pytest.mark.parametrize(("name", "smooth"), [("user_agd", True), ("user_sgd", False)])
+def test_a_protocols_bound_chooses_its_batch_and_its_envelope(name, smooth):
+    once = {"kind": "one_pass", "per_round": "theory"}
+    raw = small(**THEORY, participation=once, protocol=[{"name": name, "epsilon": 1.0}])
+    raw["problem"]["loss"] = "absolute"
+    starts = [job.prepare() for job in runner.jobs(experiment.parse(raw))]
+    strengths = [start.first.problem.smoothness for start in starts]
+    assert [np.isfinite(strength) for strength in strengths] == [smooth, smooth]
+    assert (strengths[0] < strengths[1]) == smooth  # the more users, the closer the envelope
+    assert all(start.first.problem.excess is not None for start in starts)
+    assert starts[0].first.plan.size.per_round < starts[1].first.plan.size.per_round or not smooth
+
+
+def test_the_bound_of_all_users_in_every_round_chooses_rounds_and_an_envelope():
+    raw = small(**THEORY, protocol=[{"name": "user_sgd", "epsilon": 1.0}])
+    raw["problem"] |= {"loss": "absolute", "partition": {"kind": "iid", "records": 1}}
+    raw["participation"] = {"kind": "full", "rounds": "theory", "order": "cyclic"}
+    first, second = (job.prepare().first for job in runner.jobs(experiment.parse(raw)))
+    assert first.plan.size.rounds < second.plan.size.rounds
+    for start in (first, second):
+        assert start.protocol.step_size == pytest.approx(2 / start.problem.smoothness)
+        assert start.plan.record_uses.tolist() == [start.plan.size.rounds] * start.plan.size.machines
+
+
 def test_a_fixed_partition_deals_the_pool():
     def dealt(seed):
         settings = experiment.parse(small(problem__partition={"kind": "iid", "seed": seed})).problem

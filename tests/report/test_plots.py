@@ -8,7 +8,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 
 DELTA = 1e-3
-AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0]}
+AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
 ROUNDS = [5, 10, 15]
 
 
@@ -178,3 +178,38 @@ def test_a_private_protocol_with_a_target_of_its_own_is_a_point():
     figure = plots.metric_against_epsilon({"ours": dataset("per_round", "mu"), "own": own})
     (line,) = [bar[0] for bar in figure.axes[0].containers if bar.get_label() == "own"]
     np.testing.assert_allclose(numbers(line.get_xdata()), [2.5])
+
+
+def test_a_metric_against_the_machines_is_doubly_logarithmic():
+    best = {
+        "ours": dataset("machines", metrics=["excess_risk"]),
+        "theirs": dataset("machines", metrics=["excess_risk"]),
+    }
+    figure = plots.metric_against_machines(best)
+    (axis,) = figure.axes
+    assert (axis.get_xscale(), axis.get_yscale(), axis.get_xlabel()) == ("log", "log", "machines")
+    assert labels(figure) == ["ours", "theirs"]
+    mean, half = mean_interval(best["ours"]["excess_risk"].isel(round=-1))
+    curve = axis.containers[0]
+    np.testing.assert_allclose(numbers(curve.lines[0].get_xdata()), AXES["machines"])
+    np.testing.assert_allclose(numbers(curve.lines[0].get_ydata()), mean)
+    bars = np.array(curve.lines[2][0].get_segments())
+    np.testing.assert_allclose(bars[:, 1, 1], mean + half)
+    np.testing.assert_allclose(bars[:, 0, 1], mean - np.minimum(half, 0.9 * mean))
+    assert (bars > 0).all()
+
+
+def test_machines_beside_a_privacy_level_have_a_panel_for_each():
+    figure = plots.metric_against_machines({"ours": dataset("machines", "mu", metrics=["excess_risk"])})
+    assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
+
+
+def test_the_end_alone_makes_no_path_and_what_is_not_positive_no_logarithmic_plot(tmp_path):
+    data = dataset("machines", metrics=["excess_risk"])
+    for place, round in enumerate(ROUNDS):  # each size has a last round of its own
+        data["excess_risk"][dict(machines=place)] = data["excess_risk"][dict(machines=place)].where(
+            data["round"] == round
+        )
+    assert [path.name for path in plots.save_all({"ours": data}, tmp_path)] == ["excess_risk_against_machines.png"]
+    assert plots.save_all({"ours": data.assign(excess_risk=-data["excess_risk"])}, tmp_path) == []
+    assert plots.save_all({"ours": data.isel(machines=[0, 2])}, tmp_path) == []

@@ -318,3 +318,31 @@ def test_none_may_be_beyond_the_limit():
     assert tables.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
     assert not tables.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
     assert tables.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]
+
+
+def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
+    entry = {"protocol": "ours", "metric": "test_accuracy", "rule": "slope", "axis": "mu", "tolerance": 0.2}
+    more = {"sweep": {"mu": [1.0, 8.0, 64.0], "per_round": PER_ROUND}}
+    expected = Expected(**entry, cells=[])
+    found = [verdict.Verdict(expected, {"per_round": 2.0}, -0.6666, 0.1234, 0.05, 5, -0.5, True)]
+    (table,) = tables.verdict_tables(found)
+    assert "exponent of test accuracy % in mu (least squares of logarithms ± 95% interval)" in str(table.title)
+    assert "at most 0.2 above it" in str(table.title)
+    shown = columns(table)
+    assert shown["ours"] == ["-0.667 ± 0.123"]
+    assert (shown["standard error"], shown["expected"], shown["difference"]) == (["0.050"], ["-0.500"], ["-0.167"])
+    assert make(**more, expected=[{**entry, "cells": [{"at": {"per_round": 2}, "value": -0.5}]}])
+
+
+def test_what_a_machine_sends_is_shown_where_it_is_many_messages(best):
+    plain = [str(table.title) for table in tables.results_tables(make(), best)]
+    assert not any("sends" in title for title in plain)
+    one, many = np.ones((2, 2)), np.array([[10.0, 20.0], [30.0, 4e5]])
+    best["ours"] = best["ours"].assign(
+        sent_messages=(["per_round", "mu"], many), sent_bits=(["per_round", "mu"], 5 * many)
+    )
+    best["free"] = best["free"].assign(sent_messages=("per_round", one[0]), sent_bits=("per_round", one[0]))
+    table = tables.results_tables(make(), best)[-1]
+    assert "messages (bits)" in str(table.title)
+    assert columns(table)["ours"] == ["10 (50)", "30 (150)", "20 (100)", "4e+05 (2e+06)"]
+    assert "free" not in columns(table)
