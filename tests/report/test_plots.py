@@ -207,9 +207,8 @@ def test_machines_beside_a_privacy_level_have_a_panel_for_each():
 def test_the_end_alone_makes_no_path_and_what_is_not_positive_no_logarithmic_plot(tmp_path):
     data = dataset("machines", metrics=["excess_risk"])
     for place, round in enumerate(ROUNDS):  # each size has a last round of its own
-        data["excess_risk"][dict(machines=place)] = data["excess_risk"][dict(machines=place)].where(
-            data["round"] == round
-        )
+        runs = data["excess_risk"][{"machines": place}]
+        data["excess_risk"][{"machines": place}] = runs.where(data["round"] == round)
     assert [path.name for path in plots.save_all({"ours": data}, tmp_path)] == ["excess_risk_against_machines.png"]
     assert plots.save_all({"ours": data.assign(excess_risk=-data["excess_risk"])}, tmp_path) == []
     assert plots.save_all({"ours": data.isel(machines=[0, 2])}, tmp_path) == []
