@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.records import RecordAccountant
+from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 from fedprivjax.privacy.grouped import Grouped, alike
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import Terms
