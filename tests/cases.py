@@ -211,7 +211,6 @@ CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES}
 
 # one for each protocol, with samplers that are quick to account for
 REPRESENTATIVES = (
-    *("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "stale-clipped-uniform", "sgd-server-clipped-last"),
-    *("minibatch-full", "minibatch-sum", "accelerated-plain", "local-disjoint", "released-local"),
-    *("user-shuffler", "user-agd"),
+    *("mu2-none-clipped-uniform", "stale-clipped-uniform", "sgd-server-clipped-last", "minibatch-full"),
+    *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd"),
 )

@@ -256,8 +256,8 @@ class OnePass(Kind):
 
     Each machine of a cohort fails to take part with probability `dropouts`, by itself; a cohort keeps at least one.
 
-    >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).total.sum()
-    9
+    >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).participants.shape
+    (3, 3)
     """
 
     machines: int

@@ -76,6 +76,7 @@ def test_axes_agree_with_another_implementation(monkeypatch):
     assert (axes[np.argmax(np.abs(axes), axis=0), np.arange(3)] > 0).all()
 
 
+@pytest.mark.slow
 @marked
 def test_projection_is_centred_and_keeps_the_largest_variances(projected):
     features = projected[0]

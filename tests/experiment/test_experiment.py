@@ -97,6 +97,9 @@ NAMES = [
 ]
 
 
+TAKES_LONG = ("lowy-razaviyayn-2023/figure3/at-true-epsilon", "beyond/clipped-increments", "cheu-2022/trust-agd")
+
+
 def prepared(name, change=lambda parsed: parsed):
     """The jobs of a bundled experiment with one seed and trial."""
     parsed = experiment.load(name)
@@ -121,7 +124,7 @@ def at_one_point(parsed):
     return parsed.model_copy(update={"sweep": sweep, "protocol": protocols})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] not in TAKES_LONG])
 def test_a_bundled_experiment_can_be_prepared_at_one_point(name):
     prepared(name, at_one_point)
 
@@ -249,7 +252,7 @@ def test_the_bound_of_all_users_in_every_round_chooses_rounds_and_an_envelope():
     assert first.plan.size.rounds < second.plan.size.rounds
     for start in (first, second):
         assert start.protocol.step_size == pytest.approx(2 / start.problem.smoothness)
-        assert start.plan.record_uses.tolist() == [start.plan.size.rounds] * start.plan.size.machines
+        assert start.plan.uses.tolist() == [start.plan.size.rounds] * start.plan.size.machines
 
 
 def test_a_fixed_partition_deals_the_pool():

@@ -21,6 +21,8 @@ from fedprivjax import (
     StaleMomentum,
     Target,
     Uniform,
+    UserAGD,
+    UserSGD,
     calibrate,
     draw_plan,
     guarantee,
@@ -77,6 +79,9 @@ EPSILON = {
 }
 CASES = {name: protocol for name, (protocol, _) in [*MU.items(), *EPSILON.items()]}
 CASES["shuffled"] = NoisyMinibatchSGD(batch=1, trust="shuffler", **STEP)
+CASES["bits"] = UserSGD(**STEP)
+CASES["bits, accelerated"] = UserAGD(**STEP)
+CASES["trusted users"] = UserSGD(trust="server", **STEP)
 CASES["message"] = ReleasedMinibatchSGD(batch=3, clip=0.5, clip_at="message", **STEP)
 
 

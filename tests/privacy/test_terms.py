@@ -15,6 +15,8 @@ VALUES = {
     "least": 0.1,
     "most": 3.0,
     "text": "x",
+    "users": 5,
+    "distance": 0.01,
 }
 
 

@@ -142,6 +142,7 @@ def test_a_clip_that_is_not_enforced_is_caught():
     assert attack(loose, noise_scale=3 / 5).mu_lower > claimed(case)
 
 
+@pytest.mark.slow
 def test_target_alone_has_the_first_feature():
     """What the statistics rest on: the target saturates the clip in both worlds, with opposite signs."""
     case = CASES["uniform"]

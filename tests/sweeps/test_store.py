@@ -111,6 +111,7 @@ def test_a_mesh_that_does_not_divide_is_refused(prepared):
         execute(prepared(), mesh=jax.make_mesh((2, 2), ("a", "b")))
 
 
+@pytest.mark.slow
 def test_a_sweep_over_a_mesh_is_the_sweep(softmax_problem):
     options = {"over": GRID, "seeds": 3, "rounds": 6}  # three seeds, two members: neither is a multiple of four
     spread = sweep(DPMu2(clip=1.0), softmax_problem, SOME, mesh=jax.make_mesh((4,), ("runs",)), **options)

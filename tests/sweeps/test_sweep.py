@@ -311,6 +311,7 @@ def test_the_other_iterates_of_a_protocol_are_a_dimension_of_its_points_metrics_
     assert "iterate" not in swept({"mu": [1.0, 4.0]}, seeds=2).coords
 
 
+@pytest.mark.slow
 def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
     size = Metric("size", lambda problem, snapshot: jnp.linalg.norm(snapshot.params), private=lambda problem: True)
     unmarked = Metric("level", lambda problem, snapshot: jnp.max(snapshot.params))
