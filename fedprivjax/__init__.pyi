@@ -8,6 +8,7 @@ from .engine.transcript import Transcript, transcript
 from .plan.participation import Balanced, Full, Given, OnePass, Schedule, Uniform, Varying
 from .plan.plan import Plan, draw_plan
 from .plan.seeds import Seeds
+from .privacy.accountants.binomial import BinomialSums
 from .privacy.calibration import calibrate, guarantee
 from .privacy.events import Event, GaussianEvent
 from .privacy.grouped import Grouped
@@ -31,6 +32,7 @@ from .protocols import (
 )
 from .protocols.interface import Protocol
 from .protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from .protocols.sums import ScalarSum, VectorSum
 from .sweeps.results import final, guarantee_of, mean_interval
 from .sweeps.sweep import sweep
 from .testing import check_protocol
@@ -42,6 +44,7 @@ __all__ = [
     "Assumption",
     "Balanced",
     "Ball",
+    "BinomialSums",
     "DPMu2",
     "Event",
     "Full",
@@ -67,6 +70,7 @@ __all__ = [
     "Refusal",
     "RoundInputs",
     "Run",
+    "ScalarSum",
     "Schedule",
     "Seeds",
     "Snapshot",
@@ -80,6 +84,7 @@ __all__ = [
     "UserAGD",
     "UserSGD",
     "Varying",
+    "VectorSum",
     "WholeSpace",
     "add_noise",
     "ball_envelope",
