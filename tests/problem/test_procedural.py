@@ -68,6 +68,7 @@ def test_computed_examples_are_the_stored_ones(protocol, computed, stored):
     np.testing.assert_allclose(views[0].messages, views[1].messages, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_examples_differ_by_machine_and_by_participation(computed):
     taken = computed.take(np.array([[0, 1], [0, 1]]), np.array([2, 3]))
     assert taken.features.shape == (2, 2, 5)

@@ -127,7 +127,7 @@ def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
         close(cell, alone.metrics["probe"], 1e-5)
 
 
-@pytest.mark.parametrize("name", sparing(MESSAGES, ["sgd-none-clipped-last"]))
+@pytest.mark.parametrize("name", sparing(MESSAGES, []))
 def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin, monkeypatch):
     protocol = POOL_CASES[name].protocol
     everyone = Given(3, np.tile(np.arange(3), (20, 1)))
