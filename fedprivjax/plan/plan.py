@@ -108,7 +108,9 @@ def draw_plan(
     seeds = as_seeds(seed)
     require_choice("order", order, ORDERS)
     if order in EPOCHS and (problem.table is None or sampler is not None):
-        raise Refusal(f"order {order!r} must go with machines of their own records, one example a message")
+        raise Refusal(
+            f"order {order!r} must go with machines of their own records ([machines, records, features]), one a message"
+        )
     rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
     require_at_least("rounds", rounds, 1)
     if sampler is not None and problem.table is None:
@@ -122,6 +124,8 @@ def draw_plan(
             f"per_round · rounds must be at most the {problem.examples} examples, "
             f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
         )
+    if participation.at_most_once and problem.table is None and participation.machines > problem.examples:
+        raise Refusal(f"machines must be at most the {problem.examples} examples, got {participation.machines}")
     schedule = participation.draw(rounds, participation_rng(seeds))
     if sampler is not None:
         assert problem.table is not None

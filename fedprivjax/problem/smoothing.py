@@ -34,6 +34,7 @@ class Moreau(LinearLoss):
 
     In closed form for `Hinge`, `Absolute` and `Pinball`, whose residual becomes `clip((s − kink)/τ, low, high)`; by a
     fixed number of bisections and Newton steps for any smooth loss of one score. Features of norm 0 have gradient 0.
+    Losses that a run records are then the envelope's, and so is an excess risk, but for a problem that knows its own.
 
     Args:
         loss: a `Kinked` loss, or a convex smooth one of one score.

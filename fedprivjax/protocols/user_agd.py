@@ -100,6 +100,10 @@ class UserAGD(UserMethod):
 
     def _phases(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
         smoothness, distance, size = require_smooth(problem), problem.distance_to_optimum, plan.size
+        if self.strong_convexity > smoothness:
+            raise Refusal(
+                f"strong_convexity must be at most the smoothness ({smoothness:g}), got {self.strong_convexity:g}"
+            )
         if not np.isfinite(distance):
             raise Refusal("distance must be given, or a ball: the theory's step needs a distance to the optimum")
         if not self.strong_convexity:
