@@ -87,7 +87,8 @@ def test_no_more_rounds_than_a_pass():
     rows = np.eye(60, 2)
     problem = linear_problem(rows, np.arange(60) % 2, Logistic())
     assert draw_plan(problem, OnePass(20, 6)).size == Size(20, 6, 3)  # though there are examples for ten rounds
-    assert draw_plan(problem, OnePass(500, 6)).size.rounds == 10
+    with pytest.raises(Refusal, match=r"^machines must be at most the 60 examples, got 500$"):
+        draw_plan(problem, OnePass(500, 6))
     with pytest.raises(Refusal, match=r"^rounds must be at most 3 for one pass over the machines, got 4$"):
         draw_plan(problem, OnePass(20, 6), 4)
 
