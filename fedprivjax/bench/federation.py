@@ -1,7 +1,6 @@
 """A million machines beside a hundred, on examples that are computed as they are used."""
 
 import json
-import resource
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +8,7 @@ from functools import partial
 import jax
 
 from fedprivjax import datasets
-from fedprivjax.bench.timing import Line, in_a_process, side_by_side
+from fedprivjax.bench.timing import Line, in_a_process, peak_megabytes, side_by_side
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.engine.ready import ready
 from fedprivjax.engine.simulate import run_program
@@ -52,7 +51,7 @@ def memory() -> dict[str, object]:
     """Peak resident memory of this process after one run."""
     job, noise = runner(MILLION, "auto")
     jax.block_until_ready(job())
-    return {"noise": noise, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return {"noise": noise, "megabytes": peak_megabytes()}
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +50,14 @@ def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dic
             jax.block_until_ready(job())
             seconds[name].append(time.perf_counter() - began)
     return {name: float(np.median(taken)) for name, taken in seconds.items()}
+
+
+def peak_megabytes() -> float:
+    """Peak resident memory of this process; on Linux without that of its parent, which `getrusage` counts in."""
+    status = Path("/proc/self/status")
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(peak[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
 
 
 def in_a_process(module: str, *arguments: object, **environment: str) -> Any:

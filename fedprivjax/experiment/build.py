@@ -1,6 +1,6 @@
 """Settings into what runs: problems, participation and protocols."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -76,9 +76,8 @@ def points(
 ) -> list[Point]:
     """One for each swept ε where the batch is "moments", or a cohort's size, rounds or smoothing "theory"; else one."""
     batch = settings.settings.get("batch")
-    chosen = {"per_round": "best_per_round", "rounds": "best_rounds"}
     given = experiment.participation.model_dump()
-    chosen = {name: method for name, method in chosen.items() if given.get(name) == THEORY and name not in shape}
+    chosen = [name for name in ("per_round", "rounds") if given.get(name) == THEORY and name not in shape]
     smoothed = experiment.problem.loss is not None and experiment.problem.loss.smoothing == THEORY
     bare = Point(settings, {}, dict(shape), problem)
     if not (isinstance(batch, str) or chosen or smoothed):
@@ -123,11 +122,14 @@ def _with_moments(
     return point._replace(settings=point.settings.model_copy(update={"settings": point.settings.settings | given}))
 
 
-def _chosen(point: Point, chosen: Mapping[str, str], machines: int, delta: float) -> dict[str, int]:
+def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float) -> dict[str, int]:
     """What a protocol's theory makes of sizes that the file leaves to it."""
+    if not chosen:
+        return {}
     protocol = make_protocol(point.settings, point.settings.grid)
-    target = target_of(protocol, delta=delta) if chosen else None
-    return {name: getattr(protocol, method)(point.problem, machines, target) for name, method in chosen.items()}
+    best = {"per_round": protocol.best_per_round, "rounds": protocol.best_rounds}
+    target = target_of(protocol, delta=delta)
+    return {name: best[name](point.problem, machines, target) for name in chosen}
 
 
 def _dealt(settings: PartitionSettings, data: datasets.Dataset | datasets.Stream, machines: int):

@@ -12,14 +12,14 @@ from fedprivjax.noise.fresh import Fresh, PerMachine, mean_of_fresh
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.participation import Schedule, Size
 
-METHODS = {
+OF_MACHINES = {
     "auto": "the cheapest that is exact in law",
     "materialised": "every machine's noise written out, as messages carry it",
     "replayed": "a machine's old noise regenerated from its key: nothing of the federation's size is kept",
     "covariance": "one correlated vector a round, from the factor of the schedule's covariance",
-    "normal": "rounded normals in the place of binomials, a shortcut that no guarantee covers",
     "aggregate": "one draw of the participants' mean; only where all noise in the aggregate is fresh",
 }
+METHODS = {**OF_MACHINES, "normal": "rounded normals in the place of binomials, a shortcut that no guarantee covers"}
 
 # time in units of one normal number, measured on two CPU cores
 NORMAL, MEMORY_PASS, MULTIPLY_ADD = 1.0, 0.3, 0.01
@@ -47,7 +47,7 @@ def choose(
     >>> type(choose(everyone, np.ones((2, 3)), 10, cancel=True)).__name__
     'Fresh'
     """
-    require_choice("noise method", method, [name for name in METHODS if name != "normal"])
+    require_choice("noise method", method, OF_MACHINES)
     all_fresh = not cancel or schedule.size.per_round == schedule.size.machines
     if method == "aggregate" and not all_fresh:
         raise Refusal("noise method 'aggregate' must have full participation or no cancellation")

@@ -102,6 +102,9 @@ class Protocol:
         """What is drawn once per seed and shared by the members of a sweep: it depends on no leaf of the protocol."""
         raise TypeError(f"{self.name} must define mechanism(problem, plan, method)")
 
+    def check_method(self, method: str) -> None:
+        """Refuse a way to draw noise that a calibrated protocol's own numbers rule out, for each member of a sweep."""
+
     def noise_state(self, dimension: int) -> Any:
         """State of the member's part of the noise before the first round, a pytree."""
         return ()

@@ -12,7 +12,7 @@ from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, 
 def noisy_mean(problem: Problem, w, inputs: RoundInputs, noise, bound: Any) -> tuple[Any, dict]:
     """The server's mean of the cohort's messages at w, with its noise, every record's gradient clipped to the bound."""
     total, info = cohort_sum(problem, gradient_at(w), inputs, bound)
-    count = inputs.samples.shape[0] if inputs.present is None else jnp.sum(inputs.present)
+    count = jnp.sum(inputs.filled)
     return add_noise(problem, jax.tree.map(lambda g: g / count, total), noise), info
 
 

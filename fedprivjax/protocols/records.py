@@ -29,7 +29,7 @@ from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds, proportions
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.settings import require_clip, require_noise_std
+from fedprivjax.protocols.settings import check_steps, require_noise_std
 
 THEOREM_RULES = ("accountant", "advanced")
 PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records
@@ -299,9 +299,7 @@ def _told_apart(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kin
 
 def check_record_settings(protocol: Any) -> None:
     """Refuse settings that no method which samples records allows, and make tuples of its lists."""
-    for name in ("step_size", "step_scale", "clip"):
-        require_positive(name, getattr(protocol, name), optional=True)
-    require_clip(protocol.clip)
+    check_steps(protocol)
     epsilon = protocol.epsilon
     if isinstance(epsilon, list | tuple):
         if 0 < np.sum(np.isinf(epsilon)) < len(epsilon):

@@ -30,6 +30,11 @@ class RoundInputs(NamedTuple):
     weights: Any = None
     present: Any = None
 
+    @property
+    def filled(self) -> Any:
+        """1 for each slot that is filled and 0 for others, float32 [per_round]."""
+        return jnp.ones(self.samples.shape[0]) if self.present is None else self.present
+
 
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
     """Sum of the participants' messages (of weighted records), each clipped to norm C where a bound is given.

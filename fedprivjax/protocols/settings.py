@@ -11,17 +11,18 @@ from fedprivjax.checks.values import require_choice, require_positive
 SMALLEST_CLIP = 1e-12  # the squares of a norm's parts underflow from 1e-19 on
 
 
+def check_steps(protocol) -> None:
+    """Refuse steps and a clip that no protocol allows."""
+    for name in ("step_size", "step_scale", "clip"):
+        require_positive(name, getattr(protocol, name), optional=True)
+    require_clip(protocol.clip)
+
+
 def check_numbers(protocol, target: str) -> None:
     """Refuse a target ("mu" or "epsilon"), noise, steps and clip that no protocol allows."""
     level, noise_std = getattr(protocol, target), protocol.noise_std
     require_positive(target, level, optional=True, infinite=True)
-    for name, value in {
-        "step_size": protocol.step_size,
-        "step_scale": protocol.step_scale,
-        "clip": protocol.clip,
-    }.items():
-        require_positive(name, value, optional=True)
-    require_clip(protocol.clip)
+    check_steps(protocol)
     require_noise_std(noise_std)
     if noise_std is not None and isinstance(level, int | float | np.number):
         raise Refusal(f"give {target} or noise_std, not both, got {target} = {level} and noise_std = {noise_std}")

@@ -24,6 +24,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.protocols.interface import slot_keys
 from fedprivjax.protocols.loops import scan_in_chunks
+from fedprivjax.theory import cheu
 
 CHUNK_NUMBERS = 2**18  # uniforms held at once, few enough for a cache
 SLACK = 1e-5  # of a norm, for float32
@@ -148,7 +149,7 @@ class VectorSum:
 
     def messages_per_user(self, dimension: int) -> int:
         """One-bit messages of a user in one sum: d·(g + q)."""
-        return dimension * (int(self.levels) + int(self.trials))
+        return int(cheu.messages_per_user(dimension=dimension, levels=int(self.levels), trials=int(self.trials)))
 
     def bits_per_user(self, dimension: int, *, shared_shuffler: bool) -> int:
         """Bits of a user in one sum: with one shuffler for all coordinates, a message carries its ⌈log₂ d⌉-bit label.
@@ -156,8 +157,8 @@ class VectorSum:
         >>> VectorSum(1.0, 4, 6, 0.5).bits_per_user(5, shared_shuffler=True)
         200
         """
-        label = (dimension - 1).bit_length() if shared_shuffler else 0
-        return self.messages_per_user(dimension) * (1 + label)
+        sizes = {"dimension": dimension, "levels": int(self.levels), "trials": int(self.trials)}
+        return int(cheu.bits_per_user(**sizes, labelled=shared_shuffler))
 
     def analyzer_operations(self, users: int, dimension: int) -> int:
         """Bits that the analyzer adds up in one sum over n users: d·n·(g + q)."""

@@ -207,9 +207,8 @@ def ready_sweep(
     place = {member: point for point, members in enumerate(index) for member in members}
     plans = [[start.plan for start in starts[place[member] :: len(index)]] for member in range(len(points))]
     members = calibrated(points, plans)
-    if noise_method != "auto":  # which one member may take and another may not
-        for member, drawn, point in zip(members.protocols, plans, points, strict=True):
-            _ = member.noise_std == 0 or member.mechanism(point.problem, drawn[0], noise_method)
+    for member in members.protocols:
+        member.check_method(noise_method)
     sizes = chunk_sizes(starts[0], (len(draws), index.shape[1]), memory_budget, devices)
     return ReadySweep(starts, axes, points, members, seeds, index, sizes, common_noise)
 

@@ -68,8 +68,7 @@ class BitMean(PrivateMean):
 
     def mean(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
         """The analyzer's estimate over those who take part; where σ is 0, their mean itself."""
-        per_round = inputs.samples.shape[0]
-        present = jnp.ones(per_round) if inputs.present is None else inputs.present
+        present = inputs.filled
 
         def add(totals, chunk):
             samples, machine, present, keys = chunk
@@ -81,7 +80,7 @@ class BitMean(PrivateMean):
 
         dimension = problem.dimension
         zero = jnp.zeros(dimension), jnp.zeros(dimension, jnp.int32), jnp.zeros(2)
-        slots = _one_sample(inputs), inputs.machine, present, slot_keys(key, per_round)
+        slots = _one_sample(inputs), inputs.machine, present, slot_keys(key, present.size)
         plain, ones, beyond = scan_in_chunks(add, zero, slots, max(1, CHUNK_NUMBERS // dimension))[0]
         users = jnp.sum(present)
         info = {} if self.clip is None else clipping_info(beyond, users)
@@ -95,7 +94,7 @@ class BitMean(PrivateMean):
 
     def messages(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> Any:
         """The value of each participant's bits, [per_round, d]: what they add to the sum's estimate."""
-        present = jnp.ones(inputs.samples.shape[0]) if inputs.present is None else inputs.present
+        present = inputs.filled
         rows, _ = self._rows(problem, w, _one_sample(inputs), inputs.machine, present)
         rows = present[:, None] * rows
         if noise is None:
@@ -135,8 +134,8 @@ class BitMean(PrivateMean):
         """Exact binomials from a tape; rounded normals; or a key for every user's own bits."""
         require_choice("noise method", method, ("auto", "normal", "materialised"))
         messages = np.asarray(plan.schedule.present.sum(axis=1), np.float32)
+        self.check_method(method)
         if method == "materialised":
-            require_drawable(self.sums.trials)
             return LiteralBits(messages)
         if method == "auto":
             return Taped(messages)
@@ -146,6 +145,10 @@ class BitMean(PrivateMean):
                 f"got {self.accounting!r}"
             )
         return RoundedNormal(messages)
+
+    def check_method(self, method: str) -> None:
+        if method == "materialised":
+            require_drawable(self.sums.trials)
 
     def tape(self, plan: Plan, dimension: int, seed: int) -> Tape:
         """Every round's noise in levels, exactly binomial."""
@@ -199,13 +202,13 @@ class BitMean(PrivateMean):
         limit = cheu.gaussian_noise_constant(epsilon, delta, dimension) / self.honest
 
         def constant(users):
-            levels = np.vectorize(lambda n: self._levels(problem, int(n)))(users)
+            levels = self._planned_levels(problem, users)
             return limit * (np.vectorize(gaussian_norm)(levels, dimension, self.rounding) / levels) ** 2
 
         return constant
 
     def rounding_constant(self, problem: Problem, users: Any) -> Any:
-        levels = np.vectorize(lambda n: self._levels(problem, int(n)))(users)
+        levels = self._planned_levels(problem, users)
         return cheu.rounding_constant(users=users, levels=levels, dimension=problem.dimension)
 
     def _users(self, plan: Plan) -> int:
@@ -213,6 +216,10 @@ class BitMean(PrivateMean):
         if users < 1:
             raise Refusal(f"honest must leave at least one user in a round, got {self.honest}")
         return users
+
+    def _planned_levels(self, problem: Problem, users: Any) -> np.ndarray:
+        """The levels of sums over so many users, of their shape."""
+        return np.vectorize(lambda n: self._levels(problem, int(n)))(users)
 
     def _levels(self, problem: Problem, users: int) -> int:
         if self.levels is not None:

@@ -67,6 +67,9 @@ class PrivateMean:
         """What a seed draws."""
         raise TypeError("a private mean must define mechanism(plan, method)")
 
+    def check_method(self, method: str) -> None:
+        """Refuse a way to draw noise that these numbers rule out."""
+
     def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
         """Noise made on the host, leaves [rounds, ...], or None."""
         return None

@@ -96,6 +96,9 @@ class UserMethod(Protocol):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.private_mean.mechanism(plan, method)
 
+    def check_method(self, method: str) -> None:
+        self.private_mean.check_method(method)
+
     def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
         return self.private_mean.tape(plan, dimension, seed)
 

@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.binomial import default_levels
+from fedprivjax.privacy.accountants.binomial.paper import MOST_EPSILON, paper_vector
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
 
 Noise = float | Callable[[Any], Any]  # C, or C as a function of the users in a sum, vectorised
-
-_MOST_EPSILON = 15
 
 
 def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
@@ -80,13 +80,17 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
     """
     counts(dimension=dimension)
     epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
-    if epsilon > _MOST_EPSILON:
+    if epsilon > MOST_EPSILON:
         raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon}")
     if delta >= 0.5:
         raise Refusal(f"delta must be below 1/2 with the paper's constants, got {delta}")
     log, doubled = np.log((dimension + 1) / delta), np.log(2 * (dimension + 1) / delta)
     successes = 29160 * log * doubled / epsilon**2  # m·p over the squared levels
-    heads = 0.5 if users is None else _probability(successes, dimension, users)
+    heads = 0.5
+    if users is not None:
+        counts(users=users)
+        levels = default_levels(users, dimension, "sqrt")
+        heads = paper_vector(epsilon, delta, users, dimension, levels).probability
     return float(4 * dimension * successes * (1 - heads))
 
 
@@ -124,10 +128,3 @@ def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) ->
     """
     counts(dimension=dimension)
     return plain(dimension * at_least_one("users", users) / at_least_one("levels", levels) ** 2)
-
-
-def _probability(successes: float, dimension: int, users: int) -> float:
-    counts(users=users)
-    levels = np.ceil(max(2 * users**0.5, dimension**0.5, 4))
-    expected = successes * levels**2 / users
-    return float(expected / (np.floor(2 * expected) + 1))

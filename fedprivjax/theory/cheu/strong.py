@@ -63,15 +63,8 @@ def strong_phases(
     >>> [(p.users, p.per_round, round(p.distance, 3)) for p in strong_phases(users=10**6, **problem)][:3]
     [(200000, 1449, 2.0), (200000, 3846, 0.169), (200000, 6666, 0.045)]
     """
-    method = checked_pass(
-        lipschitz,
-        noise,
-        smoothness,
-        envelope=smoothness is None,
-        sampling=sampling,
-        form=form,
-        paper_2L=paper_2L,
-    )
+    settings = {"envelope": smoothness is None, "sampling": sampling, "form": form, "paper_2L": paper_2L}
+    method = checked_pass(lipschitz, noise, smoothness, **settings)
     count, each = _split(users, phases)
     distance, modulus = _first(diameter, lipschitz, strong_convexity)
     tried, sequence, gap = candidates(each, per_round), [], np.inf
@@ -104,15 +97,8 @@ def strong_per_round(
     >>> strong_per_round(users=10**6, **problem)
     5405
     """
-    method = checked_pass(
-        lipschitz,
-        noise,
-        smoothness,
-        envelope=smoothness is None,
-        sampling=sampling,
-        form=form,
-        paper_2L=paper_2L,
-    )
+    settings = {"envelope": smoothness is None, "sampling": sampling, "form": form, "paper_2L": paper_2L}
+    method = checked_pass(lipschitz, noise, smoothness, **settings)
     count, each = _split(users, phases)
     distance, modulus = _first(diameter, lipschitz, strong_convexity)
     tried = candidates(each, None)

@@ -7,7 +7,7 @@ variance half of what a large q gives.
 At equal (ε, δ) this is 5 to 7 times the standard deviation that exact accounting needs for a scalar, and hundreds of
 times for a vector.
 
-Source: Cheu, Joseph, Mao & Peng, ICLR 2022, Lemma 3.1, Theorem 3.2, Claim A.8; specification A1, A2.
+Source: Cheu, Joseph, Mao & Peng, ICLR 2022, Lemma 3.1, Theorem 3.2, Claim A.8.
 """
 
 from math import ceil, expm1, floor, log, sqrt
@@ -111,7 +111,7 @@ def with_dropouts(epsilon: float, delta: float, levels: int, honest: float, loss
         paper      ε/γ, for ε ≤ 1, g ≥ 3 and γ ≥ 1/3 (Claim A.8)
         derived    ε/√γ, by the same lemma with a = ε/(3g√γ), for 15·√γ·ln(2/δ) ≥ ε and g ≥ ε/(2.57·√γ)
 
-    Source: specification A2.3.
+    Source: Cheu et al. 2022, Claim A.8; "derived" is ours.
 
     >>> with_dropouts(1.0, 1e-6, 32, 0.5, "paper"), round(with_dropouts(1.0, 1e-6, 32, 0.5), 3)
     (2.0, 1.414)
@@ -137,7 +137,7 @@ def round_budget(epsilon: float, delta: float, rounds: int) -> Budget:
 
     A single release spends all. Raises a ValueError where `composed_epsilon` exceeds ε, as at ε = 15, δ = 0.1, T = 10.
 
-    Source: Algorithm 5; specification A4.5.
+    Source: Cheu et al. 2022, Algorithm 5.
 
     >>> round(1 / round_budget(1.0, 1e-6, 100).epsilon, 1)
     105.1

@@ -38,7 +38,7 @@ def bits(ratio: float, levels: int) -> Bits:
         ratio: a user's noise over the shift that one replaced record makes in the sum; positive.
         levels: at least 1; the shift, in integer units.
 
-    Source: specification A3.3.
+    Source: ours.
 
     >>> bits(0.5, 10)
     Bits(levels=10, trials=100, probability=0.5)
@@ -62,7 +62,7 @@ def default_levels(users: int, dimension: int, rule: str = "exact") -> int:
         sqrt     ⌈max(2√n, √d, 4)⌉: the paper's
         linear   ⌈max(2√n, d, 4)⌉: the paper's, with the square root that its text may have lost
 
-    Source: specification A2 and A3.3.
+    Source: "sqrt" and "linear" Cheu et al. 2022, Theorem 3.2; "exact" ours.
 
     >>> [default_levels(1000, 100, rule) for rule in ("exact", "sqrt", "linear")]
     [160, 64, 100]

@@ -15,7 +15,7 @@ of step h differs from the integral, as does that over the integers, by a relati
 Gaussian term (Poisson). L_k is then the integral of the log-ratio of neighbours, by Gauss's rule with 4 points, so that
 it keeps its relative accuracy where shift and order are minute against the noise. Differences of log-gammas lose it.
 
-Source: specification A3.2.
+Source: ours, for the mechanism of Theorem 3.2.
 """
 
 from math import ceil, floor, sqrt

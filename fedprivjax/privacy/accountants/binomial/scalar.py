@@ -44,7 +44,7 @@ def hockey_stick(epsilon: float, total: int, probability: float, shift: int) -> 
         probability: p, in (0, 1).
         shift: k, at least 0.
 
-    Source: specification A3.1.
+    Source: ours, for the mechanism of Lemma 3.1.
 
     >>> round(hockey_stick(0.5, 200, 0.5, 5), 8)
     0.12379326

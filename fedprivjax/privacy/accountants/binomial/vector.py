@@ -25,7 +25,7 @@ averaged bound is about s·(g² + d/4). Releases add up, also adaptive ones, and
 That step compares densities point by point, so it holds on the window of `renyi` alone; a release that falls outside it
 anywhere, of probability at most d·T·τ, is charged to δ. Where `2·d·T·τ·e^ε > δ/1000` there is no claim.
 
-Source: specification A3.2; Canonne, Kamath & Steinke 2020 for the last step.
+Source: ours; Canonne, Kamath & Steinke 2020 for the last step.
 """
 
 from functools import lru_cache
