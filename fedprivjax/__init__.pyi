@@ -27,6 +27,7 @@ from .protocols import (
     NoisyMinibatchSGD,
     NoisySGD,
     StaleMomentum,
+    TreeMomentum,
     UserAGD,
     UserSGD,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "Target",
     "Terms",
     "Transcript",
+    "TreeMomentum",
     "Uniform",
     "UserAGD",
     "UserSGD",

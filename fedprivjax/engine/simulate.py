@@ -101,7 +101,10 @@ def trajectory(arguments: Arguments, recipe: Recipe):
     protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
     block = ceil(recipe.every / ceil(recipe.every / BLOCK))
-    noise_state = protocol.noise_state(dimension)
+    draw_state = mechanism.init(dimension, key)
+    first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs.round))
+    drawn = jax.eval_shape(lambda: mechanism.draw(draw_state, first[0], round_keys(key, first[1]), dimension)[1])
+    noise_state = () if drawn is None else protocol.noise_state(dimension, recipe.size)
     # noise that has no state follows from a block's last draw; any other is carried from round to round
     carried = bool(jax.tree.leaves(noise_state))
     zeros = {metric.name: jnp.zeros(()) for metric in recipe.record if metric.of == "info"}
@@ -138,7 +141,6 @@ def trajectory(arguments: Arguments, recipe: Recipe):
         return one_block((run, jnp.zeros(dimension), draw_state), rounds)[0][1]
 
     run = protocol.init(problem, recipe.size, protocol_key(key)), noise_state, zeros
-    draw_state = mechanism.init(dimension, key)
     noise = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(first_noise))
     carry = run, noise, draw_state
     ((state, *_), *_), values = scan_in_chunks(one_segment, carry, (inputs, mechanism.inputs, tape), recipe.every)

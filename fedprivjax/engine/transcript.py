@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
@@ -85,7 +86,7 @@ def replay(arguments: Arguments, size: Size):
     dimension = problem.dimension
 
     def one_round(carry, step):
-        state, draw_state, noise_state, memory = carry
+        state, draw_state, noise_state, memory, own_states = carry
         inputs, draw_inputs, tape = step
         own_key = protocol_key(key, inputs.round)
         one = jax.tree.map(lambda leaf: leaf[None], (inputs.round, draw_inputs))
@@ -96,11 +97,29 @@ def replay(arguments: Arguments, size: Size):
         if drawn is not None:
             noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), tape)
         memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
-        sent = protocol.sent(problem, state, inputs, noise, added, own_key)
+        own_states, own_noise = own_noises(protocol, own_states, inputs.machine, added)
+        sent = protocol.sent(problem, state, inputs, noise, own_noise, own_key)
         state, _ = protocol.round(problem, state, inputs, noise, own_key)
-        return (state, draw_state, noise_state, memory), (query, sent, protocol.internal(state))
+        return (state, draw_state, noise_state, memory, own_states), (query, sent, protocol.internal(state))
 
     state = protocol.init(problem, size, protocol_key(key))
-    carry = state, mechanism.init(dimension, key), protocol.noise_state(dimension), mechanism.message_memory(dimension)
+    noise_state = protocol.noise_state(dimension, size)
+    own_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), noise_state)
+    memory = mechanism.message_memory(dimension)
+    carry = state, mechanism.init(dimension, key), noise_state, memory, own_states
     (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, tape))
     return state, views
+
+
+def own_noises(protocol, states: Any, machine, added: Any) -> tuple[Any, Any]:
+    """What the protocol makes of each participant's own draw, leaves [per_round, ...], on the machine's own state.
+
+    Args:
+        states: of every machine, leaves [machines, ...].
+        added: the participants' draws, leaves [per_round, ...], or None.
+    """
+    if added is None:
+        return states, None
+    own = jax.tree.map(lambda leaf: leaf[machine], states)
+    own, noise = jax.vmap(lambda state, drawn: protocol.noise(state, drawn, None))(own, added)
+    return jax.tree.map(lambda leaf, new: leaf.at[machine].set(new), states, own), noise

@@ -12,6 +12,7 @@ from fedprivjax.noise.covariance import Covariance
 from fedprivjax.noise.fresh import Fresh, PerMachine, PerStep, Silent
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
+from fedprivjax.noise.streamed import Streamed
 
 __all__ = [
     "METHODS",
@@ -25,6 +26,7 @@ __all__ = [
     "Replayed",
     "RoundedNormal",
     "Silent",
+    "Streamed",
     "Tape",
     "binomial_tape",
     "choose",

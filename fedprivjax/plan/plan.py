@@ -9,7 +9,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Participation, Schedule, Size
-from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.samplers import Sampler, epoch_places
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
 from fedprivjax.problem.problem import Problem
 
@@ -187,13 +187,9 @@ def _deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator,
     rows, sizes = problem.table.rows, problem.table.sizes
     if not sizes.all():
         raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
-    epoch, place = np.divmod(schedule.counts - 1, sizes[schedule.participants])
-    shuffled = _permuted(rows, rng)
-    samples = shuffled[schedule.participants, place]
-    for number in range(1, int(epoch.max()) + 1 if order == "reshuffled" else 1):
-        shuffled = _permuted(rows, rng)
-        samples = np.where(epoch == number, shuffled[schedule.participants, place], samples)
-    return samples
+    ones = np.ones(sizes.size, int)
+    places, _ = epoch_places(rows, schedule, ones, rng, reshuffle=order == "reshuffled")
+    return rows[schedule.participants, places[:, :, 0]]
 
 
 def _permuted(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:

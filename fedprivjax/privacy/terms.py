@@ -16,6 +16,7 @@ SAMPLE, RECORD = "one sample of one machine", "one record of one machine"
 SENTENCES = {
     "used once": "each sample is used once",
     "public participation": "participation is public and independent of the data",
+    "public order": "the order in which records are used is public and independent of the data",
     "secret samples": "which records are used is secret",
     "lipschitz": "losses are {constant:.4g}-Lipschitz{note}",
     "machine lipschitz": "machines' losses are Lipschitz with the given constants, {least:.4g} to {most:.4g}",

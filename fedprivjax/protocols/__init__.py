@@ -7,6 +7,7 @@ from fedprivjax.protocols.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedprivjax.protocols.noisy_sgd import NoisySGD
 from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.protocols.stale_momentum import StaleMomentum
+from fedprivjax.protocols.tree_momentum import TreeMomentum
 from fedprivjax.protocols.user_agd import UserAGD
 from fedprivjax.protocols.user_sgd import UserSGD
 
@@ -19,6 +20,10 @@ PROTOCOLS = {
     "local_sgd": (LocalSGD, "local SGD (FedAvg), plain or with noise in every local step"),
     "user_sgd": (UserSGD, "SGD on batches of users: behind a shuffler of bits, local, pan-private or trusted server"),
     "user_agd": (UserAGD, "AC-SA on batches of users, in phases where strongly convex; the same trust models"),
+    "tree_momentum": (
+        TreeMomentum,
+        "normalised SGD with tree-aggregated momentum, for non-convex losses; any server",
+    ),
     "released_minibatch_sgd": (ReleasedMinibatchSGD, "minibatch SGD as Lowy & Razaviyayn's released code runs it"),
     "released_local_sgd": (ReleasedLocalSGD, "local SGD with the noise of Lowy & Razaviyayn's released code"),
 }
@@ -33,6 +38,7 @@ __all__ = [
     "ReleasedLocalSGD",
     "ReleasedMinibatchSGD",
     "StaleMomentum",
+    "TreeMomentum",
     "UserAGD",
     "UserSGD",
 ]

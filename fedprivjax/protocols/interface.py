@@ -105,7 +105,7 @@ class Protocol:
     def check_method(self, method: str) -> None:
         """Refuse a way to draw noise that a calibrated protocol's own numbers rule out, for each member of a sweep."""
 
-    def noise_state(self, dimension: int) -> Any:
+    def noise_state(self, dimension: int, size: Size) -> Any:
         """State of the member's part of the noise before the first round, a pytree."""
         return ()
 
@@ -130,9 +130,10 @@ class Protocol:
         raise TypeError(f"{self.name} must define messages, for a transcript")
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
-        """What each participant sends, [per_round, d]; `own_noise` is its part of the mechanism's draw, or None."""
+        """What each participant sends, [per_round, d]; `own_noise` is what `noise` makes of its own part of the
+        mechanism's draw, leaves [per_round, ...], or None."""
         rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
-        return rows if own_noise is None else rows + self.noise_std * own_noise
+        return rows if own_noise is None else rows + own_noise
 
     def internal(self, state: Any) -> Any:
         """What an intruder would find in the server's memory after a round, a pytree; () shows nothing."""

@@ -61,7 +61,7 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     written_out = max(protocol.messages_in_memory(problem, size), protocol.gradients_in_memory(problem, records))
     messages = 4 * written_out * d + 2 * records * scores
     state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
-    noise_state = _floats(lambda: protocol.noise_state(d))
+    noise_state = _floats(lambda: protocol.noise_state(d, size))
     tape = sum(leaf.nbytes for leaf in jax.tree.leaves(start.tape))
     member = 6 * d + 2 * (state + noise_state) + 3 * tested * scores + messages
     return 4 * (drawn + start.mechanism.floats(d)), 4 * member + tape

@@ -40,7 +40,7 @@ def _follows_noise_std(trial: Trial) -> None:
     sizes = []
     for scale in (1, 2):
         protocol = replace(start.protocol, noise_std=scale * start.protocol.noise_std)
-        noise = protocol.noise(protocol.noise_state(dimension), drawn, None)[1]
+        noise = protocol.noise(protocol.noise_state(dimension, start.plan.size), drawn, None)[1]
         numbers = [leaf for leaf in jax.tree.leaves(noise) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         sizes.append(sum(float(jnp.linalg.norm(leaf)) for leaf in numbers))
     assert 0 < 1.99 * sizes[0] < sizes[1] < 2.01 * sizes[0], f"noise must follow noise_std, got sizes {sizes}"
@@ -87,7 +87,7 @@ def _aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
         state, noise = protocol.noise(state, *step)
         return state, mechanism.aggregate(noise)
 
-    noises = jax.lax.scan(one_round, protocol.noise_state(NUMBERS), (drawn, tape))[1]
+    noises = jax.lax.scan(one_round, protocol.noise_state(NUMBERS, start.plan.size), (drawn, tape))[1]
     return None if noises is None else np.asarray(noises, np.float64)
 
 
@@ -99,7 +99,7 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     event = start.protocol.event(trial.problem, plan)
     if event.mus is None:
         mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
-        rows = [unit_noise(mechanism, t) for t in range(start.plan.size.rounds)]
+        rows = [unit_noise(start, mechanism, t) for t in range(start.plan.size.rounds)]
         if rows[0] is None:  # nothing is written out: the aggregate's, of a first round in which machines are alike
             return _mean_of(start, start.protocol.mechanism(trial.problem, start.plan, "auto"))
         noisiest = max((row for one in rows for row in one), key=np.std)
@@ -109,7 +109,7 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     if start.protocol.trust == "server":
         return stated, np.ravel(_aggregated(replace(start, plan=plan), mechanism, 1))
     worst = int(np.argmax(event.mus.each[plan.schedule.participants[0]]))
-    return stated, start.protocol.noise_std * unit_noise(mechanism, 0)[worst]
+    return stated, start.protocol.noise_std * unit_noise(start, mechanism, 0)[worst]
 
 
 def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
@@ -118,12 +118,18 @@ def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
     return start.protocol.noise_std / np.sqrt(messages), _aggregated(start, mechanism, 1)[0]
 
 
-def unit_noise(mechanism: Any, t: int) -> Any:
-    """What participants of one round add to their messages, at unit scale, [per_round, numbers], or None."""
+def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
+    """What participants of round t + 1, were it their first, add to their messages at `noise_std` = 1, [per_round,
+    numbers], or None."""
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], mechanism.inputs)
     key = round_keys(jax.random.key(1), np.arange(t + 1, t + 2))[0]
     added = mechanism.message_noise(mechanism.message_memory(NUMBERS), inputs, key, NUMBERS)[1]
-    return None if added is None else np.asarray(added, np.float64)
+    if added is None:
+        return None
+    protocol = replace(start.arguments.protocol, noise_std=np.ones((), np.float32))
+    state = protocol.noise_state(NUMBERS, start.plan.size)
+    noise = jax.vmap(lambda drawn: mechanism.aggregate(protocol.noise(state, drawn, None)[1]))(added)
+    return np.asarray(noise, np.float64)
 
 
 def _first_round(plan: Plan) -> Plan:

@@ -94,7 +94,7 @@ def _carries_its_noise(trial: Trial, sent: np.ndarray) -> None:
     present = np.asarray(start.plan.schedule.present[0])
     noise = (sent - clean)[present]
     assert (np.abs(noise).max(axis=1) > 0).all(), "every message must carry noise where no server is trusted"
-    unit = unit_noise(mechanism, 0)
+    unit = unit_noise(start, mechanism, 0)
     if unit is not None:  # else the noise is inside of machines' own steps
         scaled = noise / (start.protocol.noise_std * unit.std(axis=1)[present, None])
         ratio, error = np.sqrt(np.mean(scaled**2)), 1 / np.sqrt(2 * scaled.size)

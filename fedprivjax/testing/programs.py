@@ -25,7 +25,7 @@ def stable_structure(trial: Trial) -> None:
         keys = round_keys(key, first[1].round)
         drawn = mechanism.draw(mechanism.init(dimension, key), first[0], keys, dimension)[1]
         drawn, inputs, tape = jax.tree.map(lambda leaf: leaf[0], (drawn, *first[1:]))
-        memory = protocol.noise_state(dimension)
+        memory = protocol.noise_state(dimension, size)
         state = protocol.init(problem, size, protocol_key(key))
         noise_state, noise = (memory, None) if drawn is None else protocol.noise(memory, drawn, tape)
         after, info = protocol.round(problem, state, inputs, noise, protocol_key(key, 1))

@@ -61,7 +61,7 @@ class Discounted(Protocol):
     def mechanism(self, problem, plan, method="auto"):
         return Fresh(WEIGHTS[: plan.size.rounds])
 
-    def noise_state(self, dimension):
+    def noise_state(self, dimension, size):
         return jnp.zeros(dimension), jnp.zeros((), jnp.int32)
 
     def noise(self, state, drawn, tape):
@@ -162,7 +162,7 @@ def test_noise_without_state_and_with_it_are_recorded_alike():
 
     @struct.dataclass
     class Forgetful(Discounted):
-        def noise_state(self, dimension):
+        def noise_state(self, dimension, size):
             return ()
 
         def noise(self, state, drawn, tape):

@@ -2,6 +2,7 @@
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places
 from fedprivjax.plan.samplers.fixed import Disjoint, Full
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 from fedprivjax.plan.samplers.secret import Poisson, Replacement, Subset
@@ -9,17 +10,23 @@ from fedprivjax.plan.samplers.secret import Poisson, Replacement, Subset
 __all__ = [
     "SAMPLERS",
     "Batch",
+    "Cyclic",
     "Disjoint",
+    "Epochs",
     "Full",
     "Occurrences",
     "Poisson",
     "Replacement",
+    "Reshuffled",
     "Sampler",
     "Subset",
     "as_sampler",
+    "epoch_places",
 ]
 
-SAMPLERS: dict[str, type[Sampler]] = {kind.name: kind for kind in (Replacement, Subset, Poisson, Disjoint, Full)}
+SAMPLERS: dict[str, type[Sampler]] = {
+    kind.name: kind for kind in (Replacement, Subset, Poisson, Disjoint, Full, Cyclic, Reshuffled)
+}
 
 
 def as_sampler(sampler: Sampler | str, batch: Batch = None) -> Sampler:

@@ -129,8 +129,8 @@ class Sampler:
         """The chance that a message which leaves a given record out has none at all."""
         return 0.0
 
-    def releases(self, rounds: int) -> int:
-        """Of so many messages, those that a record may be in."""
+    def releases(self, rounds: int, records: int, batch: int) -> int:
+        """Of so many messages of a batch out of a machine's records, those that a record may be in."""
         return 1 if self.one_pass else rounds
 
     def amplifies(self, records: int, batch: int) -> bool:

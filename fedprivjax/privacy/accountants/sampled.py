@@ -74,7 +74,7 @@ def sampled_epsilon(
 def _bound(z: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
     batch = sampler.batch_of(records)
     if not sampler.amplifies(records, batch):
-        return float(gdp.epsilon(2 * sqrt(sampler.releases(rounds)) / z, delta))
+        return float(gdp.epsilon(2 * sqrt(sampler.releases(rounds, records, batch)) / z, delta))
     tight = sampler.independent and not whole
     one = _independent(z, batch / records) if tight else _subsampled(z, *law(sampler, records, whole))
     return inf if one is None else epsilon_between(composed(one, rounds), delta)[1]
@@ -104,7 +104,7 @@ def noise_multiplier_for(
 def _least(epsilon: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
     mu, batch = float(gdp.mu(epsilon, delta)), sampler.batch_of(records)
     if not sampler.amplifies(records, batch):
-        return 2 * sqrt(sampler.releases(rounds)) / mu
+        return 2 * sqrt(sampler.releases(rounds, records, batch)) / mu
     guess = 2 * batch / records * sqrt(rounds) / mu
     return least_noise(lambda z: _bound(z, sampler, records, rounds, delta, whole), epsilon, guess)
 

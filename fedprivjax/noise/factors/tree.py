@@ -1,0 +1,129 @@
+r"""Noise from a binary tree: a momentum's noise at round t is that of the nodes that make up 1…t, discounted.
+
+A node [y, z] holds `α·Σ_{t=y}^z (1−α)^{z−t}·g_t` and noise of its own. COMPOSE(1, t) takes, for each bit of t, the node
+of that size, so that with b the lowest set bit of t,
+
+    noise_t = (1−α)^b·noise_{t−b} + s_b·z_t
+
+where only the log₂T newest `noise_{t−b}`, by the size of their last node, are ever asked for again. Of the 2T − 1 nodes
+of a tree, the T that are used are [t − b + 1, t].
+
+Tran & Cutkosky, NeurIPS 2022, Algorithms 1 and 3.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.checks.values import require_choice
+from fedprivjax.noise.factors.interface import Factor, Path, discount
+from fedprivjax.plan.uses import Uses
+
+NODES = {
+    "uniform": "every node has the same noise",
+    "sensitivity": "a node's noise is in proportion to the most that a record moves it, in cyclic order",
+}
+
+
+def compose(first: int, last: int) -> list[tuple[int, int]]:
+    """The fewest dyadic nodes [c·2^k + 1, (c+1)·2^k] that make up `first`…`last`, in order.
+
+    >>> compose(1, 7), compose(4, 9)
+    ([(1, 4), (5, 6), (7, 7)], [(4, 4), (5, 8), (9, 9)])
+    """
+    nodes = []
+    while first <= last:
+        size = 1
+        while (first - 1) % (2 * size) == 0 and first + 2 * size - 1 <= last:
+            size *= 2
+        nodes.append((first, first + size - 1))
+        first += size
+    return nodes
+
+
+@dataclass(frozen=True)
+class Tree(Factor):
+    """The tree's nodes, with noise as `nodes` says.
+
+    >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
+    >>> Tree().squares(uses, rounds=4, alpha=1.0).tolist()  # leaf 1 alone: older gradients are forgotten
+    [1.0]
+    >>> Tree().squares(uses, rounds=4, alpha=1e-9).round(3).tolist()  # and the nodes of 2 and of 4
+    [3.0]
+    """
+
+    nodes: str = "uniform"
+    name: ClassVar[str] = "tree"
+    words: ClassVar[str] = "noise on the nodes of a binary tree over rounds"
+
+    def __post_init__(self):
+        require_choice("nodes", self.nodes, NODES)
+
+    def memory(self, dimension: int, rounds: int) -> jax.Array:
+        """Row 0 stays 0; row k + 1 keeps the newest noise of a round whose lowest set bit is 2^k."""
+        return jnp.zeros((rounds.bit_length() + 1, dimension))
+
+    def step(self, path: Path, normal, alpha, epoch=None) -> Path:
+        round = path.round + 1
+        bit = _lowest_bit(round)
+        # written before it is read, so that XLA updates the rows in place
+        rows = jax.lax.dynamic_update_index_in_dim(path.memory, path.last, _row(path.round), 0)
+        carried = jax.lax.dynamic_index_in_dim(rows, _row(round - bit), 0, keepdims=False)
+        size = bit.astype(normal.dtype)
+        return Path(round, discount(alpha, size) * carried + self._std(size, alpha, epoch, jnp) * normal, rows)
+
+    def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
+        squares = np.zeros(uses.records)
+        for level in range(rounds.bit_length()):
+            node = (uses.round - 1) >> level
+            end = (node + 1) << level
+            kept = (node % 2 == 0) & (end <= rounds)  # left children
+            node, record = node[kept], uses.record[kept]
+            if not node.size:
+                continue
+            parts = uses.weight[kept] * _power(alpha, (end - uses.round)[kept])
+            starts = np.flatnonzero(np.append(True, (np.diff(record) != 0) | (np.diff(node) != 0)))
+            sums = np.add.reduceat(parts, starts) / self._std(float(1 << level), alpha, epoch, np)
+            squares += np.bincount(record[starts], sums**2, minlength=uses.records)
+        return squares
+
+    def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
+        variances = np.zeros(rounds + 1)
+        for level in reversed(range(rounds.bit_length())):
+            size = 1 << level
+            ends = np.arange(size, rounds + 1, 2 * size)
+            own = float(self._std(float(size), alpha, epoch, np)) ** 2
+            variances[ends] = _power(alpha, np.array(2 * size)) * variances[ends - size] + own
+        return variances[1:]
+
+    def _std(self, size, alpha, epoch, numbers):
+        """A node's standard deviation, by its size."""
+        return 1.0 if self.nodes == "uniform" else occurrences(size, alpha, epoch, numbers)
+
+
+def occurrences(size, alpha, epoch, numbers=np):
+    """`Σ_{j<⌈size/N⌉} (1−α)^{jN}`: what a record's occurrences in a node come to, in cyclic order.
+
+    >>> float(occurrences(8.0, 0.5, 4.0)), float(occurrences(1.0, 1.0, 4.0))
+    (1.0625, 1.0)
+    """
+    with np.errstate(divide="ignore"):
+        log = numbers.log1p(-alpha)
+        return numbers.expm1(numbers.ceil(size / epoch) * epoch * log) / numbers.expm1(epoch * log)
+
+
+def _lowest_bit(round):
+    return round & -round
+
+
+def _row(round):
+    """0 for round 0; else 1 and the place of the lowest set bit."""
+    return jnp.where(round > 0, jax.lax.population_count(_lowest_bit(round) - 1) + 1, 0)
+
+
+def _power(alpha: float, steps: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(steps == 0, 1.0, np.exp(steps * np.log1p(-alpha)))

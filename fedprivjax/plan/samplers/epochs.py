@@ -1,0 +1,87 @@
+"""Samplers that go through a machine's records epoch by epoch, in public orders."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.participation import Schedule
+from fedprivjax.plan.samplers.interface import Batch, Sampler
+
+
+class Epochs(Sampler):
+    """A machine's k-th message uses the next slice of a permutation of its records, which the batch must divide."""
+
+    reshuffles: ClassVar[bool]
+
+    def epoch(self, sizes: np.ndarray) -> np.ndarray:
+        """Messages of an epoch, of machines that own so many records, int [machines].
+
+        Raises:
+            ValueError: a batch that does not divide a machine's records.
+        """
+        batches = self.batches(sizes)
+        uneven = np.flatnonzero(sizes % batches)
+        if uneven.size:
+            i = uneven[0]
+            raise Refusal(f"batch must divide machine {i}'s {sizes[i]} records ({self.name}), got {batches[i]}")
+        return sizes // batches
+
+    def draw(self, rows, schedule, rng, stored=False):
+        sizes = np.sum(rows >= 0, axis=1)
+        self.epoch(sizes)  # refuses what cannot be cut
+        batches = self.batches(sizes)
+        return epoch_places(rows, schedule, batches, None if stored else rng, reshuffle=self.reshuffles)
+
+    def releases(self, rounds: int, records: int, batch: int) -> int:
+        return -(-rounds * batch // records)
+
+
+@dataclass(frozen=True)
+class Cyclic(Epochs):
+    """Every epoch in one random order."""
+
+    batch: Batch
+    name: ClassVar[str] = "cyclic"
+    words: ClassVar[str] = "epochs over a machine's records, in one public random order again and again"
+    reshuffles: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Reshuffled(Epochs):
+    """Every epoch in a random order of its own."""
+
+    batch: Batch
+    name: ClassVar[str] = "reshuffled"
+    words: ClassVar[str] = "epochs over a machine's records, in a fresh public random order each time"
+    reshuffles: ClassVar[bool] = True
+
+
+def epoch_places(
+    rows: np.ndarray, schedule: Schedule, batches: np.ndarray, rng: np.random.Generator | None, *, reshuffle: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The places in its own list that each participant uses, and which of them count, [rounds, per_round, width] each.
+
+    Args:
+        rows: which records each machine owns, [machines, most], padded with −1 at the end.
+        batches: of each machine, [machines]; it divides the machine's records.
+        rng: None is the order in which records are listed.
+    """
+    sizes = np.sum(rows >= 0, axis=1)
+    machines, place = schedule.participants, np.arange(batches.max())
+    epoch, slot = np.divmod(schedule.counts - 1, (sizes // batches)[machines])
+    batch = batches[machines][:, :, None]
+    used = place < batch
+    at = np.where(used, slot[:, :, None] * batch + place, 0)
+    places = _order(rows, rng)[machines[:, :, None], at]
+    for number in range(1, int(epoch.max()) + 1 if reshuffle else 1):
+        again = _order(rows, rng)[machines[:, :, None], at]
+        places = np.where((epoch == number)[:, :, None], again, places)
+    return places, used
+
+
+def _order(rows: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    """Every machine's places in a random order of its own, padding last."""
+    keys = np.broadcast_to(np.linspace(0, 1, rows.shape[1]), rows.shape) if rng is None else rng.random(rows.shape)
+    return np.argsort(np.where(rows >= 0, keys, 2.0), axis=1)
