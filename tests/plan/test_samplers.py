@@ -11,11 +11,13 @@ from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Full as Everyone
 from fedprivjax.plan.samplers import (
     SAMPLERS,
+    Cyclic,
     Disjoint,
     Full,
     Occurrences,
     Poisson,
     Replacement,
+    Reshuffled,
     Sampler,
     Subset,
     as_sampler,
@@ -27,7 +29,7 @@ from fedprivjax.privacy.noise_rules import noise_stds
 
 RECORDS, BATCH, ROUNDS = 6, 3, 20_000
 ROWS = np.arange(2 * RECORDS).reshape(2, RECORDS)
-ALL = [Replacement(BATCH), Subset(BATCH), Poisson(BATCH), Disjoint(BATCH), Full()]
+ALL = [Replacement(BATCH), Subset(BATCH), Poisson(BATCH), Disjoint(BATCH), Full(), Cyclic(BATCH), Reshuffled(BATCH)]
 EXPECTED = {
     "replacement": [[4, 0, 1], [5, 3, 0]],
     "subset": [[0, 4, 1], [4, 0, 1]],
@@ -80,7 +82,7 @@ def test_what_is_drawn_keeps_to_its_width_and_to_what_the_sampler_says(sampler):
     most = max(uses(places, record).max() for record in range(RECORDS))
     assert (most > 1) == sampler.repeats
     messages = (np.stack([uses(places[:, :1], record) for record in range(RECORDS)]) > 0).sum(axis=1)
-    assert messages.max() == sampler.releases(places.shape[0]) or sampler.secret
+    assert messages.max() == sampler.releases(places.shape[0], RECORDS, sampler.batch_of(RECORDS)) or sampler.secret
     assert (np.unique(messages).size > 1) == sampler.secret == sampler.amplifies(RECORDS, sampler.batch_of(RECORDS))
 
 
@@ -91,8 +93,8 @@ def test_the_draws_of_a_seed_stay_what_they_are():
 
 
 def test_only_samples_of_some_records_amplify():
-    assert [sampler.amplifies(6, 3) for sampler in ALL] == [True, True, True, False, False]
-    assert [sampler.amplifies(6, 6) for sampler in ALL] == [True, False, False, False, False]
+    assert [sampler.amplifies(6, 3) for sampler in ALL] == [True, True, True, False, False, False, False]
+    assert [sampler.amplifies(6, 6) for sampler in ALL] == [True, False, False, False, False, False, False]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
