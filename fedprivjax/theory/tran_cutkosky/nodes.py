@@ -29,7 +29,8 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
     `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋`, `R = ⌊log₂T⌋`, at most `4(T/N)·log₂T`.
 
-    Right children are never released, so about half of it would do.
+    Right children are never released: of shuffled epochs about half of V would do, of cyclic ones up to nine tenths (the
+    first record, N a power of 2).
 
     Args:
         records: N.
