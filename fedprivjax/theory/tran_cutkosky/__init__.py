@@ -1,0 +1,73 @@
+"""Tran & Cutkosky 2022, "Momentum Aggregation for Private Non-convex ERM", as plain functions of numbers.
+
+Our words for the paper's letters: `records` N, also the rounds of an epoch, `rounds` T, `alpha` α, `step_size` η,
+`reset_rate` γ, `dimension` d, `lipschitz` G, `smoothness` L, `gap` R (F(w_1) − inf F), `noise_multiplier` σ, `nodes` V,
+`ratio` ρ. What begins with `momentum_` is of Algorithm 1, with `reduced_` of Algorithm 2. What is named `_bound` or
+`_norm` has explicit constants; `_rate` has constant 1. All is from the paper's appendix, corrected where said.
+"""
+
+from fedprivjax.theory.tran_cutkosky._bound import GradientBound
+from fedprivjax.theory.tran_cutkosky.composition import composition_epsilon, composition_zcdp
+from fedprivjax.theory.tran_cutkosky.federated import Federated, federated
+from fedprivjax.theory.tran_cutkosky.momentum import (
+    MomentumSettings,
+    momentum_bound,
+    momentum_noise_norm,
+    momentum_rate,
+    momentum_settings,
+)
+from fedprivjax.theory.tran_cutkosky.nodes import (
+    ReducedNodes,
+    node_count,
+    node_sensitivity,
+    reduced_node_counts,
+    sensitivity_cap,
+)
+from fedprivjax.theory.tran_cutkosky.privacy import (
+    momentum_epsilon,
+    momentum_most_epsilon,
+    momentum_multiplier,
+    reduced_epsilon,
+    reduced_most_epsilon,
+    reduced_multiplier,
+)
+from fedprivjax.theory.tran_cutkosky.reduced import (
+    ReducedSettings,
+    reduced_bound,
+    reduced_noise_norm,
+    reduced_rate,
+    reduced_settings,
+)
+from fedprivjax.theory.tran_cutkosky.sensitivities import Sensitivities, reduced_sensitivities, remainder_sensitivity
+
+__all__ = [
+    "Federated",
+    "GradientBound",
+    "MomentumSettings",
+    "ReducedNodes",
+    "ReducedSettings",
+    "Sensitivities",
+    "composition_epsilon",
+    "composition_zcdp",
+    "federated",
+    "momentum_bound",
+    "momentum_epsilon",
+    "momentum_most_epsilon",
+    "momentum_multiplier",
+    "momentum_noise_norm",
+    "momentum_rate",
+    "momentum_settings",
+    "node_count",
+    "node_sensitivity",
+    "reduced_bound",
+    "reduced_epsilon",
+    "reduced_most_epsilon",
+    "reduced_multiplier",
+    "reduced_node_counts",
+    "reduced_noise_norm",
+    "reduced_rate",
+    "reduced_sensitivities",
+    "reduced_settings",
+    "remainder_sensitivity",
+    "sensitivity_cap",
+]

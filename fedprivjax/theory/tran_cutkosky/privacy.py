@@ -1,0 +1,126 @@
+"""Theorems 4 and 8: ε from the noise multiplier σ of Algorithms 1 and 2, and σ from ε.
+
+σ multiplies √V times a node's sensitivity. Algorithm 1 is 1/σ-GDP (`1/(2σ²)`-zCDP), Algorithm 2 √3/σ-GDP, in three
+groups of nodes; both where the node counts and sensitivities are at least the true ones.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.theory._numbers import plain, positive, probability
+from fedprivjax.theory.tran_cutkosky.composition import epsilon_of, mu_of
+
+_MULTIPLIERS = ("exact", "renyi", "paper")
+
+
+def momentum_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
+    """The ε of Algorithm 1: "exact", that of 1/σ-GDP, or "renyi", `1/(2σ²) + √(2·log(1/δ))/σ`.
+
+    Source: Tran & Cutkosky 2022, Theorem 4 ("renyi").
+
+    >>> momentum_epsilon(noise_multiplier=2.0, delta=1e-5, form="renyi")
+    2.524...
+    >>> momentum_epsilon(noise_multiplier=2.0, delta=1e-5)
+    1.993...
+    """
+    return _epsilon(1, noise_multiplier, delta, form)
+
+
+def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
+    """The σ at which Algorithm 1 is (ε, δ)-DP.
+
+    * "exact" and "renyi": the least, the inverses of `momentum_epsilon`; "renyi" is
+      `1/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
+    * "paper": `2·√log(1/δ)/ε`, enough for `ε ≤ momentum_most_epsilon(δ)`, about 2.34·log(1/δ).
+
+    Raises:
+        ValueError: for "paper" beyond its condition.
+
+    Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) is the wrong way round.
+
+    >>> settings = {"epsilon": 2.0, "delta": 1e-5}
+    >>> [round(momentum_multiplier(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
+    [1.99, 2.5, 3.39]
+    """
+    return _multiplier(1, epsilon, delta, form)
+
+
+def momentum_most_epsilon(delta: ArrayLike) -> Any:
+    """The largest ε for which the paper's σ of Algorithm 1 is enough by its Rényi divergences: `4(2 − √2)·log(1/δ)`.
+
+    Source: ours, in place of the condition of Tran & Cutkosky 2022, Theorem 4.
+
+    >>> round(momentum_most_epsilon(1e-6), 1)
+    32.4
+    """
+    return _most(1, delta)
+
+
+def reduced_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
+    """The ε of Algorithm 2: "exact", that of √3/σ-GDP, or "renyi", `3/(2σ²) + 2√(3·log(1/δ)/(2σ²))`.
+
+    Source: Tran & Cutkosky 2022, Theorem 8 ("renyi").
+
+    >>> reduced_epsilon(noise_multiplier=12**0.5, delta=1e-5, form="renyi")
+    2.524...
+    """
+    return _epsilon(3, noise_multiplier, delta, form)
+
+
+def reduced_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
+    """The σ at which Algorithm 2 is (ε, δ)-DP.
+
+    * "exact" and "renyi": the least, the inverses of `reduced_epsilon`;
+    * "paper": `4·√log(1/δ)/ε`, enough for `ε ≤ reduced_most_epsilon(δ)`, about 4.13·log(1/δ).
+
+    Raises:
+        ValueError: for "paper" beyond its condition.
+
+    Source: Tran & Cutkosky 2022, Theorem 8, which states no condition.
+
+    >>> settings = {"epsilon": 2.0, "delta": 1e-5}
+    >>> [round(reduced_multiplier(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
+    [3.45, 4.33, 6.79]
+    """
+    return _multiplier(3, epsilon, delta, form)
+
+
+def reduced_most_epsilon(delta: ArrayLike) -> Any:
+    """The largest ε for which the paper's σ of Algorithm 2 is enough: `(32/3 − 8√(2/3))·log(1/δ)`.
+
+    Source: ours; Tran & Cutkosky 2022, Theorem 8 states no condition.
+
+    >>> round(reduced_most_epsilon(1e-6), 1)
+    57.1
+    """
+    return _most(3, delta)
+
+
+def _epsilon(groups: int, noise_multiplier: ArrayLike, delta: ArrayLike, form: str) -> Any:
+    require_choice("form", form, ("exact", "renyi"))
+    return epsilon_of(np.sqrt(groups) / positive("noise_multiplier", noise_multiplier), delta, form)
+
+
+def _multiplier(groups: int, epsilon: ArrayLike, delta: ArrayLike, form: str) -> Any:
+    require_choice("form", form, _MULTIPLIERS)
+    if form != "paper":
+        return plain(np.sqrt(groups) / mu_of(positive("epsilon", epsilon), delta, form))
+    epsilon, most = np.broadcast_arrays(positive("epsilon", epsilon), _most(groups, delta))
+    wrong = epsilon > most * (1 + 1e-9)
+    if wrong.any():
+        raise Refusal(f"epsilon must be at most {most[wrong][0]:.6g} for the paper's σ, got {epsilon[wrong][0]:.6g}")
+    return plain(_factor(groups) * np.sqrt(np.log(1 / probability("delta", delta))) / epsilon)
+
+
+def _most(groups: int, delta: ArrayLike) -> Any:
+    """Where μ²/2 + μ√(2·log(1/δ)) = ε at μ = √groups/σ."""
+    slope = _factor(groups) / np.sqrt(groups)  # ε = slope·μ·√log(1/δ)
+    return plain(2 * slope * (slope - np.sqrt(2)) * np.log(1 / probability("delta", delta)))
+
+
+def _factor(groups: int) -> float:
+    return 2.0 if groups == 1 else 4.0

@@ -1,0 +1,90 @@
+"""Sensitivities of Algorithm 2's three trees, without the factor α: of gradients at anchors, changes and remainders.
+
+The anchor of an epoch is its first iterate. Steps have length η, so anchors are ηN apart, and the iterate of the round
+at position p of its epoch (0..N−1) is pη from its anchor, at most.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks.values import require_choice
+from fedprivjax.theory._numbers import counts, nonnegative, one, plain, positive
+from fedprivjax.theory.tran_cutkosky._setting import checked_alpha, decay, recurrences
+from fedprivjax.theory.tran_cutkosky.nodes import at_least_two, checked_node
+
+
+class Sensitivities(NamedTuple):
+    """Of gradients at the anchors (G), of their change in an epoch (Δ), and of the iterates' remainders (r)."""
+
+    anchors: Any
+    changes: Any
+    remainders: Any
+
+
+def reduced_sensitivities(
+    *,
+    records: ArrayLike,
+    step_size: ArrayLike,
+    lipschitz: ArrayLike,
+    smoothness: ArrayLike,
+    form: str = "corrected",
+) -> Sensitivities:
+    """What one record moves in a node of Algorithm 2, at most, in cyclic order and for α ≥ 1/N.
+
+    * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, of nodes of any length;
+    * "short": `2G`, `2ηNL` and `2η(N−1)L`, of nodes of N rounds at most, where a record is once; all that are used of
+      the trees of G and Δ;
+    * "paper": `4G`, `2ηNL` and `2ηNL`, too little for a node of the r-tree that is longer than an epoch.
+
+    A node's own: `node_sensitivity` times 2G or 2ηNL, and `remainder_sensitivity`.
+
+    Args:
+        records: N, at least 2.
+        step_size: η.
+        lipschitz: G.
+        smoothness: L.
+
+    Source: Tran & Cutkosky 2022, Theorem 8, with the geometric factor that its δ_Δ and δ_r lack. The constants of
+    Lemma 7 are those of 8ηNL.
+
+    >>> reduced_sensitivities(records=10, step_size=0.01, lipschitz=1.0, smoothness=2.0)
+    Sensitivities(anchors=4.0, changes=0.8, remainders=0.8)
+    """
+    require_choice("form", form, ("corrected", "short", "paper"))
+    n, lipschitz = at_least_two(records), positive("lipschitz", lipschitz)
+    reach = positive("step_size", step_size) * nonnegative("smoothness", smoothness)
+    if form == "short":
+        return Sensitivities(plain(2 * lipschitz), plain(2 * n * reach), plain(2 * (n - 1) * reach))
+    moved = plain((2 if form == "paper" else 4) * n * reach)
+    return Sensitivities(plain(4 * lipschitz), moved, moved)
+
+
+def remainder_sensitivity(
+    *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
+) -> float:
+    """What one record moves in a node of the r-tree, at most, by its position: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
+
+    Attained, in cyclic order. At most 2η(N−1)L for a node of N rounds, and 3.17η(N−1)L for any.
+
+    Args:
+        first: y, from 1.
+        last: z.
+        records: N.
+        step_size: η.
+        smoothness: L.
+
+    Source: ours, for F^r of Tran & Cutkosky 2022, Theorem 8.
+
+    >>> remainder_sensitivity(first=1, last=4, records=4, alpha=0.25, step_size=0.5, smoothness=1.0)
+    3.0
+    """
+    counts(first=first, last=last, records=records)
+    checked_node(first, last)
+    alpha = one(lambda _, value: checked_alpha(records, value), "alpha", alpha)
+    reach = one(positive, "step_size", step_size) * one(nonnegative, "smoothness", smoothness)
+    latest = np.arange(max(first, last - records + 1), last + 1)  # of every record that the node holds
+    often = recurrences(alpha, records, (latest - first) // records + 1)
+    away = np.where(latest == last, 1.0, decay(alpha, np.maximum(last - latest, 1)))
+    return float(2 * reach * np.max((latest - 1) % records * away * often))

@@ -1,0 +1,91 @@
+"""The bounds at the theorems' settings have their exponents, with sampling's term 6G√α left out."""
+
+import numpy as np
+import pytest
+
+from fedprivjax.theory import tran_cutkosky as tc
+
+CLOSE = 0.05
+
+
+def momentum(records, dimension, *, form="counted", logs=True, rounds=None, epsilon=1.0):
+    """Theorem 6's bound without sampling's 6G√α; `logs` False divides by √log₂T, which every other term has."""
+    settings = tc.momentum_settings(records=records, epsilon=epsilon, delta=1e-6, dimension=dimension, rounds=rounds)
+    sigma = tc.momentum_multiplier(epsilon=epsilon, delta=1e-6, form="paper")
+    tree = {"records": records, "rounds": settings.rounds, "alpha": settings.alpha, "dimension": dimension}
+    noise = tc.momentum_noise_norm(lipschitz=1.0, noise_multiplier=sigma, form=form, **tree)
+    problem = {"records": records, "gap": 1.0, "lipschitz": 1.0, "smoothness": 1.0}
+    bound = tc.momentum_bound(noise=noise, **problem, **settings._asdict())
+    return (bound.total - bound.variance) / (1 if logs else np.sqrt(np.log2(settings.rounds)))
+
+
+def reduced(records, dimension, *, form="corrected", logs=True, rounds=None, epsilon=1.0):
+    """Theorem 9's bound without sampling's 6G√α; `logs` False divides the noise by log₂N, which its terms have."""
+    settings = tc.reduced_settings(records=records, epsilon=epsilon, dimension=dimension, rounds=rounds)
+    sigma = tc.reduced_multiplier(epsilon=epsilon, delta=1e-6, form="paper")
+    problem = {"records": records, "lipschitz": 1.0, "smoothness": 1.0}
+    settings = settings._asdict()
+    noise = tc.reduced_noise_norm(noise_multiplier=sigma, dimension=dimension, form=form, **problem, **settings)
+    bound = tc.reduced_bound(gap=1.0, noise=noise if logs else noise / np.log2(records), **problem, **settings)
+    return bound.total - bound.variance
+
+
+def slope(values, bound):
+    return np.polyfit(np.log(values), np.log([bound(value) for value in values]), 1)[0]
+
+
+def decades(low, high):
+    return [10**k for k in range(low, high + 1)]
+
+
+@pytest.mark.parametrize(
+    ("bound", "form", "power", "root"),
+    [
+        (momentum, "counted", -1 / 2, 1 / 4),
+        (momentum, "paper", -1 / 2, 1 / 4),
+        (reduced, "corrected", -2 / 3, 1 / 3),
+        (reduced, "paper", -2 / 3, 1 / 3),
+    ],
+)
+def test_exponents(bound, form, power, root):
+    """Over N in 10⁵..10⁸ with the logarithms divided out, with them in 10¹⁰..10¹⁶; d in 1..10⁴ either way."""
+    assert slope(decades(5, 8), lambda n: bound(n, 100, form=form, logs=False)) == pytest.approx(power, abs=CLOSE)
+    assert slope(decades(10, 16), lambda n: bound(n, 100, form=form)) == pytest.approx(power, abs=CLOSE)
+    assert slope(decades(0, 4), lambda d: bound(10**8, d, form=form)) == pytest.approx(root, abs=CLOSE)
+    assert slope(decades(0, 4), lambda d: bound(10**8, d, form=form, logs=False)) == pytest.approx(root, abs=CLOSE)
+    epsilons = [0.1, 0.3, 1.0, 3.0]
+    assert slope(epsilons, lambda e: bound(10**8, 100, form=form, epsilon=e)) == pytest.approx(power, abs=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("rate", "power", "root"), [(tc.momentum_rate, -1 / 2, 1 / 4), (tc.reduced_rate, -2 / 3, 1 / 3)]
+)
+def test_rates_have_these_exponents_exactly(rate, power, root):
+    settings = {"epsilon": 1.0, "sampling": False}
+    assert slope([10, 1000], lambda n: rate(records=n, dimension=10, **settings)) == pytest.approx(power)
+    assert slope([10, 1000], lambda d: rate(records=100, dimension=d, **settings)) == pytest.approx(root)
+    settings = {"records": 100, "dimension": 10, "epsilon": 1.0}
+    assert rate(**settings) == pytest.approx(rate(**settings, sampling=False) + 0.1)
+
+
+def test_the_better_rate_needs_many_records():
+    assert reduced(10**12, 100) > momentum(10**12, 100)
+    assert reduced(10**13, 100) < momentum(10**13, 100)
+
+
+def test_another_t_has_another_exponent():
+    """One epoch: the optimisation's √(N/T) stands still. T = N²: the settings' own T is what makes −2/3 of −1/2."""
+    values = decades(5, 8)
+    assert slope(values, lambda n: momentum(n, 100, rounds=n)) > -0.1
+    assert slope(values, lambda n: reduced(n, 100, rounds=n**2, logs=False)) > -0.6
+
+
+@pytest.mark.parametrize(("bound", "method"), [(momentum, tc.momentum_settings), (reduced, tc.reduced_settings)])
+def test_the_theorems_rounds_are_near_the_best(bound, method):
+    records, dimension = 10**6, 100
+    extra = {"delta": 1e-6} if bound is momentum else {}
+    own = method(records=records, epsilon=1.0, dimension=dimension, **extra).rounds
+    scan = {own // records * 2**k // 64 * records: None for k in range(13)}
+    values = [bound(records, dimension, rounds=rounds) for rounds in scan if rounds >= 4 * records]
+    assert min(values) > bound(records, dimension) / 3
+    assert max(values) > 2 * bound(records, dimension)

@@ -1,0 +1,71 @@
+"""Lemmas 7 and 12: the noise in the momentum against the literal variance and the printed constants."""
+
+import numpy as np
+import pytest
+
+from fedprivjax.theory import tran_cutkosky as tc
+
+
+def compose(low, high):
+    """COMPOSE of the appendix, as it is written."""
+    nodes = []
+    while low <= high:
+        k = 0
+        while (low - 1) % 2 ** (k + 1) == 0 and low + 2 ** (k + 1) - 1 <= high:
+            k += 1
+        nodes.append((low, low + 2**k - 1))
+        low += 2**k
+    return nodes
+
+
+def test_the_noise_is_at_most_what_the_appendix_makes_of_it():
+    """Theorem 6's noise is 48αG·log₂T·√(dT·log(1/δ))/(ε√N) and not 12; the counted V is below it in cyclic order."""
+    for records, epochs in ((64, 7), (1000, 30), (60_000, 18)):
+        tree = {"records": records, "rounds": records * epochs, "alpha": 1 / records, "dimension": 9}
+        sigma = tc.momentum_multiplier(epsilon=1.0, delta=1e-6, form="paper")
+        settings = {"lipschitz": 2.0, "noise_multiplier": sigma, **tree}
+        paper = tc.momentum_noise_norm(form="paper", **settings)
+        rounds, log = records * epochs, np.log(1e6)
+        assert 3 * paper == pytest.approx(
+            48 / records * 2 * np.log2(rounds) * np.sqrt(9 * rounds * log) / np.sqrt(records)
+        )
+        cyclic, reshuffled = (tc.momentum_noise_norm(order=o, **settings) for o in ("cyclic", "reshuffle"))
+        assert 12 / 48 * paper < cyclic < paper
+        assert cyclic < reshuffled < 1.7 * cyclic
+
+
+def exact_reduced_variance(records, rounds, alpha, gamma, stds):
+    """Lemma 17's noise at the round where it is largest, over α², a coordinate: every node's own coefficient."""
+    early, late, changes, remainders = stds
+    keep, epoch, most = 1 - alpha, (1 - alpha) ** records, 0.0
+
+    def block(low, high, first, rest):
+        return sum(keep ** (2 * (high - z)) * (first if z <= 2 * records else rest) ** 2 for _, z in compose(low, high))
+
+    for t in range(1, rounds + 1):
+        q, r = divmod(t, records)
+        total = epoch ** (2 * q) * block(1, r, early, late) + block(1, t, remainders, remainders)
+        if q:
+            total += sum(epoch**i * (1 - gamma) ** (q - 1 - i) for i in range(q)) ** 2 * block(
+                r + 1, r + records, early, late
+            )
+        for i in range(1, q):
+            weight = sum((1 - gamma) ** j * epoch ** (i - 1 - j) for j in range(i)) ** 2
+            span = (t - i * records + 1, t - (i - 1) * records)
+            total += weight * (gamma**2 * block(*span, early, late) + (1 - gamma) ** 2 * block(*span, changes, changes))
+        most = max(most, total)
+    return most
+
+
+@pytest.mark.parametrize("form", ["corrected", "paper"])
+def test_lemma_7_covers_the_noise(form):
+    """The literal variance of every round; the bound is no more than a few times it, and α = 1/N is covered too."""
+    records, rounds = 8, 8 * 16
+    settings = tc.reduced_settings(records=records, epsilon=0.1, dimension=1, rounds=rounds, form=form)
+    problem = {"records": records, "lipschitz": 1.0, "smoothness": 0.5}
+    delta = tc.reduced_sensitivities(step_size=settings.step_size, form="corrected", **problem)
+    early, late = np.sqrt(tc.reduced_node_counts(records=records, rounds=rounds))
+    stds = (early * delta.anchors, late * delta.anchors, late * delta.changes, late * delta.remainders)
+    exact = exact_reduced_variance(records, rounds, settings.alpha, settings.reset_rate, stds)
+    bound = tc.reduced_noise_norm(noise_multiplier=1.0, dimension=1, **problem, **settings._asdict())
+    assert 0.3 < settings.alpha * np.sqrt(exact) / bound <= 1
