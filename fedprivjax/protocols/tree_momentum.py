@@ -13,7 +13,7 @@ place of what was kept with probability 1/t, which is the same law whatever T.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +30,7 @@ from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
 from fedprivjax.plan.uses import uses_of
-from fedprivjax.privacy.calibration import gaussian_rule
+from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN, gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.target import Target
@@ -40,6 +40,7 @@ from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.round import RoundInputs, add_noise, flat_rows
 from fedprivjax.protocols.settings import check_numbers
+from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {
     "accountant": "the least noise for the places at which the plan uses each record",
@@ -177,11 +178,15 @@ class TreeMomentum(Protocol):
                 f"participation must be Full with trust = 'none', for a machine's tree has a leaf in every round, "
                 f"got {plan.size.per_round} of {plan.size.machines} machines"
             )
+        epoch = self._checked_epoch(problem, plan)
+        if not 1 / epoch <= self.alpha * (1 + 1e-6):
+            raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
+
+    def _checked_epoch(self, problem: Problem, plan: Plan) -> int:
         epoch = self.rounds_of_epoch(problem)
         if plan.size.rounds < epoch:
             raise Refusal(f"rounds must be at least an epoch's ({epoch}), got {plan.size.rounds}")
-        if not 1 / epoch <= self.alpha * (1 + 1e-6):
-            raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
+        return epoch
 
     def rounds_of_epoch(self, problem: Problem) -> int:
         """N: rounds in which the machine with the most messages an epoch uses each of its records once."""
@@ -211,8 +216,8 @@ class TreeMomentum(Protocol):
         return GaussianEvent(float(self.noise_std), sensitivity, exposure, terms)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        epoch = self.rounds_of_epoch(problem)
-        alpha = self._default_alpha(problem, plan, target, epoch) if self.alpha is None else float(self.alpha)
+        epoch = self._checked_epoch(problem, plan)
+        alpha = self._default_alpha(problem, plan, target) if self.alpha is None else float(self.alpha)
         known = replace(self, alpha=alpha, epoch=float(epoch))
         return known.with_noise(problem, plan, known._needed_noise(problem, plan, target), target)
 
@@ -237,10 +242,30 @@ class TreeMomentum(Protocol):
         sensitivity = self.sensitivity(problem, plan)
         if self.noise_rule == "accountant" or target.noise_std is not None or target.non_private:
             return gaussian_rule(target, sensitivity * self.exposure(problem, plan).max)
-        return gaussian_rule(target, sensitivity)
+        if not isfinite(sensitivity):
+            raise Refusal(SENSITIVITY_UNKNOWN)
+        nodes = theory.node_count(records=self.rounds_of_epoch(problem), rounds=plan.size.rounds)
+        most = 2 if self.factor == "tree" else 1  # of a leaf's sensitivity, in a node
+        return most * sensitivity * sqrt(nodes) * paper_multiplier(target)
 
-    def _default_alpha(self, problem: Problem, plan: Plan, target: Target, epoch: int) -> float:
-        return 1 / epoch
+    def _default_alpha(self, problem: Problem, plan: Plan, target: Target) -> float:
+        epoch = self.rounds_of_epoch(problem)
+        if target.noise_std is not None or target.non_private:
+            return 1 / epoch
+        # how much less noise the mean of a round has than one record's gradient with a tree of its own
+        assert plan.weights is not None
+        batch = float(1 / plan.weights.max())
+        gain = batch * plan.size.per_round ** (1.0 if self.trust == "server" else 0.5)
+        level = {"epsilon": gain * target.worst_epsilon, "delta": target.stated_delta}
+        sizes = {"records": epoch, "rounds": plan.size.rounds, "dimension": problem.dimension}
+        return theory.momentum_settings(**sizes, **level).alpha
+
+
+def paper_multiplier(target: Target) -> float:
+    """Theorem 4's σ, by its Rényi divergences for an ε and its zCDP for a μ."""
+    if target.mu is not None:
+        return 1 / target.mu
+    return float(theory.momentum_multiplier(epsilon=target.worst_epsilon, delta=target.stated_delta, form="renyi"))
 
 
 def normalised(vector):
