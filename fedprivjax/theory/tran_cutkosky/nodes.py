@@ -29,8 +29,8 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
     `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋`, `R = ⌊log₂T⌋`, at most `4(T/N)·log₂T`.
 
-    Right children are never released: of shuffled epochs about half of V would do, of cyclic ones up to nine tenths (the
-    first record, N a power of 2).
+    Right children are never released: about half of V would do for shuffled epochs, up to nine tenths for cyclic ones
+    (the first record, N a power of 2).
 
     Args:
         records: N.
@@ -53,7 +53,7 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
 
     * "paper": `3·log₂N` and `4(T/N)·log₂N`;
     * "corrected": `3(⌊log₂N⌋ + 1)`, as a record occurs twice by 2N in one tree and once in the other, and
-      `4(T/N)·log₂N` or, where that is more, `(⌊log₂N⌋ + 1)(2⌈T/N⌉ − 1)`.
+      `4(T/N)·log₂N`, which is enough also where N does not divide T.
 
     Only nodes of N rounds at most are used, but for the r-tree.
 
@@ -68,10 +68,8 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
     """
     require_choice("form", form, ("corrected", "paper"))
     n, t = checked_rounds(at_least_two(records), rounds)
-    late, levels = 4 * t / n * np.log2(n), floor_log2(n) + 1.0
-    if form == "paper":
-        return ReducedNodes(plain(3 * np.log2(n)), plain(late))
-    return ReducedNodes(plain(3 * levels), plain(np.maximum(late, levels * (2 * np.ceil(t / n) - 1))))
+    early = 3 * (np.log2(n) if form == "paper" else floor_log2(n) + 1.0)
+    return ReducedNodes(plain(early), plain(4 * t / n * np.log2(n)))
 
 
 def node_sensitivity(

@@ -146,8 +146,8 @@ def reduced_bound(
     noise, and is refused above 1/2.
 
     Explicit, on one condition that the paper passes over: its term 6G√α is proved for epochs shuffled afresh, and the
-    method needs one order for all. With `reduced_noise_norm` it is below Algorithm 1's only beyond N = 10¹² or so (d = 100,
-    ε = 1, all constants 1); the noise of the mechanism at hand is far less.
+    method needs one order for all. With `reduced_noise_norm` it is below Algorithm 1's only beyond N = 10¹² or so (at
+    d = 100, ε = 1); the noise of the mechanism at hand is far less.
 
     Args:
         noise: the mean over rounds of the noise's mean norm in the momentum: of the mechanism at hand (√d times its

@@ -103,7 +103,7 @@ def test_caps():
     assert tc.node_sensitivity(first=1, last=64, records=8, alpha=1.0, order="reshuffle") == 1
 
 
-@pytest.mark.parametrize(("records", "epochs"), [(8, 8), (16, 16), (5, 9), (2, 6), (13, 4)])
+@pytest.mark.parametrize(("records", "epochs"), [(8, 8), (16, 16), (5, 9), (2, 6), (13, 4), (3, 5)])
 def test_the_nodes_of_algorithm_2(records, epochs):
     """Of all nodes that its reconstruction reads, one record is in no more than the corrected counts."""
     rounds = records * epochs
@@ -131,6 +131,14 @@ def test_the_nodes_of_algorithm_2(records, epochs):
     assert most(remainders) <= late
     if records == 16:
         assert most(*soon) > tc.reduced_node_counts(records=records, rounds=rounds, form="paper").early
+
+
+def test_the_late_nodes_also_where_the_records_do_not_divide_the_rounds():
+    """At most `(⌊log₂N⌋ + 1)(2⌈T/N⌉ − 1)` are read, in both trees together."""
+    records, rounds = (grid.ravel() for grid in np.meshgrid(np.arange(2, 100), np.arange(2, 700)))
+    records, rounds = records[rounds >= records], rounds[rounds >= records]
+    late = tc.reduced_node_counts(records=records, rounds=rounds).late
+    assert (np.floor(np.log2(records) + 1) * (2 * np.ceil(rounds / records) - 1) <= late + 1e-9).all()
 
 
 @pytest.mark.parametrize(

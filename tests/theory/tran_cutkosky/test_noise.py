@@ -69,3 +69,30 @@ def test_lemma_7_covers_the_noise(form):
     exact = exact_reduced_variance(records, rounds, settings.alpha, settings.reset_rate, stds)
     bound = tc.reduced_noise_norm(noise_multiplier=1.0, dimension=1, **problem, **settings._asdict())
     assert 0.3 < settings.alpha * np.sqrt(exact) / bound <= 1
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(1 / 64, 0.5), (1.7 / 64, 0.5), (1 / 64, 0.05), (0.5, 0.3)])
+def test_the_weights_of_old_epochs(alpha, gamma):
+    """Without smoothness the bound's C² is what is left; the literal weights over (1−γ)^{q−1} come to C from below."""
+    settings = {"records": 64, "rounds": 64 * 50, "alpha": alpha, "step_size": 1.0, "reset_rate": gamma}
+    noise = tc.reduced_noise_norm(lipschitz=1.0, smoothness=0.0, noise_multiplier=1.0, dimension=1, **settings)
+    early, late = tc.reduced_node_counts(records=64, rounds=64 * 50)
+    squared = ((noise / alpha / 4) ** 2 - 6 * early) / (14 * (early + late * gamma / (2 - gamma)))
+    epoch = (1 - alpha) ** 64
+    weights = [
+        sum(epoch**i * (1 - gamma) ** (q - 1 - i) for i in range(q)) / (1 - gamma) ** (q - 1) for q in (1, 5, 50)
+    ]
+    assert (np.diff(weights) >= 0).all()
+    assert weights[-1] == pytest.approx(np.sqrt(squared), rel=1e-6)
+    assert weights[-1] <= 3.8
+
+
+def test_the_remainders_count_the_nodes_of_a_round():
+    """α = 1 and hardly any gradient leave one node for every bit of t, and the changes of one epoch."""
+    settings = {"records": 64, "rounds": 64 * 50, "step_size": 1.0}
+    delta = tc.reduced_sensitivities(records=64, step_size=1.0, lipschitz=1e-9, smoothness=1.0)
+    scale = {"lipschitz": 1e-9, "smoothness": 1.0, "noise_multiplier": 1.0, "dimension": 1}
+    noise = tc.reduced_noise_norm(alpha=1.0, reset_rate=0.5, **settings, **scale)
+    late = tc.reduced_node_counts(records=64, rounds=64 * 50).late
+    most = max(t.bit_count() for t in range(1, 64 * 50 + 1))
+    assert noise**2 == pytest.approx(late * (most * delta.remainders**2 + 14 / 3 * delta.changes**2))
