@@ -13,6 +13,7 @@ from fedprivjax import (
     AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
+    Full,
     Given,
     LocalSGD,
     Logistic,
@@ -20,6 +21,7 @@ from fedprivjax import (
     NoisySGD,
     Softmax,
     StaleMomentum,
+    TreeMomentum,
     UserAGD,
     UserSGD,
     Varying,
@@ -207,10 +209,23 @@ USER_CASES = {
     "user-agd-none": user(UserAGD, trust="none"),
     "user-agd-strong": user(UserAGD, strong_convexity=0.3, step_size=None),
 }
-CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES}
+
+
+def tree(participation=PARTIAL, **settings):
+    protocol = TreeMomentum(**{"noise_std": 0.4, "batch": 4, "alpha": 0.5, "step_size": 0.1, **settings})
+    return Case(protocol, SHARES, participation)
+
+
+TREE_CASES = {
+    "tree-server": tree(),
+    "tree-none": tree(Full(MACHINES), trust="none", sampler="reshuffled"),
+    "tree-by-sensitivity": tree(factor="sensitivity tree", clip=0.3),
+    "tree-independent": tree(factor="independent"),
+}
+CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES, **TREE_CASES}
 
 # one for each protocol, with samplers that are quick to account for
 REPRESENTATIVES = (
     *("mu2-none-clipped-uniform", "stale-clipped-uniform", "sgd-server-clipped-last", "minibatch-full"),
-    *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd"),
+    *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd", "tree-none"),
 )
