@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, federation, start, sweeps
+from fedprivjax.bench import accelerator, cell, federation, start, sweeps, trees
 from fedprivjax.bench.timing import Line
 from fedprivjax.report.tables import VERDICTS
 
@@ -18,6 +18,7 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "one run": cell.lines,
     "sweeps": sweeps.lines,
     "a million machines": federation.lines,
+    "a tree's noise": trees.lines,
     "second start": start.lines,
     "accelerator": accelerator.lines,
 }
