@@ -217,13 +217,23 @@ class TreeMomentum(Protocol):
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         epoch = self._checked_epoch(problem, plan)
-        alpha = self._default_alpha(problem, plan, target) if self.alpha is None else float(self.alpha)
-        known = replace(self, alpha=alpha, epoch=float(epoch))
+        alpha = self.alpha
+        if alpha is None and (target.noise_std is not None or target.non_private):
+            alpha = 1 / epoch
+        elif alpha is None:
+            alpha = self._theorem(problem, plan.size.per_round, target, plan.size.rounds).alpha
+        known = replace(self, alpha=float(alpha), epoch=float(epoch))
         return known.with_noise(problem, plan, known._needed_noise(problem, plan, target), target)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Theorem 6's, which needs no diameter."""
         return 1 / sqrt(self.rounds_of_epoch(problem) * plan.size.rounds)
+
+    def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
+        """Theorem 6's, in whole epochs."""
+        if target.noise_std is not None or target.non_private:
+            raise Refusal("rounds must be given without an ε or a μ, for which Theorem 6 chooses them")
+        return self._theorem(problem, machines, target).rounds
 
     @property
     def _factor(self) -> Factor:
@@ -248,17 +258,14 @@ class TreeMomentum(Protocol):
         most = 2 if self.factor == "tree" else 1  # of a leaf's sensitivity, in a node
         return most * sensitivity * sqrt(nodes) * paper_multiplier(target)
 
-    def _default_alpha(self, problem: Problem, plan: Plan, target: Target) -> float:
-        epoch = self.rounds_of_epoch(problem)
-        if target.noise_std is not None or target.non_private:
-            return 1 / epoch
-        # how much less noise the mean of a round has than one record's gradient with a tree of its own
-        assert plan.weights is not None
-        batch = float(1 / plan.weights.max())
-        gain = batch * plan.size.per_round ** (1.0 if self.trust == "server" else 0.5)
+    def _theorem(self, problem: Problem, per_round: int, target: Target, rounds: int | None = None):
+        """Theorem 6's settings; ε counts for as much more as a round's mean moves less than one record's gradient."""
+        assert problem.table is not None
+        batch = int(self.minibatches.batches(problem.table.sizes).min())
+        gain = batch * per_round ** (1.0 if self.trust == "server" else 0.5)
         level = {"epsilon": gain * target.worst_epsilon, "delta": target.stated_delta}
-        sizes = {"records": epoch, "rounds": plan.size.rounds, "dimension": problem.dimension}
-        return theory.momentum_settings(**sizes, **level).alpha
+        sizes = {"records": self.rounds_of_epoch(problem), "rounds": rounds, "dimension": problem.dimension}
+        return theory.momentum_settings(**sizes, **level)
 
 
 def paper_multiplier(target: Target) -> float:
