@@ -17,7 +17,7 @@ from .privacy.target import Target
 from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
 from .problem.constraints import Ball, WholeSpace
-from .problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
+from .problem.losses import Absolute, GemanMcClure, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared, Tukey
 from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
@@ -49,6 +49,7 @@ __all__ = [
     "Event",
     "Full",
     "GaussianEvent",
+    "GemanMcClure",
     "Given",
     "Grouped",
     "Hinge",
@@ -80,6 +81,7 @@ __all__ = [
     "Target",
     "Terms",
     "Transcript",
+    "Tukey",
     "Uniform",
     "UserAGD",
     "UserSGD",

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.losses import LOSS_KEYS, LossSettings
+from fedprivjax.experiment.losses import LOSS_KEYS, LOSSES, LossSettings
 from fedprivjax.experiment.participation import ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.section import STRUCTURAL, Settings
@@ -56,8 +56,9 @@ class ProblemSettings(Settings):
     def _gather(cls, raw: Any) -> Any:
         keys = [key for key in raw if key in LOSS_KEYS] if isinstance(raw, Mapping) else []
         if keys and raw.get("loss") is None:
-            owner, *others = LOSS_KEYS[keys[0]]
-            raise Refusal(f"problem.{keys[0]} must go with {'a loss' if others else f'loss {owner!r}'}, got none")
+            owners = LOSS_KEYS[keys[0]]
+            wanted = "a loss" if len(owners) == len(LOSSES) else f"loss {' or '.join(map(repr, owners))}"
+            raise Refusal(f"problem.{keys[0]} must go with {wanted}, got none")
         if not isinstance(raw, Mapping) or raw.get("loss") is None:
             return raw
         loss = raw["loss"] if isinstance(raw["loss"], Mapping) else {"kind": raw["loss"]}

@@ -14,7 +14,7 @@ from fedprivjax.datasets.insurance import available as insurance_available
 from fedprivjax.experiment import read as reading
 from fedprivjax.experiment import run as runner
 from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
-from fedprivjax.problem.losses import Absolute, Hinge, Huber, Logistic, Pinball
+from fedprivjax.problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Tukey
 from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.protocols import PROTOCOLS, NoisySGD
 from fedprivjax.sweeps.members import sweepable
@@ -309,7 +309,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         (
             {"problem__loss": "sofmax"},
             "unknown problem.loss 'sofmax', did you mean 'softmax'? (known: softmax, logistic, squared, hinge, "
-            "absolute, pinball, huber)",
+            "absolute, pinball, huber, geman_mcclure, tukey)",
         ),
         ({"problem__loss": "hinge", "problem__smoothing": "x"}, "problem.smoothing must be a valid number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a table, got 5"),
@@ -369,6 +369,8 @@ def test_a_value_of_another_type_is_refused_by_its_key(change, message):
         ({"loss": "pinball", "quantile": 0.9, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
         ({"loss": "huber", "huber_width": 0.5}, Huber(0.5)),
         ({"loss": {"kind": "huber", "huber_width": 0.5}}, Huber(0.5)),
+        ({"loss": "geman_mcclure", "loss_scale": 2.0}, GemanMcClure(2.0)),
+        ({"loss": "tukey", "loss_scale": 2.0}, Tukey(2.0)),
         ({"loss": {"kind": "pinball", "quantile": 0.9}, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
     ],
 )
@@ -415,17 +417,21 @@ INTEGERS = "a list of distinct positive integers"
         ),
         ({"problem__loss": "pinball"}, "problem.quantile must be given for loss 'pinball'"),
         ({"problem__loss": "huber"}, "problem.huber_width must be given for loss 'huber'"),
+        ({"problem__loss": "tukey"}, "problem.loss_scale must be given for loss 'tukey'"),
+        ({"problem__loss_scale": 2.0}, "problem.loss_scale must go with loss 'geman_mcclure' or 'tukey', got none"),
+        (
+            {"problem__loss": "tukey", "problem__loss_scale": 2.0, "problem__smoothing": 1.0},
+            "loss must be convex, got Tukey(scale=2.0)",
+        ),
         (
             {"problem__loss": 3},
-            "unknown problem.loss '3' (known: softmax, logistic, squared, hinge, absolute, pinball, huber)",
+            "unknown problem.loss '3' (known: softmax, logistic, squared, hinge, absolute, pinball, "
+            "huber, geman_mcclure, tukey)",
         ),
         ({"problem__loss": {}}, "problem.loss.kind must be given"),
         (
             {"problem__loss": "huber", "problem__huber_widht": 1.0},
-            "unknown key in [problem] 'huber_widht', did you mean "
-            "'huber_width'? (known: dataset, options, loss, radius, lipschitz, distance, machine_weights, "
-            "partition, smoothing, score_bound, quantile, "
-            "huber_width)",
+            "unknown key in [problem] 'huber_widht', did you mean 'huber_width'?",
         ),
         (
             {"problem__loss": {"kind": "huber", "width": 1.0, "huber_width": 1.0}},
