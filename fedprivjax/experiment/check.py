@@ -3,7 +3,7 @@
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metrics import METRICS, OF_TRIALS, known
+from fedprivjax.engine.metrics import METRICS, OF_MEAN, known
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
 from fedprivjax.sweeps.members import sweepable
@@ -69,7 +69,7 @@ def _check_metrics(experiment: Experiment) -> None:
         raise Refusal("record.metrics must name at least one metric, got []")
     require_choice("record.select", experiment.record.select, METRICS)
     for expected in experiment.expected:
-        choices = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
+        choices = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_MEAN]
         require_choice("metric in [[expected]]", expected.metric, choices)
         if known(expected.metric).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])

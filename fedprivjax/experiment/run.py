@@ -239,8 +239,8 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     for name in {"realised_mu", "realised_epsilon"} & set(runs):  # of privacy, a trial's is its worst run's
         means[name] = data[name].max("seed")
     for metric in (METRICS[name] for name in METRICS if name in means):
-        if metric.of_trials is not None:
-            means[metric.of_trials.name] = metric.of_trials.function(means[metric.name])
+        if metric.of_mean is not None:
+            means[metric.of_mean.name] = metric.of_mean.function(means[metric.name])
     rest = data.drop_vars([*runs, "seed"])
     reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
     reduced["seed"].attrs["unit"] = "trials"
