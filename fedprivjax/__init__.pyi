@@ -18,6 +18,7 @@ from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
 from .problem.constraints import Ball, WholeSpace
 from .problem.losses import Absolute, GemanMcClure, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared, Tukey
+from .problem.networks import CNN, MLP
 from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
@@ -38,6 +39,8 @@ from .sweeps.sweep import sweep
 from .testing import check_protocol
 
 __all__ = [
+    "CNN",
+    "MLP",
     "USED_ONCE",
     "Absolute",
     "AcceleratedMinibatchSGD",

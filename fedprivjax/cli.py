@@ -81,7 +81,7 @@ def everywhere(
 
 @app.command("list")
 def list_() -> None:
-    """Protocols, losses, datasets, metrics and experiments, with a line of help each."""
+    """Protocols, losses, models, datasets, metrics and experiments, with a line of help each."""
     from fedprivjax import experiment
     from fedprivjax.datasets import DATASETS
     from fedprivjax.engine.metrics import METRICS
@@ -89,6 +89,7 @@ def list_() -> None:
 
     _print_list("protocols", {name: text for name, (_, text) in PROTOCOLS.items()})
     _print_list("losses", experiment.LOSSES)
+    _print_list("models", {"linear": "linear predictor, where no model is named", **experiment.MODELS})
     _print_list("datasets", {name: info.help for name, info in DATASETS.items()})
     _print_list("metrics", dict.fromkeys(METRICS, ""))
     _print_list("experiments", {name: experiment.load(name).title for name in experiment.bundled()})

@@ -35,7 +35,9 @@ def make_problem(settings: ProblemSettings, machines: int, trial: int | None = N
     constraint = WholeSpace() if settings.radius is None else Ball(settings.radius)
     loss = None if settings.loss is None else settings.loss.make(data)
     declared = settings.model_dump(include={"lipschitz", "distance", "machine_weights"})
-    return from_dataset(data, loss, constraint=constraint, table=table, **declared)
+    model = settings.model
+    network = {} if model is None else {"network": model.make(), "start_seed": model.start_seed}
+    return from_dataset(data, loss, constraint=constraint, table=table, **network, **declared)
 
 
 def machines_of(settings: ParticipationSettings, shape: Mapping[str, int]) -> int:

@@ -119,5 +119,3 @@ LossSettings = Annotated[
     Field(discriminator="kind"),
 ]
 LOSSES = {kind: inspect.getdoc(model) or "" for kind, model in kinds(LossSettings).items()}
-_KEYS = {kind: [key for key in model.model_fields if key != "kind"] for kind, model in kinds(LossSettings).items()}
-LOSS_KEYS = {key: [kind for kind in _KEYS if key in _KEYS[kind]] for keys in _KEYS.values() for key in keys}  # whose

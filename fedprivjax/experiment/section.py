@@ -43,6 +43,13 @@ def several(annotation) -> bool:
     return union and len([part for part in get_args(annotation) if part is not NoneType]) > 1
 
 
+def owners(union) -> dict[str, list[str]]:
+    """The keys of a union's members, but for `kind`, and the kinds that have them."""
+    members = kinds(union)
+    keys = dict.fromkeys(key for model in members.values() for key in model.model_fields if key != "kind")
+    return {key: [kind for kind, model in members.items() if key in model.model_fields] for key in keys}
+
+
 def kinds(union) -> dict[str, type[Settings]]:
     """The members of a union that is told apart by `kind`."""
     return {model.model_fields["kind"].default: model for model in models_in(union)}

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from jax.flatten_util import ravel_pytree
 
-from fedprivjax import experiment
+from fedprivjax import CNN, MLP, datasets, experiment, from_dataset
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import mnist
 from fedprivjax.datasets.insurance import available as insurance_available
@@ -394,6 +395,53 @@ def test_a_regression_loss_is_reached_by_its_settings(settings, loss):
 def test_a_classifiers_loss_is_reached_by_its_settings(settings, loss):
     problem = {"dataset": "logistic", "options": {"examples": 40, "features": 3, "test_examples": 5}, **settings}
     assert experiment.make_problem(experiment.ProblemSettings(**problem), 4).model.loss == loss
+
+
+DIGITS = {"title": "nets", "problem": {"dataset": "digits"}, "participation": {"machines": 6, "per_round": 3}}
+DIGITS["protocol"] = [{"name": "noisy_sgd", "mu": 2.0, "clip": 1.0, "step_size": 0.1}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [
+        ({"model": "mlp", "hidden": [4, 3], "start_seed": 5}, MLP((4, 3), 10)),
+        ({"model": {"kind": "mlp", "activation": "gelu"}}, MLP((64,), 10, "gelu")),
+        ({"model": "cnn", "channels": [2], "loss": "softmax"}, CNN((2,), (), 10)),
+    ],
+)
+def test_a_network_is_reached_by_its_settings(settings, network):
+    raw = {**DIGITS, "problem": {"dataset": "digits", **settings}}
+    parsed = experiment.parse(raw)
+    assert experiment.parse(experiment.to_mapping(parsed)) == parsed
+    (job,) = runner.jobs(parsed)
+    problem = job.prepare().first.problem
+    assert problem.model.function.network == network
+    start = from_dataset(datasets.load("digits"), network=network, start_seed=settings.get("start_seed", 0)).start
+    np.testing.assert_array_equal(ravel_pytree(problem.start)[0], ravel_pytree(start)[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "mpl"}, "unknown problem.model 'mpl', did you mean 'mlp'? (known: mlp, cnn)"),
+        ({"hidden": [4]}, "problem.hidden must go with a model, got none"),
+        ({"channels": [4]}, "problem.channels must go with model 'cnn', got none"),
+        ({"model": "mlp", "channels": [4]}, "problem.channels must go with model 'cnn', got model 'mlp'"),
+        ({"model": "mlp", "hidden": [0]}, "problem.hidden.0 must be greater than or equal to 1, got 0"),
+        ({"model": "mlp", "activation": "thanh"}, "unknown problem.activation 'thanh', did you mean 'tanh'?"),
+        ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must halve pictures of 8×8 down to a pixel at most"),
+        (
+            {"model": "mlp", "loss": "logistic", "smoothing": 1.0},
+            "problem.smoothing must be left out for model 'mlp'",
+        ),
+        (
+            {"model": "cnn", "dataset": "least_squares", "options": {"examples": 30, "features": 3}},
+            "a CNN must have pictures [height, width, channels], got features of shape [3]",
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(settings, message):
+    assert refusal({**DIGITS, "problem": {"dataset": "digits", **settings}}).startswith(message)
 
 
 INTEGERS = "a list of distinct positive integers"
