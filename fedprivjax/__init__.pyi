@@ -34,7 +34,7 @@ from .protocols import (
 from .protocols.interface import Protocol
 from .protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .protocols.sums import ScalarSum, VectorSum
-from .sweeps.results import final, guarantee_of, mean_interval
+from .sweeps.results import averaged, final, guarantee_of, mean_interval
 from .sweeps.sweep import sweep
 from .testing import check_protocol
 
@@ -92,6 +92,7 @@ __all__ = [
     "VectorSum",
     "WholeSpace",
     "add_noise",
+    "averaged",
     "ball_envelope",
     "calibrate",
     "check_protocol",

@@ -191,7 +191,7 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
 
     todo = runner.jobs(experiment)
     if judge:
-        verdict.check_recorded(experiment, runner.recorded(todo))
+        verdict.check_recorded(experiment, runner.recorded(todo), runner.records(todo))
     results_folder.claim(folder, experiment, resume=resume)
     if resume and (folder / "results.nc").is_file():
         results = results_folder.load(folder)
@@ -203,7 +203,7 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
     for table in tables.results_tables(experiment, best):
         out.print(table)
     out.print(tables.footnotes(experiment, best))
-    pictures = plots.save_all(best, folder, experiment.record.bars)
+    pictures = plots.save_all(best, folder, experiment.record.bars, experiment.record.averaged)
     out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)
     return best
 

@@ -15,6 +15,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import METRICS, default_metrics, known
+from fedprivjax.engine.ready import record_rounds
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,
@@ -25,6 +26,7 @@ from fedprivjax.experiment import (
     make_protocol,
     points,
 )
+from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
@@ -36,7 +38,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A sweep to run: a protocol at one combination of what fixes a shape (machines, per_round, rounds, batch).
+    """A sweep to run: a protocol at one combination of what fixes a shape (the swept integers, the batch).
 
     `prepare` makes it ready: a trial's anew at each call, for many trials' draws at once would not fit in memory.
     """
@@ -53,7 +55,7 @@ def jobs(experiment: Experiment) -> list[Job]:
 
     Of many trials, which differ in their data only, the first is tried.
     """
-    problems: dict[tuple[int | None, int | None], Problem] = {}
+    problems: dict[tuple[int | None, ...], Problem] = {}
     return [
         job
         for settings in experiment.protocol
@@ -66,6 +68,15 @@ def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
     """The metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
     first = {job.label: job.prepare() for job in {job.label: job for job in reversed(todo)}.values()}
     return {label: {name: _recorded(start, name) for name in start.iterates} for label, start in first.items()}
+
+
+def records(todo: list[Job]) -> dict[str, int]:
+    """The fewest records that a protocol's runs have: label -> how many."""
+    counts: dict[str, int] = {}
+    for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have as many
+        count = len(record_rounds(job.prepare().recipe))
+        counts[job.label] = min(count, counts.get(job.label, count))
+    return counts
 
 
 def run(
@@ -119,7 +130,7 @@ def one_trial(experiment: Experiment) -> Experiment:
 def tiny(experiment: Experiment) -> Experiment:
     """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis."""
     over = {
-        name: values if len(values) < 3 or name in ("machines", "per_round", "rounds") else [values[0], values[-1]]
+        name: values if len(values) < 3 or name in STRUCTURAL else [values[0], values[-1]]
         for name, values in experiment.sweep.over.items()
     }
     given, trials = experiment.participation, experiment.sweep.trials
@@ -137,10 +148,10 @@ def tiny(experiment: Experiment) -> Experiment:
 
 def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: dict) -> list[Job]:
     """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
-    machines, trial = machines_of(experiment.participation, shape), shape.get(TRIAL)
-    shares = machines if experiment.problem.partition is not None else None, trial
+    machines, trial, records = machines_of(experiment.participation, shape), shape.get(TRIAL), shape.get("records")
+    shares = machines if experiment.problem.partition is not None else None, trial, records
     if shares not in problems:
-        problems[shares] = make_problem(experiment.problem, machines, trial)
+        problems[shares] = make_problem(experiment.problem, machines, trial, records)
     problem = problems[shares]
     return [
         _job(
@@ -188,7 +199,7 @@ def _job(
         raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     alike = protocol.same_law(participation.machines)  # such runs are done once
     given = experiment.problem.model_dump(), repr(problem.model)
-    data = [*given, repr(participation), experiment.participation.model_dump(), trial]
+    data = [*given, repr(participation), experiment.participation.model_dump(), trial, shape.get("records")]
     method = settings.name, id(settings.method)  # two folders may each have a class of that name
     identity = json.dumps([*data, method, repr(alike), options], default=list)
     members = prod(len(values) for values in options["over"].values())

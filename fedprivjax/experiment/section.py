@@ -5,7 +5,12 @@ from typing import ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
-STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
+STRUCTURAL = {
+    "machines": "machines in all",
+    "per_round": "machines in a round",
+    "rounds": "rounds",
+    "records": "of a machine",
+}
 THEORY = "theory"  # in the place of a number that a protocol's own bound chooses
 
 

@@ -20,7 +20,8 @@ TRIAL = "trial"
 class PartitionSettings(Settings):
     """`[problem] partition`: how the samples are dealt over machines, with the options of `datasets.partition`.
 
-    With `records`, machines have so many each, drawn from the data set; else all of it is dealt.
+    With `records`, machines have so many each, drawn from the data set, and nothing else is stored; else all of it is
+    dealt. They may be swept, `[sweep] records`.
     """
 
     kind: Literal["iid", "by_label", "dirichlet"]
@@ -113,10 +114,15 @@ class SweepSettings(Settings):
 
 
 class RecordSettings(Settings):
-    """`[record]`: what is recorded how often, the metric by which a protocol's own grid is chosen from, and what a
-    plot's bars are: the mean's 95% interval, or half the distance of the 5th and 95th percentile."""
+    """`[record]`: what is recorded how often.
+
+    `averaged` names the metrics of which tables and plots show the mean over a run's records, not the last; `select`
+    the metric by which a protocol's own grid is chosen from. `bars` of a plot are the mean's 95% interval, or half the
+    distance of the 5th and 95th percentile.
+    """
 
     metrics: list[str] | None = None
+    averaged: list[str] = []
     every: int | None = None
     delta: float = 1e-5
     select: str = "test_accuracy"
@@ -137,13 +143,16 @@ class Expected(Settings):
 
     "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
     hold, and none may be beyond `limit` standard errors. `iterate` names another iterate of the protocol than its
-    output, such as "last"; "above" holds it against the other protocol's output. "slope" is of the exponent in a swept
-    `axis`, of which a cell gives the other axes and a theorem's exponent: it allows none more than `tolerance` above.
+    output, such as "last"; "above" holds it against the other protocol's output. `rounds` is what stands for a run: its
+    "last" record, or the "mean" over all of them, as of a point drawn uniformly from the iterates. "slope" is of the
+    exponent in a swept `axis`, of which a cell gives the other axes and a theorem's exponent: it allows none more than
+    `tolerance` above.
     """
 
     protocol: str
     metric: str = "test_accuracy"
     iterate: str = "output"
+    rounds: Literal["last", "mean"] = "last"
     source: str = ""
     rule: Literal["within", "within_sd", "within_se", "at_least", "above", "slope", "shown"] = "within"
     tolerance: float = 0.0
@@ -183,7 +192,7 @@ class Experiment(Settings):
 
     @property
     def shapes(self) -> list[dict[str, int]]:
-        """Every combination of the swept integers (machines, per_round, rounds): one program each."""
+        """Every combination of the swept integers (machines, per_round, rounds, records): one program each."""
         axes = {name: [int(v) for v in values] for name, values in self.sweep.over.items() if name in STRUCTURAL}
         if self.sweep.trials is not None:
             axes[TRIAL] = list(range(self.sweep.trials))

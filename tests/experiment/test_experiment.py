@@ -212,13 +212,20 @@ def test_machines_in_a_round_cannot_be_swept_where_their_number_is_random():
         experiment.make_participation(given, {"per_round": 2})
 
 
+OPTIONS = {"examples": 60, "features": 3}
+
+
 def test_a_partition_may_give_machines_so_many_records():
     problem = {"kind": "iid", "records": 2}
-    settings = experiment.parse(small(problem__options={"examples": 60, "features": 3}, problem__partition=problem))
-    rows = experiment.make_problem(settings.problem, 6).table.rows
+    settings = experiment.parse(small(problem__options=OPTIONS, problem__partition=problem))
+    problem, whole = experiment.make_problem(settings.problem, 6), datasets.load("least_squares", **OPTIONS)
+    rows = problem.table.rows
     assert rows.shape == (6, 2)
-    assert np.unique(rows).size == 12
-    assert rows.max() > 12  # they are drawn from all of the data
+    assert sorted(rows.ravel()) == list(range(problem.examples)) == list(range(12))  # no other is stored
+    places = [np.flatnonzero(whole.labels == label).item() for label in np.asarray(problem.pool.label)]
+    np.testing.assert_array_equal(problem.pool.features, whole.features[places])
+    assert max(places) > 12  # they are drawn from all of the data
+    assert experiment.make_problem(settings.problem, 6, records=5).table.rows.shape == (6, 5)
     with pytest.raises(ValueError, match=r"problem.partition.records must be at most 1, got 2"):
         experiment.make_problem(settings.problem, 40)
 
@@ -518,6 +525,15 @@ INTEGERS = "a list of distinct positive integers"
         ({"record__delta": 1.0}, "record.delta must be between 0 and 1, got 1.0"),
         ({"record__metrics": ["distance"]}, "record.select must be a recorded metric (distance), got 'excess_risk'"),
         ({"record__every": 0}, "every must be at least 1, got 0"),
+        (
+            {"record__averaged": ["gradient_nrm"]},
+            "unknown metric in record.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
+        ),
+        ({"sweep__records": [2, 4]}, "sweep.records must go with [problem.partition], which deals them, got none"),
+        (
+            {"problem__partition": {"kind": "iid"}, "sweep__records": [4, 99]},
+            "problem.partition.records must be at most 10, got 99",
+        ),
     ],
 )
 def test_a_value_out_of_range_is_refused(change, message):
