@@ -27,10 +27,11 @@ from fedprivjax.experiment import (
     points,
 )
 from fedprivjax.experiment.section import STRUCTURAL
+from fedprivjax.experiment.settings import RecordSettings
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.results import final
+from fedprivjax.sweeps.results import figure, rounds_of
 from fedprivjax.sweeps.sweep import ReadySweep, execute, ready_sweep
 
 Progress = Callable[[int, int], None]
@@ -116,7 +117,7 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
     The chosen values become variables `best_<name>`. Selection looks at the results, so no guarantee covers it.
     """
     return {
-        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.record.select))
+        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.record))
         for settings in experiment.protocol
     }
 
@@ -258,10 +259,11 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     return reduced
 
 
-def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
+def _best(data: xr.Dataset, grid: list[str], record: RecordSettings) -> xr.Dataset:
     if not grid:
         return data
-    mean = final(data, metric).mean("seed", skipna=False)  # trial by trial, where there are trials
+    metric, rounds = record.select, rounds_of(record.select, record.averaged)
+    mean = figure(data, metric, rounds=rounds).mean("seed", skipna=False)  # trial by trial, where there are trials
     score = mean if known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))

@@ -60,6 +60,9 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """A convolutional network on pictures: 3×3 convolutions, each with an activation and a 2×2 mean, then dense layers.
 
+    A convolution is one matrix product on patches: within a scan, XLA's own are slow on CPU, and so is their gradient
+    record by record.
+
     Attributes:
         channels: of each convolution; each halves the picture.
         hidden: widths of dense layers before the last.
@@ -86,8 +89,7 @@ class CNN(nn.Module):
         _require_pictures(inputs.shape[1:], len(self.channels))
         values = inputs
         for width in self.channels:
-            values = ACTIVATIONS[self.activation](nn.Conv(width, (3, 3))(values))
-            values = nn.avg_pool(values, (2, 2), strides=(2, 2))
+            values = _halved(ACTIVATIONS[self.activation](nn.Dense(width)(_patches(values))))
         return MLP(self.hidden, self.scores, self.activation)(values)
 
 
@@ -176,6 +178,21 @@ def first_parameters(network: nn.Module, shape: tuple[int, ...], seed: int, star
         require_alike("start", start, variables["params"], "the network's parameters")
         return start
     return jax.jit(drawn)(jax.random.key(seed))["params"]
+
+
+def _patches(pictures):
+    """The 3×3 neighbourhood of each pixel, zero beyond the edge: [batch, height, width, 9·channels]."""
+    height, width = pictures.shape[1:3]
+    padded = jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    shifted = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifted, axis=-1)
+
+
+def _halved(pictures):
+    """The means of 2×2 pixels; an odd last row or column is left out."""
+    batch, height, width, channels = pictures.shape
+    even = pictures[:, : height // 2 * 2, : width // 2 * 2]
+    return even.reshape(batch, height // 2, 2, width // 2, 2, channels).mean((2, 4))
 
 
 def _require_layers(name: str, widths) -> None:

@@ -15,7 +15,7 @@ from fedprivjax.engine.metrics import known, shown
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.sweeps.results import figure as figure_of
-from fedprivjax.sweeps.results import has, mean_interval, of_iterate
+from fedprivjax.sweeps.results import has, mean_interval, of_iterate, rounds_of
 
 TOLERANCE = 0.01  # by which a realised ε may be off its target and still be drawn as it
 CURVE = 3  # values of a swept size that make a curve
@@ -141,7 +141,7 @@ def save_all(
     """
     figures = {}
     recorded = [name for name in shown("against_epsilon") if all(has(data, name) for data in best.values())]
-    over = {name: "mean" if name in averaged else "last" for name in recorded}
+    over = {name: rounds_of(name, averaged) for name in recorded}
     if any(name in data.dims for data in best.values() for name in LEVELS):
         for metric, rounds in over.items():
             figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars, rounds=rounds)

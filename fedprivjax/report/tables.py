@@ -20,7 +20,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.sweeps.results import figure, has, mean_interval
+from fedprivjax.sweeps.results import figure, has, mean_interval, rounds_of
 from fedprivjax.sweeps.sweep import ReadySweep
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
@@ -29,7 +29,7 @@ VERDICTS = {None: "–", True: "ok", False: "MISS"}
 def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Table]:
     """Every table of an experiment's results: one for each metric that is shown so, then the realised ε."""
     names = [name for name in shown("table") if any(has(data, name) for data in best.values())]
-    over = {name: "mean" if name in experiment.record.averaged else "last" for name in names}
+    over = {name: rounds_of(name, experiment.record.averaged) for name in names}
     found = [results_table(experiment, best, name, rounds=over[name]) for name in names]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
     realised = [realised_table(experiment, best)] if private and _has_target(experiment) else []

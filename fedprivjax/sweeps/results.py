@@ -1,6 +1,6 @@
 """Results with named axes: a sweep's dataset, and what one reads off it first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,15 @@ def figure(dataset: xr.Dataset, name: str, iterate: str = OUTPUT, rounds: str = 
 
 
 FIGURES = {"last": final, "mean": averaged}
+
+
+def rounds_of(name: str, averaged: Collection[str]) -> str:
+    """What stands for a run, "last" or "mean", where the metrics that are averaged over rounds are named.
+
+    >>> rounds_of("noise_rms", ["noise_mean_square"]), rounds_of("test_loss", ["noise_rms"])
+    ('mean', 'last')
+    """
+    return "mean" if name in averaged or recorded_name(name) in averaged else "last"
 
 
 def _recorded(dataset: xr.Dataset, name: str, iterate: str) -> xr.DataArray:

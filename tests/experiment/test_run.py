@@ -61,6 +61,15 @@ def test_selection_over_two_axes_at_once():
     assert final(best, "test_accuracy").mean("seed").values.tolist() == [0.9, 0.8]
 
 
+def test_selection_goes_by_the_mean_over_rounds_where_that_is_the_figure():
+    values = xr.DataArray([[[1.0, 0.0]], [[0.3, 0.3]]], dims=["clip", "seed", "round"], coords={"clip": [0.5, 1.0]})
+    data = xr.Dataset({"gradient_norm": values}, attrs={"delta": 1e-5})
+    entries = [{"name": "dp_mu2", "label": "ours", "grid": {"clip": [0.5, 1.0]}}]
+    for names, best in (([], 0.5), (["gradient_norm"], 1.0)):
+        made = make(entries, record={"select": "gradient_norm", "averaged": names})
+        assert float(runner.selected(made, {"ours": data})["ours"]["best_clip"]) == best
+
+
 def test_selection_takes_the_least_loss():
     data = dataset([[0.3, 0.5], [0.5, 0.2]], ["clip", "seed"], clip=[0.5, 1.0], seed=[0, 1])
     data = data.rename(test_accuracy="test_loss")

@@ -93,13 +93,29 @@ def test_a_network_sees_pictures_without_the_constant():
     assert from_dataset(flat, network=MLP((2,))).pool[0].shape == (24, 17)
 
 
-def test_a_cnn_convolves_and_halves_its_pictures():
-    problem = from_dataset(PICTURES, network=CNN((2, 3), (4,)))
-    assert jax.tree.map(jnp.shape, problem.start) == {
-        "Conv_0": {"kernel": (3, 3, 1, 2), "bias": (2,)},
-        "Conv_1": {"kernel": (3, 3, 2, 3), "bias": (3,)},
-        "MLP_0": {"Dense_0": {"kernel": (3, 4), "bias": (4,)}, "Dense_1": {"kernel": (4, 3), "bias": (3,)}},
-    }
+class Convolutions(nn.Module):
+    """What `CNN((2, 3), (4,))` says, in flax's own words."""
+
+    @nn.compact
+    def __call__(self, x):
+        for channels in (2, 3):
+            x = nn.avg_pool(jnp.tanh(nn.Conv(channels, (3, 3))(x)), (2, 2), strides=(2, 2))
+        return MLP((4,), 3)(x)
+
+
+@pytest.mark.parametrize("side", [4, 7])
+def test_a_cnn_convolves_and_halves_its_pictures(side):
+    pictures = RNG.uniform(size=(3, side, side, 2)).astype(np.float32)
+    ours, flax = CNN((2, 3), (4,), 3), Convolutions()
+    params = jax.jit(flax.init)(jax.random.key(1), pictures)["params"]
+    renamed = {"MLP_0": params["MLP_0"]}
+    for layer in (0, 1):
+        conv = params[f"Conv_{layer}"]
+        kernel = conv["kernel"].reshape(-1, conv["kernel"].shape[-1])
+        renamed[f"Dense_{layer}"] = {"kernel": kernel, "bias": conv["bias"] + 0.1}
+        params[f"Conv_{layer}"] = {**conv, "bias": conv["bias"] + 0.1}
+    found = jax.jit(ours.apply)({"params": renamed}, pictures)
+    np.testing.assert_allclose(found, jax.jit(flax.apply)({"params": params}, pictures), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("network", [MLP((5,)), Own()], ids=["mlp", "own"])
