@@ -17,7 +17,8 @@ from .privacy.target import Target
 from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
 from .problem.constraints import Ball, WholeSpace
-from .problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
+from .problem.losses import Absolute, GemanMcClure, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared, Tukey
+from .problem.networks import CNN, MLP
 from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
@@ -34,11 +35,13 @@ from .protocols import (
 from .protocols.interface import Protocol
 from .protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .protocols.sums import ScalarSum, VectorSum
-from .sweeps.results import final, guarantee_of, mean_interval
+from .sweeps.results import averaged, final, guarantee_of, mean_interval
 from .sweeps.sweep import sweep
 from .testing import check_protocol
 
 __all__ = [
+    "CNN",
+    "MLP",
     "USED_ONCE",
     "Absolute",
     "AcceleratedMinibatchSGD",
@@ -50,6 +53,7 @@ __all__ = [
     "Event",
     "Full",
     "GaussianEvent",
+    "GemanMcClure",
     "Given",
     "Grouped",
     "Hinge",
@@ -82,6 +86,7 @@ __all__ = [
     "Terms",
     "Transcript",
     "TreeMomentum",
+    "Tukey",
     "Uniform",
     "UserAGD",
     "UserSGD",
@@ -89,6 +94,7 @@ __all__ = [
     "VectorSum",
     "WholeSpace",
     "add_noise",
+    "averaged",
     "ball_envelope",
     "calibrate",
     "check_protocol",

@@ -81,7 +81,7 @@ def everywhere(
 
 @app.command("list")
 def list_() -> None:
-    """Protocols, losses, datasets, metrics and experiments, with a line of help each."""
+    """Protocols, losses, models, datasets, metrics and experiments, with a line of help each."""
     from fedprivjax import experiment
     from fedprivjax.datasets import DATASETS
     from fedprivjax.engine.metrics import METRICS
@@ -89,6 +89,7 @@ def list_() -> None:
 
     _print_list("protocols", {name: text for name, (_, text) in PROTOCOLS.items()})
     _print_list("losses", experiment.LOSSES)
+    _print_list("models", {"linear": "linear predictor, where no model is named", **experiment.MODELS})
     _print_list("datasets", {name: info.help for name, info in DATASETS.items()})
     _print_list("metrics", dict.fromkeys(METRICS, ""))
     _print_list("experiments", {name: experiment.load(name).title for name in experiment.bundled()})
@@ -190,7 +191,7 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
 
     todo = runner.jobs(experiment)
     if judge:
-        verdict.check_recorded(experiment, runner.recorded(todo))
+        verdict.check_recorded(experiment, runner.recorded(todo), runner.records(todo))
     results_folder.claim(folder, experiment, resume=resume)
     if resume and (folder / "results.nc").is_file():
         results = results_folder.load(folder)
@@ -202,7 +203,7 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
     for table in tables.results_tables(experiment, best):
         out.print(table)
     out.print(tables.footnotes(experiment, best))
-    pictures = plots.save_all(best, folder, experiment.record.bars)
+    pictures = plots.save_all(best, folder, experiment.record.bars, experiment.record.averaged)
     out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)
     return best
 

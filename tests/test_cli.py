@@ -89,7 +89,7 @@ def test_list_names_everything(call):
     names = ("dp_mu2", "noisy_sgd", "softmax", "digits", "mnist", "least_squares", "test_accuracy")
     for name in (*names, *experiment.bundled()):
         assert name in said
-    for title in ("protocols", "losses", "datasets", "metrics", "experiments"):
+    for title in ("protocols", "losses", "models", "datasets", "metrics", "experiments"):
         assert title in said.split()
 
 

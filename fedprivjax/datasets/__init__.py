@@ -14,7 +14,7 @@ from fedprivjax.datasets.mnist import load_mnist
 from fedprivjax.datasets.mnist_pairs import mnist_pairs
 from fedprivjax.datasets.partition import by_machine, partition, table
 from fedprivjax.datasets.stream import Stream, stream
-from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic
+from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic, robust_regression
 
 __all__ = [
     "DATASETS",
@@ -35,6 +35,7 @@ __all__ = [
     "logistic",
     "mnist_pairs",
     "partition",
+    "robust_regression",
     "stream",
     "table",
 ]
@@ -56,6 +57,7 @@ DATASETS: dict[str, DatasetInfo] = {
     "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
     "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed as they are used: a million machines"),
     "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),
+    "robust_regression": DatasetInfo(robust_regression, "regression with outliers on the sphere, losses not convex"),
 }
 
 

@@ -25,7 +25,8 @@ def from_arrays(
     """A data set from one's own arrays, converted to float32 and int32.
 
     Args:
-        features: [examples, features]; other axes are flattened.
+        features: [examples, features]; pictures, [examples, height, width] or [examples, height, width, channels], are
+            flattened, and remembered as such for networks.
         labels: [examples].
         test_features, test_labels: held-out examples, or None.
         feature_bound: public bound B on the norm of a feature vector, before the constant is appended.
@@ -52,6 +53,7 @@ def from_arrays(
         source="arrays given by the user",
         label_bound=label_bound,
         machine_of=None if machine_of is None else _integers("machine_of", machine_of),
+        picture=_picture(np.shape(features)[1:]),
     )
 
 
@@ -66,6 +68,11 @@ def with_constant(features: np.ndarray, scale: float = 1.0) -> np.ndarray:
     with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which `Dataset` refuses
         np.divide(flat, scale, out=out[:, :-1], dtype=np.float32, casting="same_kind")
     return out
+
+
+def _picture(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Height, width and channels of an example of this shape, where it is a picture."""
+    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1) if len(shape) in (2, 3) else None
 
 
 def _features(features, bias: bool) -> np.ndarray:

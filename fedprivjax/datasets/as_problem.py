@@ -2,14 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+from flax import linen as nn
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
 from fedprivjax.datasets.stream import Stream
-from fedprivjax.problem.build import linear_problem, procedural_problem
+from fedprivjax.problem.build import general_problem, linear_problem, procedural_problem
+from fedprivjax.problem.checks import require_labels
 from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
+from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
 from fedprivjax.problem.problem import Problem
 
 
@@ -17,6 +22,8 @@ def from_dataset(
     dataset: Dataset | Stream,
     loss: LinearLoss | None = None,
     *,
+    network: nn.Module | None = None,
+    start_seed: int = 0,
     constraint=None,
     table=None,
     start=None,
@@ -24,11 +31,15 @@ def from_dataset(
     distance: float | None = None,
     machine_weights: Sequence[float] | None = None,
 ) -> Problem:
-    """A linear predictor on a `Dataset` or a `Stream` (see `fedprivjax.datasets`).
+    """A linear predictor, or a network, on a `Dataset` or a `Stream` (see `fedprivjax.datasets`).
 
     Args:
         loss: None takes the data set's own, or else the logistic loss for two classes, softmax for more, half the
             squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
+        network: any flax linen module that gives the scores of a batch, [1, features] to [1, classes]; it sees pictures
+            as [1, height, width, channels], without the constant. `MLP` and `CNN` are two. None: the linear predictor.
+            Neither its constants nor an optimum are known; its gradients take the dense path, clipped record by record.
+        start_seed: of the first parameters that the network's initialisers draw, where no `start` is given.
         table: as in `linear_problem`; None keeps the split that a data set comes with.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`; None keeps the gradient bound
             that a data set comes with.
@@ -39,20 +50,25 @@ def from_dataset(
     """
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
-    plain = loss.unsmoothed
-    known = type(plain) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
-    exact = known and getattr(plain, "score_bound", None) is None
     if isinstance(dataset, Stream):
         if table is not None:
             raise Refusal("table must be None for a stream: every machine computes its own examples")
         if machine_weights is not None:
             raise Refusal("machine_weights must be None for a stream: its machines hold no records")
+    elif table is None and dataset.machine_of is not None:
+        table = rows(by_machine(dataset.machine_of))[0]
+    if network is not None:
+        options = {"constraint": constraint, "lipschitz": lipschitz, "distance": distance}
+        owned = {} if isinstance(dataset, Stream) else {"table": table, "machine_weights": machine_weights}
+        return _network_problem(dataset, loss, network, start_seed, start, **options, **owned)
+    plain = loss.unsmoothed
+    known = type(plain) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
+    exact = known and getattr(plain, "score_bound", None) is None
+    if isinstance(dataset, Stream):
         test = dataset.test_features, dataset.test_labels
         options = {"feature_bound": dataset.feature_bound, "constraint": constraint, "start": start}
         options = {**options, "lipschitz": lipschitz, "distance": distance}
         return procedural_problem(dataset.generate, loss, seed=dataset.seed, test=test, **options)
-    if table is None and dataset.machine_of is not None:
-        table = rows(by_machine(dataset.machine_of))[0]
     tested = dataset.test_features is not None
     problem = linear_problem(
         dataset.features,
@@ -73,6 +89,25 @@ def from_dataset(
         note = "as in the authors' code a statistic of private data: what it calibrates is not private"
         return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
     return problem
+
+
+def _network_problem(
+    dataset: Dataset | Stream, loss: LinearLoss, network: nn.Module, seed: int, start: Any, **options: Any
+) -> Problem:
+    """The scores of a network under a loss, on a data set."""
+    function = NetworkLoss(ready_network(network, loss), loss)
+    inputs = (lambda features: features) if isinstance(dataset, Stream) else dataset.inputs
+    test = None
+    if dataset.test_features is not None and dataset.test_labels is not None:
+        test = inputs(dataset.test_features), dataset.test_labels
+    options |= {"correct": NetworkCorrect(function), "test": test}
+    if isinstance(dataset, Stream):
+        start = first_parameters(function.network, dataset.test_features.shape[1:], seed, start)
+        return procedural_problem(dataset.generate, function, seed=dataset.seed, start=start, **options)
+    require_labels(dataset.labels, loss)
+    pool = inputs(dataset.features), dataset.labels
+    start = first_parameters(function.network, pool[0].shape[1:], seed, start)
+    return general_problem(function, pool, start, **options)
 
 
 def _usual_loss(dataset: Dataset | Stream) -> LinearLoss:

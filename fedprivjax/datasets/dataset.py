@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class Dataset:
         noise_lipschitz: where set, the Lipschitz constant that the authors of an experiment calibrate its noise with
             for the usual loss. A statistic of private data, so what it calibrates is not private.
         loss: the usual loss, of which the optimum is one; None is what `from_dataset` takes for such labels.
+        picture: height, width and channels of the picture that a feature vector begins with, row by row, where it is
+            one; what follows it is a constant. Networks see the picture.
 
     Raises:
         ValueError: non-finite features, labels out of range, lengths that differ, a norm above the bound.
@@ -63,6 +65,7 @@ class Dataset:
     machine_of: np.ndarray | None = None
     noise_lipschitz: float | None = None
     loss: LinearLoss | None = None
+    picture: tuple[int, int, int] | None = None
 
     def __post_init__(self):
         require_positive("feature_bound", self.feature_bound)
@@ -78,12 +81,20 @@ class Dataset:
             _check_width(self.test_features, self.features.shape[1])
         if self.machine_of is not None:
             _check_machines(self.machine_of, self.features.shape[0])
+        if self.picture is not None and not 0 < prod(self.picture) <= self.features.shape[1]:
+            raise Refusal(f"picture must have {self.features.shape[1]} numbers at most, got {self.picture}")
 
     def __repr__(self):
         tested = 0 if self.test_labels is None else len(self.test_labels)
         kind = "regression" if self.classes is None else f"{self.classes} classes"
         examples, features = self.features.shape
         return f"Dataset('{self.name}': {examples} training and {tested} test examples, {features} features, {kind})"
+
+    def inputs(self, features: np.ndarray) -> np.ndarray:
+        """Features [..., features] as a network sees them: [..., height, width, channels] where they are pictures."""
+        if self.picture is None:
+            return features
+        return features[..., : prod(self.picture)].reshape(*features.shape[:-1], *self.picture)
 
     def _check(self, prefix: str, features: np.ndarray, labels: np.ndarray) -> None:
         _check_arrays(prefix, features, labels, np.float32 if self.classes is None else np.int32)

@@ -36,5 +36,6 @@ def load_digits() -> Dataset:
         feature_bound=sqrt(features.shape[1]),
         classes=10,
         name="digits",
+        picture=(8, 8, 1),
         source="Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, CC BY 4.0; scikit-learn's copy",
     )

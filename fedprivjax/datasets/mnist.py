@@ -52,6 +52,7 @@ def load_mnist() -> Dataset:
         feature_bound=sqrt(features.shape[1]),
         classes=10,
         name="mnist",
+        picture=(28, 28, 1),
         source="LeCun, Cortes and Burges, The MNIST database of handwritten digits, CC BY-SA 3.0",
     )
 

@@ -1,4 +1,4 @@
-"""Populations whose optimum and excess risk are known exactly: features uniform on the unit sphere.
+"""Populations whose optimum, and mostly excess risk, are known exactly: features uniform on the unit sphere.
 
 There `E x = 0` and `E xxᵀ = I/p`, and ‖x‖ = 1 is a feature bound that holds surely.
 """
@@ -12,9 +12,9 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.checks.values import require_at_least, require_number, require_positive
 from fedprivjax.datasets.dataset import Dataset
-from fedprivjax.problem.losses import Absolute
+from fedprivjax.problem.losses import Absolute, GemanMcClure
 
 QUADRATURE_NODES = 128
 SOURCE = "synthetic, drawn from a fixed seed"
@@ -155,6 +155,66 @@ def least_absolute(
     )
 
 
+def robust_regression(
+    examples: int,
+    features: int,
+    *,
+    test_examples: int = 1000,
+    noise: float = 0.1,
+    outliers: float = 0.2,
+    outlier_size: float = 5.0,
+    optimum_norm: float = 1.0,
+    machines: int | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """Robust regression `y = ⟨w*, x⟩ + z`: z uniform on ±√3·noise, or in outliers on ±outlier_size; not convex.
+
+    Far from w* the loss is flat, so a run has only its gradient norm to go by. w* minimises the population risk of
+    every loss that is even and increasing in |s − y|: z has a density that is even and falls away from zero, so each
+    `E ρ(t − z)` is least at t = 0 (Anderson 1955).
+
+    Args:
+        examples, test_examples: how many; `examples` a multiple of `machines`. No test set if 0.
+        features: p, at least 2.
+        noise: standard deviation of z, which is uniform on ±√3·noise.
+        outliers: the share of examples whose label is an outlier, in expectation.
+        outlier_size: half the width of an outlier's z.
+        optimum_norm: ‖w*‖; its direction is drawn.
+        machines: fills `machine_of`, one machine after the other. None: the data is not split.
+
+    Returns:
+        A `Dataset` whose loss is `GemanMcClure(1.0)`.
+
+    >>> data = robust_regression(100, 5, machines=4)
+    >>> data.loss, data.label_bound > 5
+    (GemanMcClure(scale=1.0), True)
+    """
+    _check_sizes(examples, features, test_examples, optimum_norm)
+    _check_machines(examples, machines, 0.0)
+    require_number("outliers", outliers)
+    require_positive("noise", noise)
+    require_positive("outlier_size", outlier_size)
+    if not 0 <= outliers <= 1:
+        raise Refusal(f"outliers must lie in 0..1, got {outliers}")
+    rng, train, test = np.random.default_rng(seed).spawn(3)
+    optimum = optimum_norm * _sphere(1, features, rng)[0]
+    owners = np.arange(machines or 1, dtype=np.int32)
+
+    def drawn(rows: int, rng: np.random.Generator) -> Labelled:
+        spread = np.where(rng.random(rows) < outliers, outlier_size / sqrt(3), noise)
+        return _regression(np.broadcast_to(optimum, (rows, features)), spread, rng)
+
+    return _dataset(
+        "robust_regression",
+        drawn(examples, train),
+        drawn(test_examples, test),
+        optimum=optimum,
+        label_bound=(optimum_norm + max(outlier_size, sqrt(3) * noise)) * (1 + 1e-6),
+        machine_of=None if machines is None else np.repeat(owners, examples // owners.size),
+        loss=GemanMcClure(1.0),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class LeastSquaresPopulation:
     """Excess population risk `‖w − w*‖²/(2p)`, as a function of parameters that may be traced.
@@ -258,8 +318,8 @@ def _sphere(rows: int, features: int, rng: np.random.Generator) -> np.ndarray:
     return normal / np.linalg.norm(normal, axis=1, keepdims=True)
 
 
-def _regression(owned: np.ndarray, noise: float, rng: np.random.Generator) -> Labelled:
-    """Features and labels, one example for each row of true parameters."""
+def _regression(owned: np.ndarray, noise: float | np.ndarray, rng: np.random.Generator) -> Labelled:
+    """Features and labels, one example for each row of true parameters; one noise, or one for each row."""
     x = _sphere(len(owned), owned.shape[1], rng)
     z = sqrt(3) * noise * rng.uniform(-1, 1, len(x))
     return x.astype(np.float32), (np.sum(owned * x, axis=1) + z).astype(np.float32)

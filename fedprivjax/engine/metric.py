@@ -47,10 +47,10 @@ class Metric:
 
     Attributes:
         name: what it is recorded under.
-        function: `(problem, snapshot) -> scalar`, traced by jax; of "trials": what is made of a trial's mean, by NumPy.
+        function: `(problem, snapshot) -> scalar`, traced by jax; of "mean": what is made of another's mean, by NumPy.
         of: "params", of a point: recorded for the output and for every other iterate of the protocol; "round", of the
-            last round (its noise), and "info", of the scalars that the rounds report: recorded once; "trials", made of
-            the mean of a trial's runs.
+            last round (its noise), and "info", of the scalars that the rounds report: recorded once; "mean", made of
+            another's mean over a trial's runs, or over a run's records.
         needs: `problem -> text`: what the problem lacks, such as "a test set"; None where it lacks nothing.
         private: `problem -> bool`: whether it is computed on private data, and so outside the guarantee; None, and
             the default, is not known.
@@ -60,7 +60,8 @@ class Metric:
         unit: empty, or "%": shown in per cent, recorded as a share.
         digits: shown behind the point.
         shown: where an experiment shows it: in a "table", in a plot "against_epsilon", in a plot "over_rounds".
-        of_trials: the metric that is made of its mean over a trial's runs; None where the mean itself is of interest.
+        of_mean: the metric that is made of its mean over a trial's runs, or a run's records, such as a root; None where
+            the mean itself is of interest.
 
     >>> import jax.numpy as jnp
     >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)
@@ -70,7 +71,7 @@ class Metric:
 
     name: str
     function: Callable[..., Any]
-    of: Literal["params", "round", "info", "trials"] = "params"
+    of: Literal["params", "round", "info", "mean"] = "params"
     needs: Callable[[Problem], str | None] = needs_nothing
     private: Callable[[Problem], bool | None] = unknown
     better: Literal["lower", "higher"] = "lower"
@@ -79,7 +80,7 @@ class Metric:
     unit: Literal["", "%"] = ""
     digits: int = 4
     shown: tuple[Literal["table", "against_epsilon", "over_rounds"], ...] = ()
-    of_trials: "Metric | None" = None
+    of_mean: "Metric | None" = None
 
     @property
     def scale(self) -> float:

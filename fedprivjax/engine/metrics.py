@@ -10,6 +10,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric, Snapshot, always, never, of_info
+from fedprivjax.engine.pool import summed
 from fedprivjax.problem.problem import Problem
 
 Recordable = str | Metric | Callable[[Problem, Snapshot], Any]
@@ -29,12 +30,38 @@ RESERVED = (
 
 def mean_loss(problem: Problem, params, examples):
     """Mean loss of many examples."""
-    return jnp.mean(jax.vmap(problem.model.value, in_axes=(None, 0))(params, examples))
+    return _mean(problem, problem.model.value, params, examples)
+
+
+def mean_gradient(problem: Problem, params, examples):
+    """Gradient of the mean loss of many examples, of the structure of the parameters."""
+    model: Any = problem.model
+
+    def total(chunk, weights):
+        return model.summed_gradients((params,), chunk, weights)[0].value
+
+    count = jax.tree.leaves(examples)[0].shape[0]
+    return jax.tree.map(lambda leaf: leaf / count, summed(problem, total, examples))
+
+
+def _mean(problem: Problem, function: Any, params, examples):
+    def total(chunk, weights):
+        values = jax.vmap(function, in_axes=(None, 0))(params, chunk)
+        return jnp.sum(values if weights is None else weights * values)
+
+    return summed(problem, total, examples) / jax.tree.leaves(examples)[0].shape[0]
+
+
+def _norm(tree):
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
 def _accuracy(problem: Problem, params, examples):
-    right: Any = jax.vmap(problem.model.correct, in_axes=(None, 0))(params, examples)
-    return jnp.mean(right)
+    return _mean(problem, problem.model.correct, params, examples)
+
+
+def _gradient_norm(problem: Problem, snapshot: Snapshot):
+    return _norm(mean_gradient(problem, snapshot.params, problem.pool))
 
 
 def _excess_risk(problem: Problem, snapshot: Snapshot):
@@ -51,12 +78,15 @@ def _relative_mse(problem: Problem, snapshot: Snapshot):
 
 
 def _distance(problem: Problem, snapshot: Snapshot):
-    apart = jax.tree.map(jnp.subtract, snapshot.params, problem.optimum)
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(apart)))
+    return _norm(jax.tree.map(jnp.subtract, snapshot.params, problem.optimum))
 
 
 def _noise_norm(problem: Problem, snapshot: Snapshot):
     return jnp.zeros(()) if snapshot.noise is None else jnp.linalg.norm(snapshot.noise)
+
+
+def _noise_mean_square(problem: Problem, snapshot: Snapshot):
+    return jnp.zeros(()) if snapshot.noise is None else jnp.mean(jnp.square(snapshot.noise))
 
 
 def _needs_test(problem: Problem) -> str | None:
@@ -68,8 +98,8 @@ def _needs_stored(problem: Problem) -> str | None:
 
 
 def _needs_classes(problem: Problem) -> str | None:
-    example = problem.take(0, 0)
-    return "a loss that classifies" if problem.model.correct(problem.start, example) is None else None
+    right = jax.eval_shape(lambda: problem.model.correct(problem.start, problem.take(0, 0)))
+    return "a loss that classifies" if right is None else None
 
 
 def _needs_optimum(problem: Problem) -> str | None:
@@ -143,7 +173,7 @@ _REGISTERED = (
         needs=_needs_regression,
         private=always,
         default=False,
-        of_trials=Metric("relative_rmse", np.sqrt, of="trials", private=always, shown=("table", "against_epsilon")),
+        of_mean=Metric("relative_rmse", np.sqrt, of="mean", private=always, shown=("table", "against_epsilon")),
     ),
     Metric(
         "excess_risk",
@@ -154,10 +184,27 @@ _REGISTERED = (
         shown=("table", "against_epsilon", "over_rounds"),
     ),
     Metric("distance", _distance, needs=_needs_optimum, private=never),
+    Metric(
+        "gradient_norm",
+        _gradient_norm,
+        needs=_needs_stored,
+        private=always,
+        default=False,  # looks at the whole pool
+        digits=5,
+        shown=("table", "against_epsilon", "over_rounds"),
+    ),
     Metric("noise_norm", _noise_norm, of="round", private=always),
+    Metric(
+        "noise_mean_square",
+        _noise_mean_square,
+        of="round",
+        private=always,
+        default=False,  # the norm says it
+        of_mean=Metric("noise_rms", np.sqrt, of="mean", private=always, digits=5, shown=("table", "against_epsilon")),
+    ),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _REGISTERED}
-OF_TRIALS: dict[str, Metric] = {m.of_trials.name: m.of_trials for m in _REGISTERED if m.of_trials is not None}
+OF_MEAN: dict[str, Metric] = {m.of_mean.name: m.of_mean for m in _REGISTERED if m.of_mean is not None}
 
 
 def known(metric: str | Metric) -> Metric:
@@ -169,16 +216,16 @@ def known(metric: str | Metric) -> Metric:
     """
     if isinstance(metric, Metric):
         return metric
-    return {**METRICS, **OF_TRIALS}.get(metric) or Metric(metric, _lost)
+    return {**METRICS, **OF_MEAN}.get(metric) or Metric(metric, _lost)
 
 
 def recorded_name(name: str) -> str:
-    """The name of what runs record, given that or the name of what is made of a trial's mean of it.
+    """The name of what runs record, given that or the name of what is made of its mean.
 
     >>> recorded_name("relative_rmse"), recorded_name("test_loss")
     ('relative_mse', 'test_loss')
     """
-    sources = {m.of_trials.name: m.name for m in METRICS.values() if m.of_trials is not None}
+    sources = {m.of_mean.name: m.name for m in METRICS.values() if m.of_mean is not None}
     return sources.get(name, name)
 
 
@@ -186,9 +233,9 @@ def shown(place: str) -> list[str]:
     """The names of the metrics that an experiment shows at a place, see `Metric.shown`.
 
     >>> shown("over_rounds")
-    ['test_loss', 'excess_risk']
+    ['test_loss', 'excess_risk', 'gradient_norm']
     """
-    return [name for name, metric in {**METRICS, **OF_TRIALS}.items() if place in metric.shown]
+    return [name for name, metric in {**METRICS, **OF_MEAN}.items() if place in metric.shown]
 
 
 def default_metrics(problem: Problem) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, make_protocol, points
 from fedprivjax.experiment.losses import LOSSES, LossSettings
 from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.networks import MODELS
 from fedprivjax.experiment.participation import ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.read import bundle, bundled, load, parse, to_mapping
@@ -10,6 +11,7 @@ from fedprivjax.experiment.settings import TRIAL, Cell, Expected, Experiment, Pr
 
 __all__ = [
     "LOSSES",
+    "MODELS",
     "TRIAL",
     "Cell",
     "Expected",

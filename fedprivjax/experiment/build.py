@@ -23,19 +23,27 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
 
 
-def make_problem(settings: ProblemSettings, machines: int, trial: int | None = None) -> Problem:
-    """The problem of an experiment; a partition, where asked for, deals the samples over `machines`."""
+def make_problem(
+    settings: ProblemSettings, machines: int, trial: int | None = None, records: int | None = None
+) -> Problem:
+    """The problem of an experiment; a partition, where asked for, deals the samples over `machines`.
+
+    Args:
+        records: of each machine, where they are swept; None is what the partition says.
+    """
     options = settings.options if trial is None else {**settings.options, TRIAL: trial}
     data = datasets.load(settings.dataset, **options)
     table = None
     if settings.partition is not None:
-        table = _dealt(settings.partition, data, machines)
+        data, table = _dealt(settings.partition, data, machines, records or settings.partition.records)
     elif data.machine_of is not None:
         table = datasets.table(datasets.by_machine(data.machine_of, machines))[0]
     constraint = WholeSpace() if settings.radius is None else Ball(settings.radius)
     loss = None if settings.loss is None else settings.loss.make(data)
     declared = settings.model_dump(include={"lipschitz", "distance", "machine_weights"})
-    return from_dataset(data, loss, constraint=constraint, table=table, **declared)
+    model = settings.model
+    network = {} if model is None else {"network": model.make(), "start_seed": model.start_seed}
+    return from_dataset(data, loss, constraint=constraint, table=table, **network, **declared)
 
 
 def machines_of(settings: ParticipationSettings, shape: Mapping[str, int]) -> int:
@@ -132,18 +140,18 @@ def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float) ->
     return {name: best[name](point.problem, machines, target) for name in chosen}
 
 
-def _dealt(settings: PartitionSettings, data: datasets.Dataset | datasets.Stream, machines: int):
+def _dealt(
+    settings: PartitionSettings, data: datasets.Dataset | datasets.Stream, machines: int, records: int | None
+) -> tuple[datasets.Dataset, np.ndarray]:
+    """The data that machines own, all of it but where they have so many `records` each, and who owns what."""
     if isinstance(data, datasets.Stream):
         raise Refusal(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")
     options = settings.model_dump(exclude_none=True, exclude={"seed", "records"})
     rng = np.random.default_rng(settings.seed)
-    if settings.records is None:
-        return datasets.table(datasets.partition(data.labels, machines, rng=rng, **options))[0]
-    count = machines * settings.records
-    if count > len(data.labels):
-        raise Refusal(
-            f"problem.partition.records must be at most {len(data.labels) // machines}, got {settings.records}"
-        )
-    drawn = rng.choice(len(data.labels), count, replace=False)
-    parts = datasets.partition(data.labels[drawn], machines, rng=rng, **options)
-    return datasets.table([drawn[part] for part in parts])[0]
+    if records is not None:
+        most = len(data.labels) // machines
+        if records > most:
+            raise Refusal(f"problem.partition.records must be at most {most}, got {records}")
+        drawn = rng.choice(len(data.labels), machines * records, replace=False)
+        data = replace(data, features=data.features[drawn], labels=data.labels[drawn], machine_of=None)
+    return data, datasets.table(datasets.partition(data.labels, machines, rng=rng, **options))[0]

@@ -3,7 +3,7 @@
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metrics import METRICS, OF_TRIALS, known
+from fedprivjax.engine.metrics import METRICS, OF_MEAN, known, recorded_name
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
 from fedprivjax.sweeps.members import sweepable
@@ -46,6 +46,8 @@ def _check_sweep(experiment: Experiment) -> None:
                     f"give it in the grid of those that have it"
                 )
         settings.check_values(experiment.real_axes)
+    if "records" in sweep.over and experiment.problem.partition is None:
+        raise Refusal("sweep.records must go with [problem.partition], which deals them, got none")
     for name in sweep.resample:
         require_choice(
             "axis in sweep.resample", name, [*experiment.real_axes, *(name for grid in grids for name in grid)]
@@ -68,10 +70,11 @@ def _check_metrics(experiment: Experiment) -> None:
     if experiment.record.metrics == []:
         raise Refusal("record.metrics must name at least one metric, got []")
     require_choice("record.select", experiment.record.select, METRICS)
+    for metric in experiment.record.averaged:
+        require_choice("metric in record.averaged", metric, [*METRICS, *OF_MEAN])
     for expected in experiment.expected:
-        choices = METRICS if experiment.sweep.trials is None else [*METRICS, *OF_TRIALS]
-        require_choice("metric in [[expected]]", expected.metric, choices)
-        if known(expected.metric).of == "round":
+        require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN])
+        if known(recorded_name(expected.metric)).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
 
 

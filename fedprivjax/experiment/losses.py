@@ -94,7 +94,28 @@ class Huber(Smoothable):
         return losses.Huber(self.huber_width)
 
 
-LossSettings = Annotated[Softmax | Logistic | Squared | Hinge | Absolute | Pinball | Huber, Field(discriminator="kind")]
+class GemanMcClure(Smoothable):
+    """Robust regression, smooth and not convex: flat beyond some `loss_scale`s, linear predictor."""
+
+    kind: Literal["geman_mcclure"] = "geman_mcclure"
+    loss_scale: float
+
+    def plain(self, data):
+        return losses.GemanMcClure(self.loss_scale)
+
+
+class Tukey(Smoothable):
+    """Robust regression, smooth and not convex: Tukey's biweight, flat beyond `loss_scale`, linear predictor."""
+
+    kind: Literal["tukey"] = "tukey"
+    loss_scale: float
+
+    def plain(self, data):
+        return losses.Tukey(self.loss_scale)
+
+
+LossSettings = Annotated[
+    Softmax | Logistic | Squared | Hinge | Absolute | Pinball | Huber | GemanMcClure | Tukey,
+    Field(discriminator="kind"),
+]
 LOSSES = {kind: inspect.getdoc(model) or "" for kind, model in kinds(LossSettings).items()}
-_KEYS = {kind: [key for key in model.model_fields if key != "kind"] for kind, model in kinds(LossSettings).items()}
-LOSS_KEYS = {key: [kind for kind in _KEYS if key in _KEYS[kind]] for keys in _KEYS.values() for key in keys}  # whose

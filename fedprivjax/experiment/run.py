@@ -15,6 +15,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import METRICS, default_metrics, known
+from fedprivjax.engine.ready import record_rounds
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,
@@ -25,10 +26,12 @@ from fedprivjax.experiment import (
     make_protocol,
     points,
 )
+from fedprivjax.experiment.section import STRUCTURAL
+from fedprivjax.experiment.settings import RecordSettings
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.results import final
+from fedprivjax.sweeps.results import figure, rounds_of
 from fedprivjax.sweeps.sweep import ReadySweep, execute, ready_sweep
 
 Progress = Callable[[int, int], None]
@@ -36,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A sweep to run: a protocol at one combination of what fixes a shape (machines, per_round, rounds, batch).
+    """A sweep to run: a protocol at one combination of what fixes a shape (the swept integers, the batch).
 
     `prepare` makes it ready: a trial's anew at each call, for many trials' draws at once would not fit in memory.
     """
@@ -53,7 +56,7 @@ def jobs(experiment: Experiment) -> list[Job]:
 
     Of many trials, which differ in their data only, the first is tried.
     """
-    problems: dict[tuple[int | None, int | None], Problem] = {}
+    problems: dict[tuple[int | None, ...], Problem] = {}
     return [
         job
         for settings in experiment.protocol
@@ -66,6 +69,15 @@ def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
     """The metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
     first = {job.label: job.prepare() for job in {job.label: job for job in reversed(todo)}.values()}
     return {label: {name: _recorded(start, name) for name in start.iterates} for label, start in first.items()}
+
+
+def records(todo: list[Job]) -> dict[str, int]:
+    """The fewest records that a protocol's runs have: label -> how many."""
+    counts: dict[str, int] = {}
+    for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have as many
+        count = len(record_rounds(job.prepare().recipe))
+        counts[job.label] = min(count, counts.get(job.label, count))
+    return counts
 
 
 def run(
@@ -105,7 +117,7 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
     The chosen values become variables `best_<name>`. Selection looks at the results, so no guarantee covers it.
     """
     return {
-        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.record.select))
+        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.record))
         for settings in experiment.protocol
     }
 
@@ -119,7 +131,7 @@ def one_trial(experiment: Experiment) -> Experiment:
 def tiny(experiment: Experiment) -> Experiment:
     """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis."""
     over = {
-        name: values if len(values) < 3 or name in ("machines", "per_round", "rounds") else [values[0], values[-1]]
+        name: values if len(values) < 3 or name in STRUCTURAL else [values[0], values[-1]]
         for name, values in experiment.sweep.over.items()
     }
     given, trials = experiment.participation, experiment.sweep.trials
@@ -137,10 +149,10 @@ def tiny(experiment: Experiment) -> Experiment:
 
 def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: dict) -> list[Job]:
     """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
-    machines, trial = machines_of(experiment.participation, shape), shape.get(TRIAL)
-    shares = machines if experiment.problem.partition is not None else None, trial
+    machines, trial, records = machines_of(experiment.participation, shape), shape.get(TRIAL), shape.get("records")
+    shares = machines if experiment.problem.partition is not None else None, trial, records
     if shares not in problems:
-        problems[shares] = make_problem(experiment.problem, machines, trial)
+        problems[shares] = make_problem(experiment.problem, machines, trial, records)
     problem = problems[shares]
     return [
         _job(
@@ -188,7 +200,7 @@ def _job(
         raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
     alike = protocol.same_law(participation.machines)  # such runs are done once
     given = experiment.problem.model_dump(), repr(problem.model)
-    data = [*given, repr(participation), experiment.participation.model_dump(), trial]
+    data = [*given, repr(participation), experiment.participation.model_dump(), trial, shape.get("records")]
     method = settings.name, id(settings.method)  # two folders may each have a class of that name
     identity = json.dumps([*data, method, repr(alike), options], default=list)
     members = prod(len(values) for values in options["over"].values())
@@ -239,18 +251,19 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     for name in {"realised_mu", "realised_epsilon"} & set(runs):  # of privacy, a trial's is its worst run's
         means[name] = data[name].max("seed")
     for metric in (METRICS[name] for name in METRICS if name in means):
-        if metric.of_trials is not None:
-            means[metric.of_trials.name] = metric.of_trials.function(means[metric.name])
+        if metric.of_mean is not None:
+            means[metric.of_mean.name] = metric.of_mean.function(means[metric.name])
     rest = data.drop_vars([*runs, "seed"])
     reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
     reduced["seed"].attrs["unit"] = "trials"
     return reduced
 
 
-def _best(data: xr.Dataset, grid: list[str], metric: str) -> xr.Dataset:
+def _best(data: xr.Dataset, grid: list[str], record: RecordSettings) -> xr.Dataset:
     if not grid:
         return data
-    mean = final(data, metric).mean("seed", skipna=False)  # trial by trial, where there are trials
+    metric, rounds = record.select, rounds_of(record.select, record.averaged)
+    mean = figure(data, metric, rounds=rounds).mean("seed", skipna=False)  # trial by trial, where there are trials
     score = mean if known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))

@@ -5,7 +5,12 @@ from typing import ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
-STRUCTURAL = {"machines": "machines in all", "per_round": "machines in a round", "rounds": "rounds"}
+STRUCTURAL = {
+    "machines": "machines in all",
+    "per_round": "machines in a round",
+    "rounds": "rounds",
+    "records": "of a machine",
+}
 THEORY = "theory"  # in the place of a number that a protocol's own bound chooses
 
 
@@ -41,6 +46,13 @@ def several(annotation) -> bool:
     """
     union = isinstance(annotation, UnionType) or get_origin(annotation) is Union
     return union and len([part for part in get_args(annotation) if part is not NoneType]) > 1
+
+
+def owners(union) -> dict[str, list[str]]:
+    """The keys of a union's members, but for `kind`, and the kinds that have them."""
+    members = kinds(union)
+    keys = dict.fromkeys(key for model in members.values() for key in model.model_fields if key != "kind")
+    return {key: [kind for kind, model in members.items() if key in model.model_fields] for key in keys}
 
 
 def kinds(union) -> dict[str, type[Settings]]:

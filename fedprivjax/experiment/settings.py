@@ -8,10 +8,11 @@ from pydantic import Field, field_validator, model_validator
 
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.losses import LOSS_KEYS, LossSettings
+from fedprivjax.experiment.losses import LossSettings
+from fedprivjax.experiment.networks import ModelSettings
 from fedprivjax.experiment.participation import ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
-from fedprivjax.experiment.section import STRUCTURAL, Settings
+from fedprivjax.experiment.section import STRUCTURAL, Settings, kinds, owners
 
 TRIAL = "trial"
 
@@ -19,7 +20,8 @@ TRIAL = "trial"
 class PartitionSettings(Settings):
     """`[problem] partition`: how the samples are dealt over machines, with the options of `datasets.partition`.
 
-    With `records`, machines have so many each, drawn from the data set; else all of it is dealt.
+    With `records`, machines have so many each, drawn from the data set, and nothing else is stored; else all of it is
+    dealt. They may be swept, `[sweep] records`.
     """
 
     kind: Literal["iid", "by_label", "dirichlet"]
@@ -30,21 +32,23 @@ class PartitionSettings(Settings):
 
 
 class ProblemSettings(Settings):
-    """`[problem]`: a data set by name with its options, a loss, a ball, a split over machines.
+    """`[problem]`: a data set by name with its options, a loss, a model, a ball, a split over machines.
 
     A loss is a name with its keys beside it (`loss = "logistic"`, `score_bound = 15.0`), or a table with its `kind`.
     `smoothing`, the strength of the Moreau envelope, goes with every loss; "theory" is what each protocol's own bound
-    chooses, none where its theory needs no smooth loss. What is declared of the problem, and not
-    computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for each machine);
-    `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's share of the
-    objective, adding up to 1.
+    chooses, none where its theory needs no smooth loss. A model is a network, likewise a name with its keys beside it
+    (`model = "mlp"`, `hidden = [64]`, `start_seed = 1`) or a table; none is the linear predictor. What is declared of
+    the problem, and not computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for
+    each machine); `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's
+    share of the objective, adding up to 1.
     """
 
-    gathered = ("loss",)
+    gathered = ("loss", "model")
 
     dataset: str
     options: dict[str, Any] = {}
     loss: LossSettings | None = None
+    model: ModelSettings | None = None
     radius: float | None = None
     lipschitz: float | list[float] | None = None
     distance: float | None = None
@@ -54,20 +58,32 @@ class ProblemSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _gather(cls, raw: Any) -> Any:
-        keys = [key for key in raw if key in LOSS_KEYS] if isinstance(raw, Mapping) else []
-        if keys and raw.get("loss") is None:
-            owner, *others = LOSS_KEYS[keys[0]]
-            raise Refusal(f"problem.{keys[0]} must go with {'a loss' if others else f'loss {owner!r}'}, got none")
-        if not isinstance(raw, Mapping) or raw.get("loss") is None:
+        if not isinstance(raw, Mapping):
             return raw
-        loss = raw["loss"] if isinstance(raw["loss"], Mapping) else {"kind": raw["loss"]}
-        rest = {key: value for key, value in raw.items() if key not in keys}
-        return {**rest, "loss": {**loss, **{key: raw[key] for key in keys}}}
+        for field, union in (("loss", LossSettings), ("model", ModelSettings)):
+            raw = _gathered(raw, field, owners(union), len(kinds(union)))
+        return raw
 
     @model_validator(mode="after")
     def _check_options(self):
         datasets.check_options(self.dataset, self.options)
+        if self.model is not None and self.loss is not None and self.loss.smoothing is not None:
+            raise Refusal(f"problem.smoothing must be left out for model {self.model.kind!r}")
         return self
+
+
+def _gathered(raw: Mapping[str, Any], field: str, keys_of: Mapping[str, list[str]], members: int) -> Mapping[str, Any]:
+    """`[problem]` with a field's own keys, which stand beside its name, in a table of it."""
+    keys = [key for key in raw if key in keys_of]
+    if raw.get(field) is None:
+        if keys:
+            whose = keys_of[keys[0]]
+            wanted = f"a {field}" if len(whose) == members else f"{field} {' or '.join(map(repr, whose))}"
+            raise Refusal(f"problem.{keys[0]} must go with {wanted}, got none")
+        return raw
+    given = raw[field] if isinstance(raw[field], Mapping) else {"kind": raw[field]}
+    rest = {key: value for key, value in raw.items() if key not in keys}
+    return {**rest, field: {**given, **{key: raw[key] for key in keys}}}
 
 
 class SweepSettings(Settings):
@@ -98,10 +114,15 @@ class SweepSettings(Settings):
 
 
 class RecordSettings(Settings):
-    """`[record]`: what is recorded how often, the metric by which a protocol's own grid is chosen from, and what a
-    plot's bars are: the mean's 95% interval, or half the distance of the 5th and 95th percentile."""
+    """`[record]`: what is recorded how often.
+
+    `averaged` names the metrics of which tables and plots show the mean over a run's records, not the last; `select`
+    the metric by which a protocol's own grid is chosen from. `bars` of a plot are the mean's 95% interval, or half the
+    distance of the 5th and 95th percentile.
+    """
 
     metrics: list[str] | None = None
+    averaged: list[str] = []
     every: int | None = None
     delta: float = 1e-5
     select: str = "test_accuracy"
@@ -122,13 +143,16 @@ class Expected(Settings):
 
     "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
     hold, and none may be beyond `limit` standard errors. `iterate` names another iterate of the protocol than its
-    output, such as "last"; "above" holds it against the other protocol's output. "slope" is of the exponent in a swept
-    `axis`, of which a cell gives the other axes and a theorem's exponent: it allows none more than `tolerance` above.
+    output, such as "last"; "above" holds it against the other protocol's output. `rounds` is what stands for a run: its
+    "last" record, or the "mean" over all of them, as of a point drawn uniformly from the iterates. "slope" is of the
+    exponent in a swept `axis`, of which a cell gives the other axes and a theorem's exponent: it allows none more than
+    `tolerance` above.
     """
 
     protocol: str
     metric: str = "test_accuracy"
     iterate: str = "output"
+    rounds: Literal["last", "mean"] = "last"
     source: str = ""
     rule: Literal["within", "within_sd", "within_se", "at_least", "above", "slope", "shown"] = "within"
     tolerance: float = 0.0
@@ -168,7 +192,7 @@ class Experiment(Settings):
 
     @property
     def shapes(self) -> list[dict[str, int]]:
-        """Every combination of the swept integers (machines, per_round, rounds): one program each."""
+        """Every combination of the swept integers (machines, per_round, rounds, records): one program each."""
         axes = {name: [int(v) for v in values] for name, values in self.sweep.over.items() if name in STRUCTURAL}
         if self.sweep.trials is not None:
             axes[TRIAL] = list(range(self.sweep.trials))

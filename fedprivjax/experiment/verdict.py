@@ -11,7 +11,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.experiment import Cell, Expected, Experiment
-from fedprivjax.sweeps.results import final, mean_interval
+from fedprivjax.sweeps.results import figure, mean_interval
 
 
 class Verdict(NamedTuple):
@@ -61,11 +61,14 @@ def check_cells(experiment: Experiment) -> None:
             _check_fixed(cell, [name for name in several if name != expected.axis])
 
 
-def check_recorded(experiment: Experiment, recorded: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+def check_recorded(
+    experiment: Experiment, recorded: Mapping[str, Mapping[str, Sequence[str]]], records: Mapping[str, int]
+) -> None:
     """Refuse, before anything runs, expected metrics and iterates that a protocol's runs will not record.
 
     Args:
         recorded: protocol label -> iterate -> names.
+        records: protocol label -> the fewest records of a run.
     """
     for expected in (e for e in experiment.expected if e.protocol in recorded):
         iterates = recorded[expected.protocol]
@@ -73,6 +76,8 @@ def check_recorded(experiment: Experiment, recorded: Mapping[str, Mapping[str, S
         names = iterates[expected.iterate]
         if recorded_name(expected.metric) not in names:
             raise Refusal(f"expected metric must be recorded ({', '.join(names)}), got '{expected.metric}'")
+        if expected.rounds == "mean" and records[expected.protocol] < 2:
+            raise Refusal("rounds = 'mean' in [[expected]] must have several records a run, got 1: lower record.every")
 
 
 def describe(expected: Expected) -> str:
@@ -80,9 +85,12 @@ def describe(expected: Expected) -> str:
 
     >>> describe(Expected(protocol="a", metric="test_loss", rule="within", tolerance=0.002))
     'within 0.002'
+    >>> describe(Expected(protocol="a", metric="gradient_norm", rule="at_least", rounds="mean"))
+    'at least it − 0, by the mean over rounds'
     """
     amount = known(expected.metric).amount(expected.tolerance)
-    return {
+    over = ", by the mean over rounds" if expected.rounds == "mean" else ""
+    rule = {
         "within": f"within {amount}",
         "within_sd": f"within {expected.tolerance:g} sd",
         "within_se": f"within {expected.tolerance:g} standard errors",
@@ -91,13 +99,15 @@ def describe(expected: Expected) -> str:
         "slope": f"at most {expected.tolerance:g} above it",
         "shown": "not judged",
     }[expected.rule]
+    return rule + over
 
 
 def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
     if expected.cells or expected.protocol not in best:
         return expected.cells
     first: dict[Any, int] = {"seed": 0} | ({} if expected.axis is None else {expected.axis: 0})
-    grid = final(best[expected.protocol], expected.metric, expected.iterate).isel(first, drop=True)
+    data = best[expected.protocol]
+    grid = figure(data, expected.metric, expected.iterate, expected.rounds).isel(first, drop=True)
     names = [str(name) for name in grid.dims]
     stacked = grid.stack(cell=names) if names else None
     points = [()] if stacked is None else stacked["cell"].values
@@ -154,8 +164,8 @@ def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
 def _runs(
     label: str, expected: Expected, cell: Cell, best: dict[str, xr.Dataset], iterate: str = OUTPUT
 ) -> xr.DataArray:
-    """A protocol's last records of the metric over seeds at a cell; axes that the protocol lacks are ignored."""
-    runs = final(best[label], expected.metric, iterate)
+    """A protocol's figures of the metric over seeds at a cell; axes that the protocol lacks are ignored."""
+    runs = figure(best[label], expected.metric, iterate, expected.rounds)
     for name, value in cell.at.items():
         if name not in runs.dims:
             continue

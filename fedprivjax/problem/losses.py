@@ -35,6 +35,11 @@ class LinearLoss:
         """Whether it is half the squared error."""
         return False
 
+    @property
+    def convex(self) -> bool:
+        """Whether it is convex in the score, so in the parameters."""
+        return True
+
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
         """Loss of one example: scalar. score: [outputs] or []."""
         raise TypeError("a linear loss must define value(score, label)")
@@ -136,6 +141,10 @@ class Logistic(LinearLoss):
     def classifies(self):
         return True
 
+    @property
+    def convex(self):
+        return self.score_bound is None
+
     def value(self, score, label):
         if self.score_bound is None:
             return optax.losses.sigmoid_binary_cross_entropy(score, label.astype(score.dtype))
@@ -219,6 +228,75 @@ class Huber(LinearLoss):
 
     def smoothness(self, feature_bound):
         return feature_bound**2
+
+
+@dataclass(frozen=True)
+class Robust(LinearLoss):
+    """A smooth loss of `r = s − y` that is bounded: `r²/2` near zero, flat far out, where outliers do not pull.
+
+    Smooth and not convex. With `u = r/scale` the residual is `scale·ψ(u)`, and ψ has its steepest slope 1 at zero, so
+    G = scale·max ψ·B and L = B².
+    """
+
+    scale: float
+
+    def __post_init__(self):
+        require_positive("scale", self.scale)
+
+    @property
+    def convex(self):
+        return False
+
+    def smoothness(self, feature_bound):
+        return feature_bound**2
+
+
+@dataclass(frozen=True)
+class GemanMcClure(Robust):
+    """Robust regression, `(c²/2)·u²/(1 + u²)` with u = (s − y)/c, c the `scale`: G = (3√3/16)·c·B, L = B².
+
+    The residual `c·u/(1 + u²)²` is largest at u² = 1/3; its slope `(1 − 3u²)/(1 + u²)³` lies in [−1/4, 1].
+
+    >>> round(GemanMcClure(2.0).lipschitz(1.0), 4), GemanMcClure(2.0).smoothness(3.0)
+    (0.6495, 9.0)
+    """
+
+    def value(self, score, label):
+        square = jnp.square(self._scaled(score, label))
+        return self.scale**2 / 2 * square / (1 + square)
+
+    def residual(self, score, label):
+        u = self._scaled(score, label)
+        return self.scale * u / jnp.square(1 + jnp.square(u))
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return 3 * sqrt(3.0) / 16 * self.scale * feature_bound
+
+    def _scaled(self, score, label):
+        return jnp.clip((score - label) / self.scale, -1e9, 1e9)  # (1 + u²)² stays within float32
+
+
+@dataclass(frozen=True)
+class Tukey(Robust):
+    """Tukey's biweight, `(c²/6)·(1 − (1 − u²)³)` where |u| ≤ 1, u = (s − y)/c, else c²/6; c is the `scale`.
+
+    The residual `c·u·(1 − u²)²` is largest at u² = 1/5, and 0 from |u| = 1 on; its slope `(1 − u²)·(1 − 5u²)` lies in
+    [−4/5, 1]. G = (16/(25√5))·c·B, L = B².
+
+    >>> round(Tukey(2.0).lipschitz(1.0), 4), float(Tukey(2.0).residual(jnp.array(9.0), jnp.array(1.0)))
+    (0.5724, 0.0)
+    """
+
+    def value(self, score, label):
+        square = jnp.minimum(jnp.square((score - label) / self.scale), 1.0)
+        return self.scale**2 / 6 * square * (3 - square * (3 - square))
+
+    def residual(self, score, label):
+        u = jnp.clip((score - label) / self.scale, -1.0, 1.0)
+        return self.scale * u * jnp.square(1 - jnp.square(u))
+
+    def lipschitz(self, feature_bound, radius=inf):
+        return 16 / (25 * sqrt(5.0)) * self.scale * feature_bound
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,12 @@ class LinearModel:
             Outer(loss.residual(score, example.label), example.features, example.feature_norm) for score in scores
         )
 
+    def summed_gradients(self, points: tuple[Any, ...], examples: Example, weights=None) -> tuple[Dense, ...]:
+        """Gradients of the (weighted) sum of the examples' losses, one matrix product each."""
+        rows = jax.vmap(partial(self.gradients, points))(examples)
+        rows = rows if weights is None else tuple(jax.vmap(scaled)(row, weights) for row in rows)
+        return tuple(Dense(row.total()) for row in rows)
+
     def correct(self, params, example: Example):
         """1.0 where the prediction is right; None for regression."""
         return self.loss.correct(params @ example.features, example.label)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
-from fedprivjax.problem.losses import Kinked, LinearLoss, Logistic
+from fedprivjax.problem.losses import Kinked, LinearLoss
 
 BISECTIONS = 30  # then NEWTON_STEPS, each of which squares the error
 NEWTON_STEPS = 3
@@ -214,7 +214,7 @@ def _require_smoothable(loss: LinearLoss) -> None:
         raise Refusal(f"loss must have one score, got {loss}")
     if isinstance(loss, Moreau):
         raise Refusal(f"loss must not be smoothed already, got {loss}")
-    if isinstance(loss, Logistic) and loss.score_bound is not None:
-        raise Refusal(f"loss must be convex, so without a score_bound, got {loss}")
+    if not loss.convex:
+        raise Refusal(f"loss must be convex, got {loss}")
     if not isinstance(loss, Kinked) and isinf(loss.smoothness(1.0)):
         raise Refusal(f"loss must be smooth or a Kinked one, got {loss}")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.problem.footprint import numbers_of_one
 from fedprivjax.problem.gradients import Dense, Outer, clip, scaled
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.loops import scan_in_chunks
@@ -140,8 +141,13 @@ def _chunked_sum(problem: Problem, machine: Machine, examples, weights, bound) -
 
 
 def rows_in_memory(problem: Problem, rows: int) -> int:
-    """Clipped gradients, of so many in a round, that are written out at once: none of a linear predictor's."""
-    return 0 if problem.model.factored else min(rows, max(1, CHUNK_FLOATS // problem.dimension))
+    """Clipped gradients, of so many in a round, that are written out at once: none of a linear predictor's.
+
+    A record takes d numbers for its gradient, or what its network computes on the way, if that is more.
+    """
+    if problem.model.factored:
+        return 0
+    return min(rows, max(1, CHUNK_FLOATS // max(problem.dimension, numbers_of_one(problem))))
 
 
 def flat_rows(problem: Problem, tree):

@@ -1,6 +1,6 @@
 """Plots of an experiment's results, as PNG files and as matplotlib figures for notebooks."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import matplotlib
@@ -14,11 +14,17 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, shown
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.sweeps.results import final, mean_interval, of_iterate
+from fedprivjax.sweeps.results import figure as figure_of
+from fedprivjax.sweeps.results import has, mean_interval, of_iterate, rounds_of
 
 TOLERANCE = 0.01  # by which a realised ε may be off its target and still be drawn as it
 CURVE = 3  # values of a swept size that make a curve
-PANELS = ("machines", "per_round", "rounds")
+PANELS = ("machines", "per_round", "rounds", "records")
+SIZES = {
+    "machines": "machines",
+    "records": "records of a machine",
+    "rounds": "rounds",
+}  # against which curves are drawn
 
 
 def metric_against_epsilon(
@@ -28,8 +34,9 @@ def metric_against_epsilon(
     bars: str = "interval",
     realised: bool | None = None,
     iterate: str = OUTPUT,
+    rounds: str = "last",
 ) -> Figure:
-    """A metric's last record against ε, a line per protocol, a panel per participation.
+    """A metric's last record (or its mean over `rounds`) against ε, a line per protocol, a panel per participation.
 
     Bars are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`. With `realised`, ε is
     what the noise really gives the worst of the runs, rather than the swept target; by default where these differ.
@@ -48,7 +55,8 @@ def metric_against_epsilon(
     delta = next(iter(best.values())).attrs["delta"]
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            _draw_curve(axis, label, _at(data, {**chosen, **panel}), metric.name, f"C{index}", bars, realised, iterate)
+            part = _at(data, {**chosen, **panel})
+            _draw_curve(axis, label, part, figure_of(part, metric.name, iterate, rounds), f"C{index}", bars, realised)
         axis.set(
             xscale="log",
             xlabel=f"{epsilon}  (δ = {delta:g}, replace-one)",
@@ -59,7 +67,7 @@ def metric_against_epsilon(
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel(metric.words)
+    axes[0].set_ylabel(_words(metric, rounds))
     _legend(figure, axes[0], len(panels))
     return figure
 
@@ -88,28 +96,32 @@ def metric_over_rounds(
     return figure
 
 
-def metric_against_machines(
+def metric_against_size(
     best: Mapping[str, xr.Dataset],
+    size: str = "machines",
     metric: str | Metric = "excess_risk",
     *,
     bars: str = "interval",
     iterate: str = OUTPUT,
+    rounds: str = "last",
 ) -> Figure:
-    """A metric's last record against the machines, both logarithmic, a line per protocol, a panel per value of the
-    first swept setting beside them. Bars as in `metric_against_epsilon`; other settings are held at their middle."""
+    """A metric's last record (or its mean over `rounds`) against a swept size, "machines", "records" or "rounds".
+
+    Both axes are logarithmic; a line per protocol, a panel per value of the first swept setting beside the size. Bars
+    as in `metric_against_epsilon`; other settings are held at their middle.
+    """
     metric = known(metric)
-    panels, chosen = _beside_machines(best)
+    panels, chosen = _beside(best, size)
     figure = Figure(figsize=(4.6 * len(panels), 4.2), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            mean, half = _summary(final(_at(data, {**chosen, **panel}), metric.name, iterate), bars)
+            mean, half = _summary(figure_of(_at(data, {**chosen, **panel}), metric.name, iterate, rounds), bars)
             low = np.minimum(half, 0.9 * mean)  # a bar down to below zero would leave the logarithmic axis
-            machines = data["machines"]
-            axis.errorbar(machines, mean, [low, half], color=f"C{index}", marker="o", ms=4, capsize=3, label=label)
-        axis.set(xscale="log", yscale="log", xlabel="machines", title=_title({**panel, **chosen}))
+            axis.errorbar(data[size], mean, [low, half], color=f"C{index}", marker="o", ms=4, capsize=3, label=label)
+        axis.set(xscale="log", yscale="log", xlabel=SIZES[size], title=_title({**panel, **chosen}))
         axis.grid(alpha=0.3, which="both")
-    axes[0].set_ylabel(metric.words)
+    axes[0].set_ylabel(_words(metric, rounds))
     _legend(figure, axes[0], len(panels))
     return figure
 
@@ -119,20 +131,28 @@ def misses_target(best: Mapping[str, xr.Dataset]) -> bool:
     return any(_off_target(data) > TOLERANCE for data in best.values())
 
 
-def save_all(best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval") -> list[Path]:
-    """Every plot that the results allow, written to `folder`."""
+def save_all(
+    best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval", averaged: Collection[str] = ()
+) -> list[Path]:
+    """Every plot that the results allow, written to `folder`.
+
+    Args:
+        averaged: metrics of which the mean over rounds is drawn, not the last record.
+    """
     figures = {}
+    recorded = [name for name in shown("against_epsilon") if all(has(data, name) for data in best.values())]
+    over = {name: rounds_of(name, averaged) for name in recorded}
     if any(name in data.dims for data in best.values() for name in LEVELS):
-        for metric in shown("against_epsilon"):
-            if all(metric in data for data in best.values()):
-                figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars)
-                if misses_target(best):
-                    figure = metric_against_epsilon(best, metric, bars=bars, realised=False)
-                    figures[f"{metric}_against_target_epsilon.png"] = figure
-    if all(data.sizes.get("machines", 1) >= CURVE for data in best.values()):
-        for metric in shown("against_epsilon"):
-            if all(metric in data and (final(data, metric).mean("seed") > 0).all() for data in best.values()):
-                figures[f"{metric}_against_machines.png"] = metric_against_machines(best, metric, bars=bars)
+        for metric, rounds in over.items():
+            figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars, rounds=rounds)
+            if misses_target(best):
+                figure = metric_against_epsilon(best, metric, bars=bars, rounds=rounds, realised=False)
+                figures[f"{metric}_against_target_epsilon.png"] = figure
+    for size in (size for size in SIZES if all(data.sizes.get(size, 1) >= CURVE for data in best.values())):
+        for metric, rounds in over.items():
+            if all((figure_of(data, metric, rounds=rounds).mean("seed") > 0).all() for data in best.values()):
+                figure = metric_against_size(best, size, metric, bars=bars, rounds=rounds)
+                figures[f"{metric}_against_{size}.png"] = figure
     for metric in shown("over_rounds"):
         if all(metric in data and _has_path(data[metric]) for data in best.values()):
             figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric)
@@ -147,10 +167,8 @@ def _legend(figure: Figure, axis, panels: int) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * panels), fontsize=9)
 
 
-def _draw_curve(
-    axis, label: str, data: xr.Dataset, metric: str, colour: str, bars: str, realised: bool, iterate: str
-) -> None:
-    mean, half = _summary(final(data, metric, iterate), bars)
+def _draw_curve(axis, label: str, data: xr.Dataset, runs: xr.DataArray, colour: str, bars: str, realised: bool) -> None:
+    mean, half = _summary(runs, bars)
     swept = next((name for name in LEVELS if name in mean.dims), None)
     worst = data["realised_epsilon"].max("seed", skipna=False)
     if swept is None and np.isfinite(worst):
@@ -176,12 +194,12 @@ def _has_path(values: xr.DataArray) -> bool:
     return bool((values.notnull().sum("round") > 1).any())
 
 
-def _beside_machines(best: Mapping[str, xr.Dataset]) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """A panel for each value of the first swept setting but the machines; the middle value of the others."""
+def _beside(best: Mapping[str, xr.Dataset], size: str) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """A panel for each value of the first swept setting but the size; the middle value of the others."""
     dims = next(iter(best.values()))["diverged"].dims
-    name = next((str(n) for n in dims if n not in ("machines", "seed")), None)
+    name = next((str(n) for n in dims if n not in (size, "seed")), None)
     values = [] if name is None else next(iter(best.values()))[name].values.tolist()
-    chosen = {n: value for n, value in _middle(best).items() if n != name}
+    chosen = _middle(best, but=(size, str(name)))
     return [{str(name): value} for value in values] or [{}], chosen
 
 
@@ -217,11 +235,12 @@ def _panels(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
     return points
 
 
-def _middle(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
+def _middle(best: Mapping[str, xr.Dataset], but: Collection[str] = PANELS) -> dict[str, float]:
+    """The middle value of every swept setting but some."""
     chosen = {}
     for data in best.values():
         for name in data["diverged"].dims:
-            if name not in (*PANELS, "seed"):
+            if name not in (*but, "seed"):
                 chosen[str(name)] = float(data[name].values[data.sizes[name] // 2])
     return chosen
 
@@ -230,6 +249,10 @@ def _at(data: xr.Dataset, point: Mapping[str, float]) -> xr.Dataset:
     return data.sel({name: value for name, value in point.items() if name in data.dims}, method="nearest")
 
 
+def _words(metric: Metric, rounds: str) -> str:
+    return metric.words + (", mean over rounds" if rounds == "mean" else "")
+
+
 def _title(point: Mapping[str, float]) -> str:
-    words = {"machines": "M", "per_round": "m", "rounds": "T", "mu": "μ"}
+    words = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ"}
     return ", ".join(f"{words.get(name, name)} = {value:g}" for name, value in point.items())

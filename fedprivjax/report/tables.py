@@ -20,7 +20,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.sweeps.results import final, mean_interval
+from fedprivjax.sweeps.results import figure, has, mean_interval, rounds_of
 from fedprivjax.sweeps.sweep import ReadySweep
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
@@ -28,8 +28,9 @@ VERDICTS = {None: "–", True: "ok", False: "MISS"}
 
 def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Table]:
     """Every table of an experiment's results: one for each metric that is shown so, then the realised ε."""
-    names = [name for name in shown("table") if any(name in data for data in best.values())]
-    found = [results_table(experiment, best, name) for name in names]
+    names = [name for name in shown("table") if any(has(data, name) for data in best.values())]
+    over = {name: rounds_of(name, experiment.record.averaged) for name in names}
+    found = [results_table(experiment, best, name, rounds=over[name]) for name in names]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
     realised = [realised_table(experiment, best)] if private and _has_target(experiment) else []
     many = {label: data for label, data in best.items() if (data.get("sent_messages", xr.DataArray(1.0)) > 1).any()}
@@ -37,18 +38,27 @@ def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[
 
 
 def results_table(
-    experiment: Experiment, best: dict[str, xr.Dataset], metric: str | Metric, iterate: str = OUTPUT
+    experiment: Experiment,
+    best: dict[str, xr.Dataset],
+    metric: str | Metric,
+    iterate: str = OUTPUT,
+    rounds: str = "last",
 ) -> Table:
-    """Mean ± 95% interval of a metric's last record: a row per swept cell, a column per protocol."""
+    """Mean ± 95% interval of a metric's last record, or of its mean over `rounds`: a row per swept cell, a column per
+    protocol."""
     metric = known(metric)
-    title = f"{_title(metric, iterate)}, mean ± 95% interval over {_runs(best)}; ε at δ = {experiment.record.delta:g}"
-    table = Table(title=title, title_justify="left")
+    title = f"{_title(metric, iterate, rounds)}, mean ± 95% interval over {_runs(best)}"
+    table = Table(title=f"{title}; ε at δ = {experiment.record.delta:g}", title_justify="left")
     axes = {name: values for name, values in experiment.sweep.over.items() if len(values) > 1}
     for name in axes:
         table.add_column(name, justify="right")
         if name == "mu":
             table.add_column("target ε", justify="right", no_wrap=True)
-    columns = {label: _varied(final(data, metric.name, iterate)) for label, data in best.items() if metric.name in data}
+    columns = {
+        label: _varied(figure(data, metric.name, iterate, rounds))
+        for label, data in best.items()
+        if has(data, metric.name)
+    }
     for label in columns:
         table.add_column(label, justify="right")
     summaries = [mean_interval(runs) for runs in columns.values()]
@@ -148,9 +158,9 @@ def _verdict_table(found: list[Verdict]) -> Table:
     expected = found[0].expected
     metric = known(expected.metric)
     source = f", {expected.source}" if expected.source else ""
-    what, text = f"{_title(metric, expected.iterate)} (mean ± 95% interval)", metric.text
+    what, text = f"{_title(metric, expected.iterate, expected.rounds)} (mean ± 95% interval)", metric.text
     if expected.axis is not None:
-        words = _title(metric, expected.iterate)
+        words = _title(metric, expected.iterate, expected.rounds)
         what, text = f"exponent of {words} in {expected.axis} (least squares of logarithms ± 95% interval)", _exponent
     table = Table(title=f"{expected.protocol}: {what}{source}; {describe(expected)}", title_justify="left")
     spread = "standard error" if expected.rule in ("within_se", "slope") else "sd"
@@ -296,5 +306,6 @@ def _epsilon(value: float) -> str:
     return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
 
 
-def _title(metric: Metric, iterate: str) -> str:
-    return metric.title + ("" if iterate == OUTPUT else f" of the iterate '{iterate}'")
+def _title(metric: Metric, iterate: str, rounds: str = "last") -> str:
+    of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
+    return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")

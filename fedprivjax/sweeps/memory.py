@@ -7,8 +7,10 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.pool import CHUNK_NUMBERS
 from fedprivjax.engine.ready import ReadyRun
 from fedprivjax.engine.simulate import BLOCK
+from fedprivjax.problem.footprint import numbers_of_one
 
 
 def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: int = 1) -> tuple[int, int]:
@@ -59,11 +61,15 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     records = per_round * start.plan.width
     drawn = rounds * (6 * per_round + 2 * records) + 3 * min(BLOCK, rounds) * d + 2 * records * example
     written_out = max(protocol.messages_in_memory(problem, size), protocol.gradients_in_memory(problem, records))
-    messages = 4 * written_out * d + 2 * records * scores
+    way = 0 if problem.model.factored else numbers_of_one(problem)  # from a record to its loss, through a network
+    computed = written_out if protocol.clip is not None else records
+    messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
     state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
     noise_state = _floats(lambda: protocol.noise_state(d, size))
     tape = sum(leaf.nbytes for leaf in jax.tree.leaves(start.tape))
-    member = 6 * d + 2 * (state + noise_state) + 3 * tested * scores + messages
+    seen = max(tested, problem.examples if problem.stored else 0)
+    evaluated = max(3 * tested * scores, 2 * min(CHUNK_NUMBERS, seen * way))
+    member = 6 * d + 2 * (state + noise_state) + evaluated + messages
     return 4 * (drawn + start.mechanism.floats(d)), 4 * member + tape
 
 

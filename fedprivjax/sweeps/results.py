@@ -1,6 +1,6 @@
 """Results with named axes: a sweep's dataset, and what one reads off it first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from scipy.stats import t
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 
@@ -86,6 +87,11 @@ def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
     return values.sel(iterate=iterate, drop=True)
 
 
+def has(dataset: xr.Dataset, name: str) -> bool:
+    """Whether the runs recorded a metric, or what it is made of."""
+    return name in dataset or recorded_name(name) in dataset
+
+
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """A metric of an iterate at each run's last record, without the `round` dimension.
 
@@ -93,12 +99,53 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
     >>> final(data, "loss").values.tolist()
     [1.0]
     """
-    values = of_iterate(dataset[name], iterate)
-    if "diverged" in dataset:
-        values = values.where(~dataset["diverged"])
+    values = _recorded(dataset, name, iterate)
     recorded = values.notnull()
     last = (recorded * np.arange(1, values.sizes["round"] + 1)).argmax("round")
-    return values.isel(round=last).drop_vars("round", errors="ignore")
+    return _made(name, values, values.isel(round=last).drop_vars("round", errors="ignore"))
+
+
+def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
+    """The mean of a metric of an iterate over each run's records, without the `round` dimension; NaN if it diverged.
+
+    Of an iterate's gradient norm, the expectation at an iterate drawn uniformly (of those recorded). What is made of a
+    mean, such as the root of "noise_mean_square", is made of this one: `averaged(data, "noise_rms")`.
+
+    >>> data = xr.Dataset({"noise_mean_square": (("seed", "round"), [[1.0, 7.0, np.nan]])}, {"round": [1, 2, 3]})
+    >>> averaged(data, "noise_mean_square").item(), averaged(data, "noise_rms").item()
+    (4.0, 2.0)
+    """
+    values = _recorded(dataset, name, iterate)
+    return _made(name, values, values.mean("round"))
+
+
+def figure(dataset: xr.Dataset, name: str, iterate: str = OUTPUT, rounds: str = "last") -> xr.DataArray:
+    """What stands for each run: a metric's "last" record (`final`), or its "mean" over records (`averaged`)."""
+    require_choice("rounds", rounds, FIGURES)
+    return FIGURES[rounds](dataset, name, iterate)
+
+
+FIGURES = {"last": final, "mean": averaged}
+
+
+def rounds_of(name: str, averaged: Collection[str]) -> str:
+    """What stands for a run, "last" or "mean", where the metrics that are averaged over rounds are named.
+
+    >>> rounds_of("noise_rms", ["noise_mean_square"]), rounds_of("test_loss", ["noise_rms"])
+    ('mean', 'last')
+    """
+    return "mean" if name in averaged or recorded_name(name) in averaged else "last"
+
+
+def _recorded(dataset: xr.Dataset, name: str, iterate: str) -> xr.DataArray:
+    """What the runs recorded of a metric, or of what it is made of; NaN of those that diverged."""
+    source = recorded_name(name)
+    values = of_iterate(dataset[source if source in dataset else name], iterate)
+    return values.where(~dataset["diverged"]) if "diverged" in dataset else values
+
+
+def _made(name: str, values: xr.DataArray, reduced: xr.DataArray) -> xr.DataArray:
+    return reduced if values.name == name else known(name).function(reduced)
 
 
 def mean_interval(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from fedprivjax.datasets import least_absolute, least_squares, logistic
+from fedprivjax.datasets import least_absolute, least_squares, logistic, robust_regression
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.datasets.synthetic import LeastAbsolutePopulation, LogisticPopulation
-from fedprivjax.problem.losses import Absolute, Huber
+from fedprivjax.problem.losses import Absolute, GemanMcClure, Huber, Tukey
 from fedprivjax.problem.smoothing import Moreau
 
 DRAWS = 200_000
@@ -151,6 +151,43 @@ def test_absolute_excess_equals_the_integral(features, noise):
     assert float(LeastAbsolutePopulation(np.zeros(features), noise)(off)) == pytest.approx(expected, rel=3e-4)
 
 
+@pytest.fixture(scope="module")
+def outlying():
+    return robust_regression(DRAWS, 5, noise=0.1, outliers=0.3, outlier_size=4.0, seed=3)
+
+
+def test_a_share_of_labels_are_outliers_and_all_are_bounded(outlying):
+    off = np.abs(outlying.features @ outlying.optimum - outlying.labels)
+    clean = off <= np.sqrt(3) * 0.1 + 1e-5
+    share = 0.3 * (1 - np.sqrt(3) * 0.1 / 4)  # some outliers lie within the noise
+    assert abs(1 - clean.mean() - share) < DEVIATIONS * (0.3 * 0.7 / DRAWS) ** 0.5
+    assert 3.99 < off.max() <= 4 + 1e-5
+    assert 0.9 * outlying.label_bound < np.abs(outlying.labels).max() <= outlying.label_bound
+    np.testing.assert_allclose(np.linalg.norm(outlying.features, axis=1), 1, rtol=1e-6)
+    assert np.linalg.norm(outlying.optimum) == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [GemanMcClure(1.0), Tukey(2.0), Huber(0.5), Absolute()], ids=str)
+def test_the_true_parameters_minimise_the_risk_of_every_even_loss(outlying, loss):
+    def risks(params):
+        return np.asarray(loss.value(outlying.features @ params, outlying.labels), np.float64)
+
+    scores = outlying.features @ outlying.optimum
+    gradients = np.asarray(loss.residual(scores, outlying.labels))[:, None] * outlying.features
+    assert (np.abs(gradients.mean(axis=0)) < DEVIATIONS * gradients.std(axis=0) / DRAWS**0.5).all()
+    for shift in np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32):
+        worse = risks(outlying.optimum + shift) - risks(outlying.optimum)
+        assert worse.mean() > DEVIATIONS * worse.std() / DRAWS**0.5
+
+
+def test_the_robust_losses_are_those_of_robust_regression():
+    data = robust_regression(8, 3, machines=4)
+    assert from_dataset(data).model.loss == GemanMcClure(1.0)
+    np.testing.assert_array_equal(from_dataset(data, GemanMcClure(2.0)).optimum, data.optimum)
+    assert from_dataset(data).excess is None
+    assert data.machine_of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 def test_wide_noise_makes_the_absolute_risk_a_parabola():
     data = least_absolute(8, 5, noise=4.0, seed=1, machines=4)
     params = np.array([[0.5, -1, 0, 1, 2], data.optimum])
@@ -189,6 +226,11 @@ def test_the_usual_loss_and_its_envelope_have_the_optimum_and_others_have_not():
         ),
         (least_absolute, {"noise": 0.0}, "noise must be positive, got 0.0"),
         (least_absolute, {"machines": 3}, "examples must be a multiple of machines (3), got 10"),
+        (robust_regression, {"outliers": 1.5}, "outliers must lie in 0..1, got 1.5"),
+        (robust_regression, {"outliers": np.nan}, "outliers must lie in 0..1, got nan"),
+        (robust_regression, {"outlier_size": 0.0}, "outlier_size must be positive, got 0.0"),
+        (robust_regression, {"noise": 0.0}, "noise must be positive, got 0.0"),
+        (robust_regression, {"machines": 3}, "examples must be a multiple of machines (3), got 10"),
         (least_squares, {"machines": 0}, "machines must be at least 1, got 0"),
         (least_squares, {"machines": 3}, "examples must be a multiple of machines (3), got 10"),
     ],

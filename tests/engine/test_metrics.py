@@ -1,14 +1,38 @@
 from dataclasses import replace
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.special import logsumexp
 
-from fedprivjax import Ball, Logistic, Protocol, Refusal, Snapshot, Softmax, Squared, general_problem, linear_problem
+from fedprivjax import (
+    Ball,
+    Logistic,
+    Protocol,
+    Refusal,
+    Snapshot,
+    Softmax,
+    Squared,
+    Tukey,
+    general_problem,
+    linear_problem,
+    procedural_problem,
+)
+from fedprivjax.engine import pool
 from fedprivjax.engine.iterates import evaluate
 from fedprivjax.engine.metric import Metric, never, of_info, unknown
-from fedprivjax.engine.metrics import METRICS, check_metrics, default_metrics, known, mean_loss, non_private
+from fedprivjax.engine.metrics import (
+    METRICS,
+    check_metrics,
+    default_metrics,
+    known,
+    mean_loss,
+    non_private,
+    recorded_name,
+)
 
 RNG = np.random.default_rng(41)
 FEATURES = RNG.normal(size=(20, 4)).astype(np.float32)
@@ -47,6 +71,7 @@ EXPECTED = {
     "excess_risk": loss(PARAMS, TEST) - loss(OPTIMUM, TEST),
     "distance": np.linalg.norm(PARAMS - OPTIMUM),
     "noise_norm": 5.0,
+    "noise_mean_square": 25 / 3,
 }
 
 
@@ -78,7 +103,84 @@ def test_values(name):
 
 
 def test_without_noise_its_norm_is_zero():
-    assert float(METRICS["noise_norm"].function(make(), Snapshot(PARAMS))) == 0.0
+    for name in ("noise_norm", "noise_mean_square"):
+        assert float(METRICS[name].function(make(), Snapshot(PARAMS))) == 0.0
+
+
+def test_the_root_of_the_mean_of_mean_squares_is_the_noise_rms():
+    rounds = [jnp.asarray(noise, jnp.float32) for noise in RNG.normal(size=(6, 7))]
+    squares = [METRICS["noise_mean_square"].function(make(), Snapshot(PARAMS, noise)) for noise in rounds]
+    made = METRICS["noise_mean_square"].of_mean
+    assert made is not None
+    assert (made.name, recorded_name("noise_rms")) == ("noise_rms", "noise_mean_square")
+    assert made.function(np.mean(squares)) == pytest.approx(np.sqrt(np.mean(np.square(rounds))), rel=1e-5)
+
+
+def objective(problem, params):
+    return jnp.mean(jax.vmap(partial(problem.model.value, params))(problem.pool))
+
+
+def tanh_loss(params, example):
+    features, label = example
+    return (jnp.tanh(params["w"] @ features) @ params["v"] - label) ** 2
+
+
+GENERAL = general_problem(
+    tanh_loss,
+    (FEATURES, LABELS.astype(np.float32)),
+    {"w": RNG.normal(size=(3, 4)).astype(np.float32), "v": jnp.ones(3)},
+)
+ROBUST = linear_problem(FEATURES, LABELS, Tukey(2.0), start=RNG.normal(size=4))
+
+
+@pytest.mark.parametrize("problem", [make(), ROBUST, GENERAL], ids=["linear", "robust", "general"])
+@pytest.mark.parametrize("chunk", [2**24, 200, 1], ids=["whole", "uneven chunks", "one by one"])
+def test_the_gradient_norm_is_that_of_the_mean_loss_over_the_pool(problem, chunk, monkeypatch):
+    monkeypatch.setattr(pool, "CHUNK_NUMBERS", chunk)
+    params = jax.tree.map(lambda leaf: leaf + 0.5, problem.start)
+    wanted = optax.tree.norm(jax.grad(partial(objective, problem))(params))
+    found = METRICS["gradient_norm"].function(problem, Snapshot(params))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert float(found) > 0.01
+    np.testing.assert_allclose(mean_loss(problem, params, problem.pool), objective(problem, params), rtol=1e-5)
+
+
+def test_chunks_leave_accuracies_alone(monkeypatch):
+    monkeypatch.setattr(pool, "CHUNK_NUMBERS", 200)
+    assert 1 < pool.at_once(make(), 12) < 12
+    assert float(METRICS["train_accuracy"].function(make(), Snapshot(jnp.asarray(PARAMS)))) == pytest.approx(
+        accuracy(PARAMS, TRAIN)
+    )
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        linear_problem(np.ones((60_000, 785)), np.zeros(60_000), Softmax(10)),
+        general_problem(
+            lambda params, x: jnp.sum(jnp.tanh(params * x)), np.ones((20_000, 785), np.float32), jnp.ones(785)
+        ),
+    ],
+    ids=["linear", "general"],
+)
+def test_memory_of_the_gradient_norm_stays_bounded(problem, monkeypatch):
+    monkeypatch.setattr(pool, "CHUNK_NUMBERS", 2**20)
+
+    def norm(params, problem):
+        return METRICS["gradient_norm"].function(problem, Snapshot(params))
+
+    used = jax.jit(norm).lower(problem.start, problem).compile().memory_analysis().temp_size_in_bytes
+    assert used < 4 * 4 * 2**20  # the gradients of all records by themselves are 1.9 GB and 63 MB
+
+
+def test_the_gradient_norm_needs_stored_examples_and_is_not_private():
+    problem = procedural_problem(lambda key, machine: (jnp.ones(2), 1.0), Squared())
+    with pytest.raises(Refusal, match="metric 'gradient_norm' must have stored examples, and the problem has none"):
+        check_metrics(problem, ["gradient_norm"])
+    assert non_private(make(), check_metrics(make(), ["gradient_norm", "noise_mean_square"])) == (
+        "gradient_norm",
+        "noise_mean_square",
+    )
 
 
 def test_excess_risk_without_a_test_set_is_on_the_pool_and_a_known_one_comes_first():
@@ -132,7 +234,8 @@ def test_defaults_are_what_the_problem_defines(problem, names):
             make(),
             "test_acuracy",
             "unknown metric 'test_acuracy', did you mean 'test_accuracy'? (known: test_accuracy, test_error, "
-            "test_loss, train_accuracy, train_loss, relative_mse, excess_risk, distance, noise_norm)",
+            "test_loss, train_accuracy, train_loss, relative_mse, excess_risk, distance, gradient_norm, noise_norm, "
+            "noise_mean_square)",
         ),
         (make(test=False), "test_loss", "metric 'test_loss' must have a test set, and the problem has none"),
         (

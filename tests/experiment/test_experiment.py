@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from jax.flatten_util import ravel_pytree
 
-from fedprivjax import experiment
+from fedprivjax import CNN, MLP, datasets, experiment, from_dataset
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import mnist
 from fedprivjax.datasets.insurance import available as insurance_available
 from fedprivjax.experiment import read as reading
 from fedprivjax.experiment import run as runner
 from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
-from fedprivjax.problem.losses import Absolute, Hinge, Huber, Logistic, Pinball
+from fedprivjax.problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Tukey
 from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.protocols import PROTOCOLS, NoisySGD
 from fedprivjax.sweeps.members import sweepable
@@ -211,13 +212,20 @@ def test_machines_in_a_round_cannot_be_swept_where_their_number_is_random():
         experiment.make_participation(given, {"per_round": 2})
 
 
+OPTIONS = {"examples": 60, "features": 3}
+
+
 def test_a_partition_may_give_machines_so_many_records():
     problem = {"kind": "iid", "records": 2}
-    settings = experiment.parse(small(problem__options={"examples": 60, "features": 3}, problem__partition=problem))
-    rows = experiment.make_problem(settings.problem, 6).table.rows
+    settings = experiment.parse(small(problem__options=OPTIONS, problem__partition=problem))
+    problem, whole = experiment.make_problem(settings.problem, 6), datasets.load("least_squares", **OPTIONS)
+    rows = problem.table.rows
     assert rows.shape == (6, 2)
-    assert np.unique(rows).size == 12
-    assert rows.max() > 12  # they are drawn from all of the data
+    assert sorted(rows.ravel()) == list(range(problem.examples)) == list(range(12))  # no other is stored
+    places = [np.flatnonzero(whole.labels == label).item() for label in np.asarray(problem.pool.label)]
+    np.testing.assert_array_equal(problem.pool.features, whole.features[places])
+    assert max(places) > 12  # they are drawn from all of the data
+    assert experiment.make_problem(settings.problem, 6, records=5).table.rows.shape == (6, 5)
     with pytest.raises(ValueError, match=r"problem.partition.records must be at most 1, got 2"):
         experiment.make_problem(settings.problem, 40)
 
@@ -309,7 +317,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         (
             {"problem__loss": "sofmax"},
             "unknown problem.loss 'sofmax', did you mean 'softmax'? (known: softmax, logistic, squared, hinge, "
-            "absolute, pinball, huber)",
+            "absolute, pinball, huber, geman_mcclure, tukey)",
         ),
         ({"problem__loss": "hinge", "problem__smoothing": "x"}, "problem.smoothing must be a valid number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a table, got 5"),
@@ -369,6 +377,8 @@ def test_a_value_of_another_type_is_refused_by_its_key(change, message):
         ({"loss": "pinball", "quantile": 0.9, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
         ({"loss": "huber", "huber_width": 0.5}, Huber(0.5)),
         ({"loss": {"kind": "huber", "huber_width": 0.5}}, Huber(0.5)),
+        ({"loss": "geman_mcclure", "loss_scale": 2.0}, GemanMcClure(2.0)),
+        ({"loss": "tukey", "loss_scale": 2.0}, Tukey(2.0)),
         ({"loss": {"kind": "pinball", "quantile": 0.9}, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
     ],
 )
@@ -394,6 +404,53 @@ def test_a_classifiers_loss_is_reached_by_its_settings(settings, loss):
     assert experiment.make_problem(experiment.ProblemSettings(**problem), 4).model.loss == loss
 
 
+DIGITS = {"title": "nets", "problem": {"dataset": "digits"}, "participation": {"machines": 6, "per_round": 3}}
+DIGITS["protocol"] = [{"name": "noisy_sgd", "mu": 2.0, "clip": 1.0, "step_size": 0.1}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [
+        ({"model": "mlp", "hidden": [4, 3], "start_seed": 5}, MLP((4, 3), 10)),
+        ({"model": {"kind": "mlp", "activation": "gelu"}}, MLP((64,), 10, "gelu")),
+        ({"model": "cnn", "channels": [2], "loss": "softmax"}, CNN((2,), (), 10)),
+    ],
+)
+def test_a_network_is_reached_by_its_settings(settings, network):
+    raw = {**DIGITS, "problem": {"dataset": "digits", **settings}}
+    parsed = experiment.parse(raw)
+    assert experiment.parse(experiment.to_mapping(parsed)) == parsed
+    (job,) = runner.jobs(parsed)
+    problem = job.prepare().first.problem
+    assert problem.model.function.network == network
+    start = from_dataset(datasets.load("digits"), network=network, start_seed=settings.get("start_seed", 0)).start
+    np.testing.assert_array_equal(ravel_pytree(problem.start)[0], ravel_pytree(start)[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "mpl"}, "unknown problem.model 'mpl', did you mean 'mlp'? (known: mlp, cnn)"),
+        ({"hidden": [4]}, "problem.hidden must go with a model, got none"),
+        ({"channels": [4]}, "problem.channels must go with model 'cnn', got none"),
+        ({"model": "mlp", "channels": [4]}, "problem.channels must go with model 'cnn', got model 'mlp'"),
+        ({"model": "mlp", "hidden": [0]}, "problem.hidden.0 must be greater than or equal to 1, got 0"),
+        ({"model": "mlp", "activation": "thanh"}, "unknown problem.activation 'thanh', did you mean 'tanh'?"),
+        ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must halve pictures of 8×8 down to a pixel at most"),
+        (
+            {"model": "mlp", "loss": "logistic", "smoothing": 1.0},
+            "problem.smoothing must be left out for model 'mlp'",
+        ),
+        (
+            {"model": "cnn", "dataset": "least_squares", "options": {"examples": 30, "features": 3}},
+            "a CNN must have pictures [height, width, channels], got features of shape [3]",
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(settings, message):
+    assert refusal({**DIGITS, "problem": {"dataset": "digits", **settings}}).startswith(message)
+
+
 INTEGERS = "a list of distinct positive integers"
 
 
@@ -415,17 +472,21 @@ INTEGERS = "a list of distinct positive integers"
         ),
         ({"problem__loss": "pinball"}, "problem.quantile must be given for loss 'pinball'"),
         ({"problem__loss": "huber"}, "problem.huber_width must be given for loss 'huber'"),
+        ({"problem__loss": "tukey"}, "problem.loss_scale must be given for loss 'tukey'"),
+        ({"problem__loss_scale": 2.0}, "problem.loss_scale must go with loss 'geman_mcclure' or 'tukey', got none"),
+        (
+            {"problem__loss": "tukey", "problem__loss_scale": 2.0, "problem__smoothing": 1.0},
+            "loss must be convex, got Tukey(scale=2.0)",
+        ),
         (
             {"problem__loss": 3},
-            "unknown problem.loss '3' (known: softmax, logistic, squared, hinge, absolute, pinball, huber)",
+            "unknown problem.loss '3' (known: softmax, logistic, squared, hinge, absolute, pinball, "
+            "huber, geman_mcclure, tukey)",
         ),
         ({"problem__loss": {}}, "problem.loss.kind must be given"),
         (
             {"problem__loss": "huber", "problem__huber_widht": 1.0},
-            "unknown key in [problem] 'huber_widht', did you mean "
-            "'huber_width'? (known: dataset, options, loss, radius, lipschitz, distance, machine_weights, "
-            "partition, smoothing, score_bound, quantile, "
-            "huber_width)",
+            "unknown key in [problem] 'huber_widht', did you mean 'huber_width'?",
         ),
         (
             {"problem__loss": {"kind": "huber", "width": 1.0, "huber_width": 1.0}},
@@ -464,6 +525,15 @@ INTEGERS = "a list of distinct positive integers"
         ({"record__delta": 1.0}, "record.delta must be between 0 and 1, got 1.0"),
         ({"record__metrics": ["distance"]}, "record.select must be a recorded metric (distance), got 'excess_risk'"),
         ({"record__every": 0}, "every must be at least 1, got 0"),
+        (
+            {"record__averaged": ["gradient_nrm"]},
+            "unknown metric in record.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
+        ),
+        ({"sweep__records": [2, 4]}, "sweep.records must go with [problem.partition], which deals them, got none"),
+        (
+            {"problem__partition": {"kind": "iid"}, "sweep__records": [4, 99]},
+            "problem.partition.records must be at most 10, got 99",
+        ),
     ],
 )
 def test_a_value_out_of_range_is_refused(change, message):

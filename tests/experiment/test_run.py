@@ -6,8 +6,9 @@ import pytest
 import xarray as xr
 from cases import sparing
 
-from fedprivjax import experiment, final, guarantee_of
+from fedprivjax import Full, averaged, experiment, final, guarantee_of, simulate
 from fedprivjax.experiment import run as runner
+from fedprivjax.report import plots, tables
 
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 
@@ -58,6 +59,15 @@ def test_selection_over_two_axes_at_once():
     assert best["best_clip"].values.tolist() == [1.0, 0.5]
     assert best["best_step_scale"].values.tolist() == [10.0, 1.0]
     assert final(best, "test_accuracy").mean("seed").values.tolist() == [0.9, 0.8]
+
+
+def test_selection_goes_by_the_mean_over_rounds_where_that_is_the_figure():
+    values = xr.DataArray([[[1.0, 0.0]], [[0.3, 0.3]]], dims=["clip", "seed", "round"], coords={"clip": [0.5, 1.0]})
+    data = xr.Dataset({"gradient_norm": values}, attrs={"delta": 1e-5})
+    entries = [{"name": "dp_mu2", "label": "ours", "grid": {"clip": [0.5, 1.0]}}]
+    for names, best in (([], 0.5), (["gradient_norm"], 1.0)):
+        made = make(entries, record={"select": "gradient_norm", "averaged": names})
+        assert float(runner.selected(made, {"ours": data})["ours"]["best_clip"]) == best
 
 
 def test_selection_takes_the_least_loss():
@@ -239,3 +249,58 @@ def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, roun
     assert small.sweep.over["mu"] == [1, 8]
     assert small.sweep.seeds == 2
     assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()
+
+
+ALONE = {"kind": "full", "machines": 1}
+RECORD = ["gradient_norm", "noise_mean_square"]
+ROBUST = {"dataset": "robust_regression", "options": {"examples": 64, "features": 3, "test_examples": 0}}
+STEPS = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1, "noise_std": 0.5, "clip": 1.0}
+
+
+@pytest.fixture(scope="module")
+def sized():
+    """One machine of several sizes, each run for several lengths."""
+    made = experiment.parse(
+        {
+            "title": "sizes",
+            "problem": {**ROBUST, "loss": "tukey", "loss_scale": 2.0, "partition": {"kind": "iid"}},
+            "participation": ALONE,
+            "protocol": [STEPS],
+            "sweep": {"records": [8, 16, 32], "rounds": [4, 8], "seeds": 2},
+            "record": {"metrics": RECORD, "every": 1, "averaged": ["gradient_norm"]},
+        }
+    )
+    return made, runner.run(made)["noisy_minibatch_sgd"]
+
+
+def test_records_and_rounds_are_swept_as_sizes(sized):
+    made, data = sized
+    norms = data["gradient_norm"].sel(iterate="output")
+    assert norms.sizes == {"records": 3, "rounds": 2, "seed": 2, "round": 8}
+    assert norms.notnull().sum("round").isel(seed=0).values.tolist() == [[4, 8]] * 3
+    todo = {(job.shape["records"], job.shape["rounds"]): job for job in runner.jobs(made)}
+    assert len({job.identity for job in todo.values()}) == 6
+    for (records, rounds), job in todo.items():
+        start = job.prepare()
+        assert (start.first.problem.examples, start.recipe.size.rounds) == (records, rounds)
+        run = simulate(start.first.protocol, start.first.problem, Full(1), rounds=rounds, record=RECORD, every=1)
+        cell = data.sel(records=records, rounds=rounds).isel(seed=0)
+        found = norms.sel(records=records, rounds=rounds).isel(seed=0).dropna("round")
+        np.testing.assert_allclose(found, run.metrics["gradient_norm"], rtol=1e-4)
+        np.testing.assert_allclose(
+            averaged(cell, "noise_rms"), np.sqrt(np.mean(run.metrics["noise_mean_square"])), rtol=1e-4
+        )
+    assert runner.records(list(todo.values())) == {"noisy_minibatch_sgd": 4}
+
+
+def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
+    made, data = sized
+    best = {"ours": data}
+    names = [path.name for path in plots.save_all(best, tmp_path, averaged=made.record.averaged)]
+    assert names == [
+        "gradient_norm_against_records.png",
+        "noise_rms_against_records.png",
+        "gradient_norm_over_rounds.png",
+    ]
+    titles = [table.title.partition(", mean ±")[0] for table in tables.results_tables(made, best)]
+    assert titles == ["gradient norm averaged over rounds", "noise rms"]

@@ -6,6 +6,7 @@ import xarray as xr
 
 from fedprivjax import experiment
 from fedprivjax.experiment import Cell, Expected, Experiment, verdict
+from fedprivjax.report import tables
 
 MEAN = 0.5
 RUNS = [0.25, 0.75]  # mean 0.5, sd √2/4
@@ -38,6 +39,7 @@ def judge(rule, value, *, tolerance=0.0, runs=RUNS, **more):
     return verdict.verdicts(make([entry]), best)[0]
 
 
+MANY = {"ours": 20, "published": 20}  # records of a run
 OF_TRIALS = Expected(protocol="ours", metric="relative_rmse")
 SD = float(np.std(RUNS, ddof=1))
 
@@ -131,14 +133,16 @@ def test_cells_are_checked_before_anything_runs():
         verdict.check_cells(make([{"cells": [{"value": 1.0}]}]))
     recorded = {"ours": {"output": ["test_accuracy", "relative_mse"], "last": ["test_accuracy"]}}
     with pytest.raises(ValueError, match=r"expected metric must be recorded \(test_accuracy, relative_mse\), got "):
-        verdict.check_recorded(make([{}]), recorded)
+        verdict.check_recorded(make([{}]), recorded, MANY)
     with pytest.raises(
         ValueError, match=r"unknown iterate of ours in \[\[expected\]\] 'average' \(known: output, last"
     ):
-        verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "average"}]), recorded)
-    verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "last"}]), recorded)
-    verdict.check_recorded(Experiment.model_construct(expected=[OF_TRIALS]), recorded)
-    verdict.check_recorded(make([{"metric": "test_accuracy"}, {"protocol": "published", "rule": "shown"}]), recorded)
+        verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "average"}]), recorded, MANY)
+    verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "last"}]), recorded, MANY)
+    verdict.check_recorded(Experiment.model_construct(expected=[OF_TRIALS]), recorded, MANY)
+    verdict.check_recorded(
+        make([{"metric": "test_accuracy"}, {"protocol": "published", "rule": "shown"}]), recorded, MANY
+    )
 
 
 @pytest.mark.parametrize("own", ["ours", "theirs"])
@@ -197,6 +201,76 @@ def test_standard_errors_need_an_sd_and_runs(cell):
 
 def test_an_error_in_per_cent_is_judged_in_points():
     assert verdict.describe(Expected(protocol="a", metric="test_error", tolerance=0.02)) == "within 2 points"
+
+
+def path(*records, **axes):
+    """Runs of one metric recorded several times: [..., seeds, records]."""
+    values = np.asarray(records, float)
+    dims = [*axes, "seed", "round"]
+    return xr.Dataset({"gradient_norm": (dims, values)}, {**axes, "round": np.arange(values.shape[-1])})
+
+
+@pytest.mark.parametrize(("rounds", "mean", "sd"), [("last", 5.0, math.sqrt(2)), ("mean", 3.0, math.sqrt(0.5))])
+def test_a_run_stands_by_its_last_record_or_by_the_mean_of_all(rounds, mean, sd):
+    ours = path([1, 2, 4], [np.nan, 1, 6])  # a run that was recorded less often has a mean of its own
+    entry = {"metric": "gradient_norm", "rounds": rounds, "tolerance": 0.1, "cells": [{"value": mean}]}
+    ours["gradient_norm"][1, 1] = 1.0
+    (found,) = verdict.verdicts(make([entry], mu=[1.0]), {"ours": ours})
+    expected = {"last": [4, 6], "mean": [7 / 3, 3.5]}[rounds]
+    assert found.mean == pytest.approx(np.mean(expected))
+    assert found.sd == pytest.approx(np.std(expected, ddof=1))
+
+
+def test_the_mean_over_rounds_goes_with_every_rule():
+    def judged(rule, ours, **more):
+        entry = {"metric": "gradient_norm", "rounds": "mean", "rule": rule, "tolerance": 0.01, **more}
+        theirs = path([3.0, 3.0], [3.0, 3.0])
+        (found,) = verdict.verdicts(make([entry], mu=[1.0]), {"ours": ours, "theirs": theirs})
+        return found
+
+    ours = path([5.0, 1.1], [5.0, 1.1])
+    assert judged("above", ours, other="theirs", cells=[{}])[2:] == pytest.approx((3.05, 0, 0, 2, 3.0, True))
+    slope = path(*(n**-0.5 * np.array([[1.5, 0.5], [1.0, 1.0]]) for n in MACHINES), machines=MACHINES)
+    found = judged("slope", slope, axis="machines", cells=[{"value": -0.5}])
+    assert (found.mean, found.half, found.holds) == pytest.approx((-0.5, 0.0, True), abs=1e-9)
+    gone = path([1.0, np.nan], [1.0, 1.0]).assign(diverged=("seed", [True, False]))
+    assert math.isnan(judged("within", gone, cells=[{"value": 1.0}]).mean)
+
+
+def test_the_noise_over_rounds_is_the_root_of_a_mean_of_squares():
+    ours = path([1.0, 7.0], [9.0, 9.0]).rename(gradient_norm="noise_mean_square")
+    entry = {"metric": "noise_rms", "rounds": "mean", "cells": [{"value": 2.5}]}
+    (found,) = verdict.verdicts(make([entry], mu=[1.0]), {"ours": ours})
+    assert (found.mean, found.holds) == (2.5, True)
+    (last,) = verdict.verdicts(make([{**entry, "rounds": "last"}], mu=[1.0]), {"ours": ours})
+    assert last.mean == pytest.approx((math.sqrt(7) + 3) / 2)
+
+
+def test_a_mean_over_rounds_needs_several_records():
+    recorded = {"ours": {"output": ["gradient_norm", "noise_mean_square"]}}
+    one = make([{"metric": "noise_rms", "rounds": "mean"}])
+    verdict.check_recorded(one, recorded, {"ours": 2})
+    with pytest.raises(ValueError, match=r"rounds = 'mean' in \[\[expected\]\] must have several records a run, got 1"):
+        verdict.check_recorded(one, recorded, {"ours": 1})
+    verdict.check_recorded(make([{"metric": "gradient_norm"}]), recorded, {"ours": 1})
+    with pytest.raises(ValueError, match=r"unknown expected.0.rounds 'men', did you mean 'mean'"):
+        make([{"rounds": "men"}])
+    with pytest.raises(ValueError, match=r"unknown iterate of 'noise_rms' in \[\[expected\]\] 'last'"):
+        make([{"metric": "noise_rms", "iterate": "last"}])
+
+
+def test_titles_say_over_what_a_mean_is():
+    entry = {"metric": "gradient_norm", "rounds": "mean", "rule": "shown"}
+    made = make([entry, {**entry, "rounds": "last"}], mu=[1.0], averaged=["gradient_norm"])
+    best = {"ours": path([1.0, 2.0], [1.0, 4.0])}
+    mean, last = tables.verdict_tables(verdict.verdicts(made, best))
+    assert mean.title.endswith(
+        "gradient norm averaged over rounds (mean ± 95% interval); not judged, by the mean over rounds"
+    )
+    assert "over rounds" not in last.title
+    table = tables.results_table(made, best, "gradient_norm", rounds="mean")
+    assert table.title.startswith("gradient norm averaged over rounds, mean ± 95% interval over 2 ")
+    assert next(iter(table.columns[-1].cells)).startswith("2.00000 ± ")
 
 
 def test_small_values_of_an_axis_are_told_apart():

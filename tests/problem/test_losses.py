@@ -7,7 +7,19 @@ import optax
 import pytest
 from scipy.special import expit, logsumexp
 
-from fedprivjax.problem.losses import Absolute, Hinge, Huber, Kinked, LinearLoss, Logistic, Pinball, Softmax, Squared
+from fedprivjax.problem.losses import (
+    Absolute,
+    GemanMcClure,
+    Hinge,
+    Huber,
+    Kinked,
+    LinearLoss,
+    Logistic,
+    Pinball,
+    Softmax,
+    Squared,
+    Tukey,
+)
 from fedprivjax.problem.models import Example, LinearModel
 
 BOUND, RADIUS, LABEL_BOUND = 3.0, 0.7, 1.5
@@ -20,9 +32,12 @@ LOSSES = {
     "hinge": Hinge(),
     "absolute": Absolute(),
     "pinball": Pinball(0.7),
+    "geman-mcclure": GemanMcClure(2.0),
+    "tukey": Tukey(4.0),
 }
 SMOOTH = [name for name, loss in LOSSES.items() if not isinstance(loss, Kinked)]
 KINKED = [name for name, loss in LOSSES.items() if isinstance(loss, Kinked)]
+STEEPEST = {"geman-mcclure": 2 / sqrt(3), "tukey": 4 / sqrt(5)}  # the error at which losses that flatten are so
 
 
 def each(function):
@@ -55,6 +70,11 @@ def closed_form(name, score, label):
     gap = score - label
     if name == "huber":
         return (gap**2 / 2, gap) if abs(gap) <= 0.8 else (0.8 * (abs(gap) - 0.4), 0.8 * np.sign(gap))
+    if name == "geman-mcclure":
+        return 2 * gap**2 / (4 + gap**2), 16 * gap / (4 + gap**2) ** 2
+    if name == "tukey":
+        left = max(0, 1 - gap**2 / 16)
+        return 16 / 6 * (1 - left**3), gap * left**2
     if name == "absolute":
         return abs(gap), np.sign(gap)
     if name == "pinball":
@@ -99,13 +119,14 @@ def test_the_slope_at_a_kink_is_none(name):
     assert kinks.tolist() == ([-1, 1] if name == "hinge" else [0, 1])
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "clipped logistic"])
-def test_losses_are_convex_in_the_score(name):
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_convex_in_the_score_where_they_say_so(name):
     one, labels = scores_and_labels(name)
     other = one[np.random.default_rng(14).permutation(len(one))]
     ends = [[closed_form(name, s, y)[0] for s, y in zip(scores, labels, strict=True)] for scores in (one, other)]
     middle = each(LOSSES[name].value)(jnp.asarray((one + other) / 2, jnp.float32), jnp.asarray(labels))
-    assert (middle <= np.mean(ends, axis=0) * (1 + 1e-5) + 1e-5).all()
+    below = (middle <= np.mean(ends, axis=0) * (1 + 1e-5) + 1e-5).all()
+    assert below == LOSSES[name].convex
 
 
 def test_a_score_bound_clips_scores_and_nothing_else():
@@ -126,9 +147,10 @@ def test_a_score_bound_clips_scores_and_nothing_else():
         np.testing.assert_array_equal(each(loss.correct)(*given), (p > 0.5) == (label == 1))
 
 
-@pytest.mark.parametrize("name", ["softmax", "logistic", "clipped logistic", "huber", "hinge", "absolute", "pinball"])
-def test_huge_scores_stay_finite(name):
-    scores, labels = scores_and_labels(name, scale=1e6)
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "squared"])
+@pytest.mark.parametrize("scale", [1e6, 1e30])
+def test_huge_scores_stay_finite(name, scale):
+    scores, labels = scores_and_labels(name, scale=scale)
     scores = jnp.asarray(scores, jnp.float32)
     assert np.isfinite(each(LOSSES[name].value)(scores, labels)).all()
     assert np.isfinite(each(LOSSES[name].residual)(scores, labels)).all()
@@ -156,6 +178,9 @@ def adversary(name):
         params[1, 0] = 20.0  # certain of class 1, while the label is 0
         return params, x, 0
     params = np.zeros(5)
+    if name in STEEPEST:
+        params[0] = STEEPEST[name] / BOUND
+        return params, x, 0
     params[0] = RADIUS if name == "squared" else 20.0 * (-1 if name == "pinball" else 1)
     return params, x, 0 if LOSSES[name].classifies else -LABEL_BOUND
 
@@ -247,6 +272,20 @@ def test_constants_in_closed_form():
     assert (Huber(0.3).lipschitz(2.0), Huber(0.3).smoothness(2.0)) == (0.6, 4.0)
     assert [LOSSES[name].smoothness(2.0) for name in KINKED] == [inf, inf, inf]
     assert Logistic(score_bound=8.0).smoothness(2.0) == 1.0
+    assert (GemanMcClure(4.0).lipschitz(2.0), Tukey(4.0).lipschitz(2.0)) == pytest.approx((2.598076, 2.289733))
+    assert (GemanMcClure(4.0).smoothness(2.0), Tukey(4.0).smoothness(2.0)) == (4.0, 4.0)
+
+
+@pytest.mark.parametrize("name", STEEPEST)
+def test_constants_of_robust_losses_on_a_fine_grid_in_float64(name):
+    """max |ψ| and max |ψ'| by brute force, the slope by central differences of the closed form."""
+    gaps, width = np.linspace(-8, 8, 8001), 1e-4
+    slope = [np.subtract(*(closed_form(name, gap + sign * width, 0.0)[1] for sign in (1, -1))) for gap in gaps]
+    steepest = max(abs(closed_form(name, gap, 0.0)[1]) for gap in gaps)
+    assert LOSSES[name].lipschitz(BOUND) == pytest.approx(BOUND * steepest, rel=1e-5)
+    assert LOSSES[name].smoothness(BOUND) == pytest.approx(BOUND**2 * np.max(np.abs(slope)) / (2 * width), rel=1e-5)
+    lowest = {"geman-mcclure": -0.25, "tukey": -0.8}[name]
+    assert np.min(slope) / (2 * width) == pytest.approx(lowest, rel=1e-4)
 
 
 def test_correct():
@@ -255,7 +294,7 @@ def test_correct():
     score, label = jnp.array([-1.0, -1.0, 1.0, 1.0]), jnp.array([0.0, 1.0, 0.0, 1.0])
     for loss in (Logistic(), Logistic(score_bound=8.0), Hinge()):
         assert each(loss.correct)(score, label).tolist() == [1.0, 0.0, 0.0, 1.0]
-    for loss in (Squared(), Huber(1.0), Absolute(), Pinball(0.5)):
+    for loss in (Squared(), Huber(1.0), Absolute(), Pinball(0.5), Tukey(1.0)):
         assert loss.correct(score, label) is None
 
 
@@ -264,7 +303,7 @@ def test_shapes_and_label_ranges():
     assert (Softmax(3).outputs, Logistic().outputs) == (3, 0)
     assert Softmax(3).label_range() == (0, 2)
     assert Logistic().label_range() == Hinge().label_range() == (0, 1)
-    assert [loss.classifies for loss in LOSSES.values()] == [True, True, True, False, False, True, False, False]
+    assert [loss.classifies for loss in LOSSES.values()] == [True, True, True, False, False, True, *4 * [False]]
     assert Absolute().label_range() == Pinball(0.5).label_range() == Huber(1.0).label_range() == (-inf, inf)
     assert Squared(2.0).label_range() == (-2.0, 2.0)
     assert Squared().label_range() == (-inf, inf)
@@ -282,6 +321,8 @@ def test_one_class_is_no_classification(classes):
         (lambda: Logistic(score_bound=0.0), "score_bound must be positive, got 0.0"),
         (lambda: Huber(-1.0), "width must be positive, got -1.0"),
         (lambda: Huber(inf), "width must be finite, got inf"),
+        (lambda: GemanMcClure(0.0), "scale must be positive, got 0.0"),
+        (lambda: Tukey(-1.0), "scale must be positive, got -1.0"),
         (lambda: Pinball(0), "quantile must be between 0 and 1, got 0"),
         (lambda: Pinball(1.0), "quantile must be between 0 and 1, got 1.0"),
         (lambda: Pinball(float("nan")), "quantile must be between 0 and 1, got nan"),

@@ -310,7 +310,7 @@ class Cliff(LinearLoss):
         ),
         (
             lambda: Moreau(Logistic(15.0), 1.0),
-            "loss must be convex, so without a score_bound, got Logistic(score_bound=15.0)",
+            "loss must be convex, got Logistic(score_bound=15.0)",
         ),
         (lambda: Moreau(Cliff(), 1.0), "loss must be smooth or a Kinked one, got Cliff()"),
         (

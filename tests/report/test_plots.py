@@ -9,6 +9,7 @@ from fedprivjax.report import plots
 
 DELTA = 1e-3
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
+AXES |= {"rounds": [5, 10, 15], "records": [100, 200, 400]}
 ROUNDS = [5, 10, 15]
 
 
@@ -185,7 +186,7 @@ def test_a_metric_against_the_machines_is_doubly_logarithmic():
         "ours": dataset("machines", metrics=["excess_risk"]),
         "theirs": dataset("machines", metrics=["excess_risk"]),
     }
-    figure = plots.metric_against_machines(best)
+    figure = plots.metric_against_size(best, "machines")
     (axis,) = figure.axes
     assert (axis.get_xscale(), axis.get_yscale(), axis.get_xlabel()) == ("log", "log", "machines")
     assert labels(figure) == ["ours", "theirs"]
@@ -200,7 +201,7 @@ def test_a_metric_against_the_machines_is_doubly_logarithmic():
 
 
 def test_machines_beside_a_privacy_level_have_a_panel_for_each():
-    figure = plots.metric_against_machines({"ours": dataset("machines", "mu", metrics=["excess_risk"])})
+    figure = plots.metric_against_size({"ours": dataset("machines", "mu", metrics=["excess_risk"])}, "machines")
     assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
 
 
@@ -212,3 +213,29 @@ def test_the_end_alone_makes_no_path_and_what_is_not_positive_no_logarithmic_plo
     assert [path.name for path in plots.save_all({"ours": data}, tmp_path)] == ["excess_risk_against_machines.png"]
     assert plots.save_all({"ours": data.assign(excess_risk=-data["excess_risk"])}, tmp_path) == []
     assert plots.save_all({"ours": data.isel(machines=[0, 2])}, tmp_path) == []
+
+
+@pytest.mark.parametrize("size", ["rounds", "records"])
+def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(size, tmp_path):
+    data = dataset(size, "mu", metrics=["noise_mean_square"])
+    figure = plots.metric_against_size({"ours": data}, size, "noise_rms", rounds="mean")
+    first, *_ = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
+    assert (first.get_xlabel(), first.get_ylabel()) == (plots.SIZES[size], "noise rms, mean over rounds")
+    line = first.containers[0].lines[0]
+    np.testing.assert_allclose(numbers(line.get_xdata()), AXES[size])
+    roots = np.sqrt(data["noise_mean_square"].sel(mu=1.0).mean("round")).mean("seed")
+    np.testing.assert_allclose(numbers(line.get_ydata()), roots)
+    averaged, last = tmp_path / "averaged", tmp_path / "last"
+    for folder, names in ((averaged, ["noise_rms"]), (last, [])):
+        folder.mkdir()
+        written = [path.name for path in plots.save_all({"ours": data}, folder, averaged=names)]
+        assert f"noise_rms_against_{size}.png" in written
+    name = f"noise_rms_against_{size}.png"
+    assert (averaged / name).read_bytes() != (last / name).read_bytes()
+
+
+def test_three_swept_sizes_leave_one_to_the_curve_one_to_panels_and_one_at_its_middle():
+    data = dataset("machines", "rounds", "records", metrics=["excess_risk"])
+    figure = plots.metric_against_size({"ours": data}, "records")
+    assert [axis.get_title() for axis in figure.axes] == [f"M = {m}, T = 10" for m in (10, 100, 1000)]

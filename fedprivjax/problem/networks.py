@@ -1,0 +1,207 @@
+"""Networks as what is fitted: any flax linen module gives the scores of which a `LinearLoss` is taken.
+
+A module sees a batch of examples, [1, features] or [1, height, width, channels], as flax's own do, and gives their
+scores, [1, classes] (a single score for two classes and for regression). Its gradients take the dense path: that of one
+record is clipped as a whole, over all parameters together. G and L of a network are not known; G may be declared.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.problem.checks import require_alike
+from fedprivjax.problem.losses import LinearLoss
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "tanh": jnp.tanh,
+    "gelu": nn.gelu,
+    "silu": nn.silu,
+    "softplus": nn.softplus,
+    "relu": nn.relu,
+}
+
+
+class MLP(nn.Module):
+    """A multilayer perceptron: dense layers with an activation between them; pictures are flattened.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+        scores: how many it gives; None is what the loss needs.
+        activation: a key of `ACTIVATIONS`. All but "relu" are smooth, and so is then the loss in the parameters.
+
+    >>> from fedprivjax import datasets, from_dataset
+    >>> from_dataset(datasets.load("digits"), network=MLP((16,))).dimension
+    1210
+    """
+
+    hidden: tuple[int, ...] = (64,)
+    scores: int | None = None
+    activation: str = "tanh"
+
+    def __post_init__(self):
+        _require_layers("hidden", self.hidden)
+        require_choice("activation", self.activation, ACTIVATIONS)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, inputs):
+        values = inputs.reshape(inputs.shape[0], -1)
+        for width in self.hidden:
+            values = ACTIVATIONS[self.activation](nn.Dense(width)(values))
+        return nn.Dense(self.scores or 1)(values)
+
+
+class CNN(nn.Module):
+    """A convolutional network on pictures: 3×3 convolutions, each with an activation and a 2×2 mean, then dense layers.
+
+    A convolution is one matrix product on patches: within a scan, XLA's own are slow on CPU, and so is their gradient
+    record by record.
+
+    Attributes:
+        channels: of each convolution; each halves the picture.
+        hidden: widths of dense layers before the last.
+        scores, activation: as in `MLP`.
+
+    >>> from fedprivjax import datasets, from_dataset
+    >>> from_dataset(datasets.load("digits"), network=CNN((4, 8))).dimension
+    666
+    """
+
+    channels: tuple[int, ...] = (8, 16)
+    hidden: tuple[int, ...] = ()
+    scores: int | None = None
+    activation: str = "tanh"
+
+    def __post_init__(self):
+        _require_layers("channels", self.channels)
+        _require_layers("hidden", self.hidden)
+        require_choice("activation", self.activation, ACTIVATIONS)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, inputs):
+        _require_pictures(inputs.shape[1:], len(self.channels))
+        values = inputs
+        for width in self.channels:
+            values = _halved(ACTIVATIONS[self.activation](nn.Dense(width)(_patches(values))))
+        return MLP(self.hidden, self.scores, self.activation)(values)
+
+
+@dataclass(frozen=True, repr=False)
+class NetworkLoss:
+    """The loss of one example (features, label) under a network, for `general_problem`.
+
+    Attributes:
+        network: a flax linen module, its settings fixed.
+        loss: of its scores.
+    """
+
+    network: nn.Module
+    loss: LinearLoss
+
+    def __call__(self, params, example):
+        return self.loss.value(scores(self.network, self.loss, params, example[0]), example[1])
+
+    def __repr__(self):
+        return f"{self.loss} of {' '.join(repr(self.network).replace('# attributes', '').split())}"
+
+
+@dataclass(frozen=True, repr=False)
+class NetworkCorrect:
+    """Whether a network's prediction is right; None for regression."""
+
+    of: NetworkLoss
+
+    def __call__(self, params, example):
+        network, loss = self.of.network, self.of.loss
+        return loss.correct(scores(network, loss, params, example[0]), example[1])
+
+    def __repr__(self):
+        return "its predictions"
+
+
+def scores(network: nn.Module, loss: LinearLoss, params, features):
+    """The scores of one example, of the shape that the loss takes, [outputs] or []."""
+    found: Any = network.apply({"params": params}, features[None])
+    wanted = (1, loss.outputs or 1)
+    if found.shape != wanted and not (found.shape == (1,) and not loss.outputs):
+        raise Refusal(f"network must give scores of shape {list(wanted)} for one example, got {list(found.shape)}")
+    return found[0] if loss.outputs else found.reshape(())
+
+
+def ready_network(network: Any, loss: LinearLoss) -> nn.Module:
+    """A network with as many scores as the loss needs; refused where it is none, or cannot be part of a program.
+
+    >>> from fedprivjax.problem.losses import Softmax
+    >>> ready_network(MLP((4,)), Softmax(3)).scores
+    3
+    """
+    if not isinstance(network, nn.Module):
+        raise Refusal(f"network must be a flax.linen.Module, got {type(network).__name__}")
+    try:
+        hash(network)
+    except TypeError:
+        name = type(network).__name__
+        raise Refusal(f"network {name} must have settings that can be hashed: tuples, no lists") from None
+    if loss.unsmoothed is not loss:
+        raise Refusal(f"loss must not be smoothed for a network, got {loss}")
+    if isinstance(network, MLP | CNN) and network.scores is None:
+        network = network.clone(scores=loss.outputs or 1)
+    return network
+
+
+def first_parameters(network: nn.Module, shape: tuple[int, ...], seed: int, start: Any = None) -> Any:
+    """The parameters that a network starts from: those given, or as its own initialisers draw them.
+
+    Args:
+        shape: of one example's features.
+        seed: of the draw.
+
+    Raises:
+        Refusal: a network that keeps more than parameters, such as running means over records; other parameters.
+    """
+    require_at_least("start_seed", seed, 0)
+
+    def drawn(key):
+        return network.init(key, jnp.zeros((1, *shape)))
+
+    variables: Any = jax.eval_shape(drawn, jax.random.key(0))
+    if list(variables) != ["params"]:
+        raise Refusal(f"network must have parameters only, for records may share nothing else, got {list(variables)}")
+    if start is not None:
+        require_alike("start", start, variables["params"], "the network's parameters")
+        return start
+    return jax.jit(drawn)(jax.random.key(seed))["params"]
+
+
+def _patches(pictures):
+    """The 3×3 neighbourhood of each pixel, zero beyond the edge: [batch, height, width, 9·channels]."""
+    height, width = pictures.shape[1:3]
+    padded = jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    shifted = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifted, axis=-1)
+
+
+def _halved(pictures):
+    """The means of 2×2 pixels; an odd last row or column is left out."""
+    batch, height, width, channels = pictures.shape
+    even = pictures[:, : height // 2 * 2, : width // 2 * 2]
+    return even.reshape(batch, height // 2, 2, width // 2, 2, channels).mean((2, 4))
+
+
+def _require_layers(name: str, widths) -> None:
+    for width in widths:
+        require_at_least(name, width, 1)
+
+
+def _require_pictures(shape: tuple[int, ...], halvings: int) -> None:
+    if len(shape) != 3:
+        raise Refusal(f"a CNN must have pictures [height, width, channels], got features of shape {list(shape)}")
+    if min(shape[:2]) < 2**halvings:
+        raise Refusal(f"channels must halve pictures of {shape[0]}×{shape[1]} down to a pixel at most, got {halvings}")
