@@ -173,6 +173,7 @@ def _runs(
         if not near.any():
             raise Refusal(f"expected cell {name} = {value:g} must be swept, got {runs[name].values.tolist()}")
         runs = runs.isel({name: int(np.argmax(near))})
+    runs = runs.squeeze([name for name in runs.dims if name not in ("seed", expected.axis) and runs.sizes[name] == 1])
     _check_fixed(cell, [str(name) for name in runs.dims if name not in ("seed", expected.axis)])
     return runs
 
