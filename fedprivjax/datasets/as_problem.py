@@ -38,7 +38,7 @@ def from_dataset(
             squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
         network: any flax linen module that gives the scores of a batch, [1, features] to [1, classes]; it sees pictures
             as [1, height, width, channels], without the constant. `MLP` and `CNN` are two. None: the linear predictor.
-            Neither its constants nor an optimum are known; its gradients take the dense path, clipped record by record.
+            Neither its constants nor an optimum are known; its gradients take the dense path.
         start_seed: of the first parameters that the network's initialisers draw, where no `start` is given.
         table: as in `linear_problem`; None keeps the split that a data set comes with.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`; None keeps the gradient bound

@@ -50,6 +50,7 @@ REFUSED = {
         "features must be float32 [examples, features] and not empty, got float32 of shape (0, 3)",
     ),
     "label type": ({"labels": LABELS.astype(np.float32)}, "labels must be int32, got float32"),
+    "picture": ({"picture": (2, 2, 1)}, "picture must have 3 numbers at most, got (2, 2, 1)"),
     "half a test set": (
         {"test_features": FEATURES},
         "test_features and test_labels must be given together, got one of them",
@@ -175,3 +176,12 @@ def test_an_optimum_is_that_of_the_loss_as_it_is():
     assert from_dataset(data).optimum is not None
     assert from_dataset(data, Logistic(score_bound=0.5)).optimum is None
     assert from_dataset(data, Logistic(score_bound=0.5)).excess is None
+
+
+def test_pictures_are_remembered_and_seen_without_what_follows_them():
+    pictures = np.arange(24.0).reshape(2, 3, 2, 2)
+    for given, picture in ((pictures, (3, 2, 2)), (pictures[..., 0], (3, 2, 1)), (pictures[:, 0, 0], None)):
+        data = from_arrays(given, [0, 1], feature_bound=100.0, classes=2, bias=True)
+        assert data.picture == picture
+        seen = given.reshape(2, *picture) if picture else data.features
+        np.testing.assert_array_equal(data.inputs(data.features), seen)

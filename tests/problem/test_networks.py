@@ -169,6 +169,16 @@ def test_one_step_takes_each_records_gradient_clipped(monkeypatch):
         assert 0 <= run.metrics[metric][-1] < 9
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("network", [MLP((16,)), CNN((4, 8))], ids=["mlp", "cnn"])
+def test_networks_learn_the_digits(network):
+    problem = from_dataset(datasets.load("digits"), network=network)
+    record = ["gradient_norm", "test_loss", "test_accuracy"]
+    run = simulate(NoisySGD(mu=np.inf, clip=1.0, step_size=0.5), problem, Full(10), record=record, every=143)
+    assert run.metrics["test_accuracy"][-1] > 0.6
+    assert np.isfinite(run.metrics["gradient_norm"]).all()
+
+
 def test_a_stream_goes_through_a_network_too():
     stream = datasets.load("stream", features=4, classes=3, test_examples=5)
     problem = from_dataset(stream, network=MLP((2,)))
