@@ -86,6 +86,12 @@ class UserAGD(UserMethod):
     def of_phases(self) -> bool:
         return bool(self.strong_convexity)
 
+    def check(self, problem: Problem, plan: Plan) -> None:
+        super().check(problem, plan)
+        model: Any = problem.model
+        if self.smoothing == "phases" and (not model.factored or model.loss.unsmoothed is model.loss):
+            raise Refusal(f"loss must be an envelope (see Moreau) where smoothing is 'phases', got {model}")
+
     def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
         return acsa.initial(problem.start)
 

@@ -23,6 +23,7 @@ def test_the_machines_are_dealt_by_size():
 def test_a_pool_needs_no_examples_for_the_padding():
     """Four rounds of nine slots are more than the twenty examples."""
     plan = draw_plan(PROBLEM, Cohorts(20, SIZES))
+    assert plan.weights is not None
     assert plan.size == Size(20, 9, 4)
     used = plan.samples[..., 0][plan.schedule.present]
     assert np.unique(used).size == sum(SIZES)

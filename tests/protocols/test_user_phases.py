@@ -39,7 +39,7 @@ def estimates(start):
     def estimate(t, rows):
         padded = np.zeros((start.plan.size.per_round, FEATURES), np.float32)
         padded[: len(rows)] = rows
-        rounded = np.asarray(sums.rounded(protocol_key(start.key, np.int32(t + 1)), padded))[: len(rows)].sum(axis=0)
+        rounded = np.asarray(sums.rounded(protocol_key(start.key, t + 1), padded))[: len(rows)].sum(axis=0)
         noise = np.float64(tape.noise[t]) - tape.remainder[t]
         return 2 * sums.bound / sums.levels * (rounded - len(rows) * sums.levels / 2 + noise)
 
@@ -79,8 +79,10 @@ def phases_of(start, per_round, **settings):
 def test_every_phase_has_its_own_cohorts(sampling):
     start = begun(sampling=sampling)
     phases = phases_of(start, (50, 330), smoothness=1.0, sampling=sampling)
+
     def squares(_):
         return lambda w, users: (X[users] @ w - Y[users])[:, None] * X[users]
+
     close(execute(start).params, replayed(start, phases, (20, 3), squares), 1e-4)
 
 
@@ -132,6 +134,8 @@ def test_refusals():
     ):
         with pytest.raises(Refusal, match=says):
             ready(method, squared, Cohorts(USERS, SIZES), **ONCE)
+    with pytest.raises(Refusal, match="loss must be an envelope"):
+        begun(OnePass(USERS, 50), smoothing="phases")
     with pytest.raises(Refusal, match="cohorts must be those of 2 phases of 1000 users each, got 3 phases"):
         begun((20, 30, 40))
     with pytest.raises(Refusal, match="noise method must be 'auto'"):
