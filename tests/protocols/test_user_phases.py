@@ -120,8 +120,9 @@ def test_no_sum_has_less_noise_than_its_guarantee(honest):
     assert epsilon(0.8 * trials.min()) > 0.5
 
 
-def test_noise_in_the_mean_goes_by_the_cohort():
-    norms = execute(begun(epsilon=0.05)).metrics["noise_norm"]
+@pytest.mark.parametrize("trust", ["shuffler", "server"])
+def test_noise_in_the_mean_goes_by_the_cohort(trust):
+    norms = execute(begun(epsilon=0.05, trust=trust)).metrics["noise_norm"]
     assert norms[:20].mean() / norms[20:].mean() == pytest.approx(330 / 50, rel=0.5)
 
 
