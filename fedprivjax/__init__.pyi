@@ -5,7 +5,7 @@ from .engine.metric import Metric, Snapshot, of_info
 from .engine.ready import ReadyRun, ready
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
-from .plan.participation import Balanced, Full, Given, OnePass, Schedule, Uniform, Varying
+from .plan.participation import Balanced, Cohorts, Full, Given, OnePass, Schedule, Uniform, Varying
 from .plan.plan import Plan, draw_plan
 from .plan.seeds import Seeds
 from .privacy.accountants.binomial import BinomialSums
@@ -49,6 +49,7 @@ __all__ = [
     "Balanced",
     "Ball",
     "BinomialSums",
+    "Cohorts",
     "DPMu2",
     "Event",
     "Full",

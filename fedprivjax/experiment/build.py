@@ -54,7 +54,7 @@ def machines_of(settings: ParticipationSettings, shape: Mapping[str, int]) -> in
     return machines
 
 
-def make_participation(settings: ParticipationSettings, shape: Mapping[str, int]) -> tuple[Participation, int | None]:
+def make_participation(settings: ParticipationSettings, shape: Mapping[str, Any]) -> tuple[Participation, int | None]:
     """Participation and rounds (None: as many as the samples allow) at one combination of the swept integers."""
     per_round = shape.get("per_round", settings.model_dump().get("per_round"))
     return settings.make(machines_of(settings, shape), per_round), shape.get("rounds", settings.planned)
@@ -75,7 +75,7 @@ class Point(NamedTuple):
 
     settings: ProtocolSettings
     at: dict[str, float]
-    shape: dict[str, int]
+    shape: dict[str, Any]
     problem: Problem
 
 
@@ -97,9 +97,8 @@ def points(
     if smoothed:
         every = [_smoothed(experiment, point, shape) for point in every]
     machines = machines_of(experiment.participation, shape)
-    return [
-        point._replace(shape=dict(shape) | _chosen(point, chosen, machines, experiment.record.delta)) for point in every
-    ]
+    known: dict[str, Any] = {"delta": experiment.record.delta, "phases": experiment.participation.kind == "phases"}
+    return [point._replace(shape=dict(shape) | _chosen(point, chosen, machines, **known)) for point in every]
 
 
 def _at(point: Point, epsilon: float) -> Point:
@@ -111,7 +110,10 @@ def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) ->
     """With the envelope that the protocol's theory chooses in place of the loss, if any."""
     protocol = make_protocol(point.settings, point.settings.grid)
     target = target_of(protocol, delta=experiment.record.delta)
-    machines, once = machines_of(experiment.participation, shape), experiment.participation.kind == "one_pass"
+    machines, once = (
+        machines_of(experiment.participation, shape),
+        experiment.participation.kind in ("one_pass", "phases"),
+    )
     strength = protocol.best_smoothing(point.problem, machines, target, one_pass=once)
     if strength is None:
         return point
@@ -130,12 +132,13 @@ def _with_moments(
     return point._replace(settings=point.settings.model_copy(update={"settings": point.settings.settings | given}))
 
 
-def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float) -> dict[str, int]:
+def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float, *, phases: bool) -> dict[str, Any]:
     """What a protocol's theory makes of sizes that the file leaves to it."""
     if not chosen:
         return {}
     protocol = make_protocol(point.settings, point.settings.grid)
-    best = {"per_round": protocol.best_per_round, "rounds": protocol.best_rounds}
+    sizes = protocol.best_cohorts if phases else protocol.best_per_round
+    best = {"per_round": sizes, "rounds": protocol.best_rounds}
     target = target_of(protocol, delta=delta)
     return {name: best[name](point.problem, machines, target) for name in chosen}
 

@@ -1,7 +1,7 @@
 """`[participation]`: each kind with its own keys, and the participation that it makes at one size."""
 
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -24,8 +24,9 @@ class AnyKind(Settings):
         return self.rounds
 
     @abstractmethod
-    def make(self, machines: int, per_round: int | None) -> Participation:
-        """The participation at one size; `per_round` is None where neither the file nor the sweep gives it."""
+    def make(self, machines: int, per_round: Any) -> Participation:
+        """The participation at one size; `per_round` is None where neither the file nor the sweep gives it, and every
+        round's where they differ."""
 
 
 class Full(AnyKind):
@@ -75,6 +76,18 @@ class OnePass(AnyKind):
 
     def make(self, machines, per_round):
         return participation.OnePass(machines, _given(per_round), self.dropouts)
+
+
+class Phases(AnyKind):
+    """Every machine once at most, in cohorts whose sizes a protocol's own bound chooses, phase by phase."""
+
+    kind: Literal["phases"] = "phases"
+    per_round: Literal["theory"] = "theory"
+
+    def make(self, machines, per_round):
+        if not isinstance(per_round, tuple):
+            raise Refusal(f"per_round must be left out for kind {self.kind!r}, got {per_round}")
+        return participation.Cohorts(machines, per_round)
 
 
 class Given(AnyKind):
@@ -130,7 +143,7 @@ class Varying(AnyKind):
 
 
 ParticipationSettings = Annotated[
-    Full | Uniform | Balanced | OnePass | Given | Binomial | Between | Varying, Field(discriminator="kind")
+    Full | Uniform | Balanced | OnePass | Phases | Given | Binomial | Between | Varying, Field(discriminator="kind")
 ]
 
 

@@ -27,13 +27,14 @@ class Schedule(Once):
     """A public schedule: which machines take part in each round, int32 [rounds, per_round].
 
     Where their number varies, `filled` tells how many of a row's slots are filled, from the left: int [rounds], and
-    `mean` is M, the harmonic mean of that number's law.
+    `mean` is M, the harmonic mean of that number's law. Where it is `announced`, users know it before their round.
     """
 
     machines: int
     participants: np.ndarray
     filled: np.ndarray | None = None
     mean: float | None = None
+    announced: bool = False
 
     def __str__(self) -> str:
         total = self.total
@@ -74,6 +75,8 @@ class Schedule(Once):
         >>> Schedule(2, np.array([[0], [1], [0]])).counts.ravel().tolist()
         [1, 1, 2]
         """
+        if self.total.max(initial=0) <= 1:  # no order is needed, which takes sixteen bytes a slot
+            return self.present.astype(np.int32)
         order, first = self._order
         ones = self.present.ravel()[order]
         so_far = np.cumsum(ones)
@@ -130,6 +133,14 @@ class Kind:
     def rounds_given(self) -> int | None:
         """Rounds of a schedule that has an end of its own; None where any number can be drawn."""
         return None
+
+    def examples(self, rounds: int) -> int:
+        """Examples that so many rounds take from a pool, one a machine."""
+        return rounds * self.per_round  # pyright: ignore[reportAttributeAccessIssue]
+
+    def most_rounds(self, examples: int) -> int:
+        """Rounds for which a pool of so many is enough."""
+        return examples // self.per_round  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)
@@ -295,6 +306,58 @@ class OnePass(Kind):
 
 
 @dataclass(frozen=True)
+class Cohorts(Kind):
+    """Every machine once at most: the machines permuted and cut into cohorts of these sizes, which are announced.
+
+    Args:
+        sizes: machines of each round.
+
+    >>> Cohorts(10, (2, 2, 5)).draw(3, np.random.default_rng(0)).present.sum(axis=1).tolist()
+    [2, 2, 5]
+    """
+
+    machines: int
+    sizes: tuple[int, ...] = field(repr=False)
+
+    at_most_once = True
+
+    def __post_init__(self):
+        object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
+        require_at_least("machines", self.machines, 1)
+        if not self.sizes or min(self.sizes) < 1 or sum(self.sizes) > self.machines:
+            raise Refusal(
+                f"sizes must be at least 1 each and at most {self.machines} together, as there are machines, "
+                f"got {len(self.sizes)} that add up to {sum(self.sizes)}"
+            )
+
+    @property
+    def per_round(self) -> int:
+        return max(self.sizes)
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    @property
+    def rounds_given(self) -> int | None:
+        return len(self.sizes)
+
+    def examples(self, rounds: int) -> int:
+        return sum(self.sizes[:rounds])
+
+    def most_rounds(self, examples: int) -> int:
+        return int(np.searchsorted(np.cumsum(self.sizes), examples, side="right"))
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        if rounds > len(self.sizes):
+            raise Refusal(f"rounds must be at most the cohorts ({len(self.sizes)}), got {rounds}")
+        sizes = np.array(self.sizes[:rounds])
+        rows = np.zeros((rounds, sizes.max()), np.int32)
+        rows[np.arange(rows.shape[1]) < sizes[:, None]] = rng.permutation(self.machines)[: sizes.sum()]
+        return Schedule(self.machines, rows, sizes, float(1 / (1 / sizes).mean()), announced=True)
+
+
+@dataclass(frozen=True)
 class Given(Kind):
     """A schedule of one's own: participants [rounds, per_round], each round's machines distinct.
 
@@ -337,7 +400,7 @@ class Given(Kind):
         return Schedule(self.machines, rows[:rounds])
 
 
-Participation = Full | Uniform | Varying | Balanced | OnePass | Given
+Participation = Full | Uniform | Varying | Balanced | OnePass | Cohorts | Given
 
 
 def _as_rows(participants) -> np.ndarray:

@@ -119,7 +119,7 @@ def draw_plan(
         raise Refusal(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
         )
-    if sampler is None and order not in EPOCHS and rounds * participation.per_round > problem.examples:
+    if sampler is None and order not in EPOCHS and participation.examples(rounds) > problem.examples:
         raise Refusal(
             f"per_round · rounds must be at most the {problem.examples} examples, "
             f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
@@ -171,14 +171,18 @@ def most_rounds(
         if participation.at_most_once and most and given is not None:
             return given
     else:
-        most = int(problem.examples // participation.per_round)
+        most = int(participation.most_rounds(int(problem.examples)))
     return max(1, most if given is None else min(most, given))
 
 
 def _deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
-    """Slot (t, j) takes the next example of one permutation of the pool."""
+    """Slot (t, j) takes the next example of one permutation of the pool; so does an empty one, if not announced."""
     order = np.arange(problem.examples) if rng is None else rng.permutation(problem.examples)
-    return order[: schedule.participants.size].astype(np.int32).reshape(schedule.participants.shape)
+    if not schedule.announced:
+        return order[: schedule.participants.size].astype(np.int32).reshape(schedule.participants.shape)
+    samples = np.zeros(schedule.participants.shape, np.int32)
+    samples[schedule.present] = order[: schedule.present.sum()]
+    return samples
 
 
 def _deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:

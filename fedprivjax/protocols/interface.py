@@ -193,6 +193,10 @@ class Protocol:
         """The cohort that the method's theory chooses for one pass over the machines."""
         raise Refusal(f"per_round must be given for {self.name}, whose theory chooses none")
 
+    def best_cohorts(self, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
+        """The cohorts' sizes, round by round, that the method's theory chooses for one pass in phases."""
+        raise Refusal(f"kind must not be 'phases' for {self.name}, which has none")
+
     def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
         """The strength of the envelopes that the method's theory takes for a loss that is not smooth; None: none.
 

@@ -15,19 +15,23 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
+from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.protocols import acsa
 from fedprivjax.protocols.acsa import AcceleratedState
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
+from fedprivjax.protocols.phases import Stage, stages
 from fedprivjax.protocols.private_mean import UserMethod
 from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.theory import cheu
 
 SPREADS = ("optimal", "paper")
+SMOOTHINGS = ("given", "phases")
 
 
 @struct.dataclass
@@ -40,7 +44,11 @@ class UserAGD(UserMethod):
         strong_convexity: modulus λ of the loss; positive, it makes a run of phases.
         spread: S, "optimal" for the explicit bound, or the "paper"'s.
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
-        schedule: every round's place in its phase, see `acsa.schedule_of`; `calibrate` fills it in.
+        phases: how many; None is ⌈log₂ log₂ n⌉, see `theory.cheu.strong_phase_count`.
+        smoothing: "given", the problem's own envelopes (if any), or "phases", in their place the best for every phase.
+        sampling: False leaves the error of the batches themselves out of steps and sizes, so that only the noise's is
+            in: for records that agree at the optimum, where that error vanishes.
+        schedule, strengths: every round's place in its phase, see `acsa.schedule_of`, and envelopes; from `calibrate`.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
     each round that uses it.
@@ -48,26 +56,52 @@ class UserAGD(UserMethod):
 
     strong_convexity: Any = 0.0
     schedule: Any = struct.field(default=None, metadata={"derived": True})
+    strengths: Any = struct.field(default=None, metadata={"derived": True})
     spread: str = struct.field(pytree_node=False, default="optimal")
     variance: float | None = struct.field(pytree_node=False, default=None)
+    phases: int | None = struct.field(pytree_node=False, default=None)
+    smoothing: str = struct.field(pytree_node=False, default="given")
+    sampling: bool = struct.field(pytree_node=False, default=True)
 
     def __post_init__(self):
         super().__post_init__()
         require_modulus(self.strong_convexity)
         require_choice("spread", self.spread, SPREADS)
         require_positive("variance", self.variance, optional=True)
+        require_choice("smoothing", self.smoothing, SMOOTHINGS)
+        require_flag("sampling", self.sampling)
+        if self.phases is not None:
+            require_at_least("phases", self.phases, 1)
+        if isinstance(self.strong_convexity, int | float) and not self.strong_convexity:
+            for name, value in (("phases", self.phases), ("smoothing", self.smoothing)):
+                if value not in (None, "given"):
+                    raise Refusal(f"{name} must go with a positive strong_convexity, got {value!r}")
 
     @property
     def traced(self):
-        return replace(super().traced, spread="optimal", variance=None)
+        host = {"spread": "optimal", "variance": None, "phases": None, "smoothing": "given", "sampling": True}
+        return replace(super().traced, **host)
+
+    @property
+    def of_phases(self) -> bool:
+        return bool(self.strong_convexity)
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        super().check(problem, plan)
+        model: Any = problem.model
+        if self.smoothing == "phases" and (not model.factored or model.loss.unsmoothed is model.loss):
+            raise Refusal(f"loss must be an envelope (see Moreau) where smoothing is 'phases', got {model}")
 
     def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
         return acsa.initial(problem.start)
 
     def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
         step = self._next(state)
-        g, info = self.private_mean.mean(problem, step.middle, inputs, noise, key)
+        g, info = self.private_mean.mean(self._enveloped(problem, state), step.middle, inputs, noise, key)
         return acsa.advanced(state, step, g, problem.constraint), info
+
+    def messages(self, problem: Problem, state, inputs: RoundInputs, noise, key):
+        return super().messages(self._enveloped(problem, state), state, inputs, noise, key)
 
     def output(self, state: AcceleratedState):
         return state.average
@@ -79,51 +113,96 @@ class UserAGD(UserMethod):
     def _next(self, state: AcceleratedState) -> acsa.Step:
         return acsa.next_step(state, self.schedule, 0.0, self.step_scale)
 
+    def _enveloped(self, problem: Problem, state: AcceleratedState) -> Problem:
+        """The problem with the envelopes of the round's phase."""
+        if self.strengths is None:
+            return problem
+        model: Any = problem.model
+        return replace(problem, model=LinearModel(Moreau(model.loss.unsmoothed, self.strengths[state.rounds])))
+
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """1/(β + S) of the first phase."""
-        return float(1 / self._phases(problem, plan)[0].v)
+        return float(1 / self._places(problem, plan)[0].v)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums, and every round's place."""
         ready = super().calibrate(problem, plan, target)
-        phases = ready._phases(problem, plan) if self.step_size is None else self._given_phases(plan.size)
-        return replace(ready, schedule=acsa.schedule_of(phases, plan.size.rounds))
+        places = ready._places(problem, plan) if self.step_size is None else self._given_places(plan)
+        strengths = None
+        if self.smoothing == "phases":
+            lasting = zip(ready._strong(problem, plan), ready._stages(plan), strict=False)
+            strengths = [phase.smoothness for phase, stage in lasting for _ in range(stage.rounds)]
+            left = plan.size.rounds - len(strengths)
+            strengths = np.array(strengths + strengths[-1:] * left, np.float32)
+        return replace(ready, schedule=acsa.schedule_of(places, plan.size.rounds), strengths=strengths)
 
-    def _given_phases(self, size: Size) -> list[acsa.Places]:
-        """As long as the theory's, all with the step that is given."""
+    def _count(self, users: int) -> int:
+        """k, of so many users."""
+        if not self.of_phases:
+            return 1
+        return cheu.strong_phase_count(users) if self.phases is None else self.phases
+
+    def _stages(self, plan: Plan) -> list[Stage]:
+        """The phases: of cohorts of one size equally many rounds each, else as the sizes tell."""
+        size = plan.size
+        if plan.schedule.announced:
+            count = self._count(size.machines)
+            return stages(plan.schedule.present.sum(axis=1), size.machines // count, count)
         users = size.rounds * size.per_round
-        count = cheu.strong_phase_count(users) if self.strong_convexity else 1
-        each = users // count // size.per_round
+        each = users // self._count(users) // size.per_round
         if not each:
-            raise Refusal(f"rounds must be at least {count}, one for each phase, got {size.rounds}")
-        return [acsa.Places(each, 2, 1 / float(self.step_size))] * count
+            raise Refusal(f"rounds must be at least {self._count(users)}, one for each phase, got {size.rounds}")
+        return [Stage(size.per_round, each)] * self._count(users)
 
-    def _phases(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
-        smoothness, distance, size = require_smooth(problem), problem.distance_to_optimum, plan.size
+    def _given_places(self, plan: Plan) -> list[acsa.Places]:
+        """As long as the theory's, all with the step that is given."""
+        return [acsa.Places(stage.rounds, 2, 1 / float(self.step_size)) for stage in self._stages(plan)]
+
+    def _places(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
+        smoothness, distance, size = require_smooth(problem), self._distance(problem), plan.size
+        if not self.of_phases:
+            deviation = self._variance(problem, plan) ** 0.5
+            spread = cheu.agd_spread(rounds=size.rounds, deviation=deviation, distance=distance, form=self.spread)
+            return [acsa.Places(size.rounds, 2, smoothness + float(spread))]
+        lasting = zip(self._strong(problem, plan), self._stages(plan), strict=False)
+        return [acsa.Places(stage.rounds, 2, phase.smoothness + phase.spread) for phase, stage in lasting]
+
+    def _strong(self, problem: Problem, plan: Plan) -> list[cheu.Phase]:
+        """The theory's phases with the plan's cohorts; a run that is cut short has not all of them."""
+        smoothness = require_smooth(problem)
         if self.strong_convexity > smoothness:
             raise Refusal(
                 f"strong_convexity must be at most the smoothness ({smoothness:g}), got {self.strong_convexity:g}"
             )
-        if not np.isfinite(distance):
-            raise Refusal("distance must be given, or a ball: the theory's step needs a distance to the optimum")
-        if not self.strong_convexity:
-            deviation = self._variance(problem, plan) ** 0.5
-            spread = cheu.agd_spread(rounds=size.rounds, deviation=deviation, distance=distance, form=self.spread)
-            return [acsa.Places(size.rounds, 2, smoothness + float(spread))]
         if self.variance is not None:
             raise Refusal(f"variance must be left out where strong_convexity is positive, got {self.variance:g}")
-        phases = cheu.strong_phases(
-            users=size.rounds * size.per_round,
-            per_round=size.per_round,
-            diameter=distance,
-            lipschitz=self.private_mean.bound(problem),
-            strong_convexity=float(self.strong_convexity),
-            smoothness=smoothness,
+        size, batches = plan.size, [stage.per_round for stage in self._stages(plan)]
+        users = size.machines if plan.schedule.announced else size.rounds * size.per_round
+        count = self._count(users)
+        return cheu.strong_phases(
+            users=users,
+            per_round=batches + batches[-1:] * (count - len(batches)),
             noise=self.noise_constant(problem, plan),
-            sampling=self._samples(plan),
-            form=self.spread,
+            **self._known(problem) | {"phases": count, "sampling": self._samples(plan)},
         )
-        return [acsa.Places(phase.rounds, 2, smoothness + phase.spread) for phase in phases]
+
+    def _known(self, problem: Problem) -> dict[str, Any]:
+        """What the theory of phases asks of the problem and of these settings."""
+        return {
+            "diameter": self._distance(problem),
+            "lipschitz": self.private_mean.bound(problem),
+            "strong_convexity": float(self.strong_convexity),
+            "smoothness": None if self.smoothing == "phases" else require_smooth(problem),
+            "phases": self.phases,
+            "sampling": self.sampling,
+            "form": self.spread,
+        }
+
+    def _distance(self, problem: Problem) -> float:
+        distance = problem.distance_to_optimum
+        if not np.isfinite(distance):
+            raise Refusal("distance must be given, or a ball: the theory's step needs a distance to the optimum")
+        return distance
 
     def _variance(self, problem: Problem, plan: Plan) -> float:
         if self.variance is not None:
@@ -136,26 +215,31 @@ class UserAGD(UserMethod):
 
     def _samples(self, plan: Plan) -> bool:
         """Whether a round's gradient has an error from its batch: not where all records are in every round."""
-        return plan.size.per_round < plan.size.machines or not plan.repeats
+        return self.sampling and (plan.size.per_round < plan.size.machines or not plan.repeats)
 
     def best_per_round(self, problem: Problem, machines: int, target: Target) -> int:
         """b with the least bound of P_AGD, or after its last phase."""
-        mean = self.private_mean
-        known = {"lipschitz": mean.bound(problem), "smoothness": require_smooth(problem), "form": self.spread}
-        noise, distance = mean.planned_constant(problem, target), problem.distance_to_optimum
-        if self.strong_convexity:
-            modulus = float(self.strong_convexity)
-            return cheu.strong_per_round(
-                users=machines, diameter=distance, strong_convexity=modulus, noise=noise, **known
-            )
-        return cheu.agd_scan(users=machines, distance=distance, noise=noise, **known).per_round
+        noise = self.private_mean.planned_constant(problem, target)
+        if self.of_phases:
+            return cheu.strong_per_round(users=machines, noise=noise, **self._known(problem))
+        known: dict[str, Any] = {"lipschitz": self.private_mean.bound(problem), "smoothness": require_smooth(problem)}
+        known |= {"distance": problem.distance_to_optimum, "form": self.spread, "sampling": self.sampling}
+        return cheu.agd_scan(users=machines, noise=noise, **known).per_round
+
+    def best_cohorts(self, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
+        """Every phase's own b, with the least bound of the phase, for as many rounds as it has."""
+        if not self.of_phases:
+            raise Refusal("kind 'phases' must go with a positive strong_convexity")
+        noise = self.private_mean.planned_constant(problem, target)
+        phases = cheu.strong_phases(users=machines, noise=noise, **self._known(problem))
+        return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
 
     def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
-        """β of the envelopes with the least bound of P_AGD, or of its last phase: one for all phases."""
+        """β of the envelopes with the least bound of P_AGD, or of its last phase."""
+        noise = self.private_mean.planned_constant(problem, target)
+        if self.of_phases:
+            known = replace(self, smoothing="phases")._known(problem)  # pyright: ignore[reportArgumentType]  # the loss itself may not be smooth
+            return cheu.strong_phases(users=machines, noise=noise, **known)[-1].smoothness
         mean, distance = self.private_mean, problem.distance_to_optimum
-        known: Any = {"lipschitz": mean.bound(problem), "form": self.spread}
-        known["noise"] = mean.planned_constant(problem, target)
-        if not self.strong_convexity:
-            return cheu.smoothed_scan(users=machines, distance=distance, **known).smoothness
-        known |= {"diameter": distance, "strong_convexity": float(self.strong_convexity)}
-        return cheu.strong_phases(users=machines, **known)[-1].smoothness
+        known: dict[str, Any] = {"lipschitz": mean.bound(problem), "form": self.spread, "sampling": self.sampling}
+        return cheu.smoothed_scan(users=machines, distance=distance, noise=noise, **known).smoothness

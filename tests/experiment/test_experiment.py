@@ -182,7 +182,7 @@ def test_participation_is_uniform_unless_told_otherwise():
         (
             {"kind": "unifrm"},
             "unknown participation.kind 'unifrm', did you mean 'uniform'? (known: full, uniform, "
-            "balanced, one_pass, given, binomial, between, varying)",
+            "balanced, one_pass, phases, given, binomial, between, varying)",
         ),
         ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
         ({"kind": "between", "least": 0, "most": 2}, "least must be at least 1, got 0"),
@@ -191,8 +191,8 @@ def test_participation_is_uniform_unless_told_otherwise():
         ({"per_round": 2, "rate": 0.5}, "participation.rate must go with kind 'binomial', got kind 'uniform'"),
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
-            "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'one_pass' or 'given', "
-            "got kind 'binomial'",
+            "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'one_pass' or 'phases' "
+            "or 'given', got kind 'binomial'",
         ),
         (
             {"kind": "binomial", "rat": 0.5},
@@ -251,6 +251,20 @@ def test_a_protocols_bound_chooses_its_batch_and_its_envelope(name, smooth):
     assert (strengths[0] < strengths[1]) == smooth  # the more users, the closer the envelope
     assert all(start.first.problem.excess is not None for start in starts)
     assert starts[0].first.plan.size.per_round < starts[1].first.plan.size.per_round or not smooth
+
+
+def test_a_protocols_bound_chooses_every_phases_own_cohorts():
+    raw = small(**THEORY, protocol=[{"name": "user_agd", "epsilon": 5.0, "strong_convexity": 0.3, "phases": 2}])
+    raw["problem"] |= {"dataset": "least_squares", "loss": "squared", "radius": 1.0}
+    del raw["problem"]["smoothing"]
+    starts = [job.prepare().first for job in runner.jobs(experiment.parse(raw | {"participation": {"kind": "phases"}}))]
+    for start, users in zip(starts, (200, 800), strict=True):
+        sizes = start.plan.schedule.present.sum(axis=1)
+        assert sizes[0] < sizes[-1]
+        assert 0.8 * users < sizes.sum() <= users
+    raw["protocol"] = [{"name": "user_sgd", "epsilon": 1.0}]
+    with pytest.raises(Refusal, match="kind must not be 'phases' for"):
+        runner.jobs(experiment.parse(raw | {"participation": {"kind": "phases"}}))
 
 
 def test_the_bound_of_all_users_in_every_round_chooses_rounds_and_an_envelope():
@@ -771,7 +785,7 @@ def test_a_fault_in_ones_own_module_is_no_refusal(tmp_path, content, error):
 def test_every_leaf_can_be_swept_and_no_static_setting(name):
     method = PROTOCOLS[name][0]
     leaves = {field.name for field in fields(method) if field.metadata.get("pytree_node", True)}
-    leaves -= {"schedule", "vector_sum"}
+    leaves -= {"schedule", "strengths", "vector_sum"}
     assert set(sweepable(method)) == leaves | {"mu", "epsilon", "noise_std", "radius"}
     assert not {"trust", "batch", "noise_schedule"} & set(sweepable(method))
     assert {"step_size", "clip"} <= set(sweepable(method))

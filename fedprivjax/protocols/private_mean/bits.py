@@ -135,6 +135,8 @@ class BitMean(PrivateMean):
         require_choice("noise method", method, ("auto", "normal", "materialised"))
         messages = np.asarray(plan.schedule.present.sum(axis=1), np.float32)
         self.check_method(method)
+        if plan.schedule.announced and method != "auto":
+            raise Refusal(f"noise method must be 'auto' where cohorts share the noise by their sizes, got {method!r}")
         if method == "materialised":
             return LiteralBits(messages)
         if method == "auto":
@@ -152,14 +154,17 @@ class BitMean(PrivateMean):
 
     def tape(self, plan: Plan, dimension: int, seed: int) -> Tape:
         """Every round's noise in levels, exactly binomial."""
-        totals = self.sums.totals(plan.schedule.present.sum(axis=1))
+        totals = self._totals(plan, self.sums)
         return _tape(seed, tuple(totals.tolist()), float(self.sums.probability), dimension)
 
     def view(self, observed: Observed) -> Seen:
         return shuffled_bits(observed)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
-        """With one shuffler for all coordinates, so that every bit carries the label of its own."""
+        """With one shuffler for all coordinates, so that every bit carries the label of its own.
+
+        In the smallest cohort, where cohorts share the noise by their sizes.
+        """
         if not self.sums.probability:
             return plain
         messages = self.sums.messages_per_user(problem.dimension)
@@ -186,7 +191,7 @@ class BitMean(PrivateMean):
         if self.accounting != "gaussian-limit" or not noise_std:
             return (honest,)
         sums = self.vector_sum(problem, plan, noise_std)
-        totals = sums.totals(plan.schedule.present.sum(axis=1))
+        totals = self._totals(plan, sums)
         distance = product_variation(totals, float(sums.probability), problem.dimension)
         return honest, Assumption("rounded normals", {"distance": distance})
 
@@ -210,6 +215,22 @@ class BitMean(PrivateMean):
     def rounding_constant(self, problem: Problem, users: Any) -> Any:
         levels = self._planned_levels(problem, users)
         return cheu.rounding_constant(users=users, levels=levels, dimension=problem.dimension)
+
+    def noisy_users(self, plan: Plan) -> int:
+        """The smallest cohort's, where sizes are announced: users of larger ones add so many fewer bits of noise."""
+        return int(plan.schedule.present.sum(axis=1).min()) if plan.schedule.announced else plan.size.per_round
+
+    def _totals(self, plan: Plan, sums: VectorSum) -> np.ndarray:
+        """Every round's trials, int64 [rounds].
+
+        Where a cohort's size u_t is announced its users add ⌈q·u/u_t⌉ each, u the smallest (of both the honest share):
+        no sum has fewer than the one that the accountant knows, and what it has beyond is post-processing.
+        """
+        users = plan.schedule.present.sum(axis=1)
+        if not plan.schedule.announced:
+            return sums.totals(users)
+        honest = np.floor(self.honest * users + 1e-9).astype(np.int64)
+        return users * -(-int(sums.trials) * self._users(plan) // honest)
 
     def _users(self, plan: Plan) -> int:
         users = floor(self.honest * plan.schedule.present.sum(axis=1).min() + 1e-9)

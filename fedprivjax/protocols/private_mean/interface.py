@@ -131,9 +131,13 @@ class PrivateMean:
 
     # ---- the constants of `theory.cheu`
 
+    def noisy_users(self, plan: Plan) -> int:
+        """Of how many messages with σ each a sum has the noise, in a round where everyone takes part."""
+        return plan.size.per_round
+
     def noise_constant(self, problem: Problem, plan: Plan, noise_std: float) -> float:
         """C: the variance of a sum's noise and rounding, all coordinates together, over the bound²."""
-        noise = problem.dimension * plan.size.per_round * (noise_std / self.bound(problem)) ** 2
+        noise = problem.dimension * self.noisy_users(plan) * (noise_std / self.bound(problem)) ** 2
         return noise + (self.rounding_constant(problem, plan.size.per_round) if noise_std else 0.0)
 
     def rounding_constant(self, problem: Problem, users: Any) -> Any:

@@ -49,6 +49,7 @@ class UserMethod(Protocol):
 
     several_epochs = True
     varying_cohorts = True
+    of_phases = False  # whether a run may have cohorts of announced sizes, one for each phase
 
     def __post_init__(self):
         check_numbers(self, "epsilon")
@@ -89,9 +90,13 @@ class UserMethod(Protocol):
         return state
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Refuse an objective that weights machines, for a round's mean does not."""
+        """Refuse an objective that weights machines, as a round does not, and cohorts of many sizes without phases."""
         if problem.machine_weights is not None:
             raise Refusal("machine_weights must be left out: the mean of a round's users weights them alike")
+        if plan.schedule.announced and not self.of_phases:
+            raise Refusal("cohorts must be of one size but for UserAGD with strong_convexity, which has phases")
+        if plan.schedule.announced and self.trust == "none":
+            raise Refusal("cohorts must be of one size with trust = 'none', whose noise grows with them")
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.private_mean.mechanism(plan, method)

@@ -1,5 +1,7 @@
 """Strongly convex losses in one pass: AC-SA in phases, each from the last one's output (Theorem 4.8)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
@@ -37,12 +39,12 @@ def strong_phases(
     noise: Noise,
     smoothness: float | None = None,
     phases: int | None = None,
-    per_round: int | None = None,
+    per_round: int | Sequence[int] | None = None,
     sampling: bool = True,
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> list[Phase]:
-    """The k phases, `⌊n/k⌋` fresh users each, every batch the best for its phase or one batch for all.
+    """The k phases, `⌊n/k⌋` fresh users each, every batch the best for its phase, or given.
 
     `D_1 = min(D, 2L/λ)`, `Δ_j` the bound of phase j for D_j, `D_{j+1} = min(D_j, √(2Δ_j/λ))`. Phase j starts at an
     excess loss of at most `min(L·D_j, Δ_{j−1})`, and on envelopes `min(L·D_j, Δ_{j−1} + L²/(2β))`. The constraint set
@@ -54,7 +56,7 @@ def strong_phases(
         strong_convexity: λ.
         smoothness: β of the loss; None takes Moreau envelopes.
         phases: k; None takes ⌈log₂ log₂ n⌉.
-        per_round: one batch for all phases (`strong_per_round` finds the best).
+        per_round: one batch for all phases (`strong_per_round` finds the best), or every phase's.
         noise, sampling, form, paper_2L: as in `smoothed_scan`.
 
     Source: Cheu et al. 2022, Theorem 4.8, with explicit constants and the smaller of two bounds at a phase's start.
@@ -67,8 +69,8 @@ def strong_phases(
     method = checked_pass(lipschitz, noise, smoothness, **settings)
     count, each = _split(users, phases)
     distance, modulus = _first(diameter, lipschitz, strong_convexity)
-    tried, sequence, gap = candidates(each, per_round), [], np.inf
-    for _ in range(count):
+    sequence, gap = [], np.inf
+    for tried in _tried(each, per_round, count):
         every = runs(method, each, tried, distance, gap)
         sequence.append(phase(each, tried, every, distance, int(every.bound.argmin())))
         gap = sequence[-1].bound
@@ -107,6 +109,15 @@ def strong_per_round(
         gap = runs(method, each, tried, distances, gap).bound
         distances = np.minimum(distances, np.sqrt(2 * gap / modulus))
     return int(tried[gap.argmin()])
+
+
+def _tried(each: int, per_round: int | Sequence[int] | None, count: int) -> list[np.ndarray]:
+    """The batches that every phase tries."""
+    if per_round is None or isinstance(per_round, int):
+        return [candidates(each, per_round)] * count
+    if len(per_round) != count:
+        raise Refusal(f"per_round must be one batch, or one for each of {count} phases, got {len(per_round)}")
+    return [candidates(each, int(batch)) for batch in per_round]
 
 
 def _split(users: int, phases: int | None) -> tuple[int, int]:

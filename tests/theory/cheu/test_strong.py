@@ -54,6 +54,16 @@ def test_one_batch_for_all_phases(smoothness):
     assert cheu.strong_phases(**settings)[-1].bound <= min(bounds) * (1 + 1e-9)
 
 
+def test_a_batch_for_each_phase():
+    settings = {"users": 10_000, "smoothness": 2.0, **PROBLEM}
+    own = cheu.strong_phases(**settings)
+    batches = [phase.per_round for phase in own]
+    assert batches[0] < batches[-1]
+    assert cheu.strong_phases(per_round=batches, **settings) == own
+    with pytest.raises(Refusal, match="per_round must be one batch, or one for each of 4 phases, got 3"):
+        cheu.strong_phases(per_round=batches[1:], **settings)
+
+
 def test_runs_keep_the_bounds():
     """½Σh·θ² with exact means and covariances, every phase from the last one's random output."""
     curvatures = np.concatenate([[0.5, 1.0], np.random.default_rng(0).uniform(0.5, 1, 8)])

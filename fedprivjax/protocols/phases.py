@@ -1,0 +1,36 @@
+"""Which rounds are one phase's, where a run's cohorts have the sizes that its phases need."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedprivjax.checks.refusal import Refusal
+
+
+class Stage(NamedTuple):
+    """A phase as it is run: the size of its cohorts, and how many there are."""
+
+    per_round: int
+    rounds: int
+
+
+def stages(sizes: Sequence[int], each: int, count: int) -> list[Stage]:
+    """The phases of a run with these cohorts: one ends where the size changes, or its users are used up.
+
+    Args:
+        sizes: users of each round.
+        each: users of a phase, at most.
+        count: phases, at most: a run that is cut short has fewer.
+
+    >>> stages([2, 2, 5, 5], each=5, count=3)
+    [Stage(per_round=2, rounds=2), Stage(per_round=5, rounds=1), Stage(per_round=5, rounds=1)]
+    """
+    found: list[Stage] = []
+    for size in map(int, sizes):
+        last = found[-1] if found else Stage(0, 0)
+        if size == last.per_round and size * (last.rounds + 1) <= each:
+            found[-1] = Stage(size, last.rounds + 1)
+        else:
+            found.append(Stage(size, 1))
+    if len(found) > count or max(sizes) > each:
+        raise Refusal(f"cohorts must be those of {count} phases of {each} users each, got {len(found)} phases")
+    return found
