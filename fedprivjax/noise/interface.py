@@ -43,8 +43,9 @@ class Mechanism:
         """The noise in the server's aggregate, [d], from what the protocol made of a draw; None where there is none."""
         return noise
 
-    def message_memory(self, dimension: int) -> Any:
-        """What machines remember of their noise before the first round, where messages are written out."""
+    def message_memory(self, dimension: int, key: jax.Array) -> Any:
+        """What machines remember of their noise before the first round, where messages are written out; `key` is the
+        seed's."""
         return ()
 
     def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, jax.Array | None]:

@@ -14,10 +14,8 @@ place of what was kept with probability 1/t, which is the same law whatever T.
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -29,17 +27,28 @@ from fedprivjax.noise.fresh import PerMachine
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
-from fedprivjax.plan.uses import uses_of
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol
-from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
-from fedprivjax.protocols.round import RoundInputs, add_noise, flat_rows
-from fedprivjax.protocols.settings import check_numbers
+from fedprivjax.protocols.momentum import (
+    MomentumState,
+    added_messages,
+    before_the_first,
+    check_momentum,
+    check_plan,
+    kept_exposure,
+    momentum_event,
+    momentum_sensitivity,
+    momentum_step,
+    most_exposed,
+    record_uses,
+    rounds_of_epoch,
+    sent_rows,
+)
+from fedprivjax.protocols.round import RoundInputs
 
 RULES = {
     "accountant": "the least noise for the places at which the plan uses each record",
@@ -47,14 +56,6 @@ RULES = {
 }
 PAPER_NODES = ("tree", "sensitivity tree")
 THEOREM = "Tran & Cutkosky 2022, Theorem 4, with the nodes' exact sensitivities; adaptive composition of Gaussians"
-
-
-class MomentumState(NamedTuple):
-    """w_t, m_{t−1}, and one of the iterates before, each as likely."""
-
-    w: Any
-    momentum: Any
-    kept: Any
 
 
 @struct.dataclass
@@ -96,17 +97,13 @@ class TreeMomentum(Protocol):
     several_epochs = True
 
     def __post_init__(self):
-        check_numbers(self, "mu")
-        check_numbers(self, "epsilon")
-        require_choice("trust", self.trust, ("server", "none"))
+        check_momentum(self)
         require_choice("sampler", self.sampler, ("cyclic", "reshuffled"))
         require_choice("noise_rule", self.noise_rule, RULES)
         if isinstance(self.factor, str):
             require_choice("factor", self.factor, FACTORS)
         if self.noise_rule == "paper" and self.factor not in PAPER_NODES:
             raise Refusal(f"factor must be one of {', '.join(PAPER_NODES)} with the paper's noise, got {self.factor!r}")
-        if isinstance(self.alpha, int | float) and not 0 < self.alpha <= 1:
-            raise Refusal(f"alpha must be above 0 and at most 1, got {self.alpha}")
 
     @property
     def minibatches(self) -> Epochs:
@@ -120,16 +117,10 @@ class TreeMomentum(Protocol):
     # ---- traced
 
     def init(self, problem: Problem, size: Size, key) -> MomentumState:
-        w = problem.start
-        return MomentumState(w, jax.tree.map(jnp.zeros_like, w), w)
+        return before_the_first(problem)
 
     def round(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, key):
-        g, info = noisy_mean(problem, state.w, inputs, None, self.clip)
-        momentum = jax.tree.map(lambda m, g: (1 - self.alpha) * m + self.alpha * g, state.momentum, g)
-        direction = normalised(add_noise(problem, momentum, None if noise is None else noise.now))
-        step = self.step_scale * self.step_size
-        w = problem.constraint.project(jax.tree.map(lambda w, u: w - step * u, state.w, direction))
-        return MomentumState(w, momentum, one_of(state.kept, state.w, inputs.round, key)), info
+        return momentum_step(self, problem, state, inputs, noise, key)
 
     def output(self, state: MomentumState):
         return state.kept
@@ -143,13 +134,10 @@ class TreeMomentum(Protocol):
         return {"last": state.w}
 
     def messages(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, key):
-        """α times the participants' gradients: what m̂_t adds to (1−α)·m̂_{t−1}, which everybody knows already."""
-        rows = record_messages(problem, state.w, inputs, self.clip)
-        return jax.tree.map(lambda g: self.alpha * g, rows)
+        return added_messages(self, problem, state, inputs)
 
     def sent(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, own_noise, key):
-        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
-        return rows if own_noise is None else rows + own_noise.fresh(self.alpha)
+        return sent_rows(self, problem, state, inputs, own_noise)
 
     def noise_state(self, dimension: int, size: Size) -> Path:
         return self._factor.init(dimension, size.rounds)
@@ -170,45 +158,23 @@ class TreeMomentum(Protocol):
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Refuse a plan that the guarantee does not cover, and settings that the theory does not allow on it."""
-        if plan.schedule.filled is not None:
-            raise Refusal(f"participation must have a fixed number of machines a round, got {plan.schedule}")
-        if self.trust == "none" and plan.size.per_round < plan.size.machines:
-            raise Refusal(
-                f"participation must be Full with trust = 'none', for a machine's tree has a leaf in every round, "
-                f"got {plan.size.per_round} of {plan.size.machines} machines"
-            )
-        epoch = self.rounds_of_epoch(problem)
-        if plan.size.rounds < epoch:
-            raise Refusal(f"rounds must be at least an epoch's ({epoch}), got {plan.size.rounds}")
-        if not 1 / epoch <= self.alpha * (1 + 1e-6):
-            raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
+        check_plan(self, problem, plan)
 
     def rounds_of_epoch(self, problem: Problem) -> int:
         """N: rounds in which the machine with the most messages an epoch uses each of its records once."""
-        if problem.table is None:
-            raise Refusal("table must be given: machines go through records of their own")
-        return int(self.minibatches.epoch(problem.table.sizes).max())
+        return rounds_of_epoch(self, problem)
 
     def sensitivity(self, problem: Problem, plan: Plan) -> float:
         """How far a record moves the noisy momentum in a round that uses it."""
-        bound = float(problem.lipschitz if self.clip is None else self.clip)
-        assert plan.weights is not None
-        divisor = plan.size.per_round if self.trust == "server" else 1
-        return 2 * float(self.alpha) * bound * float(plan.weights.max()) / divisor
+        return momentum_sensitivity(self, problem, plan)
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         """`√Σ_nodes (contribution/standard deviation)²` of each machine's most exposed record."""
-        settings = self._factor, float(self.alpha), float(self.epoch), id(plan.samples)
-        return plan.schedule.once(settings, lambda: (plan, Grouped.of(self._exposures(problem, plan))))[1]
+        settings = self._factor, float(self.alpha), float(self.epoch)
+        return kept_exposure(plan, settings, lambda: self._exposures(problem, plan))
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        bounded = Assumption("lipschitz", lipschitz_values(problem))
-        if self.clip is not None:
-            bounded = Assumption("clipped records", {"bound": float(self.clip)})
-        assumptions = (Assumption("public participation"), Assumption("public order"), bounded)
-        terms = Terms(self.trust, THEOREM, (*assumptions, Assumption("not covered")), unit=RECORD)
-        sensitivity, exposure = self.sensitivity(problem, plan), self.exposure(problem, plan)
-        return GaussianEvent(float(self.noise_std), sensitivity, exposure, terms)
+        return momentum_event(self, problem, plan, THEOREM)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         epoch = self.rounds_of_epoch(problem)
@@ -225,13 +191,8 @@ class TreeMomentum(Protocol):
         return FACTORS[self.factor] if isinstance(self.factor, str) else self.factor
 
     def _exposures(self, problem: Problem, plan: Plan) -> np.ndarray:
-        assert problem.table is not None
-        assert plan.weights is not None
-        rows = problem.table.rows
-        uses = uses_of(plan, int(rows.max()) + 1)
-        uses = uses._replace(weight=uses.weight / plan.weights.max())
-        squares = self._factor.squares(uses, plan.size.rounds, float(self.alpha), float(self.epoch))
-        return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
+        settings = plan.size.rounds, float(self.alpha), float(self.epoch)
+        return most_exposed(problem, self._factor.squares(record_uses(problem, plan), *settings))
 
     def _needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         sensitivity = self.sensitivity(problem, plan)
@@ -241,15 +202,3 @@ class TreeMomentum(Protocol):
 
     def _default_alpha(self, problem: Problem, plan: Plan, target: Target, epoch: int) -> float:
         return 1 / epoch
-
-
-def normalised(vector):
-    """The vector over its norm; 0 stays 0."""
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(vector)))
-    return jax.tree.map(lambda leaf: leaf * jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0), vector)
-
-
-def one_of(kept, newest, round, key):
-    """The newest in place of what was kept, with probability 1/t: so that each of t is kept as likely."""
-    chosen = jax.random.uniform(key) * round < 1
-    return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), kept, newest)
