@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from fedprivjax.noise.factors.interface import Correlated
@@ -68,20 +69,18 @@ class Windows(Mechanism):
         machines = 1 if isinstance(self.inputs.place, tuple) else self.inputs.place.shape[-1]
         return 3 * machines * (4 * self.epoch.bit_length() + 1) * dimension
 
-    def _of_round(self, node_key, round_key, round, relative, dimension: int) -> Normals:
+    def _of_round(self, key, round_key, round, relative, dimension: int) -> Normals:
         level, index, filled = window(round, self.epoch, jnp)
         end = (index + 1) << level
-
-        def tree(number):
-            nodes = jax.vmap(lambda level, index: node_normals(node_key, number, level, index, dimension))(level, index)
-            return jnp.where(filled[:, None], relative * nodes, 0.0)
-
-        residual = jnp.where(empty(round, self.epoch), 0.0, relative * normals(round_key, (dimension,)))
-        nodes = jnp.stack([tree(number) for number in range(2)])
+        trees, slots = np.divmod(np.arange(2 * level.size), level.size)
+        own = jax.vmap(lambda *node: node_key(key, *node))(trees, level[slots], index[slots])
+        keys = jnp.concatenate([own, round_key[None]])
+        drawn = relative * jax.vmap(lambda key: normals(key, (dimension,)))(keys)
+        nodes = jnp.where(filled[slots, None], drawn[:-1], 0.0).reshape(2, level.size, dimension)
+        residual = jnp.where(empty(round, self.epoch), 0.0, drawn[-1])
         return Normals(nodes, round - end, end > 2 * self.epoch, residual)
 
 
-def node_normals(key, tree, level, index, dimension: int):
-    """The standard normals of one node of one tree, [d]."""
-    own = jax.random.fold_in(jax.random.fold_in(key, MOST_LEVELS * tree + level), index)
-    return normals(own, (dimension,))
+def node_key(key, tree, level, index) -> jax.Array:
+    """The key of a tree's node [index·2^level + 1, (index + 1)·2^level]."""
+    return jax.random.fold_in(jax.random.fold_in(key, MOST_LEVELS * tree + level), index)
