@@ -48,8 +48,9 @@ class Mechanism:
         seed's."""
         return ()
 
-    def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, jax.Array | None]:
-        """What each participant adds to its message in one round: (memory, [per_round, d]), or None for nothing."""
+    def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, Any]:
+        """What each participant adds to its message in one round: (memory, leaves [per_round, ...]), or None for
+        nothing."""
         return memory, None
 
     def align(self, others: Sequence[Any]) -> list[Any]:

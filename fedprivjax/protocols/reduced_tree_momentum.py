@@ -25,10 +25,11 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
-from fedprivjax.noise.factors import ALLOCATIONS, Correlated, Groups, Normals, Rings, Windowed, optimal, paper
+from fedprivjax.noise.factors import ALLOCATIONS, Correlated, Groups, Normals, Rings, Windowed, optimal, paper, shared
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
+from fedprivjax.plan.uses import repeats_after
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
@@ -173,7 +174,7 @@ class ReducedTreeMomentum(Protocol):
     def check(self, problem: Problem, plan: Plan) -> None:
         """Refuse a plan that the guarantee does not cover, and settings that the method does not allow on it."""
         check_plan(self, problem, plan)
-        if not _repeats(plan, self._epoch):
+        if not repeats_after(plan, self._epoch):
             raise Refusal(
                 f"participation must be Full, and epochs equally long on all machines, for rounds {self._epoch} apart "
                 f"to use the same records, got {plan.size.per_round} of {plan.size.machines} machines a round"
@@ -194,7 +195,8 @@ class ReducedTreeMomentum(Protocol):
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         """`√Σ_nodes (contribution/standard deviation)²` of each machine's most exposed record."""
         settings = "reduced", *self._settings(problem), self.stds
-        return kept_exposure(plan, settings, lambda: most_exposed(problem, self._shared(self._squares(problem, plan))))
+        squares = self._squares(problem, plan)
+        return kept_exposure(plan, settings, lambda: most_exposed(problem, shared(squares, self.stds)))
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
         smooth = Assumption("stated", {"text": f"losses are {problem.smoothness:.4g}-smooth"})
@@ -248,11 +250,6 @@ class ReducedTreeMomentum(Protocol):
 
         return plan.schedule.once(("reduced squares", *settings, id(plan.samples)), compute)[1]
 
-    def _shared(self, squares: np.ndarray) -> np.ndarray:
-        """The squares over the groups' variances, added up, [records]; infinite where a group in use has no noise."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(squares > 0, squares / np.square(self.stds), 0.0).sum(axis=1)
-
     def _stds(self, problem: Problem, plan: Plan) -> Groups:
         epoch, alpha, reset_rate, drift = self._settings(problem)
         rounds = plan.size.rounds
@@ -278,12 +275,3 @@ def _require_smooth(problem: Problem) -> None:
         raise Refusal(
             f"smoothness must be known, for what a record moves differences of gradients, got {problem.smoothness}"
         )
-
-
-def _repeats(plan: Plan, epoch: int) -> bool:
-    """Whether rounds an epoch apart use the same records of the same machines with the same weights."""
-    assert plan.weights is not None
-    order = np.argsort(plan.schedule.participants, axis=1)
-    machines = np.take_along_axis(plan.schedule.participants, order, axis=1)
-    arrays = machines, *(np.take_along_axis(a, order[..., None], axis=1) for a in (plan.samples, plan.weights))
-    return all((array[epoch:] == array[:-epoch]).all() for array in arrays if len(array) > epoch)

@@ -1,6 +1,6 @@
 """Factors: how independent normals become the correlated noise of a momentum, streamed in little memory."""
 
-from fedprivjax.noise.factors.allocation import ALLOCATIONS, optimal, paper
+from fedprivjax.noise.factors.allocation import ALLOCATIONS, optimal, paper, shared
 from fedprivjax.noise.factors.independent import Independent
 from fedprivjax.noise.factors.interface import Correlated, Factor, Path, discount, power
 from fedprivjax.noise.factors.tree import NODES, Tree, compose
@@ -30,5 +30,6 @@ __all__ = [
     "optimal",
     "paper",
     "power",
+    "shared",
     "window",
 ]

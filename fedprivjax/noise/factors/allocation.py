@@ -28,6 +28,16 @@ def optimal(squares: np.ndarray, variances: np.ndarray) -> Groups:
     return Groups(*(stds / stds[0]).tolist())
 
 
+def shared(squares: np.ndarray, stds: Groups) -> np.ndarray:
+    """`Σ_k B_k/τ_k²` of every record, [records]; infinite where a group that it enters has no noise.
+
+    >>> shared(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
+    [1.0, inf]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(squares > 0, squares / np.square(stds), 0.0).sum(axis=1)
+
+
 def paper(epoch: int, rounds: int, drift: float) -> Groups:
     """`√V·δ` with V of nodes that end by 2N and of later ones, `V_> = 4T/(3N)·V_<`; residuals have V_> throughout.
 

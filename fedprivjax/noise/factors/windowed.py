@@ -71,7 +71,7 @@ def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, 
         slots are filled, bool [..., slots].
 
     >>> level, index, filled = window(9, 6)
-    >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled], index[filled])]
+    >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
     [(4, 4), (9, 9), (5, 8)]
     """
     left, right = numbers.maximum(round - epoch, 0), numbers.asarray(round)
