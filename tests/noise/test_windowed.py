@@ -18,7 +18,7 @@ from fedprivjax.plan.seeds import round_keys
 from fedprivjax.plan.uses import Uses
 
 STDS = Groups(1.0, 0.7, 0.3, 0.2, 0.1)
-QUICK = (5, 22, 0.2, 0.3)
+QUICK = (5, 17, 0.2, 0.3)
 EDGES = [(8, 64, 0.125, 0.1), (6, 29, 0.3, 1.0), (4, 30, 0.25, 0.0), (1, 9, 1.0, 0.5), (3, 14, 1.0, 0.4)]
 SETTINGS = [QUICK, *EDGES]
 
@@ -27,7 +27,7 @@ def nodes_of(level, index, filled):
     return sorted(((i << k) + 1, (i + 1) << k) for k, i in zip(level[filled], index[filled], strict=True))
 
 
-@pytest.mark.parametrize("epoch", [1, 2, 5, 8, 13])
+@pytest.mark.parametrize("epoch", [1, 5, 8])
 def test_slots_are_the_nodes_of_compose(epoch):
     for round in range(1, 6 * epoch):
         level, index, filled = window(round, epoch)
