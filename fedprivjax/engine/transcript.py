@@ -70,7 +70,7 @@ def _require_noisy_messages(start: ReadyRun) -> None:
     mechanism, dimension = start.mechanism, start.problem.dimension
 
     def added(inputs, key):
-        memory = mechanism.message_memory(dimension)
+        memory = mechanism.message_memory(dimension, key)
         return mechanism.message_noise(memory, jax.tree.map(lambda leaf: leaf[0], inputs), key, dimension)[1]
 
     silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
@@ -105,7 +105,7 @@ def replay(arguments: Arguments, size: Size):
     state = protocol.init(problem, size, protocol_key(key))
     noise_state = protocol.noise_state(dimension, size)
     own_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), noise_state)
-    memory = mechanism.message_memory(dimension)
+    memory = mechanism.message_memory(dimension, key)
     carry = state, mechanism.init(dimension, key), noise_state, memory, own_states
     (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, tape))
     return state, views

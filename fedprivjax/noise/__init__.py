@@ -13,6 +13,7 @@ from fedprivjax.noise.fresh import Fresh, PerMachine, PerStep, Silent
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
 from fedprivjax.noise.streamed import Streamed
+from fedprivjax.noise.windows import WindowInputs, Windows
 
 __all__ = [
     "METHODS",
@@ -28,6 +29,8 @@ __all__ = [
     "Silent",
     "Streamed",
     "Tape",
+    "WindowInputs",
+    "Windows",
     "binomial_tape",
     "choose",
     "exposure",

@@ -30,9 +30,9 @@ class Cancelling(Mechanism):
     machines: int = struct.field(pytree_node=False)
 
     def init(self, dimension: int, key):
-        return self.message_memory(dimension), jnp.zeros(dimension)
+        return self.message_memory(dimension, key), jnp.zeros(dimension)
 
-    def message_memory(self, dimension: int):
+    def message_memory(self, dimension: int, key):
         """Every machine's last noise: none yet."""
         return jnp.zeros((self.machines, dimension))
 

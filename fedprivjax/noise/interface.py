@@ -43,12 +43,14 @@ class Mechanism:
         """The noise in the server's aggregate, [d], from what the protocol made of a draw; None where there is none."""
         return noise
 
-    def message_memory(self, dimension: int) -> Any:
-        """What machines remember of their noise before the first round, where messages are written out."""
+    def message_memory(self, dimension: int, key: jax.Array) -> Any:
+        """What machines remember of their noise before the first round, where messages are written out; `key` is the
+        seed's."""
         return ()
 
-    def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, jax.Array | None]:
-        """What each participant adds to its message in one round: (memory, [per_round, d]), or None for nothing."""
+    def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, Any]:
+        """What each participant adds to its message in one round: (memory, leaves [per_round, ...]), or None for
+        nothing."""
         return memory, None
 
     def align(self, others: Sequence[Any]) -> list[Any]:

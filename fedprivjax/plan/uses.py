@@ -23,6 +23,15 @@ class Uses(NamedTuple):
     records: int
 
 
+def repeats_after(plan: Plan, rounds: int) -> bool:
+    """Whether rounds so far apart have the same machines use the same records with the same weights."""
+    assert plan.weights is not None
+    order = np.argsort(plan.schedule.participants, axis=1)
+    machines = np.take_along_axis(plan.schedule.participants, order, axis=1)
+    arrays = machines, *(np.take_along_axis(a, order[..., None], axis=1) for a in (plan.samples, plan.weights))
+    return all((array[rounds:] == array[:-rounds]).all() for array in arrays if len(array) > rounds)
+
+
 def uses_of(plan: Plan, records: int) -> Uses:
     """The uses of a plan's records, out of a pool of so many; kept with the plan's schedule."""
     assert plan.weights is not None

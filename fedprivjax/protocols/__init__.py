@@ -5,6 +5,7 @@ from fedprivjax.protocols.dp_mu2 import DPMu2
 from fedprivjax.protocols.local_sgd import LocalSGD
 from fedprivjax.protocols.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedprivjax.protocols.noisy_sgd import NoisySGD
+from fedprivjax.protocols.reduced_tree_momentum import ReducedTreeMomentum
 from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.protocols.stale_momentum import StaleMomentum
 from fedprivjax.protocols.tree_momentum import TreeMomentum
@@ -24,6 +25,10 @@ PROTOCOLS = {
         TreeMomentum,
         "normalised SGD with tree-aggregated momentum, for non-convex losses; any server",
     ),
+    "reduced_tree_momentum": (
+        ReducedTreeMomentum,
+        "tree momentum of reduced sensitivity, from anchors and differences; cyclic order, smooth losses",
+    ),
     "released_minibatch_sgd": (ReleasedMinibatchSGD, "minibatch SGD as Lowy & Razaviyayn's released code runs it"),
     "released_local_sgd": (ReleasedLocalSGD, "local SGD with the noise of Lowy & Razaviyayn's released code"),
 }
@@ -35,6 +40,7 @@ __all__ = [
     "LocalSGD",
     "NoisyMinibatchSGD",
     "NoisySGD",
+    "ReducedTreeMomentum",
     "ReleasedLocalSGD",
     "ReleasedMinibatchSGD",
     "StaleMomentum",

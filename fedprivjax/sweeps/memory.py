@@ -10,6 +10,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.pool import CHUNK_NUMBERS
 from fedprivjax.engine.ready import ReadyRun
 from fedprivjax.engine.simulate import BLOCK
+from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.footprint import numbers_of_one
 
 
@@ -59,7 +60,8 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     first_leaf = jax.tree.leaves(problem.start)[0]
     scores = first_leaf.shape[0] if first_leaf.ndim > 1 else 1
     records = per_round * start.plan.width
-    drawn = rounds * (6 * per_round + 2 * records) + 3 * min(BLOCK, rounds) * d + 2 * records * example
+    block = min(BLOCK, rounds) * max(d, _drawn(start))
+    drawn = rounds * (6 * per_round + 2 * records) + 3 * block + 2 * records * example
     written_out = max(protocol.messages_in_memory(problem, size), protocol.gradients_in_memory(problem, records))
     way = 0 if problem.model.factored else numbers_of_one(problem)  # from a record to its loss, through a network
     computed = written_out if protocol.clip is not None else records
@@ -71,6 +73,19 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     evaluated = max(3 * tested * scores, 2 * min(CHUNK_NUMBERS, seen * way))
     member = 6 * d + 2 * (state + noise_state) + evaluated + messages
     return 4 * (drawn + start.mechanism.floats(d)), 4 * member + tape
+
+
+def _drawn(start: ReadyRun) -> int:
+    """Numbers that a mechanism draws for one round."""
+    mechanism, dimension = start.mechanism, start.problem.dimension
+    first = jax.tree.map(lambda leaf: leaf[:1], mechanism.inputs)
+
+    def draw():
+        key = jax.random.key(0)
+        keys = round_keys(key, np.ones(1, np.int32))
+        return mechanism.draw(mechanism.init(dimension, key), first, keys, dimension)[1]
+
+    return _floats(draw)
 
 
 def _floats(make: Any) -> int:

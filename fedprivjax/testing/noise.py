@@ -123,7 +123,8 @@ def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
     numbers], or None."""
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], mechanism.inputs)
     key = round_keys(jax.random.key(1), np.arange(t + 1, t + 2))[0]
-    added = mechanism.message_noise(mechanism.message_memory(NUMBERS), inputs, key, NUMBERS)[1]
+    memory = mechanism.message_memory(NUMBERS, jax.random.key(1))
+    added = mechanism.message_noise(memory, inputs, key, NUMBERS)[1]
     if added is None:
         return None
     protocol = replace(start.arguments.protocol, noise_std=np.ones((), np.float32))

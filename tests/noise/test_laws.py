@@ -225,7 +225,8 @@ def test_blocks_change_nothing(name):
 )
 def test_messages_add_up_to_the_aggregate(name):
     source, dimension = LAWS[name].source, 8
-    memory, total, expected = source.message_memory(dimension), 0.0, path(source, dimension)
+    memory, total = source.message_memory(dimension, jax.random.key(11)), 0.0
+    expected = path(source, dimension)
     running = isinstance(source, Cancelling) or source.accumulate
     for t in range(ROUNDS):
         inputs = jax.tree.map(lambda leaf, t=t: leaf[t], source.inputs)

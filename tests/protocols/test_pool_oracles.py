@@ -46,7 +46,7 @@ def drawn(start):
     if start.protocol.trust == "server":
         noise = mechanism.draw(mechanism.init(dimension, start.key), mechanism.inputs, keys, dimension)[1]
         return np.asarray(noise).reshape(-1, *problem.start.shape)
-    memory, rows = mechanism.message_memory(dimension), []
+    memory, rows = mechanism.message_memory(dimension, start.key), []
     for t, machines in enumerate(plan.schedule.participants):
         inputs = jax.tree.map(lambda leaf, t=t: leaf[t], mechanism.inputs)
         before = memory[machines] if len(jax.tree.leaves(memory)) else 0.0

@@ -27,7 +27,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.simulate import execute
 from fedprivjax.noise.factors import FACTORS
 from fedprivjax.privacy import gdp
-from fedprivjax.protocols.tree_momentum import normalised, one_of
+from fedprivjax.protocols.momentum import normalised, one_of
 
 MACHINES, RECORDS, DIMENSION = 3, 8, 4
 RNG = np.random.default_rng(0)

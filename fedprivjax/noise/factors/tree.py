@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.factors.interface import Factor, Path, discount
+from fedprivjax.noise.factors.interface import Factor, Path, discount, power
 from fedprivjax.plan.uses import Uses
 
 NODES = {
@@ -84,10 +84,10 @@ class Tree(Factor):
             node, record = node[kept], uses.record[kept]
             if not node.size:
                 continue
-            parts = uses.weight[kept] * _power(alpha, (end - uses.round)[kept])
-            starts = np.flatnonzero(np.append(True, (np.diff(record) != 0) | (np.diff(node) != 0)))
-            sums = np.add.reduceat(parts, starts) / self._std(float(1 << level), alpha, epoch, np)
-            squares += np.bincount(record[starts], sums**2, minlength=uses.records)
+            parts = uses.weight[kept] * power(alpha, (end - uses.round)[kept])
+            _, record, sums = summed(node, record, parts)
+            sums = sums / self._std(float(1 << level), alpha, epoch, np)
+            squares += np.bincount(record, sums**2, minlength=uses.records)
         return squares
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
@@ -96,12 +96,18 @@ class Tree(Factor):
             size = 1 << level
             ends = np.arange(size, rounds + 1, 2 * size)
             own = float(self._std(float(size), alpha, epoch, np)) ** 2
-            variances[ends] = _power(alpha, np.array(2 * size)) * variances[ends - size] + own
+            variances[ends] = power(alpha, np.array(2 * size)) * variances[ends - size] + own
         return variances[1:]
 
     def _std(self, size, alpha, epoch, numbers):
         """A node's standard deviation, by its size."""
         return 1.0 if self.nodes == "uniform" else occurrences(size, alpha, epoch, numbers)
+
+
+def summed(node: np.ndarray, record: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The parts of one record in one node added up, of uses that are sorted by both: (node, record, sum)."""
+    starts = np.flatnonzero(np.append(True, (np.diff(record) != 0) | (np.diff(node) != 0)))
+    return node[starts], record[starts], np.add.reduceat(parts, starts)
 
 
 def occurrences(size, alpha, epoch, numbers=np):
@@ -122,8 +128,3 @@ def _lowest_bit(round):
 def _row(round):
     """0 for round 0; else 1 and the place of the lowest set bit."""
     return jnp.where(round > 0, jax.lax.population_count(_lowest_bit(round) - 1) + 1, 0)
-
-
-def _power(alpha: float, steps: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(steps == 0, 1.0, np.exp(steps * np.log1p(-alpha)))

@@ -1,0 +1,224 @@
+r"""Noise of a momentum that is put together from gradients at anchors and small differences, in windows of an epoch.
+
+Three trees of nodes [y, z] sum up, discounted, the gradients at each epoch's first iterate (the anchors'), what these
+change by from one epoch's anchor to the next's, and what is left over at the iterate itself (the residuals'). With
+S_t(·) the noise of COMPOSE(t−N+1, t) in one of the first two, discounted, and r = t mod N,
+
+    B_t = S_t(anchors)                                                 t < 2N (t < N: of COMPOSE(1, t))
+    B_t = (1−γ)·(S_t(differences) + B_{t−N}) + γ·S_t(anchors)          from then on
+    H_t = (1−α)^N·H_{t−N} + B_t                                        (t < N: B_t)
+    noise_t = H_t + the residuals' tree's
+
+so that two rings of N vectors stand for all nodes of the past. Tran & Cutkosky, NeurIPS 2022, Algorithms 2 and 4; the
+rings are a rearrangement of Algorithm 4's sum (Lemma 17), exact.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.noise.factors.interface import Path, discount, power
+from fedprivjax.noise.factors.tree import Tree, summed
+from fedprivjax.plan.uses import Uses
+
+ANCHORS, DIFFERENCES, RESIDUALS = 0, 2, 4  # places among `Groups`
+
+
+class Groups(NamedTuple):
+    """A number for every group of nodes: those of two trees that end by 2N, and later; and all of the residuals'."""
+
+    anchors: Any
+    later_anchors: Any
+    differences: Any
+    later_differences: Any
+    residuals: Any
+
+
+class Normals(NamedTuple):
+    """A round's standard normals: of both windows' nodes, and of the residuals' newest.
+
+    Attributes:
+        nodes: of the anchors' and of the differences', 0 in slots that nothing fills, [2, slots, d].
+        age: rounds from each node's end to now, int [slots].
+        later: whether it ends after 2N, bool [slots].
+        residual: [d].
+    """
+
+    nodes: Any
+    age: Any
+    later: Any
+    residual: Any
+
+
+class Rings(NamedTuple):
+    """A stream's state: the last round's noise [d]; H and B of every place in an epoch, [N, 2, d], and those that are
+    not yet written there, [2, d]; and the residuals' stream."""
+
+    last: Any
+    rows: Any
+    newest: Any
+    residual: Path
+
+
+def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
+    """The nodes that make up the last `epoch` rounds, or all rounds so far where these are fewer: COMPOSE, in slots.
+
+    Returns:
+        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and which
+        slots are filled, bool [..., slots].
+
+    >>> level, index, filled = window(9, 6)
+    >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
+    [(4, 4), (9, 9), (5, 8)]
+    """
+    left, right = numbers.maximum(round - epoch, 0), numbers.asarray(round)
+    index, filled = [], []
+    for _ in range(epoch.bit_length()):
+        taken = (left < right) & (left % 2 == 1)
+        index.append(left)
+        filled.append(taken)
+        left = left + taken
+        taken = (left < right) & (right % 2 == 1)
+        right = right - taken
+        index.append(right)
+        filled.append(taken)
+        left, right = left >> 1, right >> 1
+    return np.repeat(np.arange(epoch.bit_length()), 2), numbers.stack(index, -1), numbers.stack(filled, -1)
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """The noise for epochs of so many rounds, all of which repeat the same records.
+
+    >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
+    >>> Windowed(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
+    [[3.0, 0.0, 0.0, 0.0, 0.0]]
+    """
+
+    epoch: int
+
+    def init(self, dimension: int, rounds: int) -> Rings:
+        """The stream before the first round."""
+        rows, newest = jnp.zeros((self.epoch, 2, dimension)), jnp.zeros((2, dimension))
+        return Rings(jnp.zeros(dimension), rows, newest, Tree().init(dimension, rounds))
+
+    def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
+        """One round further: `last` becomes its noise.
+
+        Args:
+            alpha, reset_rate: α in (0, 1] and γ in [0, 1].
+            stds: standard deviations of nodes.
+        """
+        residual = Tree().step(rings.residual, drawn.residual, alpha)
+        round, size = residual.round, self.epoch
+        # written before it is read, so that XLA updates the rows in place
+        rows = jax.lax.dynamic_update_index_in_dim(rings.rows, rings.newest, (round - 1) % size, 0)
+        sums, block = jax.lax.dynamic_index_in_dim(rows, round % size, 0, keepdims=False)
+        anchors, differences = self._of_window(drawn, alpha, stds)
+        reset = (1 - reset_rate) * (differences + block) + reset_rate * anchors
+        block = jnp.where(round < 2 * size, anchors, reset)
+        sums = jnp.where(round < size, 0.0, discount(alpha, float(size))) * sums + block
+        return Rings(sums + stds.residuals * residual.last, rows, jnp.stack([sums, block]), residual)
+
+    def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
+        """`Σ (contribution/standard deviation)²` of every record over the nodes of every group, where these have noise
+        of size 1, float64 [records, groups].
+
+        Only nodes that some round's windows hold are counted, for no other is released.
+
+        Args:
+            uses: a record of weight 1 contributes 1 to the anchors' leaf of a round that uses it.
+            drift: how much a record contributes to a difference of gradients one round's step apart; 2 at most in all.
+        """
+        squares = np.zeros((uses.records, len(Groups._fields)))
+        for level in range(self.epoch.bit_length()):
+            node = (uses.round - 1) >> level
+            parts = uses.weight * power(alpha, ((node + 1) << level) - uses.round)
+            for tree, touched in enumerate(self.touched(node, level, rounds)):
+                if not touched.any():
+                    continue
+                its_node, record, sums = summed(node[touched], uses.record[touched], parts[touched])
+                later = (its_node + 1) << level > 2 * self.epoch
+                sums = sums if tree == 0 else sums * _moved(drift, np.array(self.epoch))
+                for half in (0, 1):
+                    chosen = later == half
+                    own = np.bincount(record[chosen], sums[chosen] ** 2, minlength=uses.records)
+                    squares[:, 2 * tree + half] += own
+        moved = uses._replace(weight=uses.weight * _moved(drift, (uses.round - 1) % self.epoch))
+        squares[:, RESIDUALS] = Tree().squares(moved, rounds, alpha)
+        return np.where(self.released(reset_rate), squares, 0.0)
+
+    def touched(self, node: np.ndarray, level: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which nodes of a level stand in some round's window, of the anchors' tree and of the differences', bool each.
+
+        A node does from its end until its first round leaves, less the time in which its parent is in the window too.
+        """
+        size = 1 << level
+        first, last = node * size + 1, (node + 1) * size
+        leaves = first + self.epoch - 1
+        left = node % 2 == 0
+        begins = np.where(left, last, np.maximum(last, leaves - size + 1))
+        ends = np.minimum(np.where(left, np.minimum(last + size - 1, leaves), leaves), rounds)
+        anchors = np.maximum(begins, self.epoch) <= ends
+        early = left & (last < self.epoch) & (last <= rounds)  # of COMPOSE(1, t)
+        return anchors | early, np.maximum(begins, 2 * self.epoch) <= ends
+
+    def released(self, reset_rate: float) -> np.ndarray:
+        """Which groups have a part in what is released, bool [groups]."""
+        return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
+
+    def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
+        """The variance of one coordinate of every round's noise from each group's nodes, where these have noise of size
+        1, float64 [rounds, groups]."""
+        variances = np.zeros((rounds + 1, len(Groups._fields)))
+        variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
+        variances[1 :: self.epoch, RESIDUALS] -= np.arange(1, rounds + 1, self.epoch) % 2  # see `empty`
+        kept, windows = power(alpha, np.array(self.epoch)), self._window_variances(rounds, alpha)
+        only_anchors = np.array([1.0, 1.0, 0.0, 0.0])
+        sums = covariance = blocks = only_anchors * windows[: self.epoch]
+        variances[: self.epoch, :RESIDUALS] = sums
+        for start in range(self.epoch, rounds + 1, self.epoch):
+            new = windows[start : start + self.epoch]
+            if start > self.epoch:
+                new = new * np.array([reset_rate, reset_rate, 1 - reset_rate, 1 - reset_rate]) ** 2
+                old = (1 - reset_rate) * covariance[: len(new)]
+                blocks = (1 - reset_rate) ** 2 * blocks[: len(new)] + new
+            else:
+                old, blocks = np.zeros_like(new), only_anchors * new
+            sums = kept**2 * sums[: len(new)] + 2 * kept * old + blocks
+            covariance = kept * old + blocks
+            variances[start : start + self.epoch, :RESIDUALS] = sums
+        return variances[1:]
+
+    def _of_window(self, drawn: Normals, alpha: Any, stds: Groups) -> tuple[Any, Any]:
+        """The two windows' noises, [d] each."""
+        age = drawn.age.astype(drawn.nodes.dtype)
+        kept = jnp.where(age > 0, discount(alpha, jnp.maximum(age, 1.0)), 1.0)
+        anchors = kept * jnp.where(drawn.later, stds.later_anchors, stds.anchors)
+        differences = kept * jnp.where(drawn.later, stds.later_differences, stds.differences)
+        one, other = drawn.nodes
+        return jnp.matmul(anchors, one, precision="highest"), jnp.matmul(differences, other, precision="highest")
+
+    def _window_variances(self, rounds: int, alpha: float) -> np.ndarray:
+        """Of both trees' windows at unit noise, by whether their nodes are late, [rounds + 1, 4]; none at round 0."""
+        round = np.arange(rounds + 1)
+        level, index, filled = window(round, self.epoch)
+        end = (index + 1) << level
+        squares = np.where(filled, power(alpha, round[:, None] - end) ** 2, 0.0)
+        later = end > 2 * self.epoch
+        halves = np.stack([np.sum(np.where(later == half, squares, 0.0), axis=1) for half in (False, True)], axis=1)
+        return np.concatenate([halves, halves], axis=1)
+
+
+def empty(round: Any, epoch: int) -> Any:
+    """Whether a round's node of the residuals' tree holds nothing: a leaf at an anchor, which needs no noise."""
+    return ((round - 1) % epoch == 0) & (round % 2 == 1)
+
+
+def _moved(drift: float, steps: np.ndarray) -> np.ndarray:
+    """What a record contributes to a difference of gradients so many steps apart, of what it does to a gradient: both
+    gradients are bounded, so no more than twice."""
+    return np.where(steps == 0, 0.0, np.minimum(drift * np.maximum(steps, 1), 2.0))

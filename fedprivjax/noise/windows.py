@@ -1,0 +1,86 @@
+"""Normals of the nodes of trees over windows of rounds, each the same whenever its node is asked for."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.noise.factors.interface import Correlated
+from fedprivjax.noise.factors.windowed import Normals, empty, window
+from fedprivjax.noise.interface import Mechanism
+from fedprivjax.noise.normals import normals
+
+MOST_LEVELS = 64  # of a tree
+
+
+class WindowInputs(NamedTuple):
+    """Per round: its number, the relative noise, and each participant's place among all, [rounds, per_round] or ()."""
+
+    round: Any
+    relative: Any
+    place: Any = ()
+
+
+@struct.dataclass
+class Windows(Mechanism):
+    """Per round, the `Normals` of the nodes that it touches, regenerated from keys of the nodes themselves.
+
+    With each participant's place, every machine has trees of its own, and what stands in the aggregate is their mean.
+    """
+
+    inputs: WindowInputs
+    epoch: int = struct.field(pytree_node=False)
+
+    def init(self, dimension: int, key):
+        return self.message_memory(dimension, key)
+
+    def message_memory(self, dimension: int, key):
+        """The key of all nodes."""
+        return jax.random.fold_in(key, 0)  # rounds are numbered from 1: key 0 is free
+
+    def message_noise(self, memory, inputs: WindowInputs, key, dimension: int):
+        """Each participant's own normals, leaves [per_round, ...], or None where there is one set of trees for all."""
+        if isinstance(inputs.place, tuple):
+            return memory, None
+
+        def one(place):
+            own = jax.random.fold_in(memory, place), jax.random.fold_in(key, place)
+            return self._of_round(*own, inputs.round, inputs.relative, dimension)
+
+        return memory, jax.vmap(one)(inputs.place)
+
+    def draw(self, state, inputs: WindowInputs, keys, dimension: int):
+        def one(_, step):
+            inputs, key = step
+            own = self.message_noise(state, inputs, key, dimension)[1]
+            if own is None:
+                return (), self._of_round(state, key, inputs.round, inputs.relative, dimension)
+            mean = own._replace(nodes=jnp.mean(own.nodes, axis=0), residual=jnp.mean(own.residual, axis=0))
+            return (), mean._replace(age=own.age[0], later=own.later[0])
+
+        return state, jax.lax.scan(one, (), (inputs, keys))[1]
+
+    def aggregate(self, noise: Correlated):
+        return noise.now
+
+    def floats(self, dimension: int) -> int:
+        machines = 1 if isinstance(self.inputs.place, tuple) else self.inputs.place.shape[-1]
+        return 3 * machines * (4 * self.epoch.bit_length() + 1) * dimension
+
+    def _of_round(self, key, round_key, round, relative, dimension: int) -> Normals:
+        level, index, filled = window(round, self.epoch, jnp)
+        end = (index + 1) << level
+        trees, slots = np.divmod(np.arange(2 * level.size), level.size)
+        own = jax.vmap(lambda *node: node_key(key, *node))(trees, level[slots], index[slots])
+        keys = jnp.concatenate([own, round_key[None]])
+        drawn = relative * jax.vmap(lambda key: normals(key, (dimension,)))(keys)
+        nodes = jnp.where(filled[slots, None], drawn[:-1], 0.0).reshape(2, level.size, dimension)
+        residual = jnp.where(empty(round, self.epoch), 0.0, drawn[-1])
+        return Normals(nodes, round - end, end > 2 * self.epoch, residual)
+
+
+def node_key(key, tree, level, index) -> jax.Array:
+    """The key of a tree's node [index·2^level + 1, (index + 1)·2^level]."""
+    return jax.random.fold_in(jax.random.fold_in(key, MOST_LEVELS * tree + level), index)

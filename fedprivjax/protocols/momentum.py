@@ -1,0 +1,203 @@
+"""What methods with a private momentum of normalised steps share: settings, the step, exposures, and the event."""
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Epochs, as_sampler
+from fedprivjax.plan.uses import Uses, uses_of
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
+from fedprivjax.protocols.round import RoundInputs, add_noise, flat_rows
+from fedprivjax.protocols.settings import check_numbers
+
+
+class MomentumState(NamedTuple):
+    """w_t, m_{t−1}, and one of the iterates before, each as likely."""
+
+    w: Any
+    momentum: Any
+    kept: Any
+
+
+@struct.dataclass
+class MomentumMethod(Protocol):
+    """Normalised steps along a private momentum, over epochs of machines' own records.
+
+    A method defines `noise_state` and `noise`, which makes a `Correlated`, and on the host `mechanism`, `exposure`,
+    `calibrate`, and the `theorem` and `rules` that it names. The attributes are described in `TreeMomentum`.
+    """
+
+    mu: Any = None
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    alpha: Any = None
+    clip: Any = None
+    batch: int | Sequence[int] = struct.field(pytree_node=False, default=1)
+    sampler: str = struct.field(pytree_node=False, default="cyclic")
+    noise_rule: str = struct.field(pytree_node=False, default="accountant")
+    trust: str = struct.field(pytree_node=False, default="server")
+
+    several_epochs = True
+
+    def __post_init__(self):
+        check_numbers(self, "mu")
+        check_numbers(self, "epsilon")
+        require_choice("trust", self.trust, ("server", "none"))
+        require_choice("noise_rule", self.noise_rule, self.rules())
+        if isinstance(self.alpha, int | float) and not 0 < self.alpha <= 1:
+            raise Refusal(f"alpha must be above 0 and at most 1, got {self.alpha}")
+
+    def rules(self) -> dict[str, str]:
+        """What `noise_rule` may be, in words."""
+        raise TypeError(f"{self.name} must define rules()")
+
+    @property
+    def minibatches(self) -> Epochs:
+        return as_sampler(self.sampler, self.batch)  # type: ignore[return-value]
+
+    # ---- traced
+
+    def init(self, problem: Problem, size: Size, key) -> MomentumState:
+        w = problem.start
+        return MomentumState(w, jax.tree.map(jnp.zeros_like, w), w)
+
+    def round(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, key):
+        g, info = noisy_mean(problem, state.w, inputs, None, self.clip)
+        momentum = jax.tree.map(lambda m, g: (1 - self.alpha) * m + self.alpha * g, state.momentum, g)
+        direction = normalised(add_noise(problem, momentum, None if noise is None else noise.now))
+        step = self.step_scale * self.step_size
+        w = problem.constraint.project(jax.tree.map(lambda w, u: w - step * u, state.w, direction))
+        return MomentumState(w, momentum, one_of(state.kept, state.w, inputs.round, key)), info
+
+    def output(self, state: MomentumState):
+        return state.kept
+
+    def query(self, state: MomentumState):
+        """w_t, the point that machines are asked about."""
+        return state.w
+
+    def iterates(self, state: MomentumState) -> dict[str, Any]:
+        """The last iterate, recorded beside the output."""
+        return {"last": state.w}
+
+    def messages(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, key):
+        """α times the participants' gradients: what m_t adds to (1−α)·m_{t−1}."""
+        rows = record_messages(problem, state.w, inputs, self.clip)
+        return jax.tree.map(lambda g: self.alpha * g, rows)
+
+    def sent(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, own_noise, key):
+        """What m̂_t adds to (1−α)·m̂_{t−1}, which everybody knows already, [per_round, d]."""
+        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
+        return rows if own_noise is None else rows + own_noise.fresh(self.alpha)
+
+    # ---- on the host
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        """Refuse a plan that the guarantee does not cover, and settings that the theory does not allow on it."""
+        if plan.schedule.filled is not None:
+            raise Refusal(f"participation must have a fixed number of machines a round, got {plan.schedule}")
+        if self.trust == "none" and plan.size.per_round < plan.size.machines:
+            raise Refusal(
+                f"participation must be Full with trust = 'none', for a machine's tree has a leaf in every round, "
+                f"got {plan.size.per_round} of {plan.size.machines} machines"
+            )
+        epoch = self.checked_epoch(problem, plan)
+        if not 1 / epoch <= self.alpha * (1 + 1e-6):
+            raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
+
+    def rounds_of_epoch(self, problem: Problem) -> int:
+        """N: rounds in which the machine with the most messages an epoch uses each of its records once."""
+        if problem.table is None:
+            raise Refusal("table must be given: machines go through records of their own")
+        return int(self.minibatches.epoch(problem.table.sizes).max())
+
+    def checked_epoch(self, problem: Problem, plan: Plan) -> int:
+        """N, refused where a run is shorter."""
+        epoch = self.rounds_of_epoch(problem)
+        if plan.size.rounds < epoch:
+            raise Refusal(f"rounds must be at least an epoch's ({epoch}), got {plan.size.rounds}")
+        return epoch
+
+    def bound(self, problem: Problem) -> float:
+        """C, the most that a record's gradient may be."""
+        return float(problem.lipschitz if self.clip is None else self.clip)
+
+    def sensitivity(self, problem: Problem, plan: Plan) -> float:
+        """How far a record moves the momentum in a round that uses it."""
+        assert plan.weights is not None
+        divisor = plan.size.per_round if self.trust == "server" else 1
+        return 2 * float(self.alpha) * self.bound(problem) * float(plan.weights.max()) / divisor
+
+    def exposure(self, problem: Problem, plan: Plan) -> Grouped:
+        """`√Σ_nodes (contribution/standard deviation)²` of each machine's most exposed record, by `sensitivity`."""
+        raise TypeError(f"{self.name} must define exposure(problem, plan)")
+
+    def theorem(self) -> str:
+        """Where the guarantee is proved."""
+        raise TypeError(f"{self.name} must define theorem()")
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """What the guarantee rests on beyond the gradient's bound and the public plan."""
+        return ()
+
+    def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
+        bounded = Assumption("lipschitz", lipschitz_values(problem))
+        if self.clip is not None:
+            bounded = Assumption("clipped records", {"bound": float(self.clip)})
+        known = Assumption("public participation"), Assumption("public order"), bounded, *self.assumptions(problem)
+        terms = Terms(self.trust, self.theorem(), (*known, Assumption("not covered")), unit=RECORD)
+        sensitivity, exposure = self.sensitivity(problem, plan), self.exposure(problem, plan)
+        return GaussianEvent(float(self.noise_std), sensitivity, exposure, terms)
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """Theorems 6 and 9's, which need no diameter."""
+        return 1 / sqrt(self.rounds_of_epoch(problem) * plan.size.rounds)
+
+
+def normalised(vector):
+    """The vector over its norm; 0 stays 0."""
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(vector)))
+    return jax.tree.map(lambda leaf: leaf * jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0), vector)
+
+
+def one_of(kept, newest, round, key):
+    """The newest in place of what was kept, with probability 1/t: so that each of t is kept as likely."""
+    chosen = jax.random.uniform(key) * round < 1
+    return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), kept, newest)
+
+
+def record_uses(problem: Problem, plan: Plan) -> Uses:
+    """The uses of the problem's records, with weights over the largest."""
+    assert problem.table is not None
+    assert plan.weights is not None
+    uses = uses_of(plan, int(problem.table.rows.max()) + 1)
+    return uses._replace(weight=uses.weight / plan.weights.max())
+
+
+def most_exposed(problem: Problem, squares: np.ndarray) -> np.ndarray:
+    """The exposure of each machine's most exposed record, [machines], from every record's square."""
+    assert problem.table is not None
+    rows = problem.table.rows
+    return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
+
+
+def kept(plan: Plan, settings: tuple, compute: Callable[[], Any]) -> Any:
+    """What follows from a plan and settings, computed once."""
+    return plan.schedule.once((*settings, id(plan.samples)), lambda: (plan, compute()))[1]

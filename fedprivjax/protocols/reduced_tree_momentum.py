@@ -1,0 +1,207 @@
+r"""Tree momentum of reduced sensitivity: Algorithm 2 of Tran & Cutkosky (NeurIPS 2022), for non-convex losses too.
+
+The momentum of `TreeMomentum`, of records in cyclic order, is put together from gradients at anchors a_e, the first
+iterate of each epoch: with N rounds an epoch and x_t the records of round t = those of t − N,
+
+    ∇f(w_t, x_t) = ∇f(a_e, x_t) + [∇f(w_t, x_t) − ∇f(a_e, x_t)]
+    ∇f(a_e, x_t) = γ·∇f(a_e, x_t) + (1−γ)·(∇f(a_{e−1}, x_t) + [∇f(a_e, x_t) − ∇f(a_{e−1}, x_t)])
+
+A step has length η, so that a record of an L-smooth loss moves what stands in brackets by 2ηL for each round between
+the two points, which a noisier sum of whole gradients need only join in with weight γ. Each of the three has a tree of
+its own (`noise.factors.Windowed`).
+
+The identity is exact. So what runs here is the exact momentum, with one gradient a round, and the recursion on noises
+alone, with two rings of N vectors; one who runs the method must compute three gradients a round.
+"""
+
+from dataclasses import replace
+from math import isfinite, log2, sqrt
+from typing import Any
+
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.noise import Mechanism, WindowInputs, Windows
+from fedprivjax.noise.factors import ALLOCATIONS, Correlated, Groups, Normals, Rings, Windowed, optimal, paper, shared
+from fedprivjax.plan.participation import Size
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.uses import repeats_after
+from fedprivjax.privacy.calibration import gaussian_rule
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import Assumption
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.momentum import MomentumMethod, kept, most_exposed, record_uses
+
+RULES = {
+    "accountant": "the least noise for the places at which the plan uses each record",
+    "paper": "Theorem 8's, from its counts of the nodes that hold a record",
+}
+THEOREM = "Tran & Cutkosky 2022, Theorem 8, with every record's exact part in its nodes; composition of Gaussians"
+MOST_BYTES = 2 * 2**30  # of rings
+
+
+@struct.dataclass
+class ReducedTreeMomentum(MomentumMethod):
+    """Normalised SGD with tree-aggregated momentum of reduced sensitivity, in cyclic order.
+
+    Attributes:
+        mu, epsilon: target, one of them; inf is non-private.
+        noise_std: σ, the noise of a node of the anchors' tree that ends within two epochs; others' follow from it.
+        step_size, step_scale: η, the length of every step, and a factor on it; None is Theorem 9's 1/√(N·T).
+        alpha: α, in [1/N, 1] with N the rounds of an epoch; None is 1.7/N, as Proposition 14 needs it.
+        reset_rate: γ, in [0, 1]; None is η·N, 1/2 at most.
+        clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
+        batch: K, records of a machine's in a round; it divides a machine's records.
+        sampler: "cyclic", the one order that the method is exact in.
+        allocation: how groups of nodes share the noise, "optimal" or "paper"; see `noise.factors.ALLOCATIONS`.
+        noise_rule: "accountant", the least noise for the records' own places; "paper", Theorem 8's.
+        trust: "server" (one set of trees for the mean) or "none" (every machine has its own).
+        stds: each group's noise, relative to σ; filled in by `calibrate`, as is `epoch`.
+
+    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_groups Σ_nodes (contribution/std)²` over the nodes
+    that are released. A round that uses a record contributes, times α/K and the discount to the node's end, 2C to an
+    anchors' node, 2·min(ηNL, 2C) to a differences' one and 2·min(ηpL, 2C) to a residuals' one, p rounds after the
+    anchor. Clipping is a projection, so clipped gradients are L-Lipschitz in the point as plain ones are.
+    """
+
+    reset_rate: Any = None
+    stds: Any = struct.field(default=None, metadata={"derived": True})
+    epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
+    allocation: str = struct.field(pytree_node=False, default="optimal")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.sampler != "cyclic":
+            raise Refusal(f"sampler must be 'cyclic', for rounds N apart use the same records, got {self.sampler!r}")
+        require_choice("allocation", self.allocation, ALLOCATIONS)
+        if self.noise_rule == "paper" and self.allocation != "paper":
+            raise Refusal(f"allocation must be 'paper' with the paper's noise, got {self.allocation!r}")
+        if isinstance(self.reset_rate, int | float) and not 0 <= self.reset_rate <= 1:
+            raise Refusal(f"reset_rate must be between 0 and 1, got {self.reset_rate}")
+
+    def rules(self) -> dict[str, str]:
+        return RULES
+
+    def theorem(self) -> str:
+        return THEOREM
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        return (Assumption("stated", {"text": f"losses are {problem.smoothness:.4g}-smooth"}),)
+
+    @property
+    def traced(self):
+        host = {"mu": None, "epsilon": None, "batch": 1, "allocation": "optimal", "noise_rule": "accountant"}
+        return replace(self, **host, trust="server")
+
+    def noise_state(self, dimension: int, size: Size) -> Rings:
+        return self._windowed.init(dimension, size.rounds)
+
+    def noise(self, state: Rings, drawn: Normals, tape) -> tuple[Rings, Correlated]:
+        rings = self._windowed.step(state, drawn, self.alpha, self.reset_rate, self.stds)
+        return rings, Correlated(self.noise_std * rings.last, self.noise_std * state.last)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        require_choice("noise method", method, ("auto", "aggregate", "materialised"))
+        schedule, (machines, per_round, rounds) = plan.schedule, plan.size
+        number, ones = np.arange(1, rounds + 1, dtype=np.int32), np.ones(rounds, np.float32)
+        if self.trust == "server":
+            return Windows(WindowInputs(number, ones), self._epoch)
+        if method != "materialised":
+            return Windows(WindowInputs(number, ones / np.float32(sqrt(per_round))), self._epoch)
+        first = np.zeros(machines, np.int32)  # a machine is known by its slot in the first round, whatever its name
+        first[schedule.participants[0]] = np.arange(per_round)
+        return Windows(WindowInputs(number, ones, first[schedule.participants]), self._epoch)
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        """Refuse a plan that the guarantee does not cover, and settings that the method does not allow on it."""
+        super().check(problem, plan)
+        if not repeats_after(plan, self._epoch):
+            raise Refusal(
+                f"participation must be Full, and epochs equally long on all machines, for rounds {self._epoch} apart "
+                f"to use the same records, got {plan.size.per_round} of {plan.size.machines} machines a round"
+            )
+        needed = 8 * self._epoch * problem.dimension
+        if needed > MOST_BYTES:
+            raise Refusal(
+                f"rounds of an epoch must be few enough for two rings of {self._epoch} · {problem.dimension} numbers, "
+                f"{needed / 2**30:.3g} GiB, got more than {MOST_BYTES / 2**30:g} GiB"
+            )
+        if self.noise_std != 0:
+            _require_smooth(problem)
+
+    def exposure(self, problem: Problem, plan: Plan) -> Grouped:
+        squares = self._squares(problem, plan)
+        settings = "reduced", *self._settings(problem), self.stds
+        return kept(plan, settings, lambda: Grouped.of(most_exposed(problem, shared(squares, self.stds))))
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        if not target.non_private:
+            _require_smooth(problem)
+        epoch = self.checked_epoch(problem, plan)
+        step = self.default_step(problem, plan, target) if self.step_size is None else float(self.step_size)
+        alpha = min(1.7 / epoch, 1.0) if self.alpha is None else float(self.alpha)
+        reset = min(float(self.step_scale) * step * epoch, 0.5) if self.reset_rate is None else float(self.reset_rate)
+        known = replace(self, epoch=epoch, step_size=step, alpha=alpha, reset_rate=reset)
+        known = replace(known, stds=known._stds(problem, plan))
+        return known.with_noise(problem, plan, known._needed_noise(problem, plan, target), target)
+
+    def noise_variances(self, size: Size) -> np.ndarray:
+        """The variance of one coordinate of the noise in every round's mean m̂_t, calibrated, float64 [rounds]."""
+        each = self._windowed.variances(size.rounds, float(self.alpha), float(self.reset_rate))
+        share = 1 if self.trust == "server" else size.per_round
+        return float(self.noise_std) ** 2 * (each @ np.square(self.stds)) / share
+
+    @property
+    def _epoch(self) -> int:
+        assert self.epoch is not None  # calibrated
+        return self.epoch
+
+    @property
+    def _windowed(self) -> Windowed:
+        return Windowed(self._epoch)
+
+    def _drift(self, problem: Problem) -> float:
+        """η·L/C: how far a round's step moves a gradient, of the most that it may be."""
+        bound = self.bound(problem)
+        step = float(self.step_scale) * float(self.step_size)
+        return step * float(problem.smoothness) / bound if isfinite(bound) else 0.0
+
+    def _settings(self, problem: Problem) -> tuple:
+        return self._epoch, float(self.alpha), float(self.reset_rate), self._drift(problem)
+
+    def _squares(self, problem: Problem, plan: Plan) -> np.ndarray:
+        """What each record contributes to each group at unit noise, [records, groups]."""
+        settings = self._settings(problem)
+
+        def compute():
+            return self._windowed.squares(record_uses(problem, plan), plan.size.rounds, *settings[1:])
+
+        return kept(plan, ("reduced squares", *settings), compute)
+
+    def _stds(self, problem: Problem, plan: Plan) -> Groups:
+        epoch, alpha, reset_rate, drift = self._settings(problem)
+        rounds = plan.size.rounds
+        if self.allocation == "paper":
+            return paper(epoch, rounds, drift)
+
+        def compute():
+            return optimal(self._squares(problem, plan), self._windowed.variances(rounds, alpha, reset_rate))
+
+        return kept(plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
+
+    def _needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        sensitivity = self.sensitivity(problem, plan)
+        if self.noise_rule == "accountant" or target.noise_std is not None or target.non_private:
+            return gaussian_rule(target, sensitivity * self.exposure(problem, plan).max)
+        nodes = 3 * log2(max(self._epoch, 2))
+        return gaussian_rule(target, 2 * sqrt(3 * nodes) * sensitivity)
+
+
+def _require_smooth(problem: Problem) -> None:
+    if not isfinite(problem.smoothness):
+        raise Refusal(
+            f"smoothness must be known, for what a record moves differences of gradients, got {problem.smoothness}"
+        )

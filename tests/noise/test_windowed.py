@@ -1,0 +1,211 @@
+"""Noise over windows: its nodes, its rings against the literal sums, its variances, and what they come to."""
+
+from math import sqrt
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import sparing
+from oracles.reduced_momentum import TREES, Literal, dyadic
+
+from fedprivjax.noise import WindowInputs, Windows
+from fedprivjax.noise.factors import Groups, Independent, Tree, Windowed, compose, optimal, window
+from fedprivjax.noise.factors.windowed import empty
+from fedprivjax.noise.normals import normals
+from fedprivjax.noise.windows import node_key
+from fedprivjax.plan.seeds import round_keys
+from fedprivjax.plan.uses import Uses
+
+STDS = Groups(1.0, 0.7, 0.3, 0.2, 0.1)
+QUICK = (5, 17, 0.2, 0.3)
+EDGES = [(8, 64, 0.125, 0.1), (6, 29, 0.3, 1.0), (4, 30, 0.25, 0.0), (1, 9, 1.0, 0.5), (3, 14, 1.0, 0.4)]
+SETTINGS = [QUICK, *EDGES]
+
+
+def nodes_of(level, index, filled):
+    return sorted(((i << k) + 1, (i + 1) << k) for k, i in zip(level[filled], index[filled], strict=True))
+
+
+@pytest.mark.parametrize("epoch", [1, 5, 8])
+def test_slots_are_the_nodes_of_compose(epoch):
+    for round in range(1, 6 * epoch):
+        level, index, filled = window(round, epoch)
+        expected = compose(max(round - epoch, 0) + 1, round)
+        assert nodes_of(level, index, filled) == expected == dyadic(max(round - epoch, 0) + 1, round)
+        again = window(jnp.int32(round), epoch, jnp)
+        np.testing.assert_array_equal(again[1], index)
+        np.testing.assert_array_equal(again[2], filled)
+
+
+def asked(epoch, rounds, reset_rate=0.5):
+    """The nodes that the literal method asks for, by tree."""
+    trees = Literal(epoch, 0.5, reset_rate, lambda *_: 0.0)
+    for t in range(1, rounds + 1):
+        trees.add(0.0, 0.0, 0.0 if t > epoch else None)
+        trees.estimate()
+    return trees.asked
+
+
+@pytest.mark.parametrize(("epoch", "rounds"), [(1, 5), (5, 5), (5, 23), (8, 64), (10, 35), (7, 13)])
+def test_touched_nodes_are_those_that_are_asked_for(epoch, rounds):
+    expected = asked(epoch, rounds)
+    for tree, name in enumerate(TREES[:2]):
+        found = set()
+        for level in range(epoch.bit_length()):
+            node = np.arange(rounds >> level)
+            touched = Windowed(epoch).touched(node, level, rounds)[tree]
+            found |= {((i << level) + 1, (i + 1) << level) for i in node[touched]}
+        assert found == expected[name]
+
+
+@pytest.mark.parametrize("epoch", [8, 16])
+def test_as_many_nodes_hold_a_record_as_the_specification_counts(epoch):
+    rounds, levels = epoch * 8, epoch.bit_length()
+    uses = cyclic_uses(epoch, 8)
+    counts = Windowed(epoch).squares(uses, rounds, 1e-12, 0.5, 2.0 / epoch).round(6)
+    counts[:, 2:] /= 4  # a record moves a difference twice as far
+    assert counts[:, 0].max() == 2 * levels
+    assert levels * 5 <= counts[:, 1].max() <= levels * 6
+    assert counts[:, 2].max() == levels
+    np.testing.assert_array_equal(counts[:, 3], counts[:, 1])
+
+
+def paths(epoch, rounds, alpha, reset_rate, dimension=3):
+    """The ring form's noise, and the literal method's of the same nodes' noises, [rounds, d] each."""
+    key, windowed = jax.random.key(3), Windowed(epoch)
+    source = Windows(WindowInputs(np.arange(1, rounds + 1), np.ones(rounds)), epoch)
+    keys = round_keys(key, source.inputs.round)
+    memory = source.init(dimension, key)
+    drawn = source.draw(memory, source.inputs, keys, dimension)[1]
+    later = dict(zip(TREES, (STDS[:2], STDS[2:4]), strict=False))
+
+    def step(rings, drawn):
+        rings = windowed.step(rings, drawn, alpha, reset_rate, STDS)
+        return rings, rings.last
+
+    def noise(tree, first, last):
+        if tree == "residuals":
+            return STDS.residuals * normal(keys[last - 1]) * (not empty(last, epoch) or last > first)
+        size = last - first + 1
+        own = node_key(memory, TREES.index(tree), size.bit_length() - 1, (first - 1) // size)
+        return later[tree][int(last > 2 * epoch)] * normal(own)
+
+    one = jax.jit(lambda key: normals(key, (dimension,)))
+
+    def normal(key):
+        return np.asarray(one(key), np.float64)
+
+    rings = jax.lax.scan(step, windowed.init(dimension, rounds), drawn)[1]
+    trees, literal = Literal(epoch, alpha, reset_rate, noise), []
+    for t in range(1, rounds + 1):
+        trees.add(np.zeros(dimension), np.zeros(dimension), np.zeros(dimension) if t > epoch else None)
+        literal.append(trees.estimate())
+    return np.asarray(rings), np.array(literal)
+
+
+@pytest.mark.parametrize(("epoch", "rounds", "alpha", "reset_rate"), sparing(SETTINGS, [QUICK]))
+def test_rings_are_the_literal_sum_of_the_same_noises(epoch, rounds, alpha, reset_rate):
+    rings, literal = paths(epoch, rounds, alpha, reset_rate)
+    np.testing.assert_allclose(rings, literal, rtol=1e-5, atol=1e-5 * np.abs(literal).max())
+    with jax.enable_x64(True):
+        rings, literal = paths(epoch, rounds, alpha, reset_rate)
+    assert rings.dtype == np.float64
+    np.testing.assert_allclose(rings, literal, rtol=1e-12, atol=1e-12 * np.abs(literal).max())
+
+
+@pytest.mark.parametrize(("epoch", "rounds", "alpha", "reset_rate"), SETTINGS)
+def test_variances_are_the_squares_of_what_nodes_are_multiplied_by(epoch, rounds, alpha, reset_rate):
+    nodes = [(tree, *node) for tree, own in asked(epoch, rounds).items() for node in sorted(own)]
+    place = dict(zip(nodes, np.eye(len(nodes)), strict=True))
+    group = [group_of(node, epoch) for node in nodes]
+    silent = [tree == "residuals" and first == last and empty(last, epoch) for tree, first, last in nodes]
+    trees = Literal(epoch, alpha, reset_rate, lambda *node: place[node])
+    variances = Windowed(epoch).variances(rounds, alpha, reset_rate)
+    for t in range(1, rounds + 1):
+        trees.add(0.0, 0.0, 0.0 if t > epoch else None)
+        squares = np.where(silent, 0.0, trees.estimate() ** 2)
+        np.testing.assert_allclose(variances[t - 1], np.bincount(group, squares, minlength=5), rtol=1e-10, atol=1e-12)
+
+
+def group_of(node, epoch):
+    tree, _, last = node
+    return min(2 * TREES.index(tree) + int(last > 2 * epoch), 4)
+
+
+def test_a_node_has_one_noise_and_machines_have_their_own():
+    epoch, rounds, d = 6, 20, 4
+    place = np.tile(np.arange(3), (rounds, 1))
+    inputs = WindowInputs(np.arange(1, rounds + 1), np.ones(rounds), place)
+    source, seen = Windows(inputs, epoch), {}
+    memory = source.message_memory(d, jax.random.key(0))
+    keys = round_keys(jax.random.key(0), inputs.round)
+    mean = source.draw(memory, inputs, keys, d)[1]
+    own_noise = jax.jit(lambda inputs, key: source.message_noise(memory, inputs, key, d)[1])
+    for t in range(rounds):
+        own = own_noise(jax.tree.map(lambda leaf, t=t: leaf[t], inputs), keys[t])
+        np.testing.assert_allclose(np.mean(own.nodes, axis=0), mean.nodes[t], rtol=1e-5, atol=1e-6)
+        level, index, filled = window(t + 1, epoch)
+        for slot in np.flatnonzero(filled):
+            drawn = np.asarray(own.nodes[:, :, slot])
+            before = seen.setdefault((level[slot], index[slot]), drawn)
+            np.testing.assert_array_equal(before, drawn)
+    different = np.concatenate([drawn.ravel() for drawn in seen.values()])
+    assert np.unique(different).size == different.size
+    assert abs(different.std() - 1) < 5 / np.sqrt(2 * different.size)
+
+
+# ---- what the noise comes to
+
+
+def cyclic_uses(epoch, epochs):
+    """One record a round, in cyclic order."""
+    round = np.arange(1, epoch * epochs + 1).reshape(epochs, epoch).T.ravel()
+    return Uses(round, (round - 1) % epoch, np.ones(round.size), epoch)
+
+
+def table_row(epoch, epochs, multiple=1.0):
+    """rms of the noise in m̂/(α·G) at ρ = 1/2 with L = G, of Algorithm 2, of Algorithm 1 and of independent noise."""
+    rounds, alpha = epoch * epochs, multiple / epoch
+    uses, step = cyclic_uses(epoch, epochs), 1 / sqrt(epoch * rounds)
+    reset_rate, windowed = min(1.0, step * epoch), Windowed(epoch)
+    squares = windowed.squares(uses, rounds, alpha, reset_rate, step)
+    variances = windowed.variances(rounds, alpha, reset_rate)
+    stds = np.array(optimal(squares, variances))
+    reduced = 2 * sqrt((squares / stds**2).sum(axis=1).max() * (variances @ stds**2).mean())
+    plain = [
+        2 * sqrt(f.squares(uses, rounds, alpha).max() * f.variances(rounds, alpha).mean())
+        for f in (Tree(), Independent())
+    ]
+    return reduced, *plain
+
+
+TABLE = {
+    (64, 16): (43.5, 30.9, 45.4),
+    (64, 256): (90.6, 124, 182),
+    (64, 1024): (127, 248, 364),
+    (64, 1024, 1.7): (91, 215, 279),
+    (64, 4096): (179, 499, 727),
+    (16, 16384): (174, 677, 736),
+}
+
+
+@pytest.mark.parametrize(
+    "row", [row if row[0] * row[1] < 1e5 else pytest.param(row, marks=pytest.mark.slow) for row in TABLE]
+)
+def test_the_table_of_noises_at_one_privacy(row):
+    np.testing.assert_allclose(table_row(*row), TABLE[row], rtol=0.05)
+
+
+def test_the_best_allocation_is_better_than_its_neighbours():
+    uses, windowed = cyclic_uses(8, 6), Windowed(8)
+    squares, variances = windowed.squares(uses, 48, 0.2, 0.3, 0.05), windowed.variances(48, 0.2, 0.3)
+    exposed, weight = squares.max(axis=0), variances.mean(axis=0)
+
+    def noise(stds):
+        return np.sum(exposed / stds**2) * np.sum(weight * stds**2)
+
+    best = np.array(optimal(squares, variances))
+    for group in range(5):
+        for factor in (0.9, 1.1):
+            assert noise(best) < noise(np.where(np.arange(5) == group, factor * best, best))
