@@ -19,6 +19,7 @@ from fedprivjax import (
     Logistic,
     NoisyMinibatchSGD,
     NoisySGD,
+    ReducedTreeMomentum,
     Softmax,
     StaleMomentum,
     TreeMomentum,
@@ -216,16 +217,23 @@ def tree(participation=PARTIAL, **settings):
     return Case(protocol, SHARES, participation)
 
 
+def reduced(**settings):
+    protocol = ReducedTreeMomentum(**{"noise_std": 0.4, "batch": 9, "alpha": 0.5, "step_size": 0.1, **settings})
+    return Case(protocol, SHARES, Full(MACHINES))
+
+
 TREE_CASES = {
     "tree-server": tree(),
     "tree-none": tree(Full(MACHINES), trust="none", sampler="reshuffled"),
     "tree-by-sensitivity": tree(factor="sensitivity tree", clip=0.3),
     "tree-independent": tree(factor="independent"),
+    "reduced-server": reduced(),
+    "reduced-none": reduced(trust="none", clip=0.3),
 }
 CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES, **TREE_CASES}
 
 # one for each protocol, with samplers that are quick to account for
 REPRESENTATIVES = (
     *("mu2-none-clipped-uniform", "stale-clipped-uniform", "sgd-server-clipped-last", "minibatch-full"),
-    *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd", "tree-none"),
+    *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd", "tree-none", "reduced-server"),
 )

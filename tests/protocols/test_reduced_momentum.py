@@ -22,7 +22,6 @@ from fedprivjax.plan.uses import Uses
 from fedprivjax.sweeps.memory import chunk_sizes, run_bytes
 from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import sweep
-from fedprivjax.testing import PROPERTIES, Trial
 from fedprivjax.testing.trial import PROBE
 
 EPOCH, ROUNDS, BATCH = 6, 40, 6
@@ -311,19 +310,3 @@ def test_a_sweep_counts_rings_and_the_nodes_of_a_block():
     assert per_draw > 4 * 64 * 2 * 2 * epoch.bit_length() * d
     with pytest.raises(Refusal, match="memory_budget must be at least"):
         chunk_sizes(made(wide, Full(1), rounds, batch=1), (1, 1), per_draw)
-
-
-# ---- the contract
-
-TRIALS = {
-    "server": ReducedTreeMomentum(noise_std=0.4, batch=9, step_size=0.1, alpha=0.5),
-    "none": ReducedTreeMomentum(noise_std=0.4, batch=9, step_size=0.1, alpha=0.6, reset_rate=0.3, trust="none"),
-}
-SHORT = ["stable structure and dtypes", "a draw is shared by all members", "the target is met", "seeds decide"]
-HELD = {name: Trial(protocol, SHARES, EVERYONE) for name, protocol in TRIALS.items()}
-
-
-@pytest.mark.parametrize("prop", sparing(list(PROPERTIES), SHORT))
-@pytest.mark.parametrize("name", TRIALS)
-def test_contract(name, prop):
-    PROPERTIES[prop](HELD[name])
