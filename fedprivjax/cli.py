@@ -203,7 +203,8 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
     for table in tables.results_tables(experiment, best):
         out.print(table)
     out.print(tables.footnotes(experiment, best))
-    pictures = plots.save_all(best, folder, experiment.record.bars, experiment.record.averaged)
+    record = experiment.record
+    pictures = plots.save_all(best, folder, record.bars, record.averaged, record.iterate)
     out.print(f"written to {folder}: results.nc" + "".join(f", {path.name}" for path in pictures), soft_wrap=True)
     return best
 

@@ -31,7 +31,7 @@ from fedprivjax.experiment.settings import RecordSettings
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.results import figure, rounds_of
+from fedprivjax.sweeps.results import figure, preferred, rounds_of
 from fedprivjax.sweeps.sweep import ReadySweep, execute, ready_sweep
 
 Progress = Callable[[int, int], None]
@@ -263,7 +263,8 @@ def _best(data: xr.Dataset, grid: list[str], record: RecordSettings) -> xr.Datas
     if not grid:
         return data
     metric, rounds = record.select, rounds_of(record.select, record.averaged)
-    mean = figure(data, metric, rounds=rounds).mean("seed", skipna=False)  # trial by trial, where there are trials
+    runs = figure(data, metric, preferred(data, metric, record.iterate), rounds)
+    mean = runs.mean("seed", skipna=False)  # trial by trial, where there are trials
     score = mean if known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))

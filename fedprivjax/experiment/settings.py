@@ -116,12 +116,14 @@ class SweepSettings(Settings):
 class RecordSettings(Settings):
     """`[record]`: what is recorded how often.
 
+    `iterate` is what tables, plots and `select` look at, of protocols that have it, such as "last"; else the output.
     `averaged` names the metrics of which tables and plots show the mean over a run's records, not the last; `select`
     the metric by which a protocol's own grid is chosen from. `bars` of a plot are the mean's 95% interval, or half the
     distance of the 5th and 95th percentile.
     """
 
     metrics: list[str] | None = None
+    iterate: str = "output"
     averaged: list[str] = []
     every: int | None = None
     delta: float = 1e-5
@@ -143,10 +145,10 @@ class Expected(Settings):
 
     "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
     hold, and none may be beyond `limit` standard errors. `iterate` names another iterate of the protocol than its
-    output, such as "last"; "above" holds it against the other protocol's output. `rounds` is what stands for a run: its
-    "last" record, or the "mean" over all of them, as of a point drawn uniformly from the iterates. "slope" is of the
-    exponent in a swept `axis`, of which a cell gives the other axes and a theorem's exponent: it allows none more than
-    `tolerance` above.
+    output, such as "last"; "above" holds it against the same of the other protocol, or its output where it has none,
+    and against a protocol's own output. `rounds` is what stands for a run: its "last" record, or the "mean" over all of
+    them, as of a point drawn uniformly from the iterates. "slope" is of the exponent in a swept `axis`, of which a cell
+    gives the other axes and a theorem's exponent: it allows none more than `tolerance` above.
     """
 
     protocol: str

@@ -11,7 +11,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.experiment import Cell, Expected, Experiment
-from fedprivjax.sweeps.results import figure, mean_interval
+from fedprivjax.sweeps.results import figure, mean_interval, preferred
 
 
 class Verdict(NamedTuple):
@@ -64,12 +64,14 @@ def check_cells(experiment: Experiment) -> None:
 def check_recorded(
     experiment: Experiment, recorded: Mapping[str, Mapping[str, Sequence[str]]], records: Mapping[str, int]
 ) -> None:
-    """Refuse, before anything runs, expected metrics and iterates that a protocol's runs will not record.
+    """Refuse, before anything runs, metrics and iterates that are expected or shown, and that runs will not record.
 
     Args:
         recorded: protocol label -> iterate -> names.
         records: protocol label -> the fewest records of a run.
     """
+    if recorded:
+        require_choice("record.iterate", experiment.record.iterate, {name for own in recorded.values() for name in own})
     for expected in (e for e in experiment.expected if e.protocol in recorded):
         iterates = recorded[expected.protocol]
         require_choice(f"iterate of {expected.protocol} in [[expected]]", expected.iterate, iterates)
@@ -124,7 +126,10 @@ def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdi
     sd = float(runs.std("seed", ddof=1)) if runs.sizes["seed"] > 1 else np.nan
     value = cell.value
     if expected.rule == "above":
-        value = float(_runs(str(expected.other), expected, cell, best).mean("seed"))
+        other = str(expected.other)
+        own = other == expected.protocol
+        iterate = OUTPUT if own else preferred(best[other], expected.metric, expected.iterate)
+        value = float(_runs(other, expected, cell, best, iterate).mean("seed"))
     count = runs.sizes["seed"]
     if expected.rule == "within_se":
         assert cell.sd is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -15,7 +16,7 @@ from fedprivjax.engine.metrics import known, shown
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.sweeps.results import figure as figure_of
-from fedprivjax.sweeps.results import has, mean_interval, of_iterate, rounds_of
+from fedprivjax.sweeps.results import has, mean_interval, of_iterate, preferred, rounds_of
 
 TOLERANCE = 0.01  # by which a realised ε may be off its target and still be drawn as it
 CURVE = 3  # values of a swept size that make a curve
@@ -56,7 +57,7 @@ def metric_against_epsilon(
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
             part = _at(data, {**chosen, **panel})
-            _draw_curve(axis, label, part, figure_of(part, metric.name, iterate, rounds), f"C{index}", bars, realised)
+            _draw_curve(axis, label, part, _figure(part, metric, iterate, rounds), f"C{index}", bars, realised)
         axis.set(
             xscale="log",
             xlabel=f"{epsilon}  (δ = {delta:g}, replace-one)",
@@ -88,7 +89,8 @@ def metric_over_rounds(
         for index, (label, data) in enumerate(best.items()):
             chosen_data = _at(data, {**chosen, **panel})
             if metric.name in chosen_data:
-                _draw_path(axis, label, of_iterate(chosen_data[metric.name], iterate), f"C{index}")
+                drawn = preferred(chosen_data, metric.name, iterate)
+                _draw_path(axis, label, of_iterate(chosen_data[metric.name], drawn), f"C{index}")
         axis.set(xlabel="round", title=_title({**panel, **chosen}))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(metric.words)
@@ -116,7 +118,7 @@ def metric_against_size(
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            mean, half = _summary(figure_of(_at(data, {**chosen, **panel}), metric.name, iterate, rounds), bars)
+            mean, half = _summary(_figure(_at(data, {**chosen, **panel}), metric, iterate, rounds), bars)
             low = np.minimum(half, 0.9 * mean)  # a bar down to below zero would leave the logarithmic axis
             axis.errorbar(data[size], mean, [low, half], color=f"C{index}", marker="o", ms=4, capsize=3, label=label)
         axis.set(xscale="log", yscale="log", xlabel=SIZES[size], title=_title({**panel, **chosen}))
@@ -132,34 +134,45 @@ def misses_target(best: Mapping[str, xr.Dataset]) -> bool:
 
 
 def save_all(
-    best: Mapping[str, xr.Dataset], folder: Path, bars: str = "interval", averaged: Collection[str] = ()
+    best: Mapping[str, xr.Dataset],
+    folder: Path,
+    bars: str = "interval",
+    averaged: Collection[str] = (),
+    iterate: str = OUTPUT,
 ) -> list[Path]:
     """Every plot that the results allow, written to `folder`.
 
     Args:
         averaged: metrics of which the mean over rounds is drawn, not the last record.
+        iterate: what is drawn of protocols that have it; else the output.
     """
-    figures = {}
+    figures: dict[str, Figure] = {}
+    of: dict[str, Any] = {"bars": bars, "iterate": iterate}
     recorded = [name for name in shown("against_epsilon") if all(has(data, name) for data in best.values())]
     over = {name: rounds_of(name, averaged) for name in recorded}
     if any(name in data.dims for data in best.values() for name in LEVELS):
         for metric, rounds in over.items():
-            figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, bars=bars, rounds=rounds)
+            figures[f"{metric}_against_epsilon.png"] = metric_against_epsilon(best, metric, **of, rounds=rounds)
             if misses_target(best):
-                figure = metric_against_epsilon(best, metric, bars=bars, rounds=rounds, realised=False)
+                figure = metric_against_epsilon(best, metric, **of, rounds=rounds, realised=False)
                 figures[f"{metric}_against_target_epsilon.png"] = figure
     for size in (size for size in SIZES if all(data.sizes.get(size, 1) >= CURVE for data in best.values())):
         for metric, rounds in over.items():
-            if all((figure_of(data, metric, rounds=rounds).mean("seed") > 0).all() for data in best.values()):
-                figure = metric_against_size(best, size, metric, bars=bars, rounds=rounds)
+            if all((_figure(data, known(metric), iterate, rounds).mean("seed") > 0).all() for data in best.values()):
+                figure = metric_against_size(best, size, metric, **of, rounds=rounds)
                 figures[f"{metric}_against_{size}.png"] = figure
     for metric in shown("over_rounds"):
         if all(metric in data and _has_path(data[metric]) for data in best.values()):
-            figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric)
+            figures[f"{metric}_over_rounds.png"] = metric_over_rounds(best, metric, iterate=iterate)
     for name, figure in figures.items():
         with matplotlib.rc_context({"savefig.dpi": 130}):
             figure.savefig(folder / name)
     return [folder / name for name in figures]
+
+
+def _figure(data: xr.Dataset, metric: Metric, iterate: str, rounds: str) -> xr.DataArray:
+    """What stands for each run, of the iterate where the protocol has it."""
+    return figure_of(data, metric.name, preferred(data, metric.name, iterate), rounds)
 
 
 def _legend(figure: Figure, axis, panels: int) -> None:

@@ -20,7 +20,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.sweeps.results import figure, has, mean_interval, rounds_of
+from fedprivjax.sweeps.results import figure, has, mean_interval, preferred, rounds_of
 from fedprivjax.sweeps.sweep import ReadySweep
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
@@ -30,7 +30,7 @@ def results_tables(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[
     """Every table of an experiment's results: one for each metric that is shown so, then the realised ε."""
     names = [name for name in shown("table") if any(has(data, name) for data in best.values())]
     over = {name: rounds_of(name, experiment.record.averaged) for name in names}
-    found = [results_table(experiment, best, name, rounds=over[name]) for name in names]
+    found = [results_table(experiment, best, name, experiment.record.iterate, over[name]) for name in names]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
     realised = [realised_table(experiment, best)] if private and _has_target(experiment) else []
     many = {label: data for label, data in best.items() if (data.get("sent_messages", xr.DataArray(1.0)) > 1).any()}
@@ -45,7 +45,7 @@ def results_table(
     rounds: str = "last",
 ) -> Table:
     """Mean ± 95% interval of a metric's last record, or of its mean over `rounds`: a row per swept cell, a column per
-    protocol."""
+    protocol; of the iterate, where a protocol has it, else of its output."""
     metric = known(metric)
     title = f"{_title(metric, iterate, rounds)}, mean ± 95% interval over {_runs(best)}"
     table = Table(title=f"{title}; ε at δ = {experiment.record.delta:g}", title_justify="left")
@@ -55,7 +55,7 @@ def results_table(
         if name == "mu":
             table.add_column("target ε", justify="right", no_wrap=True)
     columns = {
-        label: _varied(figure(data, metric.name, iterate, rounds))
+        label: _varied(figure(data, metric.name, preferred(data, metric.name, iterate), rounds))
         for label, data in best.items()
         if has(data, metric.name)
     }

@@ -87,6 +87,16 @@ def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
     return values.sel(iterate=iterate, drop=True)
 
 
+def preferred(dataset: xr.Dataset, name: str, iterate: str) -> str:
+    """The iterate, or the output where the metric was not recorded of it.
+
+    >>> preferred(xr.Dataset({"loss": ("seed", [1.0])}), "loss", "last")
+    'output'
+    """
+    values = dataset[name if name in dataset else recorded_name(name)]
+    return iterate if "iterate" in values.dims and iterate in values["iterate"].values else OUTPUT
+
+
 def has(dataset: xr.Dataset, name: str) -> bool:
     """Whether the runs recorded a metric, or what it is made of."""
     return name in dataset or recorded_name(name) in dataset

@@ -5,7 +5,10 @@ import pytest
 import xarray as xr
 
 from fedprivjax import experiment
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Cell, Expected, Experiment, verdict
+from fedprivjax.experiment.run import _best
+from fedprivjax.experiment.settings import RecordSettings
 from fedprivjax.report import tables
 
 MEAN = 0.5
@@ -356,3 +359,21 @@ def test_slopes_are_checked_before_anything_runs():
     for wrong in ({"rule": "slope"}, {"axis": "mu"}):
         with pytest.raises(ValueError, match=r"axis in \[\[expected\]\] must go with rule 'slope', got "):
             make([wrong])
+
+
+def test_the_iterate_that_is_shown_must_be_one_of_some_protocol():
+    recorded = {"ours": {"output": ["test_loss"], "last": ["test_loss"]}, "theirs": {"output": ["test_loss"]}}
+    for iterate in ("output", "last"):
+        verdict.check_recorded(Experiment.model_construct(record=RecordSettings(iterate=iterate)), recorded, MANY)
+    with pytest.raises(Refusal, match=r"unknown record.iterate 'lost'"):
+        verdict.check_recorded(Experiment.model_construct(record=RecordSettings(iterate="lost")), recorded, MANY)
+
+
+def test_a_grid_is_chosen_from_by_the_iterate_that_is_shown():
+    values = [[[[0.9, 0.1]]], [[[0.2, 0.8]]]]  # [step_size, seed, round, iterate]
+    axes = {"step_size": [1.0, 2.0], "iterate": ["output", "last"]}
+    data = xr.Dataset({"test_accuracy": (("step_size", "seed", "round", "iterate"), values)}, axes)
+    for iterate, best in (("output", 1.0), ("last", 2.0)):
+        assert _best(data, ["step_size"], RecordSettings(iterate=iterate))["best_step_size"].item() == best
+    without = data.sel(iterate="output", drop=True)
+    assert _best(without, ["step_size"], RecordSettings(iterate="last"))["best_step_size"].item() == 1.0
