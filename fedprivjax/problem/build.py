@@ -23,6 +23,7 @@ from fedprivjax.problem.checks import (
     table_rows,
 )
 from fedprivjax.problem.constraints import Ball, WholeSpace
+from fedprivjax.problem.gradients import length
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel
 from fedprivjax.problem.problem import Problem, Table
@@ -220,6 +221,9 @@ def procedural_problem(
     return replace(built, pool=pool, own_smoothness=smoothness)
 
 
+SMALL = 1e-10  # of a feature vector's norm: below, float32 loses the squares of its parts
+
+
 @dataclass(frozen=True)
 class _Labelled:
     """A generator of (features, label) as one of `Example`s, which keep the bounds that privacy rests on."""
@@ -231,7 +235,7 @@ class _Labelled:
     def __call__(self, key, machine) -> Example:
         features, label = self.generate(key, machine)
         features, label = jnp.asarray(features, jnp.float32), jnp.asarray(label)
-        norm = jnp.linalg.norm(features)
+        norm = length(features)
         most = jnp.finfo(jnp.float32).max if self.feature_bound is None else self.feature_bound
         features = jnp.where(norm <= most, features, jnp.where(jnp.isfinite(norm), features * (most / norm), 0.0))
         norm = jnp.minimum(jnp.nan_to_num(norm, nan=0.0, posinf=0.0), most)
@@ -254,6 +258,8 @@ def _examples(name, features, labels, width: int, loss: LinearLoss, feature_boun
     require_paired(labels, name, features.shape[:1])
     require_labels(labels, loss)
     norms = np.linalg.norm(features, axis=1)
+    small = norms < SMALL
+    norms[small] = np.linalg.norm(features[small].astype(float), axis=1)
     require_positive("feature_bound", feature_bound, optional=True)
     if feature_bound is not None and norms.max() > feature_bound * (1 + 1e-5):
         raise Refusal(f"{name} must have norm at most feature_bound ({feature_bound:g}), got {norms.max():g}")
