@@ -37,8 +37,6 @@ RULES = {
     "paper": "Theorem 4's, from its count V of the nodes that hold a record and its bound on what moves them",
 }
 PAPER_NODES = ("tree", "sensitivity tree")
-THEOREM = "Tran & Cutkosky 2022, Theorem 4, with every record's exact part in its nodes; composition of Gaussians"
-FRESH = "the Gaussian mechanism on every gradient, adaptive composition over a record's uses"
 
 
 @struct.dataclass
@@ -80,7 +78,7 @@ class TreeMomentum(MomentumMethod):
         return RULES
 
     def theorem(self) -> str:
-        return THEOREM if self.factor in PAPER_NODES else FRESH
+        return self._factor.theorem
 
     @property
     def traced(self):

@@ -25,7 +25,7 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.simulate import execute
-from fedprivjax.noise.factors import FACTORS
+from fedprivjax.noise.factors import FACTORS, Independent, Tree
 from fedprivjax.privacy import gdp
 from fedprivjax.protocols.momentum import normalised, one_of
 
@@ -176,6 +176,16 @@ def test_the_papers_noise_is_theorem_4s_and_what_it_gives_is_accounted_for():
     sigma = 4 * 0.3 / (2 * MACHINES) * np.sqrt(count) / (np.sqrt(2 * log + 4) - np.sqrt(2 * log))
     assert asked.noise_std == pytest.approx(sigma, rel=1e-6)
     assert gdp.epsilon(guarantee(asked, PROBLEM, plan).mu, 1e-5) < 2
+
+
+def test_a_guarantee_names_what_proves_it():
+    class Own(Independent):
+        theorem = "mine"
+
+    factors = {"tree": "Theorem 4", Tree(): "Theorem 4", "independent": "on every gradient", Own(): "mine"}
+    for factor, words in factors.items():
+        start = ready(replace(TREE, factor=factor, clip=1.0), PROBLEM, Full(MACHINES), rounds=12)
+        assert words in guarantee(start.protocol, PROBLEM, start.plan).theorem
 
 
 def test_defaults_are_theorem_6s():

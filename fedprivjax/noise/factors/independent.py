@@ -20,6 +20,7 @@ class Independent(Factor):
 
     name: ClassVar[str] = "independent"
     words: ClassVar[str] = "fresh noise on every round's gradient"
+    theorem: ClassVar[str] = "the Gaussian mechanism on every gradient, adaptive composition over a record's uses"
 
     def step(self, path: Path, normal, alpha, epoch=None) -> Path:
         return Path(path.round + 1, (1 - alpha) * path.last + normal, path.memory)

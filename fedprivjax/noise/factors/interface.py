@@ -34,10 +34,20 @@ class Correlated(NamedTuple):
 
 
 class Factor:
-    """A frozen dataclass of static settings; one of one's own defines `memory`, `step`, `squares` and `variances`."""
+    """A frozen dataclass of static settings.
+
+    One of one's own has a `name` and defines `step`, `squares` and `variances`, and `memory` where it remembers more
+    than the last round's noise.
+
+    Attributes:
+        name: for refusals.
+        words: what it is.
+        theorem: what a guarantee names as its proof.
+    """
 
     name: ClassVar[str]
-    words: ClassVar[str]
+    words: ClassVar[str] = ""
+    theorem: ClassVar[str] = "Gaussian mechanisms, each chosen after the releases before; their composition"
 
     def memory(self, dimension: int, rounds: int) -> Any:
         """What the stream remembers beside the last round's noise, before the first round."""

@@ -58,6 +58,9 @@ class Tree(Factor):
     nodes: str = "uniform"
     name: ClassVar[str] = "tree"
     words: ClassVar[str] = "noise on the nodes of a binary tree over rounds"
+    theorem: ClassVar[str] = (
+        "Tran & Cutkosky 2022, Theorem 4, with every record's exact part in its nodes; composition of Gaussians"
+    )
 
     def __post_init__(self):
         require_choice("nodes", self.nodes, NODES)
