@@ -1,4 +1,4 @@
-"""Where records enter a run, of plans of minibatches whose samples are public."""
+"""Which rounds use which records, on a plan of minibatches whose samples are public."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ from fedprivjax.plan.plan import Plan
 
 
 class Uses(NamedTuple):
-    """Every use of a record, sorted by record and then by round; arrays [uses].
+    """Every use of every record, sorted by record and then by round.
 
     Attributes:
-        round: from 1.
-        record: its place in the pool.
-        weight: of the record in its machine's message.
+        round: from 1, int [uses].
+        record: its place in the pool, int [uses].
+        weight: of the record in its machine's message, float64 [uses].
         records: how many the pool has.
     """
 
@@ -24,7 +24,7 @@ class Uses(NamedTuple):
 
 
 def repeats_after(plan: Plan, rounds: int) -> bool:
-    """Whether rounds so far apart have the same machines use the same records with the same weights."""
+    """Whether in rounds so far apart the same machines use the same records with the same weights."""
     assert plan.weights is not None
     order = np.argsort(plan.schedule.participants, axis=1)
     machines = np.take_along_axis(plan.schedule.participants, order, axis=1)
@@ -33,7 +33,7 @@ def repeats_after(plan: Plan, rounds: int) -> bool:
 
 
 def uses_of(plan: Plan, records: int) -> Uses:
-    """The uses of a plan's records, out of a pool of so many; kept with the plan's schedule."""
+    """The uses of a plan's records, out of a pool of so many; slots of weight 0 are none."""
     assert plan.weights is not None
     weights = plan.weights
     round, slot, place = np.nonzero(weights)

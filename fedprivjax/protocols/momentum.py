@@ -27,7 +27,7 @@ from fedprivjax.protocols.settings import check_numbers
 
 
 class MomentumState(NamedTuple):
-    """w_t, m_{t−1}, and one of the iterates before, each as likely."""
+    """w_t, m_{t−1}, and one of w_1 … w_{t−1}, each as likely (w_1 at first); pytrees like the parameters."""
 
     w: Any
     momentum: Any
@@ -38,8 +38,8 @@ class MomentumState(NamedTuple):
 class MomentumMethod(Protocol):
     """Normalised steps along a private momentum, over epochs of machines' own records.
 
-    A method defines `noise_state` and `noise`, which makes a `Correlated`, and on the host `mechanism`, `exposure`,
-    `calibrate`, and the `theorem` and `rules` that it names. The attributes are described in `TreeMomentum`.
+    A method of this kind defines `noise_state`, `noise` (which makes a `Correlated`), and on the host `mechanism`,
+    `exposure`, `calibrate`, `theorem` and `rules`. `TreeMomentum` describes the attributes.
     """
 
     mu: Any = None
@@ -123,7 +123,7 @@ class MomentumMethod(Protocol):
             raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
 
     def rounds_of_epoch(self, problem: Problem) -> int:
-        """N: rounds in which the machine with the most messages an epoch uses each of its records once."""
+        """N: rounds after which every machine that took part in all has used each of its records."""
         if problem.table is None:
             raise Refusal("table must be given: machines go through records of their own")
         return int(self.minibatches.epoch(problem.table.sizes).max())
@@ -136,11 +136,11 @@ class MomentumMethod(Protocol):
         return epoch
 
     def bound(self, problem: Problem) -> float:
-        """C, the most that a record's gradient may be."""
+        """C, the clip or the Lipschitz constant: the largest norm of a record's gradient."""
         return float(problem.lipschitz if self.clip is None else self.clip)
 
     def sensitivity(self, problem: Problem, plan: Plan) -> float:
-        """How far a record moves the momentum in a round that uses it."""
+        """How far a record moves the momentum in a round that uses it, at most: 2·α·C times its weight in the mean."""
         assert plan.weights is not None
         divisor = plan.size.per_round if self.trust == "server" else 1
         return 2 * float(self.alpha) * self.bound(problem) * float(plan.weights.max()) / divisor
@@ -178,13 +178,13 @@ def normalised(vector):
 
 
 def one_of(kept, newest, round, key):
-    """The newest in place of what was kept, with probability 1/t: so that each of t is kept as likely."""
+    """The newest in place of what was kept, with probability 1/t: after round t, each of t iterates is as likely."""
     chosen = jax.random.uniform(key) * round < 1
     return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), kept, newest)
 
 
 def record_uses(problem: Problem, plan: Plan) -> Uses:
-    """The uses of the problem's records, with weights over the largest."""
+    """The uses of the problem's records, with weights relative to the plan's largest."""
     assert problem.table is not None
     assert plan.weights is not None
     uses = uses_of(plan, int(problem.table.rows.max()) + 1)
@@ -198,6 +198,6 @@ def most_exposed(problem: Problem, squares: np.ndarray) -> np.ndarray:
     return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
 
 
-def kept(plan: Plan, settings: tuple, compute: Callable[[], Any]) -> Any:
-    """What follows from a plan and settings, computed once."""
+def computed_once(plan: Plan, settings: tuple, compute: Callable[[], Any]) -> Any:
+    """What follows from a plan and settings alone, computed at the first call; different things have other settings."""
     return plan.schedule.once((*settings, id(plan.samples)), lambda: (plan, compute()))[1]

@@ -33,7 +33,7 @@ from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.momentum import MomentumMethod, kept, most_exposed, record_uses
+from fedprivjax.protocols.momentum import MomentumMethod, computed_once, most_exposed, record_uses
 
 RULES = {
     "accountant": "the least noise for the places at which the plan uses each record",
@@ -135,7 +135,7 @@ class ReducedTreeMomentum(MomentumMethod):
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         squares = self._squares(problem, plan)
         settings = "reduced", *self._settings(problem), self.stds
-        return kept(plan, settings, lambda: Grouped.of(most_exposed(problem, shared(squares, self.stds))))
+        return computed_once(plan, settings, lambda: Grouped.of(most_exposed(problem, shared(squares, self.stds))))
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         if not target.non_private:
@@ -179,7 +179,7 @@ class ReducedTreeMomentum(MomentumMethod):
         def compute():
             return self._windowed.squares(record_uses(problem, plan), plan.size.rounds, *settings[1:])
 
-        return kept(plan, ("reduced squares", *settings), compute)
+        return computed_once(plan, ("reduced squares", *settings), compute)
 
     def _stds(self, problem: Problem, plan: Plan) -> Groups:
         epoch, alpha, reset_rate, drift = self._settings(problem)
@@ -190,7 +190,7 @@ class ReducedTreeMomentum(MomentumMethod):
         def compute():
             return optimal(self._squares(problem, plan), self._windowed.variances(rounds, alpha, reset_rate))
 
-        return kept(plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
+        return computed_once(plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
 
     def _needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         sensitivity = self.sensitivity(problem, plan)

@@ -29,7 +29,7 @@ from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN, gaussian_rule
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.momentum import MomentumMethod, kept, most_exposed, record_uses
+from fedprivjax.protocols.momentum import MomentumMethod, computed_once, most_exposed, record_uses
 from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {
@@ -107,7 +107,7 @@ class TreeMomentum(MomentumMethod):
             squares = self._factor.squares(record_uses(problem, plan), plan.size.rounds, *settings)
             return Grouped.of(most_exposed(problem, squares))
 
-        return kept(plan, (self._factor, *settings), compute)
+        return computed_once(plan, (self._factor, *settings), compute)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         epoch, alpha = self.checked_epoch(problem, plan), self.alpha
