@@ -6,10 +6,10 @@ Our words for the paper's letters: `records` N, also the rounds of an epoch, `ro
 `_norm` has explicit constants; `_rate` has constant 1. All is from the paper's appendix, corrected where said.
 """
 
-from fedprivjax.theory.tran_cutkosky._bound import GradientBound
 from fedprivjax.theory.tran_cutkosky.composition import composition_epsilon, composition_zcdp
 from fedprivjax.theory.tran_cutkosky.federated import Federated, federated
 from fedprivjax.theory.tran_cutkosky.momentum import (
+    GradientBound,
     MomentumSettings,
     momentum_bound,
     momentum_noise_norm,
@@ -38,7 +38,7 @@ from fedprivjax.theory.tran_cutkosky.reduced import (
     reduced_rate,
     reduced_settings,
 )
-from fedprivjax.theory.tran_cutkosky.sensitivities import Sensitivities, reduced_sensitivities, remainder_sensitivity
+from fedprivjax.theory.tran_cutkosky.sensitivities import Sensitivities, reduced_sensitivities, residual_sensitivity
 
 __all__ = [
     "Federated",
@@ -68,6 +68,6 @@ __all__ = [
     "reduced_rate",
     "reduced_sensitivities",
     "reduced_settings",
-    "remainder_sensitivity",
+    "residual_sensitivity",
     "sensitivity_cap",
 ]

@@ -8,8 +8,7 @@ from scipy.special import lambertw
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag
-from fedprivjax.theory._numbers import at_least_one, counts, one, plain, positive, probability
-from fedprivjax.theory.tran_cutkosky._bound import GradientBound, gradient_bound
+from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
 from fedprivjax.theory.tran_cutkosky._setting import checked_alpha, checked_rounds, floor_log2, whole_epochs
 from fedprivjax.theory.tran_cutkosky.nodes import node_count, sensitivity_cap
 
@@ -20,6 +19,24 @@ class MomentumSettings(NamedTuple):
     rounds: int
     alpha: float
     step_size: float
+
+
+class GradientBound(NamedTuple):
+    """Terms that bound E‖∇F(w)‖ of an iterate w drawn uniformly.
+
+    `optimisation` is `3·gap/(2ηT) + 3Lη/4`, `bias` `6ηNL + 3ηL/α`, of old gradients, `variance` `6G√α`, of sampled
+    records, `noise` 3 times the noise's mean norm, and `start` `3G(1−α)/(αT)`, of a momentum that begins at 0.
+    """
+
+    optimisation: Any
+    bias: Any
+    variance: Any
+    noise: Any
+    start: Any
+
+    @property
+    def total(self) -> Any:
+        return self.optimisation + self.bias + self.variance + self.noise + self.start
 
 
 def momentum_settings(
@@ -67,7 +84,7 @@ def momentum_noise_norm(
     lipschitz: ArrayLike,
     noise_multiplier: ArrayLike,
     dimension: int,
-    order: str = "reshuffle",
+    order: str = "reshuffled",
     form: str = "counted",
 ) -> Any:
     """The mean norm of Algorithm 1's noise in a round, at most, where every node has the same: `Δσ·√(d·V·nodes)`.
@@ -81,7 +98,7 @@ def momentum_noise_norm(
         lipschitz: G; in general half of a leaf's sensitivity.
         noise_multiplier: σ, `momentum_multiplier`.
         dimension: d.
-        order: of an epoch, "cyclic" or "reshuffle"; not for "paper".
+        order: of an epoch, "cyclic" or "reshuffled"; not for "paper".
 
     Source: Tran & Cutkosky 2022, Lemma 12 ("paper"), whose log₂T is less than the nodes where T + 1 is a power of 2.
 
@@ -136,16 +153,18 @@ def momentum_bound(
     >>> [round(term, 3) for term in bound], round(bound.total, 3)
     ([0.15, 0.09, 0.6, 0.15, 0.03], 1.02)
     """
-    return gradient_bound(
-        records=records,
-        rounds=rounds,
-        alpha=alpha,
-        step_size=step_size,
-        gap=gap,
-        lipschitz=lipschitz,
-        smoothness=smoothness,
-        noise=noise,
+    n, t = checked_rounds(records, rounds)
+    alpha = checked_alpha(n, alpha)
+    step, lipschitz = positive("step_size", step_size), positive("lipschitz", lipschitz)
+    smooth = step * nonnegative("smoothness", smoothness)
+    terms = (
+        3 * nonnegative("gap", gap) / (2 * step * t) + 3 * smooth / 4,
+        6 * n * smooth + 3 * smooth / alpha,
+        6 * lipschitz * np.sqrt(alpha),
+        3 * nonnegative("noise", noise),
+        3 * lipschitz * (1 - alpha) / (alpha * t),
     )
+    return GradientBound(*(plain(term) for term in terms))
 
 
 def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:

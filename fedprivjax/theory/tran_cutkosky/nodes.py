@@ -14,11 +14,11 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import at_least_one, plain
 from fedprivjax.theory.tran_cutkosky._setting import checked_alpha, checked_rounds, decay, floor_log2, recurrences
 
-ORDERS = ("cyclic", "reshuffle")
+ORDERS = ("cyclic", "reshuffled")
 
 
 class ReducedNodes(NamedTuple):
-    """Algorithm 2's V: of its nodes that end by 2N, and of the others; the r-tree's are all late."""
+    """Algorithm 2's V: of its nodes that end by 2N, and of the others; those of the residuals' tree are all late."""
 
     early: Any
     late: Any
@@ -55,7 +55,7 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
     * "corrected": `3(⌊log₂N⌋ + 1)`, as a record occurs twice by 2N in one tree and once in the other, and
       `4(T/N)·log₂N`, which is enough also where N does not divide T.
 
-    Only nodes of N rounds at most are used, but for the r-tree.
+    Only nodes of N rounds at most are used, but for the residuals' tree.
 
     Args:
         records: N, at least 2.
@@ -78,7 +78,7 @@ def node_sensitivity(
     """A node's sensitivity over α times a leaf's: how much of one record its discounted sum holds, at most.
 
     * "cyclic", every epoch in the same order: `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59 for α ≥ 1/N;
-    * "reshuffle", the worst orders of the epochs: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that meet the
+    * "reshuffled", the worst orders of the epochs: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that meet the
       node, at most 2.59: a record may be last in one epoch and first in the next.
 
     Both are attained.
@@ -88,14 +88,14 @@ def node_sensitivity(
         last: z.
         records: N.
 
-    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 at a leaf. "reshuffle": ours, for the
+    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 at a leaf. "reshuffled": ours, for the
     orders that the paper runs with.
 
     >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5)
     1.0625
-    >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5, order="reshuffle")
+    >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5, order="reshuffled")
     1.0625
-    >>> node_sensitivity(first=5, last=6, records=5, alpha=0.5, order="reshuffle")
+    >>> node_sensitivity(first=5, last=6, records=5, alpha=0.5, order="reshuffled")
     1.5
     """
     require_choice("order", order, ORDERS)
@@ -110,13 +110,13 @@ def node_sensitivity(
 
 
 def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
-    """What no node's `node_sensitivity` exceeds: `1/(1−(1−α)^N)`, and `1 + (1−α)/(1−(1−α)^N)` for "reshuffle".
+    """What no node's `node_sensitivity` exceeds: `1/(1−(1−α)^N)`, and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled".
 
-    The paper's cap is 2 (4αG). It holds for "cyclic"; for "reshuffle" only where `(1−α)^N ≤ α`.
+    The paper's cap is 2 (4αG). It holds for "cyclic"; for "reshuffled" only where `(1−α)^N ≤ α`.
 
     >>> sensitivity_cap(records=1, alpha=1.0)
     1.0
-    >>> [round(sensitivity_cap(records=10**6, alpha=1e-6, order=order), 3) for order in ("cyclic", "reshuffle")]
+    >>> [round(sensitivity_cap(records=10**6, alpha=1e-6, order=order), 3) for order in ("cyclic", "reshuffled")]
     [1.582, 2.582]
     """
     require_choice("order", order, ORDERS)

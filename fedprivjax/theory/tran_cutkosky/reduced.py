@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag
 from fedprivjax.theory._numbers import at_least_one, counts, one, plain, positive
-from fedprivjax.theory.tran_cutkosky._bound import GradientBound, gradient_bound
 from fedprivjax.theory.tran_cutkosky._setting import (
     ceil_log2,
     checked_alpha,
@@ -17,6 +16,7 @@ from fedprivjax.theory.tran_cutkosky._setting import (
     floor_log2,
     whole_epochs,
 )
+from fedprivjax.theory.tran_cutkosky.momentum import GradientBound, momentum_bound
 from fedprivjax.theory.tran_cutkosky.nodes import at_least_two, reduced_node_counts
 from fedprivjax.theory.tran_cutkosky.sensitivities import reduced_sensitivities
 
@@ -117,14 +117,14 @@ def reduced_noise_norm(
     delta = reduced_sensitivities(records=n, step_size=step_size, lipschitz=lipschitz, smoothness=smoothness)
     scale = alpha * positive("noise_multiplier", noise_multiplier) * np.sqrt(dimension)
     if form == "paper":
-        g, moved = np.asarray(lipschitz, float), delta.changes / 4
+        g, moved = np.asarray(lipschitz, float), delta.differences / 4
         old = 32 * g * np.sqrt(gamma * t / n) + 64 * moved * np.sqrt(t / (gamma * n)) + 4 * moved * np.sqrt(3 * t / n)
         return plain(scale * np.log2(t) * (48 * g + old))
     early, late = reduced_node_counts(records=n, rounds=t)
     weights = 2 * (1 + ceil_log2(n)) / (1 - decay(alpha, n) / (1 - gamma)) ** 2
     first = delta.anchors**2 * early * (floor_log2(n) + weights)
-    mixed = (gamma * delta.anchors) ** 2 + ((1 - gamma) * delta.changes) ** 2
-    rest = late * (weights * mixed / (gamma * (2 - gamma)) + floor_log2(t + 1) * delta.remainders**2)
+    mixed = (gamma * delta.anchors) ** 2 + ((1 - gamma) * delta.differences) ** 2
+    rest = late * (weights * mixed / (gamma * (2 - gamma)) + floor_log2(t + 1) * delta.residuals**2)
     return plain(scale * np.sqrt(first + rest))
 
 
@@ -163,7 +163,7 @@ def reduced_bound(
     0.00782
     """
     _checked_reset(reset_rate)
-    return gradient_bound(
+    return momentum_bound(
         records=records,
         rounds=rounds,
         alpha=alpha,

@@ -1,4 +1,4 @@
-"""Sensitivities of Algorithm 2's three trees, without the factor α: of gradients at anchors, changes and remainders.
+"""Sensitivities of Algorithm 2's three trees, without the factor α: of anchors, differences and residuals.
 
 The anchor of an epoch is its first iterate. Steps have length η, so anchors are ηN apart, and the iterate of the round
 at position p of its epoch (0..N−1) is pη from its anchor, at most.
@@ -16,11 +16,11 @@ from fedprivjax.theory.tran_cutkosky.nodes import at_least_two, checked_node
 
 
 class Sensitivities(NamedTuple):
-    """Of gradients at the anchors (G), of their change in an epoch (Δ), and of the iterates' remainders (r)."""
+    """Of gradients at the anchors (the paper's G), of their differences over an epoch (Δ), and of the residuals (r)."""
 
     anchors: Any
-    changes: Any
-    remainders: Any
+    differences: Any
+    residuals: Any
 
 
 def reduced_sensitivities(
@@ -36,9 +36,9 @@ def reduced_sensitivities(
     * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, of nodes of any length;
     * "short": `2G`, `2ηNL` and `2η(N−1)L`, of nodes of N rounds at most, where a record is once; all that are used of
       the trees of G and Δ;
-    * "paper": `4G`, `2ηNL` and `2ηNL`, too little for a node of the r-tree that is longer than an epoch.
+    * "paper": `4G`, `2ηNL` and `2ηNL`, too little for a node of the residuals' tree that is longer than an epoch.
 
-    A node's own: `node_sensitivity` times 2G or 2ηNL, and `remainder_sensitivity`.
+    A node's own: `node_sensitivity` times 2G or 2ηNL, and `residual_sensitivity`.
 
     Args:
         records: N, at least 2.
@@ -50,7 +50,7 @@ def reduced_sensitivities(
     Lemma 7 are those of 8ηNL.
 
     >>> reduced_sensitivities(records=10, step_size=0.01, lipschitz=1.0, smoothness=2.0)
-    Sensitivities(anchors=4.0, changes=0.8, remainders=0.8)
+    Sensitivities(anchors=4.0, differences=0.8, residuals=0.8)
     """
     require_choice("form", form, ("corrected", "short", "paper"))
     n, lipschitz = at_least_two(records), positive("lipschitz", lipschitz)
@@ -61,12 +61,13 @@ def reduced_sensitivities(
     return Sensitivities(plain(4 * lipschitz), moved, moved)
 
 
-def remainder_sensitivity(
+def residual_sensitivity(
     *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
 ) -> float:
-    """What one record moves in a node of the r-tree, at most, by its position: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
+    """What one record moves in a node of the residuals' tree, at most: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
 
-    Attained, in cyclic order. At most 2η(N−1)L for a node of N rounds, and 3.17η(N−1)L for any.
+    p is the record's place in an epoch, from 0. Attained, in cyclic order. At most 2η(N−1)L for a node of N rounds, and
+    3.17η(N−1)L for any.
 
     Args:
         first: y, from 1.
@@ -77,7 +78,7 @@ def remainder_sensitivity(
 
     Source: ours, for F^r of Tran & Cutkosky 2022, Theorem 8.
 
-    >>> remainder_sensitivity(first=1, last=4, records=4, alpha=0.25, step_size=0.5, smoothness=1.0)
+    >>> residual_sensitivity(first=1, last=4, records=4, alpha=0.25, step_size=0.5, smoothness=1.0)
     3.0
     """
     counts(first=first, last=last, records=records)

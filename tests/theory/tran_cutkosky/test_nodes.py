@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from oracles.reduced_momentum import dyadic
 
 from fedprivjax import Refusal
 from fedprivjax.theory import tran_cutkosky as tc
@@ -14,18 +15,6 @@ RNG = np.random.default_rng(0)
 def tree(rounds):
     """Every node [first, last] of the tree."""
     return [(c * 2**k + 1, (c + 1) * 2**k) for k in range(rounds.bit_length()) for c in range(rounds >> k)]
-
-
-def compose(low, high):
-    """COMPOSE of the appendix, as it is written."""
-    nodes = []
-    while low <= high:
-        k = 0
-        while (low - 1) % 2 ** (k + 1) == 0 and low + 2 ** (k + 1) - 1 <= high:
-            k += 1
-        nodes.append((low, low + 2**k - 1))
-        low += 2**k
-    return nodes
 
 
 def drawn(records, epochs, order):
@@ -42,12 +31,12 @@ def held(uses, node, record, alpha):
 @pytest.mark.parametrize(("rounds", "records"), [(64, 8), (256, 16), (1000, 10), (1024, 100), (37, 5)])
 def test_no_record_is_in_more_nodes_than_counted(rounds, records):
     most, released = 0, {(t - (t & -t) + 1, t) for t in range(1, rounds + 1)}
-    for order in ("cyclic", "reshuffle"):
+    for order in ("cyclic", "reshuffled"):
         uses = drawn(records, -(-rounds // records), order)[:rounds]
         within = {node: set(uses[node[0] - 1 : node[1]]) for node in tree(rounds)}
         most = max(most, *(sum(record in held for held in within.values()) for record in range(records)))
         used = max(sum(record in within[node] for node in released) for record in range(records))
-        assert used <= {"cyclic": 0.9, "reshuffle": 0.65}[order] * most  # right children are never released
+        assert used <= {"cyclic": 0.9, "reshuffled": 0.65}[order] * most  # right children are never released
     count = tc.node_count(records=records, rounds=rounds)
     assert 0.9 * count <= most <= count <= 4 * rounds / records * np.log2(rounds)
 
@@ -59,11 +48,11 @@ def test_the_printed_count_is_too_small():
     assert tc.node_count(records=[8, 100], rounds=[[512], [1024]]).tolist() == [[319, 49], [639, 92]]
 
 
-@pytest.mark.parametrize("order", ["cyclic", "reshuffle"])
+@pytest.mark.parametrize("order", ["cyclic", "reshuffled"])
 def test_sensitivities_hold_for_all_orders_and_are_attained(order):
     records, epochs, alpha = 3, 4, 0.35
     every = list(itertools.permutations(range(records)))
-    orders = itertools.product(every, repeat=epochs) if order == "reshuffle" else ([each] * epochs for each in every)
+    orders = itertools.product(every, repeat=epochs) if order == "reshuffled" else ([each] * epochs for each in every)
     runs = np.array([np.concatenate(each) for each in orders])
     for node in tree(records * epochs):
         span = slice(node[0] - 1, node[1])
@@ -76,7 +65,7 @@ def test_sensitivities_hold_for_all_orders_and_are_attained(order):
 
 def test_longer_epochs_at_random():
     records, alpha, worst = 7, 1 / 7, []
-    for order in ("cyclic", "reshuffle"):
+    for order in ("cyclic", "reshuffled"):
         nodes = np.array(tree(56))
         stated = tc.node_sensitivity(first=nodes[:, 0], last=nodes[:, 1], records=records, alpha=alpha, order=order)
         for _ in range(20):
@@ -93,29 +82,29 @@ def test_caps():
     """The paper's 2 holds in cyclic order alone; both caps are approached; at α = 1 a node holds its last round."""
     for times in (1.0, 2.0, 8.0):
         alpha = times / 10**5
-        caps = [tc.sensitivity_cap(order=order, records=10**5, alpha=alpha) for order in ("cyclic", "reshuffle")]
+        caps = [tc.sensitivity_cap(order=order, records=10**5, alpha=alpha) for order in ("cyclic", "reshuffled")]
         series = 1 / (1 - np.exp(-times))
         assert caps == pytest.approx([series, 1 + series], rel=1e-3)
         assert caps[0] < 2 < caps[1] or times == 8
-        for cap, order in zip(caps, ("cyclic", "reshuffle"), strict=True):
+        for cap, order in zip(caps, ("cyclic", "reshuffled"), strict=True):
             found = tc.node_sensitivity(first=1, last=40 * 10**5 + 1, records=10**5, alpha=alpha, order=order)
             assert found == pytest.approx(cap, rel=1e-4)
-    assert tc.node_sensitivity(first=1, last=64, records=8, alpha=1.0, order="reshuffle") == 1
+    assert tc.node_sensitivity(first=1, last=64, records=8, alpha=1.0, order="reshuffled") == 1
 
 
 @pytest.mark.parametrize(("records", "epochs"), [(8, 8), (16, 16), (5, 9), (2, 6), (13, 4), (3, 5)])
 def test_the_nodes_of_algorithm_2(records, epochs):
     """Of all nodes that its reconstruction reads, one record is in no more than the corrected counts."""
     rounds = records * epochs
-    anchors, changes = set(), set()
+    anchors, differences = set(), set()
     for t in range(1, rounds + 1):
         q, r = divmod(t, records)
-        anchors |= set(compose(1, r)) | (set(compose(r + 1, r + records)) if q else set())
+        anchors |= set(dyadic(1, r)) | (set(dyadic(r + 1, r + records)) if q else set())
         for i in range(1, q):
-            block = set(compose(t - i * records + 1, t - (i - 1) * records))
-            anchors, changes = anchors | block, changes | block
+            block = set(dyadic(t - i * records + 1, t - (i - 1) * records))
+            anchors, differences = anchors | block, differences | block
     assert max(last - first + 1 for first, last in anchors) <= records
-    remainders = {node for t in range(1, rounds + 1) for node in compose(1, t)}
+    residuals = {node for t in range(1, rounds + 1) for node in dyadic(1, t)}
     order = np.tile(np.arange(records), epochs)
 
     def most(*groups):
@@ -124,11 +113,11 @@ def test_the_nodes_of_algorithm_2(records, epochs):
 
     early, late = tc.reduced_node_counts(records=records, rounds=rounds)
     end = 2 * records
-    soon = [{node for node in nodes if node[1] <= end} for nodes in (anchors, changes)]
-    after = [nodes - first for nodes, first in zip((anchors, changes), soon, strict=True)]
+    soon = [{node for node in nodes if node[1] <= end} for nodes in (anchors, differences)]
+    after = [nodes - first for nodes, first in zip((anchors, differences), soon, strict=True)]
     assert early - 3 <= most(*soon) <= early
     assert most(*after) <= late
-    assert most(remainders) <= late
+    assert most(residuals) <= late
     if records == 16:
         assert most(*soon) > tc.reduced_node_counts(records=records, rounds=rounds, form="paper").early
 

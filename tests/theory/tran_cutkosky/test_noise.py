@@ -2,20 +2,9 @@
 
 import numpy as np
 import pytest
+from oracles.reduced_momentum import dyadic
 
 from fedprivjax.theory import tran_cutkosky as tc
-
-
-def compose(low, high):
-    """COMPOSE of the appendix, as it is written."""
-    nodes = []
-    while low <= high:
-        k = 0
-        while (low - 1) % 2 ** (k + 1) == 0 and low + 2 ** (k + 1) - 1 <= high:
-            k += 1
-        nodes.append((low, low + 2**k - 1))
-        low += 2**k
-    return nodes
 
 
 def test_the_noise_is_at_most_what_the_appendix_makes_of_it():
@@ -29,22 +18,22 @@ def test_the_noise_is_at_most_what_the_appendix_makes_of_it():
         assert 3 * paper == pytest.approx(
             48 / records * 2 * np.log2(rounds) * np.sqrt(9 * rounds * log) / np.sqrt(records)
         )
-        cyclic, reshuffled = (tc.momentum_noise_norm(order=o, **settings) for o in ("cyclic", "reshuffle"))
+        cyclic, reshuffled = (tc.momentum_noise_norm(order=o, **settings) for o in ("cyclic", "reshuffled"))
         assert 12 / 48 * paper < cyclic < paper
         assert cyclic < reshuffled < 1.7 * cyclic
 
 
 def exact_reduced_variance(records, rounds, alpha, gamma, stds):
     """Lemma 17's noise at the round where it is largest, over α², a coordinate: every node's own coefficient."""
-    early, late, changes, remainders = stds
+    early, late, differences, residuals = stds
     keep, epoch, most = 1 - alpha, (1 - alpha) ** records, 0.0
 
     def block(low, high, first, rest):
-        return sum(keep ** (2 * (high - z)) * (first if z <= 2 * records else rest) ** 2 for _, z in compose(low, high))
+        return sum(keep ** (2 * (high - z)) * (first if z <= 2 * records else rest) ** 2 for _, z in dyadic(low, high))
 
     for t in range(1, rounds + 1):
         q, r = divmod(t, records)
-        total = epoch ** (2 * q) * block(1, r, early, late) + block(1, t, remainders, remainders)
+        total = epoch ** (2 * q) * block(1, r, early, late) + block(1, t, residuals, residuals)
         if q:
             total += sum(epoch**i * (1 - gamma) ** (q - 1 - i) for i in range(q)) ** 2 * block(
                 r + 1, r + records, early, late
@@ -52,7 +41,9 @@ def exact_reduced_variance(records, rounds, alpha, gamma, stds):
         for i in range(1, q):
             weight = sum((1 - gamma) ** j * epoch ** (i - 1 - j) for j in range(i)) ** 2
             span = (t - i * records + 1, t - (i - 1) * records)
-            total += weight * (gamma**2 * block(*span, early, late) + (1 - gamma) ** 2 * block(*span, changes, changes))
+            total += weight * (
+                gamma**2 * block(*span, early, late) + (1 - gamma) ** 2 * block(*span, differences, differences)
+            )
         most = max(most, total)
     return most
 
@@ -65,7 +56,7 @@ def test_lemma_7_covers_the_noise(form):
     problem = {"records": records, "lipschitz": 1.0, "smoothness": 0.5}
     delta = tc.reduced_sensitivities(step_size=settings.step_size, form="corrected", **problem)
     early, late = np.sqrt(tc.reduced_node_counts(records=records, rounds=rounds))
-    stds = (early * delta.anchors, late * delta.anchors, late * delta.changes, late * delta.remainders)
+    stds = (early * delta.anchors, late * delta.anchors, late * delta.differences, late * delta.residuals)
     exact = exact_reduced_variance(records, rounds, settings.alpha, settings.reset_rate, stds)
     bound = tc.reduced_noise_norm(noise_multiplier=1.0, dimension=1, **problem, **settings._asdict())
     assert 0.3 < settings.alpha * np.sqrt(exact) / bound <= 1
@@ -87,12 +78,12 @@ def test_the_weights_of_old_epochs(alpha, gamma):
     assert weights[-1] <= 3.8
 
 
-def test_the_remainders_count_the_nodes_of_a_round():
-    """α = 1 and hardly any gradient leave one node for every bit of t, and the changes of one epoch."""
+def test_the_residuals_count_the_nodes_of_a_round():
+    """α = 1 and hardly any gradient leave one node for every bit of t, and the differences of one epoch."""
     settings = {"records": 64, "rounds": 64 * 50, "step_size": 1.0}
     delta = tc.reduced_sensitivities(records=64, step_size=1.0, lipschitz=1e-9, smoothness=1.0)
     scale = {"lipschitz": 1e-9, "smoothness": 1.0, "noise_multiplier": 1.0, "dimension": 1}
     noise = tc.reduced_noise_norm(alpha=1.0, reset_rate=0.5, **settings, **scale)
     late = tc.reduced_node_counts(records=64, rounds=64 * 50).late
     most = max(t.bit_count() for t in range(1, 64 * 50 + 1))
-    assert noise**2 == pytest.approx(late * (most * delta.remainders**2 + 14 / 3 * delta.changes**2))
+    assert noise**2 == pytest.approx(late * (most * delta.residuals**2 + 14 / 3 * delta.differences**2))

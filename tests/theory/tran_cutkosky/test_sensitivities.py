@@ -26,10 +26,10 @@ def worst(node, amount):
 NODES = [(c * 2**k + 1, (c + 1) * 2**k) for k in range(6) for c in range(RECORDS * EPOCHS >> k)]
 
 
-def test_remainders_are_exact_by_position():
+def test_residuals_are_exact_by_position():
     """Straight steps: at position p the iterate is pη from its anchor, and a record's gradient moves by L·pη."""
     for node in NODES:
-        stated = tc.remainder_sensitivity(first=node[0], last=node[1], alpha=ALPHA, **SETTINGS)
+        stated = tc.residual_sensitivity(first=node[0], last=node[1], alpha=ALPHA, **SETTINGS)
         found = worst(node, lambda t: SMOOTH * STEP * ((t - 1) % RECORDS))
         assert found == pytest.approx(stated, rel=1e-12, abs=1e-15)
 
@@ -40,8 +40,8 @@ def test_forms_against_all_nodes():
     }
     amounts = {
         "anchors": lambda _: LIPSCHITZ,
-        "changes": lambda _: SMOOTH * STEP * RECORDS,
-        "remainders": lambda t: SMOOTH * STEP * ((t - 1) % RECORDS),
+        "differences": lambda _: SMOOTH * STEP * RECORDS,
+        "residuals": lambda t: SMOOTH * STEP * ((t - 1) % RECORDS),
     }
     for name, amount in amounts.items():
         long = max(worst(node, amount) for node in NODES)
@@ -53,7 +53,7 @@ def test_forms_against_all_nodes():
         )  # the printed 2ηNL forgets the geometric factor
 
 
-def test_changes_are_node_sensitivities():
+def test_differences_are_node_sensitivities():
     for node in NODES:
         share = tc.node_sensitivity(first=node[0], last=node[1], records=RECORDS, alpha=ALPHA)
         assert worst(node, lambda _: SMOOTH * STEP * RECORDS) == pytest.approx(2 * STEP * RECORDS * SMOOTH * share)
@@ -63,9 +63,9 @@ def test_refusals():
     with pytest.raises(Refusal, match="form"):
         tc.reduced_sensitivities(lipschitz=1.0, form="mine", **SETTINGS)
     with pytest.raises(Refusal, match="alpha must be between"):
-        tc.remainder_sensitivity(first=1, last=8, alpha=0.1, **SETTINGS)
+        tc.residual_sensitivity(first=1, last=8, alpha=0.1, **SETTINGS)
     with pytest.raises(Refusal, match="first must be at least 1"):
-        tc.remainder_sensitivity(first=0, last=8, alpha=0.5, **SETTINGS)
+        tc.residual_sensitivity(first=0, last=8, alpha=0.5, **SETTINGS)
 
 
 def test_federated():
