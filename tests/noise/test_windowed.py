@@ -1,5 +1,6 @@
 """Noise over windows: its nodes, its rings against the literal sums, its variances, and what they come to."""
 
+from functools import cache
 from math import sqrt
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import sparing
-from oracles.reduced_momentum import TREES, Literal, dyadic
+from oracles.reduced_momentum import TREES, Literal, asked_nodes, dyadic, group_of
 
 from fedprivjax.noise import WindowInputs, Windows
 from fedprivjax.noise.factors import Groups, Independent, Tree, Windowed, compose, optimal, window
@@ -38,18 +39,9 @@ def test_slots_are_the_nodes_of_compose(epoch):
         np.testing.assert_array_equal(again[2], filled)
 
 
-def asked(epoch, rounds, reset_rate=0.5):
-    """The nodes that the literal method asks for, by tree."""
-    trees = Literal(epoch, 0.5, reset_rate, lambda *_: 0.0)
-    for t in range(1, rounds + 1):
-        trees.add(0.0, 0.0, 0.0 if t > epoch else None)
-        trees.estimate()
-    return trees.asked
-
-
 @pytest.mark.parametrize(("epoch", "rounds"), [(1, 5), (5, 5), (5, 23), (8, 64), (10, 35), (7, 13)])
 def test_touched_nodes_are_those_that_are_asked_for(epoch, rounds):
-    expected = asked(epoch, rounds)
+    expected = asked_nodes(epoch, rounds)
     for tree, name in enumerate(TREES[:2]):
         found = set()
         for level in range(epoch.bit_length()):
@@ -84,6 +76,7 @@ def paths(epoch, rounds, alpha, reset_rate, dimension=3):
         rings = windowed.step(rings, drawn, alpha, reset_rate, STDS)
         return rings, rings.last
 
+    @cache
     def noise(tree, first, last):
         if tree == "residuals":
             return STDS.residuals * normal(keys[last - 1]) * (not empty(last, epoch) or last > first)
@@ -116,9 +109,9 @@ def test_rings_are_the_literal_sum_of_the_same_noises(epoch, rounds, alpha, rese
 
 @pytest.mark.parametrize(("epoch", "rounds", "alpha", "reset_rate"), SETTINGS)
 def test_variances_are_the_squares_of_what_nodes_are_multiplied_by(epoch, rounds, alpha, reset_rate):
-    nodes = [(tree, *node) for tree, own in asked(epoch, rounds).items() for node in sorted(own)]
+    nodes = [(tree, *node) for tree, own in asked_nodes(epoch, rounds).items() for node in sorted(own)]
     place = dict(zip(nodes, np.eye(len(nodes)), strict=True))
-    group = [group_of(node, epoch) for node in nodes]
+    group = [group_of(tree, last, epoch) for tree, _, last in nodes]
     silent = [tree == "residuals" and first == last and empty(last, epoch) for tree, first, last in nodes]
     trees = Literal(epoch, alpha, reset_rate, lambda *node: place[node])
     variances = Windowed(epoch).variances(rounds, alpha, reset_rate)
@@ -126,11 +119,6 @@ def test_variances_are_the_squares_of_what_nodes_are_multiplied_by(epoch, rounds
         trees.add(0.0, 0.0, 0.0 if t > epoch else None)
         squares = np.where(silent, 0.0, trees.estimate() ** 2)
         np.testing.assert_allclose(variances[t - 1], np.bincount(group, squares, minlength=5), rtol=1e-10, atol=1e-12)
-
-
-def group_of(node, epoch):
-    tree, _, last = node
-    return min(2 * TREES.index(tree) + int(last > 2 * epoch), 4)
 
 
 def test_a_node_has_one_noise_and_machines_have_their_own():

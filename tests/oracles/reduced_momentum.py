@@ -76,6 +76,20 @@ class Literal:
         return total
 
 
+def asked_nodes(epoch: int, rounds: int) -> dict[str, set[tuple[int, int]]]:
+    """The nodes that the method asks for, by tree."""
+    trees = Literal(epoch, 0.5, 0.5, lambda *_: 0.0)
+    for t in range(1, rounds + 1):
+        trees.add(0.0, 0.0, 0.0 if t > epoch else None)
+        trees.estimate()
+    return trees.asked
+
+
+def group_of(tree: str, last: int, epoch: int) -> int:
+    """The place of a node among five groups: by tree, and of the first two by whether it ends after 2N."""
+    return min(2 * TREES.index(tree) + int(last > 2 * epoch), 4)
+
+
 def trajectory(gradient: Callable[..., Any], start, rounds: int, step: float, project: Any, **settings: Any):
     """w_1 … w_T, m̂_1 … m̂_T, and the trees; `gradient(w, t)` is that of round t's records."""
     trees, points, estimates = Literal(**settings), [start], []

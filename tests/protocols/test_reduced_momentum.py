@@ -1,13 +1,14 @@
 """Tree momentum of reduced sensitivity against its literal form; its privacy by brute force."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import jax
 import numpy as np
 import pytest
 from cases import FEATURES, MACHINES, PARTIAL, SHARES, X, Y, sparing
-from oracles.reduced_momentum import TREES, Literal, trajectory
+from oracles.reduced_momentum import TREES, Literal, asked_nodes, group_of, trajectory
 
 from fedprivjax import Absolute, Ball, Full, ReducedTreeMomentum, Refusal, Softmax, linear_problem
 from fedprivjax.engine.ready import ready
@@ -80,22 +81,29 @@ def mean_gradient(protocol, plan, turned=()):
     return gradient
 
 
+draw = jax.jit(normals, static_argnums=1)
+
+
 def noise_of(start, place=None):
     """A node's noise, of the server's trees or of the machine's at a place."""
     protocol, d = start.protocol, start.problem.dimension
     nodes, rounds = jax.random.fold_in(start.key, 0), round_keys(start.key, np.arange(1, ROUNDS + 1))
     if place is not None:
         nodes, rounds = (jax.random.fold_in(nodes, place), jax.vmap(lambda k: jax.random.fold_in(k, place))(rounds))
-    one = jax.jit(lambda key: normals(key, (d,)))
 
+    @cache
     def noise(tree, first, last):
         if tree == "residuals":
             silent = first == last and empty(last, EPOCH)
-            return 0.0 if silent else protocol.noise_std * protocol.stds.residuals * np.asarray(one(rounds[last - 1]))
+            return (
+                0.0
+                if silent
+                else protocol.noise_std * protocol.stds.residuals * np.asarray(draw(rounds[last - 1], (d,)))
+            )
         size, number = last - first + 1, TREES.index(tree)
         key = node_key(nodes, number, size.bit_length() - 1, (first - 1) // size)
         std = protocol.stds[2 * number + int(last > 2 * EPOCH)]
-        return protocol.noise_std * std * np.asarray(one(key), np.float64)
+        return protocol.noise_std * std * np.asarray(draw(key, (d,)), np.float64)
 
     return noise
 
@@ -154,20 +162,10 @@ def contributions(leaves, asked, epoch, alpha):
     """`Σ (what two worlds' nodes differ by)²` of every group, from the leaves' differences by tree."""
     trees, squares = Literal(epoch, alpha, 0.5, lambda *_: 0.0), np.zeros(5)
     trees.leaves = leaves
-    for number, tree in enumerate(TREES):
+    for tree in TREES:
         for first, last in asked.get(tree, ()):
-            group = min(2 * number + int(last > 2 * epoch), 4)
-            squares[group] += np.sum((trees.node(tree, first, last) / alpha) ** 2)
+            squares[group_of(tree, last, epoch)] += np.sum((trees.node(tree, first, last) / alpha) ** 2)
     return squares
-
-
-def asked_nodes(epoch, rounds):
-    """The nodes that the literal method asks for, by tree."""
-    zeros = Literal(epoch, 0.5, 0.5, lambda *_: 0.0)
-    for t in range(rounds):
-        zeros.add(0.0, 0.0, 0.0 if t >= epoch else None)
-        zeros.estimate()
-    return zeros.asked
 
 
 def world_differences(gradient, points, record, epoch):
@@ -281,12 +279,7 @@ REFUSALS = {
     "participation must be Full": lambda: made(participation=PARTIAL),
     "allocation must be 'paper'": lambda: ReducedTreeMomentum(mu=1.0, noise_rule="paper"),
     "smoothness must be known": lambda: made(problem=ROUGH),
-    "two rings of 3000 · 100000 numbers, 2.24 GiB": lambda: ready(
-        ReducedTreeMomentum(mu=1.0),
-        linear_problem(ONES, ZEROS, Softmax(100_000), feature_bound=1.0),
-        Full(1),
-        rounds=3000,
-    ),
+    "two rings of 3000 · 100000 numbers, 2.24 GiB": lambda: made(LARGE, Full(1), 3000, batch=1),
 }
 
 
