@@ -8,7 +8,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.noise.factors.interface import Correlated
-from fedprivjax.noise.factors.windowed import Normals, empty, window
+from fedprivjax.noise.factors.window import Normals, empty, window
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 

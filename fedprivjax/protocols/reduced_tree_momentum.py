@@ -8,7 +8,7 @@ iterate of each epoch: with N rounds an epoch and x_t the records of round t = t
 
 A step has length η, so that a record of an L-smooth loss moves what stands in brackets by 2ηL for each round between
 the two points, which a noisier sum of whole gradients need only join in with weight γ. Each of the three has a tree of
-its own (`noise.factors.Windowed`).
+its own (`noise.factors.ReducedTrees`).
 
 The identity is exact. So what runs here is the exact momentum, with one gradient a round, and the recursion on noises
 alone, with two rings of N vectors; one who runs the method must compute three gradients a round.
@@ -24,7 +24,17 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
-from fedprivjax.noise.factors import ALLOCATIONS, Correlated, Groups, Normals, Rings, Windowed, optimal, paper, shared
+from fedprivjax.noise.factors import (
+    ALLOCATIONS,
+    Correlated,
+    Groups,
+    Normals,
+    ReducedTrees,
+    Rings,
+    optimal_stds,
+    paper_stds,
+    total_squares,
+)
 from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.uses import repeats_after
@@ -97,10 +107,10 @@ class ReducedTreeMomentum(MomentumMethod):
         return replace(self, **host, trust="server")
 
     def noise_state(self, dimension: int, size: Size) -> Rings:
-        return self._windowed.init(dimension, size.rounds)
+        return self._trees.init(dimension, size.rounds)
 
     def noise(self, state: Rings, drawn: Normals, tape) -> tuple[Rings, Correlated]:
-        rings = self._windowed.step(state, drawn, self.alpha, self.reset_rate, self.stds)
+        rings = self._trees.step(state, drawn, self.alpha, self.reset_rate, self.stds)
         return rings, Correlated(self.noise_std * rings.last, self.noise_std * state.last)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
@@ -135,7 +145,9 @@ class ReducedTreeMomentum(MomentumMethod):
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         squares = self._squares(problem, plan)
         settings = "reduced", *self._settings(problem), self.stds
-        return computed_once(plan, settings, lambda: Grouped.of(most_exposed(problem, shared(squares, self.stds))))
+        return computed_once(
+            plan, settings, lambda: Grouped.of(most_exposed(problem, total_squares(squares, self.stds)))
+        )
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         if not target.non_private:
@@ -150,7 +162,7 @@ class ReducedTreeMomentum(MomentumMethod):
 
     def noise_variances(self, size: Size) -> np.ndarray:
         """The variance of one coordinate of the noise in every round's mean m̂_t, calibrated, float64 [rounds]."""
-        each = self._windowed.variances(size.rounds, float(self.alpha), float(self.reset_rate))
+        each = self._trees.variances(size.rounds, float(self.alpha), float(self.reset_rate))
         share = 1 if self.trust == "server" else size.per_round
         return float(self.noise_std) ** 2 * (each @ np.square(self.stds)) / share
 
@@ -160,8 +172,8 @@ class ReducedTreeMomentum(MomentumMethod):
         return self.epoch
 
     @property
-    def _windowed(self) -> Windowed:
-        return Windowed(self._epoch)
+    def _trees(self) -> ReducedTrees:
+        return ReducedTrees(self._epoch)
 
     def _drift(self, problem: Problem) -> float:
         """η·L/C: how far a round's step moves a gradient, of the most that it may be."""
@@ -177,7 +189,7 @@ class ReducedTreeMomentum(MomentumMethod):
         settings = self._settings(problem)
 
         def compute():
-            return self._windowed.squares(record_uses(problem, plan), plan.size.rounds, *settings[1:])
+            return self._trees.squares(record_uses(problem, plan), plan.size.rounds, *settings[1:])
 
         return computed_once(plan, ("reduced squares", *settings), compute)
 
@@ -185,10 +197,10 @@ class ReducedTreeMomentum(MomentumMethod):
         epoch, alpha, reset_rate, drift = self._settings(problem)
         rounds = plan.size.rounds
         if self.allocation == "paper":
-            return paper(epoch, rounds, drift)
+            return paper_stds(epoch, rounds, drift)
 
         def compute():
-            return optimal(self._squares(problem, plan), self._windowed.variances(rounds, alpha, reset_rate))
+            return optimal_stds(self._squares(problem, plan), self._trees.variances(rounds, alpha, reset_rate))
 
         return computed_once(plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
 

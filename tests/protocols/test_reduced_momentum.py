@@ -14,8 +14,8 @@ from fedprivjax import Absolute, Ball, Full, ReducedTreeMomentum, Refusal, Softm
 from fedprivjax.engine.ready import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
-from fedprivjax.noise.factors import Windowed
-from fedprivjax.noise.factors.windowed import empty
+from fedprivjax.noise.factors import ReducedTrees
+from fedprivjax.noise.factors.window import empty
 from fedprivjax.noise.normals import normals
 from fedprivjax.noise.windows import node_key
 from fedprivjax.plan.seeds import round_keys
@@ -193,7 +193,7 @@ def test_no_record_moves_nodes_by_more_than_is_accounted_for_and_some_do_by_as_m
     round = np.arange(1, rounds + 1)
     order = np.lexsort((round, (round - 1) % epoch))
     uses = Uses(round[order], (round[order] - 1) % epoch, np.ones(rounds), epoch)
-    accounted = 4 * bound**2 * Windowed(epoch).squares(uses, rounds, alpha, 0.3, step * smooth / bound)
+    accounted = 4 * bound**2 * ReducedTrees(epoch).squares(uses, rounds, alpha, 0.3, step * smooth / bound)
     asked = asked_nodes(epoch, rounds)
     most = np.zeros((epoch, 5))
     for points, curve, record in product(walks(rounds, step), (smooth, -0.4 * smooth), range(epoch)):

@@ -1,10 +1,15 @@
-"""Factors: how independent normals become the correlated noise of a momentum, streamed in little memory."""
+"""Factors: how independent normals become the correlated noise of a momentum, streamed in little memory.
 
-from fedprivjax.noise.factors.allocation import ALLOCATIONS, optimal, paper, shared
+A `Factor` noises a momentum as it stands, see `interface`. `ReducedTrees` is no such factor: it noises the three sums
+that Tran & Cutkosky's Algorithm 2 puts a momentum together from.
+"""
+
+from fedprivjax.noise.factors.allocation import ALLOCATIONS, optimal_stds, paper_stds, total_squares
 from fedprivjax.noise.factors.independent import Independent
-from fedprivjax.noise.factors.interface import Correlated, Factor, Path, discount, power
+from fedprivjax.noise.factors.interface import Correlated, Factor, Path, discount, host_discount
+from fedprivjax.noise.factors.reduced import Groups, ReducedTrees, Rings
 from fedprivjax.noise.factors.tree import NODES, Tree, compose
-from fedprivjax.noise.factors.windowed import Groups, Normals, Rings, Windowed, window
+from fedprivjax.noise.factors.window import Normals, window
 
 FACTORS: dict[str, Factor] = {
     "tree": Tree(),
@@ -22,14 +27,14 @@ __all__ = [
     "Independent",
     "Normals",
     "Path",
+    "ReducedTrees",
     "Rings",
     "Tree",
-    "Windowed",
     "compose",
     "discount",
-    "optimal",
-    "paper",
-    "power",
-    "shared",
+    "host_discount",
+    "optimal_stds",
+    "paper_stds",
+    "total_squares",
     "window",
 ]

@@ -1,10 +1,10 @@
-"""How noise is shared out over groups of nodes: the standard deviations of all, relative to the first group's."""
+"""How noise is shared out over the groups of nodes of `ReducedTrees`: standard deviations, relative to the first's."""
 
 from math import sqrt
 
 import numpy as np
 
-from fedprivjax.noise.factors.windowed import Groups
+from fedprivjax.noise.factors.reduced import Groups
 
 ALLOCATIONS = {
     "optimal": "the least noise in the momentum at the privacy that is asked for",
@@ -12,14 +12,16 @@ ALLOCATIONS = {
 }
 
 
-def optimal(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """`τ_k² ∝ √(B_k/A_k)`, least of `Σ A_k·τ_k²` at a given `Σ B_k/τ_k²`; 0 for groups that no record enters.
+def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
+    """`τ_k² ∝ √(B_k/A_k)`: of all with one `Σ B_k/τ_k²`, those of the least noise `Σ A_k·τ_k²`.
+
+    A group that no record enters has no noise.
 
     Args:
         squares: B, what the most exposed record of each group contributes, [records, groups].
         variances: A, each group's part of the momentum's noise, [rounds, groups].
 
-    >>> optimal(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
+    >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
     Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)
     """
     exposed, weight = squares.max(axis=0), variances.mean(axis=0)
@@ -28,23 +30,34 @@ def optimal(squares: np.ndarray, variances: np.ndarray) -> Groups:
     return Groups(*(stds / stds[0]).tolist())
 
 
-def shared(squares: np.ndarray, stds: Groups) -> np.ndarray:
-    """`Σ_k B_k/τ_k²` of every record, [records]; infinite where a group that it enters has no noise.
+def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
+    """`Σ_k B_k/τ_k²` of every record over the groups, [records]; infinite where one that it enters has no noise.
 
-    >>> shared(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
+    Args:
+        squares: B of every record, [records, groups].
+        stds: τ.
+
+    >>> total_squares(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
     [1.0, inf]
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(squares > 0, squares / np.square(stds), 0.0).sum(axis=1)
 
 
-def paper(epoch: int, rounds: int, drift: float) -> Groups:
-    """`√V·δ` with V of nodes that end by 2N and of later ones, `V_> = 4T/(3N)·V_<`; residuals have V_> throughout.
+def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
+    """Theorem 8's: `√V·δ`, relative to the first's, with `V_> = 4T/(3N)·V_<` for nodes that end after 2N.
 
-    δ is 4G for the anchors' nodes, and 2ηNL for the others'.
+    Residuals have V_> throughout. δ is 4G for the anchors' nodes, and 2ηNL for the others'.
 
     Args:
+        epoch: N.
+        rounds: T.
         drift: η·L/G.
+
+    Source: Tran & Cutkosky 2022, Theorem 8.
+
+    >>> paper_stds(epoch=8, rounds=24, drift=0.25)
+    Groups(anchors=1.0, later_anchors=2.0, differences=1.0, later_differences=2.0, residuals=2.0)
     """
     later, small = sqrt(4 * rounds / (3 * epoch)), drift * epoch / 2
     return Groups(1.0, later, small, later * small, later * small)

@@ -88,7 +88,7 @@ def discount(alpha: Any, steps: Any) -> Any:
     return jnp.exp(steps * jnp.log1p(-alpha))
 
 
-def power(alpha: float, steps: np.ndarray) -> np.ndarray:
+def host_discount(alpha: float, steps: np.ndarray) -> np.ndarray:
     """`(1 − α)^steps` on the host, float64; α = 1 and no steps is 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(steps == 0, 1.0, np.exp(steps * np.log1p(-alpha)))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.factors.interface import Factor, Path, discount, power
+from fedprivjax.noise.factors.interface import Factor, Path, discount, host_discount
 from fedprivjax.plan.uses import Uses
 
 NODES = {
@@ -87,8 +87,8 @@ class Tree(Factor):
             node, record = node[kept], uses.record[kept]
             if not node.size:
                 continue
-            parts = uses.weight[kept] * power(alpha, (end - uses.round)[kept])
-            _, record, sums = summed(node, record, parts)
+            parts = uses.weight[kept] * host_discount(alpha, (end - uses.round)[kept])
+            _, record, sums = sums_by_node(node, record, parts)
             sums = sums / self._std(float(1 << level), alpha, epoch, np)
             squares += np.bincount(record, sums**2, minlength=uses.records)
         return squares
@@ -99,7 +99,7 @@ class Tree(Factor):
             size = 1 << level
             ends = np.arange(size, rounds + 1, 2 * size)
             own = float(self._std(float(size), alpha, epoch, np)) ** 2
-            variances[ends] = power(alpha, np.array(2 * size)) * variances[ends - size] + own
+            variances[ends] = host_discount(alpha, np.array(2 * size)) * variances[ends - size] + own
         return variances[1:]
 
     def _std(self, size, alpha, epoch, numbers):
@@ -107,7 +107,7 @@ class Tree(Factor):
         return 1.0 if self.nodes == "uniform" else occurrences(size, alpha, epoch, numbers)
 
 
-def summed(node: np.ndarray, record: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sums_by_node(node: np.ndarray, record: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The parts of one record in one node added up, of uses that are sorted by both: (node, record, sum)."""
     starts = np.flatnonzero(np.append(True, (np.diff(record) != 0) | (np.diff(node) != 0)))
     return node[starts], record[starts], np.add.reduceat(parts, starts)

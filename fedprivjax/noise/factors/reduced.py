@@ -20,15 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.noise.factors.interface import Path, discount, power
-from fedprivjax.noise.factors.tree import Tree, summed
+from fedprivjax.noise.factors.interface import Path, discount, host_discount
+from fedprivjax.noise.factors.tree import Tree, sums_by_node
+from fedprivjax.noise.factors.window import Normals, window
 from fedprivjax.plan.uses import Uses
 
 ANCHORS, DIFFERENCES, RESIDUALS = 0, 2, 4  # places among `Groups`
 
 
 class Groups(NamedTuple):
-    """A number for every group of nodes: those of two trees that end by 2N, and later; and all of the residuals'."""
+    """A number for every group of nodes: of the anchors' tree and of the differences', those that end by 2N and later
+    ones; all of the residuals'."""
 
     anchors: Any
     later_anchors: Any
@@ -37,25 +39,15 @@ class Groups(NamedTuple):
     residuals: Any
 
 
-class Normals(NamedTuple):
-    """A round's standard normals: of both windows' nodes, and of the residuals' newest.
+class Rings(NamedTuple):
+    """A stream's state.
 
     Attributes:
-        nodes: of the anchors' and of the differences', 0 in slots that nothing fills, [2, slots, d].
-        age: rounds from each node's end to now, int [slots].
-        later: whether it ends after 2N, bool [slots].
-        residual: [d].
+        last: the last round's noise, [d].
+        rows: H and B of the newest round at every place in an epoch, [N, 2, d].
+        newest: the last round's, not yet written there, [2, d].
+        residual: the stream of the residuals' tree.
     """
-
-    nodes: Any
-    age: Any
-    later: Any
-    residual: Any
-
-
-class Rings(NamedTuple):
-    """A stream's state: the last round's noise [d]; H and B of every place in an epoch, [N, 2, d], and those that are
-    not yet written there, [2, d]; and the residuals' stream."""
 
     last: Any
     rows: Any
@@ -63,38 +55,12 @@ class Rings(NamedTuple):
     residual: Path
 
 
-def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
-    """The nodes that make up the last `epoch` rounds, or all rounds so far where these are fewer: COMPOSE, in slots.
-
-    Returns:
-        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and which
-        slots are filled, bool [..., slots].
-
-    >>> level, index, filled = window(9, 6)
-    >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
-    [(4, 4), (9, 9), (5, 8)]
-    """
-    left, right = numbers.maximum(round - epoch, 0), numbers.asarray(round)
-    index, filled = [], []
-    for _ in range(epoch.bit_length()):
-        taken = (left < right) & (left % 2 == 1)
-        index.append(left)
-        filled.append(taken)
-        left = left + taken
-        taken = (left < right) & (right % 2 == 1)
-        right = right - taken
-        index.append(right)
-        filled.append(taken)
-        left, right = left >> 1, right >> 1
-    return np.repeat(np.arange(epoch.bit_length()), 2), numbers.stack(index, -1), numbers.stack(filled, -1)
-
-
 @dataclass(frozen=True)
-class Windowed:
-    """The noise for epochs of so many rounds, all of which repeat the same records.
+class ReducedTrees:
+    """The noise of the three trees, for epochs of so many rounds that all use the same records in the same order.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
-    >>> Windowed(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
+    >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
     [[3.0, 0.0, 0.0, 0.0, 0.0]]
     """
 
@@ -136,11 +102,11 @@ class Windowed:
         squares = np.zeros((uses.records, len(Groups._fields)))
         for level in range(self.epoch.bit_length()):
             node = (uses.round - 1) >> level
-            parts = uses.weight * power(alpha, ((node + 1) << level) - uses.round)
+            parts = uses.weight * host_discount(alpha, ((node + 1) << level) - uses.round)
             for tree, touched in enumerate(self.touched(node, level, rounds)):
                 if not touched.any():
                     continue
-                its_node, record, sums = summed(node[touched], uses.record[touched], parts[touched])
+                its_node, record, sums = sums_by_node(node[touched], uses.record[touched], parts[touched])
                 later = (its_node + 1) << level > 2 * self.epoch
                 sums = sums if tree == 0 else sums * _moved(drift, np.array(self.epoch))
                 for half in (0, 1):
@@ -176,7 +142,7 @@ class Windowed:
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
         variances[1 :: self.epoch, RESIDUALS] -= np.arange(1, rounds + 1, self.epoch) % 2  # see `empty`
-        kept, windows = power(alpha, np.array(self.epoch)), self._window_variances(rounds, alpha)
+        kept, windows = host_discount(alpha, np.array(self.epoch)), self._window_variances(rounds, alpha)
         only_anchors = np.array([1.0, 1.0, 0.0, 0.0])
         sums = covariance = blocks = only_anchors * windows[: self.epoch]
         variances[: self.epoch, :RESIDUALS] = sums
@@ -207,18 +173,13 @@ class Windowed:
         round = np.arange(rounds + 1)
         level, index, filled = window(round, self.epoch)
         end = (index + 1) << level
-        squares = np.where(filled, power(alpha, round[:, None] - end) ** 2, 0.0)
+        squares = np.where(filled, host_discount(alpha, round[:, None] - end) ** 2, 0.0)
         later = end > 2 * self.epoch
         halves = np.stack([np.sum(np.where(later == half, squares, 0.0), axis=1) for half in (False, True)], axis=1)
         return np.concatenate([halves, halves], axis=1)
 
 
-def empty(round: Any, epoch: int) -> Any:
-    """Whether a round's node of the residuals' tree holds nothing: a leaf at an anchor, which needs no noise."""
-    return ((round - 1) % epoch == 0) & (round % 2 == 1)
-
-
 def _moved(drift: float, steps: np.ndarray) -> np.ndarray:
-    """What a record contributes to a difference of gradients so many steps apart, of what it does to a gradient: both
-    gradients are bounded, so no more than twice."""
+    """What a record contributes to the difference of two gradients so many steps apart, over the most that it does to
+    one; both are bounded, so it is 2 at most."""
     return np.where(steps == 0, 0.0, np.minimum(drift * np.maximum(steps, 1), 2.0))

@@ -11,8 +11,8 @@ from cases import sparing
 from oracles.reduced_momentum import TREES, Literal, asked_nodes, dyadic, group_of
 
 from fedprivjax.noise import WindowInputs, Windows
-from fedprivjax.noise.factors import Groups, Independent, Tree, Windowed, compose, optimal, window
-from fedprivjax.noise.factors.windowed import empty
+from fedprivjax.noise.factors import Groups, Independent, ReducedTrees, Tree, compose, optimal_stds, window
+from fedprivjax.noise.factors.window import empty
 from fedprivjax.noise.normals import normals
 from fedprivjax.noise.windows import node_key
 from fedprivjax.plan.seeds import round_keys
@@ -46,7 +46,7 @@ def test_touched_nodes_are_those_that_are_asked_for(epoch, rounds):
         found = set()
         for level in range(epoch.bit_length()):
             node = np.arange(rounds >> level)
-            touched = Windowed(epoch).touched(node, level, rounds)[tree]
+            touched = ReducedTrees(epoch).touched(node, level, rounds)[tree]
             found |= {((i << level) + 1, (i + 1) << level) for i in node[touched]}
         assert found == expected[name]
 
@@ -55,7 +55,7 @@ def test_touched_nodes_are_those_that_are_asked_for(epoch, rounds):
 def test_as_many_nodes_hold_a_record_as_the_specification_counts(epoch):
     rounds, levels = epoch * 8, epoch.bit_length()
     uses = cyclic_uses(epoch, 8)
-    counts = Windowed(epoch).squares(uses, rounds, 1e-12, 0.5, 2.0 / epoch).round(6)
+    counts = ReducedTrees(epoch).squares(uses, rounds, 1e-12, 0.5, 2.0 / epoch).round(6)
     counts[:, 2:] /= 4  # a record moves a difference twice as far
     assert counts[:, 0].max() == 2 * levels
     assert levels * 5 <= counts[:, 1].max() <= levels * 6
@@ -65,7 +65,7 @@ def test_as_many_nodes_hold_a_record_as_the_specification_counts(epoch):
 
 def paths(epoch, rounds, alpha, reset_rate, dimension=3):
     """The ring form's noise, and the literal method's of the same nodes' noises, [rounds, d] each."""
-    key, windowed = jax.random.key(3), Windowed(epoch)
+    key, reduced = jax.random.key(3), ReducedTrees(epoch)
     source = Windows(WindowInputs(np.arange(1, rounds + 1), np.ones(rounds)), epoch)
     keys = round_keys(key, source.inputs.round)
     memory = source.init(dimension, key)
@@ -73,7 +73,7 @@ def paths(epoch, rounds, alpha, reset_rate, dimension=3):
     later = dict(zip(TREES, (STDS[:2], STDS[2:4]), strict=False))
 
     def step(rings, drawn):
-        rings = windowed.step(rings, drawn, alpha, reset_rate, STDS)
+        rings = reduced.step(rings, drawn, alpha, reset_rate, STDS)
         return rings, rings.last
 
     @cache
@@ -89,7 +89,7 @@ def paths(epoch, rounds, alpha, reset_rate, dimension=3):
     def normal(key):
         return np.asarray(one(key), np.float64)
 
-    rings = jax.lax.scan(step, windowed.init(dimension, rounds), drawn)[1]
+    rings = jax.lax.scan(step, reduced.init(dimension, rounds), drawn)[1]
     trees, literal = Literal(epoch, alpha, reset_rate, noise), []
     for t in range(1, rounds + 1):
         trees.add(np.zeros(dimension), np.zeros(dimension), np.zeros(dimension) if t > epoch else None)
@@ -114,7 +114,7 @@ def test_variances_are_the_squares_of_what_nodes_are_multiplied_by(epoch, rounds
     group = [group_of(tree, last, epoch) for tree, _, last in nodes]
     silent = [tree == "residuals" and first == last and empty(last, epoch) for tree, first, last in nodes]
     trees = Literal(epoch, alpha, reset_rate, lambda *node: place[node])
-    variances = Windowed(epoch).variances(rounds, alpha, reset_rate)
+    variances = ReducedTrees(epoch).variances(rounds, alpha, reset_rate)
     for t in range(1, rounds + 1):
         trees.add(0.0, 0.0, 0.0 if t > epoch else None)
         squares = np.where(silent, 0.0, trees.estimate() ** 2)
@@ -156,10 +156,10 @@ def table_row(epoch, epochs, multiple=1.0):
     """rms of the noise in m̂/(α·G) at ρ = 1/2 with L = G, of Algorithm 2, of Algorithm 1 and of independent noise."""
     rounds, alpha = epoch * epochs, multiple / epoch
     uses, step = cyclic_uses(epoch, epochs), 1 / sqrt(epoch * rounds)
-    reset_rate, windowed = min(1.0, step * epoch), Windowed(epoch)
-    squares = windowed.squares(uses, rounds, alpha, reset_rate, step)
-    variances = windowed.variances(rounds, alpha, reset_rate)
-    stds = np.array(optimal(squares, variances))
+    reset_rate, trees = min(1.0, step * epoch), ReducedTrees(epoch)
+    squares = trees.squares(uses, rounds, alpha, reset_rate, step)
+    variances = trees.variances(rounds, alpha, reset_rate)
+    stds = np.array(optimal_stds(squares, variances))
     reduced = 2 * sqrt((squares / stds**2).sum(axis=1).max() * (variances @ stds**2).mean())
     plain = [
         2 * sqrt(f.squares(uses, rounds, alpha).max() * f.variances(rounds, alpha).mean())
@@ -186,14 +186,14 @@ def test_the_table_of_noises_at_one_privacy(row):
 
 
 def test_the_best_allocation_is_better_than_its_neighbours():
-    uses, windowed = cyclic_uses(8, 6), Windowed(8)
-    squares, variances = windowed.squares(uses, 48, 0.2, 0.3, 0.05), windowed.variances(48, 0.2, 0.3)
+    uses, trees = cyclic_uses(8, 6), ReducedTrees(8)
+    squares, variances = trees.squares(uses, 48, 0.2, 0.3, 0.05), trees.variances(48, 0.2, 0.3)
     exposed, weight = squares.max(axis=0), variances.mean(axis=0)
 
     def noise(stds):
         return np.sum(exposed / stds**2) * np.sum(weight * stds**2)
 
-    best = np.array(optimal(squares, variances))
+    best = np.array(optimal_stds(squares, variances))
     for group in range(5):
         for factor in (0.9, 1.1):
             assert noise(best) < noise(np.where(np.arange(5) == group, factor * best, best))
