@@ -9,6 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.ready import Arguments, ReadyRun, ready
+from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Participation, Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
@@ -67,15 +68,20 @@ def transcript(
 
 def _require_noisy_messages(start: ReadyRun) -> None:
     """Refuse to show messages without the noise that they carry."""
-    mechanism, dimension = start.mechanism, start.problem.dimension
+    mechanism = start.mechanism
+    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
+    if not silent and not _adds_to_messages(mechanism, start.problem.dimension, start.key):
+        raise Refusal(f"{start.protocol.name}'s noise must be written out message by message for a transcript")
+
+
+def _adds_to_messages(mechanism: Mechanism, dimension: int, key) -> bool:
+    """Whether a mechanism as it stands has noise for each participant's message."""
 
     def added(inputs, key):
         memory = mechanism.message_memory(dimension, key)
         return mechanism.message_noise(memory, jax.tree.map(lambda leaf: leaf[0], inputs), key, dimension)[1]
 
-    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
-    if not silent and jax.eval_shape(added, mechanism.inputs, start.key) is None:
-        raise Refusal(f"{start.protocol.name}'s noise must be written out message by message for a transcript")
+    return jax.eval_shape(added, mechanism.inputs, key) is not None
 
 
 @partial(jax.jit, static_argnames="size")
@@ -104,7 +110,8 @@ def replay(arguments: Arguments, size: Size):
 
     state = protocol.init(problem, size, protocol_key(key))
     noise_state = protocol.noise_state(dimension, size)
-    own_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), noise_state)
+    own_state = noise_state if _adds_to_messages(mechanism, dimension, key) else ()
+    own_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), own_state)
     memory = mechanism.message_memory(dimension, key)
     carry = state, mechanism.init(dimension, key), noise_state, memory, own_states
     (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, tape))
