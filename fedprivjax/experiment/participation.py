@@ -12,7 +12,10 @@ from fedprivjax.plan.participation import Participation
 
 
 class AnyKind(Settings):
-    """What every kind has: machines in all, rounds (None: as many as the samples allow), the order of samples."""
+    """What every kind has: machines in all, rounds (None: as many as the samples allow), and the order of samples.
+
+    The order is of methods that use one sample a message; those with a `sampler` have their epochs by that.
+    """
 
     machines: int | None = None
     rounds: int | None = Field(default=None, ge=1)

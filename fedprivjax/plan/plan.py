@@ -9,7 +9,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Participation, Schedule, Size
-from fedprivjax.plan.samplers import Sampler, epoch_places
+from fedprivjax.plan.samplers import Sampler, epoch_places, places_in_order
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
 from fedprivjax.problem.problem import Problem
 
@@ -93,8 +93,9 @@ def draw_plan(
 
     Args:
         rounds: None takes as many as the samples, and a given schedule, allow.
-        order: of samples that are not drawn by a sampler, see `ORDERS`; "stored" also for a sampler's one pass.
-        sampler: how machines draw minibatches of their own records; None is one fresh example a message.
+        order: of samples that no sampler draws, one a message, see `ORDERS`. A protocol with a `sampler` has its epochs
+            by that ("cyclic", "reshuffled"); "stored" is for both.
+        sampler: how machines draw minibatches of their own records; None is one example a message, by `order`.
 
     Raises:
         ValueError: more samples asked for than there are, in the pool or in a machine's share.
@@ -107,7 +108,12 @@ def draw_plan(
     """
     seeds = as_seeds(seed)
     require_choice("order", order, ORDERS)
-    if order in EPOCHS and (problem.table is None or sampler is not None):
+    if order in EPOCHS and sampler is not None:
+        raise Refusal(
+            f"order must be 'shuffled' or 'stored' for a protocol with a sampler, which itself may be 'cyclic' or "
+            f"'reshuffled' where its method allows it, got {order!r}"
+        )
+    if order in EPOCHS and problem.table is None:
         raise Refusal(
             f"order {order!r} must go with machines of their own records ([machines, records, features]), one a message"
         )
@@ -196,12 +202,6 @@ def _deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator,
     return rows[schedule.participants, places[:, :, 0]]
 
 
-def _permuted(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Every machine's records in a random order of its own, padding last."""
-    keys = np.where(rows >= 0, rng.random(rows.shape), 2.0)
-    return np.take_along_axis(rows, np.argsort(keys, axis=1), axis=1)
-
-
 def _deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
     """A machine's k-th participation takes the k-th example of a permutation of its own share."""
     assert problem.table is not None
@@ -210,5 +210,4 @@ def _deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator 
     if short.size:
         needs, has = schedule.total[short[0]], sizes[short[0]]
         raise Refusal(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
-    rows = rows if rng is None else _permuted(rows, rng)
-    return rows[schedule.participants, schedule.counts - 1]
+    return np.take_along_axis(rows, places_in_order(rows, rng), axis=1)[schedule.participants, schedule.counts - 1]

@@ -8,6 +8,7 @@ import pytest
 from fedprivjax import DPMu2, Full, Softmax, Uniform, draw_plan, linear_problem, simulate
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.problem.constraints import Ball
 
 ROWS = np.array([[0, 1, 2], [3, 4, -1], [5, 6, 7]])
@@ -58,5 +59,7 @@ def test_epochs_need_records_of_ones_own_and_an_end():
     with pytest.raises(Refusal, match="order 'cyclic' must go with machines of their own records"):
         draw_plan(problem, Full(2), 3, order="cyclic")
     owned = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2), table=np.arange(4).reshape(2, 2))
+    with pytest.raises(Refusal, match="order must be 'shuffled' or 'stored' for a protocol with a sampler"):
+        draw_plan(owned, Full(2), 3, order="cyclic", sampler=as_sampler("cyclic", 1))
     with pytest.raises(Refusal, match="rounds must be given where records are used again and again"):
         draw_plan(owned, Full(2), order="reshuffled")

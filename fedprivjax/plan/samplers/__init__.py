@@ -2,7 +2,7 @@
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places
+from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places, places_in_order
 from fedprivjax.plan.samplers.fixed import Disjoint, Full
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 from fedprivjax.plan.samplers.secret import Poisson, Replacement, Subset
@@ -22,6 +22,7 @@ __all__ = [
     "Subset",
     "as_sampler",
     "epoch_places",
+    "places_in_order",
 ]
 
 SAMPLERS: dict[str, type[Sampler]] = {

@@ -61,12 +61,16 @@ class Reshuffled(Epochs):
 def epoch_places(
     rows: np.ndarray, schedule: Schedule, batches: np.ndarray, rng: np.random.Generator | None, *, reshuffle: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The places in its own list that each participant uses, and which of them count, [rounds, per_round, width] each.
+    """Which of its own records each participant uses, by their places in its list, and which of these places count.
 
     Args:
         rows: which records each machine owns, [machines, most], padded with −1 at the end.
         batches: of each machine, [machines]; it divides the machine's records.
         rng: None is the order in which records are listed.
+        reshuffle: a fresh order for every epoch, not one for all.
+
+    Returns:
+        int and bool, [rounds, per_round, largest batch] each.
     """
     sizes = np.sum(rows >= 0, axis=1)
     machines, place = schedule.participants, np.arange(batches.max())
@@ -74,14 +78,14 @@ def epoch_places(
     batch = batches[machines][:, :, None]
     used = place < batch
     at = np.where(used, slot[:, :, None] * batch + place, 0)
-    places = _order(rows, rng)[machines[:, :, None], at]
+    places = places_in_order(rows, rng)[machines[:, :, None], at]
     for number in range(1, int(epoch.max()) + 1 if reshuffle else 1):
-        again = _order(rows, rng)[machines[:, :, None], at]
+        again = places_in_order(rows, rng)[machines[:, :, None], at]
         places = np.where((epoch == number)[:, :, None], again, places)
     return places, used
 
 
-def _order(rows: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Every machine's places in a random order of its own, padding last."""
+def places_in_order(rows: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    """Every machine's places, [machines, most], in a random order of its own, or as they are listed; padding last."""
     keys = np.broadcast_to(np.linspace(0, 1, rows.shape[1]), rows.shape) if rng is None else rng.random(rows.shape)
     return np.argsort(np.where(rows >= 0, keys, 2.0), axis=1)
