@@ -1,4 +1,4 @@
-"""Normals of which a protocol makes noise that is correlated over rounds, by a factor."""
+"""Normals that a protocol turns into noise that is correlated over rounds, by a factor."""
 
 from typing import Any
 
@@ -11,9 +11,11 @@ from fedprivjax.noise.interface import Mechanism
 
 @struct.dataclass
 class Streamed(Mechanism):
-    """Another mechanism's draws; what the protocol makes of one is a `Correlated`.
+    """Another mechanism's draws, of which the protocol makes a `Correlated`, round by round.
 
-    inputs: the source's.
+    Attributes:
+        inputs: the source's.
+        source: the mechanism, one draw a round for all machines or one for each.
     """
 
     inputs: Any

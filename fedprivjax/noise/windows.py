@@ -16,7 +16,13 @@ MOST_LEVELS = 64  # of a tree
 
 
 class WindowInputs(NamedTuple):
-    """Per round: its number, the relative noise, and each participant's place among all, [rounds, per_round] or ()."""
+    """What is known of every round before the run.
+
+    Attributes:
+        round: its number, from 1, int [rounds].
+        relative: the noise, over that of a standard normal, [rounds].
+        place: which trees each participant has, int [rounds, per_round]; () where one set of trees is for all.
+    """
 
     round: Any
     relative: Any
@@ -25,9 +31,13 @@ class WindowInputs(NamedTuple):
 
 @struct.dataclass
 class Windows(Mechanism):
-    """Per round, the `Normals` of the nodes that it touches, regenerated from keys of the nodes themselves.
+    """Per round, the `Normals` of the nodes that it touches, drawn again each time from keys of the nodes themselves.
 
-    With each participant's place, every machine has trees of its own, and what stands in the aggregate is their mean.
+    So no node's noise is stored; a round draws for `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. With each participant's place,
+    every machine has trees of its own, and what stands in the aggregate is their mean.
+
+    Attributes:
+        epoch: N, rounds of a window.
     """
 
     inputs: WindowInputs

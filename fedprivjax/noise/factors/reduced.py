@@ -75,8 +75,9 @@ class ReducedTrees:
         """One round further: `last` becomes its noise.
 
         Args:
+            drawn: the round's normals, of standard deviation 1.
             alpha, reset_rate: α in (0, 1] and γ in [0, 1].
-            stds: standard deviations of nodes.
+            stds: standard deviation of each group's nodes.
         """
         residual = Tree().step(rings.residual, drawn.residual, alpha)
         round, size = residual.round, self.epoch
@@ -97,7 +98,8 @@ class ReducedTrees:
 
         Args:
             uses: a record of weight 1 contributes 1 to the anchors' leaf of a round that uses it.
-            drift: how much a record contributes to a difference of gradients one round's step apart; 2 at most in all.
+            drift: η·L/C, what a record contributes to the difference of two gradients one step apart, over the most
+                that it does to one gradient; so many steps apart it is as many times that, and 2 at most.
         """
         squares = np.zeros((uses.records, len(Groups._fields)))
         for level in range(self.epoch.bit_length()):
