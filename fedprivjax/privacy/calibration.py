@@ -47,7 +47,7 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
         μ-GDP per machine with the conversions to (ε, δ), or ε alone where records are sampled; with its unit,
         relation, trust model, theorem and assumptions.
     """
-    if protocol.noise_std is None:
+    if not protocol.calibrated:
         protocol = calibrate(protocol, problem, plan, delta=delta)
     return event_of(protocol, problem, plan).guarantee(delta)
 
@@ -73,6 +73,7 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     Raises:
         Refusal: as `calibrate`.
     """
+    _require_own_sampler(protocol, plan)
     calibrated = protocol.calibrate(problem, plan, target)
     event = event_of(calibrated, problem, plan)
     require_met(calibrated, event, target)
@@ -86,10 +87,8 @@ def event_of(protocol, problem, plan) -> Event:
         Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once; a problem
             or plan that the method's `check` refuses.
     """
+    _require_own_sampler(protocol, plan)
     protocol.check(problem, plan)
-    if plan.sampler != protocol.minibatches:
-        drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
-        raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")
     if plan.schedule.filled is not None and plan.sampler is None and not protocol.varying_cohorts:
         raise Refusal(
             f"participation must have a fixed number of machines a round for {protocol.name}, got {plan.schedule}"
@@ -97,6 +96,12 @@ def event_of(protocol, problem, plan) -> Event:
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
         raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
     return protocol.event(problem, plan)
+
+
+def _require_own_sampler(protocol, plan) -> None:
+    if plan.sampler != protocol.minibatches:
+        drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
+        raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")
 
 
 def require_met(protocol, event: Event, target: Target) -> None:

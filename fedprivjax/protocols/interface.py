@@ -166,6 +166,11 @@ class Protocol:
         """
         return self.with_noise(problem, plan, solved_noise(self, problem, plan, target), target)
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether the noise is filled in, and what the event needs beside it."""
+        return self.noise_std is not None
+
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
         """The protocol with this noise and, where none is given, its default step; the target is spent, but for an ε
         of each machine, which tells the proportions of their noises."""

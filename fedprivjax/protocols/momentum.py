@@ -53,6 +53,7 @@ class MomentumMethod(Protocol):
     sampler: str = struct.field(pytree_node=False, default="cyclic")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     trust: str = struct.field(pytree_node=False, default="server")
+    epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     several_epochs = True
 
@@ -121,6 +122,10 @@ class MomentumMethod(Protocol):
         epoch = self.checked_epoch(problem, plan)
         if not 1 / epoch <= self.alpha * (1 + 1e-6):
             raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
+
+    @property
+    def calibrated(self) -> bool:
+        return self.noise_std is not None and self.epoch is not None
 
     def rounds_of_epoch(self, problem: Problem) -> int:
         """N: rounds after which every machine that took part in all has used each of its records."""

@@ -13,7 +13,6 @@ place of what was kept with probability 1/t, which is the same law whatever T.
 
 from dataclasses import replace
 from math import isfinite, sqrt
-from typing import Any
 
 import numpy as np
 from flax import struct
@@ -63,7 +62,6 @@ class TreeMomentum(MomentumMethod):
     chosen after those before, and what follows is post-processing.
     """
 
-    epoch: Any = struct.field(default=None, metadata={"derived": True})
     factor: str | Factor = struct.field(pytree_node=False, default="tree")
 
     def __post_init__(self):

@@ -13,10 +13,12 @@ from fedprivjax import (
     Ball,
     Full,
     Logistic,
+    ReducedTreeMomentum,
     TreeMomentum,
     Uniform,
     Varying,
     calibrate,
+    draw_plan,
     general_problem,
     guarantee,
     linear_problem,
@@ -177,6 +179,16 @@ def test_the_papers_noise_is_theorem_4s_and_what_it_gives_is_accounted_for():
     sigma = 4 * 0.3 / (2 * MACHINES) * np.sqrt(count) / (np.sqrt(2 * log + 4) - np.sqrt(2 * log))
     assert asked.noise_std == pytest.approx(sigma, rel=1e-6)
     assert gdp.epsilon(guarantee(asked, PROBLEM, plan).mu, 1e-5) < 2
+
+
+@pytest.mark.parametrize("method", [TreeMomentum, ReducedTreeMomentum])
+def test_a_guarantee_is_of_a_plan_by_the_methods_own_sampler(method):
+    protocol = method(noise_std=0.1, alpha=0.3, batch=2)
+    plan = ready(protocol, PROBLEM, Full(MACHINES), rounds=12).plan
+    filled_in = guarantee(calibrate(protocol, PROBLEM, plan), PROBLEM, plan)
+    assert guarantee(protocol, PROBLEM, plan).mu == pytest.approx(filled_in.mu, rel=1e-9)
+    with pytest.raises(Refusal, match=f"plan must be drawn by {method.__name__}'s own sampler"):
+        calibrate(protocol, PROBLEM, draw_plan(PROBLEM, Full(MACHINES), 8))
 
 
 def test_a_guarantee_names_what_proves_it():
