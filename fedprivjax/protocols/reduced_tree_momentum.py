@@ -18,6 +18,7 @@ from dataclasses import replace
 from math import isfinite, log2, sqrt
 from typing import Any
 
+import jax
 import numpy as np
 from flax import struct
 
@@ -44,12 +45,14 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.momentum import MomentumMethod, computed_once, most_exposed, record_uses
+from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {
     "accountant": "the least noise for the places at which the plan uses each record",
     "paper": "Theorem 8's, from its counts of the nodes that hold a record",
 }
 THEOREM = "Tran & Cutkosky 2022, Theorem 8, with every record's exact part in its nodes; composition of Gaussians"
+ROUNDING = 2.0**-22  # of a point's norm, that a step and a projection in float32 may be off by
 MOST_BYTES = 2 * 2**30  # of rings
 
 
@@ -144,10 +147,12 @@ class ReducedTreeMomentum(MomentumMethod):
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         squares = self._squares(problem, plan)
-        settings = "reduced", *self._settings(problem), self.stds
-        return computed_once(
-            plan, settings, lambda: Grouped.of(most_exposed(problem, total_squares(squares, self.stds)))
-        )
+        settings = "reduced", *self._settings(problem, plan), self.stds
+
+        def compute():
+            return Grouped.of(most_exposed(problem, total_squares(squares, self.stds)))
+
+        return computed_once(problem, plan, settings, compute)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         if not target.non_private:
@@ -159,6 +164,13 @@ class ReducedTreeMomentum(MomentumMethod):
         known = replace(self, epoch=epoch, step_size=step, alpha=alpha, reset_rate=reset)
         known = replace(known, stds=known._stds(problem, plan))
         return known.with_noise(problem, plan, known._needed_noise(problem, plan, target), target)
+
+    def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
+        """Theorem 9's, in whole epochs: very many."""
+        if target.noise_std is not None or target.non_private:
+            raise Refusal("rounds must be given without an ε or a μ, for which Theorem 9 chooses them")
+        epoch, epsilon = self.rounds_of_epoch(problem), self.gain(problem, machines) * target.worst_epsilon
+        return theory.reduced_settings(records=epoch, epsilon=epsilon, dimension=problem.dimension).rounds
 
     def noise_variances(self, size: Size) -> np.ndarray:
         """The variance of one coordinate of the noise in every round's mean m̂_t, calibrated, float64 [rounds]."""
@@ -175,26 +187,29 @@ class ReducedTreeMomentum(MomentumMethod):
     def _trees(self) -> ReducedTrees:
         return ReducedTrees(self._epoch)
 
-    def _drift(self, problem: Problem) -> float:
-        """η·L/C: how far a round's step moves a gradient, of the most that it may be."""
+    def _drift(self, problem: Problem, plan: Plan) -> float:
+        """η·L/C: how far a round's step moves a gradient, of the most that it may be; η with what rounding adds."""
         bound = self.bound(problem)
         step = float(self.step_scale) * float(self.step_size)
-        return step * float(problem.smoothness) / bound if isfinite(bound) else 0.0
+        start = sqrt(sum(float(np.sum(np.square(leaf, dtype=float))) for leaf in jax.tree.leaves(problem.start)))
+        farthest = min(float(problem.constraint.radius), start + step * plan.size.rounds)
+        longest = step + ROUNDING * farthest
+        return longest * float(problem.smoothness) / bound if isfinite(bound) else 0.0
 
-    def _settings(self, problem: Problem) -> tuple:
-        return self._epoch, float(self.alpha), float(self.reset_rate), self._drift(problem)
+    def _settings(self, problem: Problem, plan: Plan) -> tuple:
+        return self._epoch, float(self.alpha), float(self.reset_rate), self._drift(problem, plan)
 
     def _squares(self, problem: Problem, plan: Plan) -> np.ndarray:
         """What each record contributes to each group at unit noise, [records, groups]."""
-        settings = self._settings(problem)
+        settings = self._settings(problem, plan)
 
         def compute():
             return self._trees.squares(record_uses(problem, plan), plan.size.rounds, *settings[1:])
 
-        return computed_once(plan, ("reduced squares", *settings), compute)
+        return computed_once(problem, plan, ("reduced squares", *settings), compute)
 
     def _stds(self, problem: Problem, plan: Plan) -> Groups:
-        epoch, alpha, reset_rate, drift = self._settings(problem)
+        epoch, alpha, reset_rate, drift = self._settings(problem, plan)
         rounds = plan.size.rounds
         if self.allocation == "paper":
             return paper_stds(epoch, rounds, drift)
@@ -202,7 +217,7 @@ class ReducedTreeMomentum(MomentumMethod):
         def compute():
             return optimal_stds(self._squares(problem, plan), self._trees.variances(rounds, alpha, reset_rate))
 
-        return computed_once(plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
+        return computed_once(problem, plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
 
     def _needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         sensitivity = self.sensitivity(problem, plan)

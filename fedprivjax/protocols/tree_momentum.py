@@ -105,7 +105,7 @@ class TreeMomentum(MomentumMethod):
             squares = self._factor.squares(record_uses(problem, plan), plan.size.rounds, *settings)
             return Grouped.of(most_exposed(problem, squares))
 
-        return computed_once(plan, (self._factor, *settings), compute)
+        return computed_once(problem, plan, (self._factor, *settings), compute)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         epoch, alpha = self.checked_epoch(problem, plan), self.alpha
@@ -137,13 +137,10 @@ class TreeMomentum(MomentumMethod):
         return most * sensitivity * sqrt(nodes) * paper_multiplier(target)
 
     def _theorem_6(self, problem: Problem, per_round: int, target: Target, rounds: int | None = None):
-        """Its settings; ε counts for as much more as a round's mean moves less than one record's gradient."""
-        assert problem.table is not None
-        batch = int(self.minibatches.batches(problem.table.sizes).min())
-        gain = batch * per_round ** (1.0 if self.trust == "server" else 0.5)
-        level = {"epsilon": gain * target.worst_epsilon, "delta": target.stated_delta}
-        sizes = {"records": self.rounds_of_epoch(problem), "rounds": rounds, "dimension": problem.dimension}
-        return theory.momentum_settings(**sizes, **level)
+        """Its settings, in which ε counts for `gain` times as much."""
+        sizes = {"records": self.rounds_of_epoch(problem), "dimension": problem.dimension}
+        epsilon = self.gain(problem, per_round) * target.worst_epsilon
+        return theory.momentum_settings(epsilon=epsilon, delta=target.stated_delta, rounds=rounds, **sizes)
 
 
 def paper_multiplier(target: Target) -> float:

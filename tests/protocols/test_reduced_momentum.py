@@ -10,7 +10,7 @@ import pytest
 from cases import FEATURES, MACHINES, PARTIAL, SHARES, X, Y, sparing
 from oracles.reduced_momentum import TREES, Literal, asked_nodes, group_of, trajectory
 
-from fedprivjax import Absolute, Ball, Full, ReducedTreeMomentum, Refusal, Softmax, linear_problem
+from fedprivjax import Absolute, Ball, Full, ReducedTreeMomentum, Refusal, Softmax, WholeSpace, linear_problem
 from fedprivjax.engine.ready import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
@@ -303,3 +303,17 @@ def test_a_sweep_counts_rings_and_the_nodes_of_a_block():
     assert per_draw > 4 * 64 * 2 * 2 * epoch.bit_length() * d
     with pytest.raises(Refusal, match="memory_budget must be at least"):
         chunk_sizes(made(wide, Full(1), rounds, batch=1), (1, 1), per_draw)
+
+
+def test_steps_that_rounding_lengthens_are_accounted_for():
+    """Far from 0, a step in float32 is longer than η, and so what a record moves between two points is more."""
+    space = replace(SHARES, constraint=WholeSpace())
+    far = replace(space, start=space.start + 3e4)
+    settings = {"mu": None, "noise_std": 1.0, "step_size": 0.002, "alpha": 0.3, "reset_rate": 0.25}
+    starts = [made(problem, rounds=18, **settings) for problem in (space, far)]
+    near, other = (start.protocol._drift(start.problem, start.plan) for start in starts)
+    w, step = np.float32(4e4), np.float32(0.002)
+    moved = np.abs((w - step) - w)
+    assert moved > 1.9 * step
+    assert near < 0.002 * SHARES.smoothness / SHARES.lipschitz * 1.001
+    assert other > moved * SHARES.smoothness / SHARES.lipschitz
