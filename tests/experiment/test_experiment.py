@@ -98,7 +98,7 @@ NAMES = [
 ]
 
 
-TAKES_LONG = ("beyond/clipped-increments", "cheu-2022/trust-agd")
+TAKES_LONG = ("beyond/clipped-increments", "cheu-2022/trust-agd", "tran-cutkosky-2022/convex")
 TWINS = ("as-run", "at-true-epsilon")  # of files that end in as-published
 
 

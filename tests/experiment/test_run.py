@@ -273,6 +273,7 @@ def sized():
     return made, runner.run(made)["noisy_minibatch_sgd"]
 
 
+@pytest.mark.slow
 def test_records_and_rounds_are_swept_as_sizes(sized):
     made, data = sized
     norms = data["gradient_norm"].sel(iterate="output")
@@ -293,6 +294,7 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
     assert runner.records(list(todo.values())) == {"noisy_minibatch_sgd": 4}
 
 
+@pytest.mark.slow
 def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
     made, data = sized
     best = {"ours": data}

@@ -178,6 +178,7 @@ def test_networks_learn_the_digits(network):
     assert np.isfinite(run.metrics["gradient_norm"]).all()
 
 
+@pytest.mark.slow
 def test_a_stream_goes_through_a_network_too():
     stream = datasets.load("stream", features=4, classes=3, test_examples=5)
     problem = from_dataset(stream, network=MLP((2,)))

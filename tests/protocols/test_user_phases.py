@@ -73,7 +73,7 @@ def phases_of(start, per_round, **settings):
     )
 
 
-@pytest.mark.parametrize("sampling", [True, False])
+@pytest.mark.parametrize("sampling", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_every_phase_has_its_own_cohorts(sampling):
     start = begun(sampling=sampling)
     phases = phases_of(start, (50, 330), smoothness=1.0, sampling=sampling)
@@ -84,6 +84,7 @@ def test_every_phase_has_its_own_cohorts(sampling):
     close(execute(start).params, replayed(start, phases, (20, 3), squares), 1e-4)
 
 
+@pytest.mark.slow
 def test_every_phase_has_its_own_envelopes():
     start = begun(OnePass(USERS, 50), Moreau(Absolute(), 3000.0), smoothing="phases", epsilon=30.0)
     phases = phases_of(start, 50)

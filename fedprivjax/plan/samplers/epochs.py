@@ -78,10 +78,14 @@ def epoch_places(
     batch = batches[machines][:, :, None]
     used = place < batch
     at = np.where(used, slot[:, :, None] * batch + place, 0)
-    places = places_in_order(rows, rng)[machines[:, :, None], at]
-    for number in range(1, int(epoch.max()) + 1 if reshuffle else 1):
-        again = places_in_order(rows, rng)[machines[:, :, None], at]
-        places = np.where((epoch == number)[:, :, None], again, places)
+    if not reshuffle:
+        return places_in_order(rows, rng)[machines[:, :, None], at], used
+    by_epoch = np.argsort(epoch, axis=None, kind="stable")
+    ends = np.searchsorted(epoch.ravel()[by_epoch], np.arange(1, epoch.max() + 2))
+    places, owner, at = np.empty_like(at), machines.ravel(), at.reshape(epoch.size, -1)
+    for entries in np.split(by_epoch, ends[:-1]):
+        order = places_in_order(rows, rng)
+        places.reshape(at.shape)[entries] = order[owner[entries, None], at[entries]]
     return places, used
 
 
