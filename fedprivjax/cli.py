@@ -184,14 +184,16 @@ def bench(
 
 
 def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
+    from fedprivjax.engine.iterates import OUTPUT
     from fedprivjax.experiment import folder as results_folder
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment import verdict
     from fedprivjax.report import plots, tables
 
     todo = runner.jobs(experiment)
-    if judge:
-        verdict.check_recorded(experiment, runner.recorded(todo), runner.records(todo))
+    if judge or experiment.record.iterate != OUTPUT:
+        judged = experiment if judge else experiment.model_copy(update={"expected": []})
+        verdict.check_recorded(judged, runner.recorded(todo), runner.records(todo))
     results_folder.claim(folder, experiment, resume=resume)
     if resume and (folder / "results.nc").is_file():
         results = results_folder.load(folder)

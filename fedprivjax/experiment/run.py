@@ -129,7 +129,10 @@ def one_trial(experiment: Experiment) -> Experiment:
 
 
 def tiny(experiment: Experiment) -> Experiment:
-    """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis."""
+    """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis.
+
+    Methods that go through all records of a machine get as many rounds as that takes.
+    """
     over = {
         name: values if len(values) < 3 or name in STRUCTURAL else [values[0], values[-1]]
         for name, values in experiment.sweep.over.items()
@@ -137,14 +140,26 @@ def tiny(experiment: Experiment) -> Experiment:
     given, trials = experiment.participation, experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
     rounds = [10, given.planned or 10, *map(int, over.pop("rounds", []))]
-    return experiment.model_copy(
+    small = experiment.model_copy(
         update={
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2, "trials": trials}),
-            "participation": given.model_copy(update={"rounds": min(rounds)}),
             "record": experiment.record.model_copy(update={"every": 5}),
             "expected": [],
         }
     )
+    enough = given.model_copy(update={"rounds": max(min(rounds), _least_rounds(small))})
+    return small.model_copy(update={"participation": enough})
+
+
+def _least_rounds(experiment: Experiment) -> int:
+    """What those methods need that use records in several epochs."""
+    several = [make_protocol(one, one.grid) for one in experiment.protocol if one.method.several_epochs]
+    least = 1
+    for shape in experiment.shapes if several else []:
+        machines = machines_of(experiment.participation, shape)
+        problem = make_problem(experiment.problem, machines, shape.get(TRIAL), shape.get("records"))
+        least = max(least, *(protocol.least_rounds(problem) for protocol in several))
+    return least
 
 
 def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: dict) -> list[Job]:

@@ -210,6 +210,10 @@ class Protocol:
         """
         return None
 
+    def least_rounds(self, problem: Problem) -> int:
+        """The fewest rounds that a run may have."""
+        return 1
+
     def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """The rounds that the method's theory chooses where all machines take part in each."""
         raise Refusal(f"rounds must be given for {self.name}, whose theory chooses none")

@@ -133,6 +133,9 @@ class MomentumMethod(Protocol):
             raise Refusal("table must be given: machines go through records of their own")
         return int(self.minibatches.epoch(problem.table.sizes).max())
 
+    def least_rounds(self, problem: Problem) -> int:
+        return self.rounds_of_epoch(problem)
+
     def checked_epoch(self, problem: Problem, plan: Plan) -> int:
         """N, refused where a run is shorter."""
         epoch = self.rounds_of_epoch(problem)

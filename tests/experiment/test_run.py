@@ -306,3 +306,18 @@ def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
     ]
     titles = [table.title.partition(", mean ±")[0] for table in tables.results_tables(made, best)]
     assert titles == ["gradient norm averaged over rounds", "noise rms"]
+
+
+def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
+    entry = {"name": "tree_momentum", "batch": 2, "alpha": 0.5, "step_size": 0.1, "noise_std": 0.5, "clip": 1.0}
+    made = experiment.parse(
+        {
+            "title": "epochs",
+            "problem": {"dataset": "digits", "partition": {"kind": "iid", "records": 40}},
+            "participation": {"kind": "full", "machines": 3, "rounds": 60},
+            "protocol": [entry],
+        }
+    )
+    assert runner.tiny(made).participation.rounds == 20
+    (job,) = runner.jobs(runner.tiny(made))
+    assert job.prepare().recipe.size.rounds == 20
