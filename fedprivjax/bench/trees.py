@@ -20,10 +20,10 @@ RECORDS, FEATURES, CLASSES = 60_000, 785, 10
 
 
 def lines() -> Iterator[Line]:
-    """Time of a round with a tree over that with independent noise, and what the tree adds to the memory."""
+    """Time of a round with a tree over that with independent noise, and the same of memory."""
     yield Line("tree over independent noise, a round of 60,000", in_a_process(__name__, "time"), "times", "≤ 1.2")
     peaks = [in_a_process(__name__, factor) for factor in ("tree", "independent")]
-    yield Line("the same, peak memory of the process", peaks[0] - peaks[1], "MB more", "≤ 10")
+    yield Line("the same, peak memory of the process", peaks[0] / peaks[1], "times", "≤ 1.05")
 
 
 def job(factor: str):
@@ -38,7 +38,7 @@ def job(factor: str):
 
 def ratio() -> float:
     """Time with a tree over time with independent noise."""
-    taken = side_by_side({factor: job(factor) for factor in ("tree", "independent")}, repeats=5)
+    taken = side_by_side({factor: job(factor) for factor in ("tree", "independent")}, repeats=3)
     return taken["tree"] / taken["independent"]
 
 
