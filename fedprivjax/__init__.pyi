@@ -1,12 +1,30 @@
-from . import datasets, noise, privacy, testing, theory
+from . import datasets, features, noise, planner, privacy, testing, theory
+from .auditing.audit import Audit, audit
+from .auditing.one_run import OneRunAudit, audit_one_run
+from .auditing.worlds import Federation
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
 from .engine.metric import Metric, Snapshot, of_info
 from .engine.ready import ReadyRun, ready
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
-from .plan.participation import Balanced, Cohorts, Full, Given, OnePass, Schedule, Uniform, Varying
+from .experiment.results import Results, load
+from .plan.participation import (
+    Balanced,
+    ByShare,
+    Cohorts,
+    Cyclic,
+    Dropouts,
+    Full,
+    Given,
+    OnePass,
+    Participation,
+    Uniform,
+    Varying,
+    Weighted,
+)
 from .plan.plan import Plan, draw_plan
+from .plan.schedule import Schedule
 from .plan.seeds import Seeds
 from .privacy.accountants.binomial import BinomialSums
 from .privacy.calibration import calibrate, guarantee
@@ -16,7 +34,7 @@ from .privacy.guarantee import PrivacyGuarantee
 from .privacy.target import Target
 from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
-from .problem.constraints import Ball, WholeSpace
+from .problem.constraints import Ball, Box, ConstraintSet, L1Ball, Simplex, WholeSpace
 from .problem.losses import Absolute, GemanMcClure, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared, Tukey
 from .problem.networks import CNN, MLP
 from .problem.problem import Problem
@@ -35,10 +53,14 @@ from .protocols import (
 )
 from .protocols.interface import Protocol
 from .protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from .protocols.server_optimizer import ServerOptimizer
 from .protocols.sums import ScalarSum, VectorSum
+from .report.shown import Tables, plot, table
 from .sweeps.results import averaged, final, guarantee_of, mean_interval
 from .sweeps.sweep import sweep
 from .testing import check_protocol
+
+__version__: str
 
 __all__ = [
     "CNN",
@@ -47,12 +69,19 @@ __all__ = [
     "Absolute",
     "AcceleratedMinibatchSGD",
     "Assumption",
+    "Audit",
     "Balanced",
     "Ball",
     "BinomialSums",
+    "Box",
+    "ByShare",
     "Cohorts",
+    "ConstraintSet",
+    "Cyclic",
     "DPMu2",
+    "Dropouts",
     "Event",
+    "Federation",
     "Full",
     "GaussianEvent",
     "GemanMcClure",
@@ -60,6 +89,7 @@ __all__ = [
     "Grouped",
     "Hinge",
     "Huber",
+    "L1Ball",
     "LinearLoss",
     "LocalSGD",
     "Logistic",
@@ -68,6 +98,8 @@ __all__ = [
     "NoisyMinibatchSGD",
     "NoisySGD",
     "OnePass",
+    "OneRunAudit",
+    "Participation",
     "Pinball",
     "Plan",
     "PrivacyGuarantee",
@@ -76,15 +108,19 @@ __all__ = [
     "ReadyRun",
     "ReducedTreeMomentum",
     "Refusal",
+    "Results",
     "RoundInputs",
     "Run",
     "ScalarSum",
     "Schedule",
     "Seeds",
+    "ServerOptimizer",
+    "Simplex",
     "Snapshot",
     "Softmax",
     "Squared",
     "StaleMomentum",
+    "Tables",
     "Target",
     "Terms",
     "Transcript",
@@ -95,8 +131,11 @@ __all__ = [
     "UserSGD",
     "Varying",
     "VectorSum",
+    "Weighted",
     "WholeSpace",
     "add_noise",
+    "audit",
+    "audit_one_run",
     "averaged",
     "ball_envelope",
     "calibrate",
@@ -105,20 +144,25 @@ __all__ = [
     "cohort_sum",
     "datasets",
     "draw_plan",
+    "features",
     "final",
     "from_dataset",
     "general_problem",
     "guarantee",
     "guarantee_of",
     "linear_problem",
+    "load",
     "mean_interval",
     "noise",
     "of_info",
+    "planner",
+    "plot",
     "privacy",
     "procedural_problem",
     "ready",
     "simulate",
     "sweep",
+    "table",
     "testing",
     "theory",
     "transcript",

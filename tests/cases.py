@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from oracles import isrl, pseudocode
+from oracles import isrl, optimizers, pseudocode
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -20,6 +20,7 @@ from fedprivjax import (
     NoisyMinibatchSGD,
     NoisySGD,
     ReducedTreeMomentum,
+    ServerOptimizer,
     Softmax,
     StaleMomentum,
     TreeMomentum,
@@ -92,9 +93,14 @@ def mu2_cases():
     for trust, (clip, schedule) in product(oracles, kinds):
         protocol = DPMu2(trust=trust, clip=CLIPS[clip], noise_schedule=schedules[schedule], **SETTINGS)
         yield f"mu2-{trust}-{clip}-{schedule}", Case(protocol, POOL, SOME_MACHINES, oracles[trust])
+    for trust in oracles:
+        protocol = DPMu2(trust=trust, clip=CLIPS["clipped"], noise_schedule="toeplitz", **SETTINGS)
+        yield f"mu2-{trust}-clipped-toeplitz", Case(protocol, POOL, SOME_MACHINES, oracles[trust])
     for clip in CLIPS:
         protocol = DPMu2(clip=CLIPS[clip], cancel=False, **SETTINGS)
         yield f"mu2-fresh-{clip}", Case(protocol, POOL, SOME_MACHINES, pseudocode.mu2_fresh_noise)
+    batched = DPMu2(clip=0.5, batch=2, **SETTINGS)
+    yield "mu2-none-clipped-batch", Case(batched, POOL, SOME_MACHINES, pseudocode.mu2_cancelling)
 
 
 def sgd_cases():
@@ -103,12 +109,17 @@ def sgd_cases():
         protocol = NoisySGD(trust=trust, clip=CLIPS[clip], average=average, **SETTINGS)
         oracle = partial(pseudocode.noisy_sgd, average=average)
         yield f"sgd-{trust}-{clip}-{end}", Case(protocol, POOL, SOME_MACHINES, oracle)
+    protocol = NoisySGD(trust="server", clip=0.5, server=ServerOptimizer("adam", b1=0.8, b2=0.9), **SETTINGS)
+    oracle = partial(pseudocode.noisy_sgd, server=partial(optimizers.adam, 0.8, 0.9))
+    yield "sgd-server-clipped-adam", Case(protocol, POOL, SOME_MACHINES, oracle)
 
 
 def stale_cases():
     for name, schedule in {"uniform": "uniform", "sequence": SEQUENCE}.items():
         protocol = StaleMomentum(clip=0.5, noise_schedule=schedule, **SETTINGS)
         yield f"stale-clipped-{name}", Case(protocol, POOL, SOME_MACHINES, pseudocode.stale_momentum)
+    batched = StaleMomentum(clip=0.5, batch=2, **SETTINGS)
+    yield "stale-clipped-batch", Case(batched, POOL, SOME_MACHINES, pseudocode.stale_momentum)
 
 
 POOL_CASES = dict([*mu2_cases(), *sgd_cases(), *stale_cases()])
@@ -130,6 +141,11 @@ def minibatch_oracle(ready, problem, gradients, plan, start, noise, factor=1.0):
     return isrl.minibatch(gradients, plan, start, radius=RADIUS, noise=np.asarray(noise) / factor, **own)
 
 
+def momentum_oracle(ready, problem, gradients, plan, start, noise):
+    own = {"step": ready.step_size, "server": partial(optimizers.momentum, 0.8)}
+    return isrl.minibatch(gradients, plan, start, radius=RADIUS, noise=np.asarray(noise), **own)
+
+
 def summed_oracle(ready, problem, gradients, plan, start, noise):
     return minibatch_oracle(ready, problem, gradients, plan, start, noise, factor=plan[0][2].sum())
 
@@ -146,9 +162,14 @@ def local_oracle(ready, problem, gradients, plan, start, noise):
     return isrl.local(gradients, plan, start, radius=RADIUS, noise=noise, **own)
 
 
-def minibatch(problem=SHARES, participation=PARTIAL, **settings):
+def served_local_oracle(ready, problem, gradients, plan, start, noise):
+    own = {"step": ready.step_size, "server": partial(optimizers.adam, 0.8, 0.9), "server_step": ready.server_step}
+    return isrl.local(gradients, plan, start, radius=RADIUS, noise=noise, **own)
+
+
+def minibatch(problem=SHARES, participation=PARTIAL, oracle=minibatch_oracle, **settings):
     protocol = NoisyMinibatchSGD(**{"noise_std": 0.4, "batch": 4, **STEP, **settings})
-    return Case(protocol, problem, participation, minibatch_oracle)
+    return Case(protocol, problem, participation, oracle)
 
 
 def accelerated(participation=PARTIAL, **settings):
@@ -156,8 +177,8 @@ def accelerated(participation=PARTIAL, **settings):
     return Case(protocol, SHARES, participation, accelerated_oracle)
 
 
-def local(participation=PARTIAL, **settings):
-    return Case(LocalSGD(**{"noise_std": 0.4, "batch": 3, **STEP, **settings}), SHARES, participation, local_oracle)
+def local(participation=PARTIAL, oracle=local_oracle, **settings):
+    return Case(LocalSGD(**{"noise_std": 0.4, "batch": 3, **STEP, **settings}), SHARES, participation, oracle)
 
 
 def released(oracle=None, **settings):
@@ -177,6 +198,7 @@ RECORD_CASES = {
     "minibatch-varying": minibatch(participation=VARYING),
     "minibatch-batches": minibatch(batch=(1, 2, 3, 4)),
     "minibatch-weights": minibatch(WEIGHTED),
+    "minibatch-momentum": minibatch(oracle=momentum_oracle, server=ServerOptimizer("sgd", momentum=0.8), step_size=0.2),
     "accelerated-plain": accelerated(step_size=0.5),
     "accelerated-theory": accelerated(),
     "accelerated-regularised": accelerated(form="regularised", regularisation=0.3),
@@ -188,6 +210,7 @@ RECORD_CASES = {
     "local-clipped": local(clip=0.3),
     "local-disjoint": local(sampler="disjoint"),
     "local-varying": local(VARYING),
+    "local-adam": local(oracle=served_local_oracle, server=ServerOptimizer("adam", b1=0.8, b2=0.9), server_step=0.05),
 }
 FURTHER_CASES = {  # without an oracle of their own
     "minibatch-shuffled": minibatch(trust="shuffler", batch=1),

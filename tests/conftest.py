@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA says of every cached program that it is another machine's
 sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 from cases import DATA, POOL
 
 from fedprivjax import Softmax, general_problem
+from fedprivjax.engine.compiled import make_room
 from fedprivjax.problem.models import Example
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -21,10 +23,16 @@ OPTIMISED = "optimised"
 
 
 def pytest_configure(config):
-    """Programs are compiled once for all of a run's processes, those that tests start among them."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    """Programs are compiled once for each of a run's workers and the processes that it starts: entries are not written
+    in one piece, so that workers may not share them."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
         config.compiled = tempfile.mkdtemp(prefix="fedprivjax-tests-")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled
+    else:
+        own = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / worker
+        own.mkdir(exist_ok=True)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(own)
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
@@ -37,8 +45,10 @@ def pytest_unconfigure(config):
 @pytest.fixture(autouse=True)
 def optimisation(request):
     """Programs are compiled without most optimisations, in two thirds of the time, but where a mark says that speed is
-    what is tested."""
+    what is tested. A worker's programs are some thousands, more than there is room for."""
     jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker(OPTIMISED) is None)
+    yield
+    make_room()
 
 
 @pytest.fixture(scope="session")

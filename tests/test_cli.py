@@ -1,14 +1,22 @@
+import json
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import xarray as xr
 
+import fedprivjax
 from fedprivjax import cli, experiment
 from fedprivjax.datasets import mnist
 from fedprivjax.experiment import folder
+from fedprivjax.experiment import run as runner
+from fedprivjax.sweeps.memory import run_bytes
 
 SMALL = """
 title = "small"
@@ -59,6 +67,7 @@ def call(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
         monkeypatch.setattr(cli.out, "_width", 200)
+        monkeypatch.setattr(cli, "leave", sys.exit)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         return stopped.value.code or 0, *capsys.readouterr()
@@ -93,10 +102,20 @@ def test_list_names_everything(call):
         assert title in said.split()
 
 
+def test_a_batch_above_what_there_is_is_one_line(call, spec):
+    """Machines of ten rows each have two turns of four."""
+    answer = call("run", spec, "--set", "protocol.ours.batch=4")
+    assert refused(answer) == "batch · messages must be at most machine 0's 10 records in one pass, got 4 · 3 = 12"
+    answer = call("run", spec, "--set", "protocol.ours.batch=11")
+    assert refused(answer) == "batch must be at most machine 0's 10 records (dealt), got 11"
+    answer = call("run", spec, "--set", "protocol.ours.batch=0")
+    assert refused(answer).endswith("batch must be at least 1, got 0")
+
+
 @pytest.mark.slow
 def test_quickstart_runs_and_leaves_a_results_folder(tmp_path):
     into = tmp_path / "results"
-    small = ("--set", "sweep.per_round=[10]", "--set", "sweep.mu=[4, 8]")
+    small = ("--set", "sweep.epsilon=[4, 8]")
     answer = process("run", "quickstart", "--tiny", *small, "--out", into, COLUMNS="200")
     assert answer.returncode == 0, answer.stderr
     assert "Traceback" not in answer.stderr
@@ -106,7 +125,7 @@ def test_quickstart_runs_and_leaves_a_results_folder(tmp_path):
     labels = [p.label for p in experiment.load("quickstart").protocol]
     found = folder.load(into)
     assert list(found) == labels
-    assert dict(found[labels[0]]["test_accuracy"].sizes) == {"per_round": 1, "mu": 2, "seed": 2, "round": 2}
+    assert dict(found[labels[0]]["test_accuracy"].sizes) == {"epsilon": 2, "seed": 2, "round": 2}
     assert all(label in answer.stdout for label in labels)
     assert "not for deployment" in answer.stdout
 
@@ -119,6 +138,9 @@ def test_privacy_states_the_guarantees_without_running(call, tmp_path, monkeypat
         assert label in said
     for words in ("1e-05", "non-private", "replace", "trust", "Reshef & Levy 2025"):
         assert words in said
+    for words in ("two ways to each ε", "dp-accounting PLD", "agrees", "smallest valid ε", "false-positive rate 1%"):
+        assert words in said
+    assert "refuted" not in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,6 +171,68 @@ def test_a_cell_outside_the_sweep_is_refused_before_anything_runs(call, spec):
     said = refused(call("reproduce", spec, "--set", "sweep.mu=[1, 4]"))
     assert said == "expected cell mu = 2 must be swept, got [1.0, 4.0]"
     assert not Path("results").exists()
+
+
+PLAN = ("plan", "--machines", 12, "--per-round", 4, "--samples", 20, "--dimension", 6, "--epsilon", 2)
+FEW = ("--protocol", "noisy_sgd", "--protocol", "dp_mu2", "--protocol", "local_sgd", "--protocol", "tree_momentum")
+
+
+def test_plan_shows_which_method_suits(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, said, _ = call(*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW, "--json", "plan.json", "--plot", "plan.png")
+    assert status == 0
+    assert "G = 1 (default), L = 1 (default), D = 2\n" in said
+    for words in ("bound_kind", "explicit", "vacuous", "missing", "noise_std", "gradients", "messages", "bytes"):
+        assert words in said
+    assert "tree_momentum: per_round must be machines (12)" in said
+    assert "noisy_sgd: one sample of one machine, replace-one, trust none; the Gaussian mechanism" in said
+    found = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    assert {entry["protocol"] for entry in found["plans"]} == {"noisy_sgd", "dp_mu2", "local_sgd", "tree_momentum"}
+    assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plan_reads_a_file_and_options_go_before_it(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "[plan]\nmachines = 12\nper_round = 4\nsamples = 20\ndimension = 6\nepsilon = 2.0\nlipschitz = 3.0\n"
+    Path("own.toml").write_text(text, encoding="utf-8")
+    status, said, _ = call("plan", "own.toml", "--epsilon", 1, "--protocol", "noisy_sgd")
+    assert status == 0
+    assert "G = 3, L = 1 (default)" in said
+    assert "actual ε = 1:" in said
+    Path("own.toml").write_text(text + "lipshitz = 3.0\n", encoding="utf-8")
+    assert refused(call("plan", "own.toml")).startswith("unknown key in [plan] 'lipshitz', did you mean 'lipschitz'?")
+
+
+def test_plan_takes_an_experiments_problem(call, spec):
+    status, said, _ = call("plan", spec, "--lipschitz", 2, "--smoothness", 1, "--protocol", "noisy_sgd")
+    assert status == 0
+    assert "6 machines alike, 3 a round, 10 records each; d = 3" in said
+    assert "G = 2, L = 1, D = 4\n" in said
+    assert said.count("actual ε = ") == 2  # of μ = 1 and 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--delta", 1.5), "delta must be between 0 and 1, got 1.5"),
+        (("--epsilon", -1), "epsilon must be positive, got -1.0"),
+        (("--per-round", 13), "per_round must be at most machines (12), got 13"),
+        (("--trust", "sever"), "unknown trust 'sever', did you mean 'server'? (known: none, shuffler, "),
+        (("--protocol", "dpmu2"), "unknown protocol 'dpmu2', did you mean 'dp_mu2'?"),
+        (("--json", "absent/plan.json"), "--json must be in a folder that exists, got absent/plan.json"),
+    ],
+)
+def test_a_bad_plan_is_one_line(call, spec, change, message):
+    given = PLAN[:-2] if "--epsilon" in change else PLAN
+    assert refused(call(*given, *change)).startswith(message)
+    assert os.listdir() == [spec]
+
+
+def test_a_plan_needs_its_sizes(call, spec):
+    assert refused(call("plan", "--machines", 3)) == "per_round must be given, as --per-round or in a file"
+    assert refused(call("plan", "cheu-2022/toy")).startswith("per_round must be given, as --per-round: the file")
+    Path(spec).write_text(SMALL.replace("radius = 2.0\n", ""), encoding="utf-8")
+    assert refused(call("plan", spec)) == "lipschitz must be given, as --lipschitz: the file's problem has none"
 
 
 PARTITION = 'problem={dataset="logistic", options={examples=60, features=3}, radius=2.0, partition={kind="iid"}}'
@@ -244,12 +328,85 @@ def test_a_protocol_of_ones_own_runs_from_beside_the_file(call, spec):
     assert list(folder.load(Path("there"))) == ["ours"]
 
 
-def test_a_fault_in_ones_own_module_shows_its_traceback(spec, monkeypatch):
+def test_a_fault_in_ones_own_module_is_told_in_one_line_or_by_its_traceback(call, spec):
     Path("mine.py").write_text("1 / 0", encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["fedprivjax", "run", spec, "--set", 'protocol.0={name = "mine:Mine"}'])
-    with pytest.raises(ZeroDivisionError, match="division by zero") as caught:  # which nothing catches
-        cli.main()
-    assert (caught.traceback[-1].path.name, caught.traceback[-1].lineno) == ("mine.py", 0)  # its first line
+    change = "run", spec, "--set", 'protocol.0={name = "mine:Mine"}'
+    cause = "ZeroDivisionError: division by zero (mine.py, line 1)"
+    assert refused(call(*change)) == f"protocol module 'mine' must be importable, got {cause}"
+    status, _, said = call(*change, "--traceback")
+    assert status == 2
+    assert re.search(r'mine.py", line 1, in <module>\n    1 / 0', said), said
+
+
+SLOWLY = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored by what runs in the background
+from fedprivjax.sweeps import sweep
+chunk, begun = sweep._chunk, []
+
+def slowly(*arguments):
+    begun.append(1)
+    if len(begun) == 3:
+        print("third", flush=True)
+        time.sleep(60)
+    return chunk(*arguments)
+
+sweep._chunk = slowly
+from fedprivjax.cli import main
+main()
+"""
+
+
+@pytest.mark.filterwarnings("always:.*damaged")
+def test_a_stop_says_what_is_kept_and_how_to_go_on(call, spec):
+    """A real process, a real signal; what it kept is not computed again."""
+    least = sum(run_bytes(runner.jobs(experiment.load(spec))[0].prepare().first))
+    change = f"sweep.memory_budget={least}"  # a run a chunk
+    words = ["run", spec, "--out", "kept here", "--set", change]
+    command = [sys.executable, "-c", SLOWLY, *words]
+    streams: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+    alone = {**os.environ, "XLA_FLAGS": ""}  # one device
+    with subprocess.Popen(command, env=alone, **streams) as running:
+        assert running.stdout is not None
+        said = running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=50)
+    assert (running.returncode, said) == (130, "third\n"), errors
+    go_on = f"fedprivjax run small.toml --out 'kept here' --set {change} --resume"
+    assert errors == f"stopped: 2 of 4 runs are kept in kept here; go on with {go_on}\n"
+    kept = {path: path.stat().st_mtime_ns for path in Path("kept here", "chunks").glob("*.npz")}
+    assert len(kept) == 2
+
+    damaged = min(kept)
+    damaged.write_bytes(b"half")
+    status, _, said = call(*shlex.split(go_on)[1:])
+    assert status == 0
+    assert said == f"warning: chunk {damaged} is damaged: it is computed again\n"
+    assert folder.load("kept here")["ours"]["excess_risk"].notnull().all()
+
+
+def test_a_stop_elsewhere_is_one_line(call, spec, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "jobs", stop)
+    assert call("privacy", spec) == (130, "", "stopped\n")
+
+
+@pytest.mark.filterwarnings("always:.*damaged")
+def test_damaged_results_are_computed_again(call, spec):
+    assert call("run", spec, "--out", "there")[0] == 0
+    Path("there", "results.nc").write_bytes(b"half")
+    status, _, said = call("run", spec, "--out", "there", "--resume")
+    assert (status, said) == (0, "warning: there/results.nc is damaged: it is computed again\n")
+    assert folder.load("there")["ours"]["excess_risk"].notnull().all()
+
+
+def test_calibrating_says_whose_noise_it_is(spec):
+    said = []
+    runner.jobs(experiment.load(spec, {"sweep.per_round": [2, 3]}), said.append)
+    assert said[:2] == [f"calibrating noise of ours, per_round 2 ({member} of 2)" for member in (1, 2)]
+    assert len(said) == 4
 
 
 def test_an_unknown_experiment_is_answered_with_the_nearest(call, spec):
@@ -272,6 +429,33 @@ def test_a_results_folder_of_other_settings(call, spec):
     assert said == "results folder there holds results of different settings: choose another with --out"
     assert os.listdir("there") == ["spec.toml"]
     assert Path("there", "spec.toml").read_bytes() == before
+
+
+def test_results_are_shown_again_from_their_folder(call, spec):
+    status, first, _ = call("run", spec)
+    assert status == 0
+    into = Path("results") / "small"
+    assert {"report.html", "results.nc", "provenance.json", "spec.toml"} <= {path.name for path in into.iterdir()}
+    (into / "report.html").unlink()
+    status, again, _ = call("report", into)
+    assert status == 0
+    assert again == first
+    assert (into / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    for name in ("provenance.json", "results.nc"):
+        (into / name).write_bytes(b"{")
+        said = refused(call("report", into))
+        assert said.startswith(f"{into / name} must be a file as it was written, and cannot be read: ")
+    assert refused(call("report", into)).startswith(f"{into / 'results.nc'} must be")
+    assert refused(call("report", "nowhere")) == "results folder must exist, got nowhere"
+
+
+def test_the_version_is_told(call):
+    assert call("--version") == (0, f"fedprivjax {fedprivjax.__version__}\n", "")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert fedprivjax.__version__ == project["version"]
+    cited = (Path(__file__).parents[1] / "CITATION.cff").read_text(encoding="utf-8")
+    for line in (f"version: {project['version']}", f"license: {project['license']}", f"title: {project['name']}"):
+        assert line in cited.splitlines()
 
 
 @pytest.mark.mnist
@@ -303,3 +487,13 @@ def refuse_truncated(call, out, images):
     said = refused(call("run", "reshef-levy-2025/table2", "--out", out))
     assert said.startswith(f"{images} is damaged and must be replaced: ")
     assert not out.exists()
+
+
+@pytest.mark.slow
+def test_the_example_of_ones_own_table_runs_and_shows_who_holds_what(call, tmp_path):
+    status, said, _ = call("run", "your-own/people", "--tiny", "--out", tmp_path / "people")
+    assert status == 0
+    assert "8 machines: 0 = 'Ashford'" in said
+    assert "classes: 0 = 'well', 1 = 'ill'" in said
+    assert "NON-PRIVATE preparation" not in said  # all of it is public
+    assert (tmp_path / "people" / "who_holds_what.png").is_file()

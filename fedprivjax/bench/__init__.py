@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, federation, start, sweeps, trees
+from fedprivjax.bench import accelerator, cell, federation, network, start, sweeps, trees
 from fedprivjax.bench.timing import Line
-from fedprivjax.report.tables import VERDICTS
+from fedprivjax.report.verdicts import VERDICTS
 
 __all__ = ["Line", "as_json", "machine", "measure", "table"]
 
@@ -18,6 +18,7 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "one run": cell.lines,
     "sweeps": sweeps.lines,
     "a million machines": federation.lines,
+    "a network": network.lines,
     "a tree's noise": trees.lines,
     "second start": start.lines,
     "accelerator": accelerator.lines,

@@ -52,6 +52,19 @@ def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dic
     return {name: float(np.median(taken)) for name, taken in seconds.items()}
 
 
+def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats: int = 7) -> float:
+    """The median, over turns, of a job's time over another's in the same turn, after a warm-up."""
+    ratios = []
+    for turn in range(repeats + 1):
+        began = time.perf_counter()
+        jax.block_until_ready(job())
+        between = time.perf_counter()
+        jax.block_until_ready(other())
+        if turn:
+            ratios.append((between - began) / (time.perf_counter() - between))
+    return float(np.median(ratios))
+
+
 def peak_megabytes() -> float:
     """Peak resident memory of this process; on Linux without that of its parent, which `getrusage` counts in."""
     status = Path("/proc/self/status")

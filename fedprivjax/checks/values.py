@@ -8,7 +8,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 
-LIST = 12  # choices, beyond which a refusal that has a suggestion names no others
+LIST = 10  # choices, beyond which a refusal names the nearest alone
+NEAREST = 3
+NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # of a protocol that has them, one number each
 
 
 def require_positive(name: str, value: Any, *, optional: bool = False, infinite: bool = False) -> None:
@@ -54,20 +56,66 @@ def require_at_least(name: str, value: int, least: int) -> None:
         raise Refusal(f"{name} must be at least {least}, got {value}")
 
 
-def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Refuse a name that is none of `choices`, suggesting the nearest.
+def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int = LIST) -> None:
+    """Refuse a name that is none of `choices`, suggesting the nearest; of more than are `listed`, the three nearest are
+    named.
 
     >>> require_choice("trust", "sever", ["server", "none"])
     Traceback (most recent call last):
     fedprivjax.Refusal: unknown trust 'sever', did you mean 'server'? (known: server, none)
+    >>> require_choice("letter", "bb", "abcdefghijkl")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: unknown letter 'bb', did you mean 'b'?
     """
     known = list(choices)
     if value in known:
         return
-    near = difflib.get_close_matches(str(value), known, n=1)
+    near = difflib.get_close_matches(str(value), known, n=NEAREST)
     hint = f", did you mean '{near[0]}'?" if near else ""
-    rest = "" if near and len(known) > LIST else f" (known: {', '.join(known)})"
-    raise Refusal(f"unknown {name} {value!r}{hint}{rest}")
+    if len(known) <= listed:
+        raise Refusal(f"unknown {name} {value!r}{hint} (known: {', '.join(known)})")
+    near = near or difflib.get_close_matches(str(value), known, n=NEAREST, cutoff=0.0)
+    others = f" (nearest: {', '.join(near)})" if len(near) > 1 else ""
+    raise Refusal(f"unknown {name} {value!r}{hint}{others}")
+
+
+def require_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a keyword that is none of those that a call takes, naming the nearest.
+
+    >>> require_keywords("DPMu2", ["stepsize"], ["mu", "step_size"])
+    Traceback (most recent call last):
+    fedprivjax.Refusal: unknown setting of DPMu2 'stepsize', did you mean 'step_size'? (known: mu, step_size)
+    """
+    for word in given:
+        require_choice(f"setting of {name}", word, known)
+
+
+def require_one(name: str, value: Any) -> None:
+    """Refuse several values where a protocol takes one number.
+
+    >>> require_one("mu", [1.0, 2.0])
+    Traceback (most recent call last):
+    fedprivjax.Refusal: mu must be one number, got [1., 2.]: a sweep takes several, as over={"mu": [...]}
+    """
+    if isinstance(value, list | tuple) or np.ndim(value):
+        several = np.array2string(np.asarray(value), separator=", ", threshold=6)
+        raise Refusal(f'{name} must be one number, got {several}: a sweep takes several, as over={{"{name}": [...]}}')
+
+
+def called(value: Any) -> str:
+    """What a value of the wrong kind is called in a refusal: itself where it is short, else what kind it is.
+
+    >>> called("softmax"), called(10), called(int), called(np.zeros((2, 3)))
+    ("'softmax'", '10', 'the class int', 'an array of shape (2, 3)')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None or isinstance(value, str | bool | int | float | np.number):
+        return repr(value)[:80]
+    if getattr(value, "shape", None) is not None and hasattr(value, "dtype"):
+        return f"an array of shape {tuple(value.shape)}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'AEIOaeio' else 'a'} {kind}"
 
 
 def require_between(name: str, value: Any, low: float, high: float) -> None:

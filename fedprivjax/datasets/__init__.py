@@ -12,7 +12,9 @@ from fedprivjax.datasets.digits import load_digits
 from fedprivjax.datasets.insurance import insurance
 from fedprivjax.datasets.mnist import load_mnist
 from fedprivjax.datasets.mnist_pairs import mnist_pairs
+from fedprivjax.datasets.own_table import from_frame, read_table
 from fedprivjax.datasets.partition import by_machine, partition, table
+from fedprivjax.datasets.preparation import Preparation
 from fedprivjax.datasets.stream import Stream, stream
 from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic, robust_regression
 
@@ -22,10 +24,13 @@ __all__ = [
     "DataNotFound",
     "Dataset",
     "DatasetInfo",
+    "Preparation",
     "Stream",
     "by_machine",
+    "check_arguments",
     "check_options",
     "from_arrays",
+    "from_frame",
     "insurance",
     "least_absolute",
     "least_squares",
@@ -35,6 +40,7 @@ __all__ = [
     "logistic",
     "mnist_pairs",
     "partition",
+    "read_table",
     "robust_regression",
     "stream",
     "table",
@@ -75,22 +81,44 @@ def load(name: str, **options: Any) -> Any:
     fedprivjax.Refusal: unknown dataset 'mnsit', did you mean 'mnist'? (known: ...)
     """
     check_options(name, options)
-    known = inspect.signature(DATASETS[name].loader).parameters
-    missing = [key for key, value in known.items() if value.default is value.empty and key not in options]
-    if missing:
-        raise Refusal(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    _require_all(name, DATASETS[name].loader, options)
     return DATASETS[name].loader(**options)
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Refuse a data set or an option of it that does not exist, and what a file may hold in place of a number."""
     require_choice("dataset", name, DATASETS)
-    known = inspect.signature(DATASETS[name].loader).parameters
+    _check_known(name, inspect.signature(DATASETS[name].loader).parameters, options)
+
+
+def check_arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that a function of one's own does not take, and what it needs beside them.
+
+    >>> check_arguments("mine:load", lambda rows, seed=0: None, {"seed": 1})
+    Traceback (most recent call last):
+    fedprivjax.Refusal: dataset 'mine:load' needs the option rows
+    """
+    known = inspect.signature(function).parameters
+    if all(each.kind is not each.VAR_KEYWORD for each in known.values()):
+        _check_known(name, known, options)
+    _require_all(name, function, options)
+
+
+def _check_known(name: str, known: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
     for option in options:
         if not known:
             raise Refusal(f"dataset '{name}' takes no options, got '{option}'")
         require_choice(f"{name} option", option, known)
         _require_kind(f"{name} option {option}", options[option], known[option].annotation)
+
+
+def _require_all(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    known = inspect.signature(function).parameters.values()
+    needed = [each.name for each in known if each.default is each.empty and each.kind not in several]
+    missing = [key for key in needed if key not in options]
+    if missing:
+        raise Refusal(f"dataset '{name}' needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
 
 def _require_kind(name: str, value: Any, kind: Any) -> None:

@@ -8,6 +8,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.datasets.dataset import Dataset
 
+MOST_CLASSES = 20  # different whole numbers that are taken for classes, where nothing is said
+
 
 def from_arrays(
     features,
@@ -30,13 +32,14 @@ def from_arrays(
         labels: [examples].
         test_features, test_labels: held-out examples, or None.
         feature_bound: public bound B on the norm of a feature vector, before the constant is appended.
-        classes: number of classes, labels 0 … classes − 1; None means regression.
+        classes: number of classes, labels 0 … classes − 1; None means regression, of labels 0 … k − 1, too.
         bias: append a constant-1 feature; the bound becomes √(B² + 1).
-        label_bound: public bound on |label| for regression.
+        label_bound: public bound on `|label|` for regression.
         machine_of: int [examples], each example's machine where the data comes already split.
 
     Raises:
-        ValueError: as `Dataset`, and class labels that are not whole numbers.
+        ValueError: as `Dataset`, class labels that are not whole numbers, and without `classes` a few integers other
+            than 0 … k − 1, such as classes 1, 2, 3; as floats they are numbers to predict.
 
     >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
     [0.0, 1.0, 0.0, 1.0]
@@ -86,7 +89,20 @@ def _features(features, bias: bool) -> np.ndarray:
 
 
 def _labels(name: str, labels, classes: int | None) -> np.ndarray:
-    return np.asarray(labels, np.float32) if classes is None else _integers(name, labels)
+    if classes is not None:
+        return _integers(name, labels)
+    if np.issubdtype(np.asarray(labels).dtype, np.integer):
+        _require_no_classes(name, np.unique(labels))
+    return np.asarray(labels, np.float32)
+
+
+def _require_no_classes(name: str, found: np.ndarray) -> None:
+    """Refuse integers that look like classes which are counted from another number than 0."""
+    if 1 < found.size <= MOST_CLASSES and not np.array_equal(found, np.arange(found.size)):
+        raise Refusal(
+            f"{name} must be 0 … k − 1 with classes = k, or floats for regression, "
+            f"got the {found.size} integers {', '.join(map(str, found[:5]))}{', …' if found.size > 5 else ''}"
+        )
 
 
 def _integers(name: str, values) -> np.ndarray:

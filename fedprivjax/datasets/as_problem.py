@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flax import linen as nn
-
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
 from fedprivjax.datasets.stream import Stream
 from fedprivjax.problem.build import general_problem, linear_problem, procedural_problem
-from fedprivjax.problem.checks import require_labels
+from fedprivjax.problem.checks import require_labels, require_loss
 from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
 from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
 from fedprivjax.problem.problem import Problem
@@ -22,7 +21,7 @@ def from_dataset(
     dataset: Dataset | Stream,
     loss: LinearLoss | None = None,
     *,
-    network: nn.Module | None = None,
+    network: Any = None,
     start_seed: int = 0,
     constraint=None,
     table=None,
@@ -36,10 +35,10 @@ def from_dataset(
     Args:
         loss: None takes the data set's own, or else the logistic loss for two classes, softmax for more, half the
             squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
-        network: any flax linen module that gives the scores of a batch, [1, features] to [1, classes]; it sees pictures
-            as [1, height, width, channels], without the constant. `MLP` and `CNN` are two. None: the linear predictor.
-            Neither its constants nor an optimum are known; its gradients take the dense path.
-        start_seed: of the first parameters that the network's initialisers draw, where no `start` is given.
+        network: any flax module, linen or nnx, that gives the scores of a batch, [1, features] to [1, classes]; it sees
+            pictures as [1, height, width, channels], without the constant. `MLP` and `CNN` are two. None: the linear
+            predictor. Neither its constants nor an optimum are known; its gradients take the dense path.
+        start_seed: of the first parameters that a linen module's initialisers draw, where no `start` is given.
         table: as in `linear_problem`; None keeps the split that a data set comes with.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`; None keeps the gradient bound
             that a data set comes with.
@@ -48,8 +47,18 @@ def from_dataset(
     >>> from_dataset(datasets.load("digits"), constraint=Ball(8.0)).dimension
     650
     """
+    if not isinstance(dataset, Dataset | Stream):
+        known = 'as datasets.load("digits") and datasets.from_arrays(X, y, feature_bound=1.0) make it'
+        raise Refusal(f"dataset must be a Dataset or a Stream, {known}, got {called(dataset)}")
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
+    require_loss(loss)
+    if isinstance(dataset, Dataset) and dataset.class_names and not loss.classifies:
+        known = ", ".join(dataset.class_names[:3])
+        raise Refusal(
+            f"loss must be one that classifies, for labels are {len(dataset.class_names)} classes ({known}, …)"
+        )
+    uncovered = () if isinstance(dataset, Stream) else dataset.uncovered
     if isinstance(dataset, Stream):
         if table is not None:
             raise Refusal("table must be None for a stream: every machine computes its own examples")
@@ -60,7 +69,8 @@ def from_dataset(
     if network is not None:
         options = {"constraint": constraint, "lipschitz": lipschitz, "distance": distance}
         owned = {} if isinstance(dataset, Stream) else {"table": table, "machine_weights": machine_weights}
-        return _network_problem(dataset, loss, network, start_seed, start, **options, **owned)
+        fitted = _network_problem(dataset, loss, network, start_seed, start, **options, **owned)
+        return replace(fitted, uncovered=uncovered)
     plain = loss.unsmoothed
     known = type(plain) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
     exact = known and getattr(plain, "score_bound", None) is None
@@ -85,6 +95,7 @@ def from_dataset(
         distance=distance,
         machine_weights=machine_weights,
     )
+    problem = replace(problem, uncovered=uncovered)
     if known and lipschitz is None and dataset.noise_lipschitz is not None:
         note = "as in the authors' code a statistic of private data: what it calibrates is not private"
         return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
@@ -92,7 +103,7 @@ def from_dataset(
 
 
 def _network_problem(
-    dataset: Dataset | Stream, loss: LinearLoss, network: nn.Module, seed: int, start: Any, **options: Any
+    dataset: Dataset | Stream, loss: LinearLoss, network: Any, seed: int, start: Any, **options: Any
 ) -> Problem:
     """The scores of a network under a loss, on a data set."""
     function = NetworkLoss(ready_network(network, loss), loss)

@@ -1,6 +1,6 @@
 """A data set: arrays, the public bounds on them, and what is known exactly about where they came from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
@@ -34,7 +34,7 @@ class Dataset:
         classes: number of classes, or None for regression.
         name: what results call it.
         source: where it comes from, and under which licence.
-        label_bound: public bound on |label| for regression; infinite where there is none.
+        label_bound: public bound on `|label|` for regression; infinite where there is none.
         optimum: exact minimiser of the population risk where known, [features].
         population: exact excess risk `params -> scalar` in jax.numpy where known.
         machine_of: int32 [examples], each example's machine where the data comes already split, or None.
@@ -43,6 +43,9 @@ class Dataset:
         loss: the usual loss, of which the optimum is one; None is what `from_dataset` takes for such labels.
         picture: height, width and channels of the picture that a feature vector begins with, row by row, where it is
             one; what follows it is a constant. Networks see the picture.
+        class_names, machine_names: what classes and machines stand for, in their order; empty where that is not known.
+        uncovered: what of it was computed from private data, in words; no guarantee covers it, and results repeat it.
+        columns: the columns of the table that it was made of, by name, [examples] each, or None.
 
     Raises:
         ValueError: non-finite features, labels out of range, lengths that differ, a norm above the bound.
@@ -66,6 +69,10 @@ class Dataset:
     noise_lipschitz: float | None = None
     loss: LinearLoss | None = None
     picture: tuple[int, int, int] | None = None
+    class_names: tuple[str, ...] = ()
+    machine_names: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
+    columns: Mapping[str, np.ndarray] | None = None
 
     def __post_init__(self):
         require_positive("feature_bound", self.feature_bound)

@@ -1,56 +1,100 @@
 """Ways to split a data set's examples over machines. Splits are public only as far as the labels they look at are."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.datasets.sizes import unequal_sizes
 
-KINDS = ("iid", "by_label", "dirichlet")
+KINDS = {
+    "iid": "a random permutation cut into parts, equal ones or of given sizes",
+    "by_label": "machines own equally many examples of each of a few classes",
+    "dirichlet": "each class is dealt in proportions drawn from a Dirichlet law",
+    "shards": "sorted by label and cut into shards, a few for each machine",
+    "quantiles": "sorted by the target and cut into one part for each machine",
+    "by_value": "a machine for each value of a label or a column",
+}
+EMPTY = ("refuse", "drop", "keep")
+SIZED = ("iid", "quantiles")  # kinds whose machines may have sizes of their own
 
 
 def partition(
     labels,
-    machines: int,
+    machines: int | None = None,
     *,
     kind: str = "iid",
     classes_per_machine: int = 2,
     alpha: float = 0.5,
-    rng: np.random.Generator,
+    shards_per_machine: int = 2,
+    sizes: str | Sequence[float] | None = None,
+    spread: float = 1.0,
+    empty: str = "refuse",
+    seed: int | np.random.Generator = 0,
 ) -> list[np.ndarray]:
     """Deal examples to machines, each example to at most one.
 
-    * `iid`: a random permutation cut into equal parts; the remainder of examples/machines is dropped.
+    * `iid`: a random permutation cut into equal parts; the remainder of examples/machines is dropped. With `sizes`,
+      into unequal ones.
     * `by_label`: every machine owns equally many examples of each of exactly `classes_per_machine` classes, and all
       machines are of one size, the largest possible; what does not fit is dropped.
     * `dirichlet`: each class is dealt in proportions drawn from Dirichlet(alpha, …, alpha) (Hsu, Qi & Brown 2019); all
-      examples are used, sizes differ, and a machine may be empty.
+      examples are used, sizes differ, and a machine may be left with nothing.
+    * `shards`: sorted by label, ties in random order, and cut into machines·shards_per_machine shards that differ by
+      one example at most; every machine gets `shards_per_machine` of them at random (McMahan et al. 2017). All
+      examples are used.
+    * `quantiles`: sorted by the label, a number, ties in random order, and cut into one part for each machine, the
+      lowest for the first; equal to one example, or of the given `sizes`.
+    * `by_value`: a machine for each different label, in sorted order, with all that have it.
 
     Args:
-        labels: [examples], one class each; `iid` uses their number only.
-        machines: how many machines.
-        alpha: the smaller, the fewer machines share a class.
+        labels: [examples], the class or the number that is looked at; `iid` uses their number only. Any other column
+            does: a region, an age.
+        machines: how many machines; with `by_value` None, or how many values there are.
+        alpha: of both Dirichlet laws, the smaller, the fewer machines share a class, or the more sizes differ.
+        sizes: of `iid` and `quantiles`: "lognormal", in proportion to exp(spread·z_i), z_i standard normal;
+            "dirichlet", in proportions from Dirichlet(alpha, …, alpha); or one number for each machine: whole ones are
+            numbers of examples, fractions are shares of them and add up to 1 at most.
+        empty: machines left with nothing are refused by number, left out with "drop", or stay with "keep".
+        seed: of the split; a generator is used as it stands.
 
     Returns:
         One array of example indices per machine.
 
-    >>> parts = partition([0, 0, 1, 1, 2, 2], 3, kind="by_label", classes_per_machine=1, rng=np.random.default_rng(0))
+    >>> parts = partition([0, 0, 1, 1, 2, 2], 3, kind="by_label", classes_per_machine=1)
     >>> sorted(sorted(part.tolist()) for part in parts)
     [[0, 1], [2, 3], [4, 5]]
+    >>> [part.size for part in partition(np.zeros(100), 3, sizes=[0.5, 0.25, 0.125])]
+    [50, 25, 12]
     """
-    labels = np.asarray(labels)
+    labels, rng = np.asarray(labels), np.random.default_rng(seed)
     require_choice("kind", kind, KINDS)
-    require_at_least("machines", machines, 1)
+    require_choice("empty", empty, EMPTY)
     if labels.ndim != 1:
         raise Refusal(f"labels must be [examples], got shape {labels.shape}")
+    if sizes is not None and kind not in SIZED:
+        raise Refusal(f"sizes must go with kind {' or '.join(map(repr, SIZED))}, got kind {kind!r}")
+    if kind == "by_value":
+        return _by_value(labels, machines)
+    require_at_least("machines", machines, 1)  # pyright: ignore[reportArgumentType]
+    machines = int(machines or 0)
     if machines > labels.size:
         raise Refusal(f"machines must be at most examples ({labels.size}), got {machines}")
+    counts = None if sizes is None else unequal_sizes(labels.size, machines, sizes, alpha, spread, rng)
     if kind == "iid":
-        each = labels.size // machines
-        return list(rng.permutation(labels.size)[: each * machines].reshape(machines, each))
-    if kind == "by_label":
-        return _by_label(labels, machines, classes_per_machine, rng)
-    require_positive("alpha", alpha)
-    return _dirichlet(labels, machines, alpha, rng)
+        counts = np.full(machines, labels.size // machines) if counts is None else counts
+        parts = _cut(rng.permutation(labels.size), counts)
+    elif kind == "by_label":
+        parts = _by_label(labels, machines, classes_per_machine, rng)
+    elif kind == "shards":
+        parts = _shards_of(labels, machines, shards_per_machine, rng)
+    elif kind == "quantiles":
+        parts = _quantiles(labels, machines, counts, rng)
+    else:
+        require_positive("alpha", alpha)
+        parts = _dirichlet(labels, machines, alpha, rng)
+    return _occupied(parts, empty)
 
 
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -86,6 +130,55 @@ def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
         raise Refusal(f"machines must be at least {seen}, got {machines}")
     ends = np.cumsum(np.bincount(owner, minlength=machines))[:-1]
     return np.split(np.argsort(owner, kind="stable"), ends)
+
+
+def _cut(order: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    """Parts of so many examples each, from the front."""
+    ends = np.cumsum(counts)
+    return np.split(order[: ends[-1]], ends[:-1])
+
+
+def _occupied(parts: list[np.ndarray], empty: str) -> list[np.ndarray]:
+    """The parts, without those of nothing where these are to be dropped."""
+    bare = [machine for machine, part in enumerate(parts) if not len(part)]
+    if bare and empty == "refuse":
+        more = f" and {len(bare) - 5} more" if len(bare) > 5 else ""
+        raise Refusal(
+            f"every machine must have an example, got none for machine{'s' * (len(bare) > 1)} "
+            f'{", ".join(map(str, bare[:5]))}{more}: empty = "drop" leaves them out'
+        )
+    return [part for part in parts if len(part)] if empty == "drop" else parts
+
+
+def _by_value(values: np.ndarray, machines: int | None) -> list[np.ndarray]:
+    known, owner = np.unique(values, return_inverse=True)
+    if machines not in (None, known.size):
+        raise Refusal(f"machines must be {known.size}, one for each value, got {machines}")
+    return by_machine(owner.reshape(-1))
+
+
+def _sorted(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Examples by label, those of one label in random order."""
+    order = rng.permutation(labels.size)
+    return order[np.argsort(labels[order], kind="stable")]
+
+
+def _shards_of(labels: np.ndarray, machines: int, each: int, rng: np.random.Generator) -> list[np.ndarray]:
+    require_at_least("shards_per_machine", each, 1)
+    if machines * each > labels.size:
+        raise Refusal(f"shards_per_machine must be at most {labels.size // machines}, got {each}")
+    shards = np.array_split(_sorted(labels, rng), machines * each)
+    owned = rng.permutation(machines * each).reshape(machines, each)
+    return [np.concatenate([shards[shard] for shard in row]) for row in owned]
+
+
+def _quantiles(
+    labels: np.ndarray, machines: int, counts: np.ndarray | None, rng: np.random.Generator
+) -> list[np.ndarray]:
+    if not np.issubdtype(labels.dtype, np.number):
+        raise Refusal(f"labels must be numbers for kind 'quantiles', got {labels.dtype}")
+    order = _sorted(labels, rng)
+    return np.array_split(order, machines) if counts is None else _cut(order, counts)
 
 
 def _by_label(labels: np.ndarray, machines: int, each: int, rng: np.random.Generator) -> list[np.ndarray]:

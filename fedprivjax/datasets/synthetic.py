@@ -170,7 +170,7 @@ def robust_regression(
     """Robust regression `y = ⟨w*, x⟩ + z`: z uniform on ±√3·noise, or in outliers on ±outlier_size; not convex.
 
     Far from w* the loss is flat, so a run has only its gradient norm to go by. w* minimises the population risk of
-    every loss that is even and increasing in |s − y|: z has a density that is even and falls away from zero, so each
+    every loss that is even and increasing in `|s − y|`: z has a density that is even and falls away from zero, so each
     `E ρ(t − z)` is least at t = 0 (Anderson 1955).
 
     Args:

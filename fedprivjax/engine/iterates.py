@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.engine.metric import Metric, Snapshot
-from fedprivjax.plan.participation import Size
+from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 
 OUTPUT = "output"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import isnan
+from math import inf, isnan
 from typing import Any, Literal, NamedTuple
 
 from fedprivjax.problem.problem import Problem
@@ -41,6 +41,26 @@ def always(problem: Problem) -> bool:
     return True
 
 
+def anything(problem: Problem) -> tuple[float, float]:
+    """The metric may be any number."""
+    return -inf, inf
+
+
+def share(problem: Problem) -> tuple[float, float]:
+    """The metric is a share, from 0 to 1."""
+    return 0.0, 1.0
+
+
+def not_negative(problem: Problem) -> tuple[float, float]:
+    """The metric is 0 or more."""
+    return 0.0, inf
+
+
+def as_losses(problem: Problem) -> tuple[float, float]:
+    """The metric is a mean of the problem's losses."""
+    return problem.model.least, inf
+
+
 @dataclass(frozen=True)
 class Metric:
     """A scalar that a run records, and everything that the library knows of it.
@@ -54,6 +74,7 @@ class Metric:
         needs: `problem -> text`: what the problem lacks, such as "a test set"; None where it lacks nothing.
         private: `problem -> bool`: whether it is computed on private data, and so outside the guarantee; None, and
             the default, is not known.
+        limits: `problem -> (least, most)`: what no value can be beyond; intervals are drawn within them.
         better: whether a "lower" or a "higher" value is the better one: a grid's point is chosen by it.
         default: whether it is recorded without being named.
         label: the words of titles and axes; empty: the name, with spaces.
@@ -74,6 +95,7 @@ class Metric:
     of: Literal["params", "round", "info", "mean"] = "params"
     needs: Callable[[Problem], str | None] = needs_nothing
     private: Callable[[Problem], bool | None] = unknown
+    limits: Callable[[Problem], tuple[float, float]] = anything
     better: Literal["lower", "higher"] = "lower"
     default: bool = True
     label: str = ""

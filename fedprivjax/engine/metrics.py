@@ -1,6 +1,6 @@
 """What a run records: the metrics of this library, and the recording of these and of one's own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -9,8 +9,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.metric import Metric, Snapshot, always, never, of_info
+from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
 from fedprivjax.engine.pool import summed
+from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 
 Recordable = str | Metric | Callable[[Problem, Snapshot], Any]
@@ -52,16 +53,12 @@ def _mean(problem: Problem, function: Any, params, examples):
     return summed(problem, total, examples) / jax.tree.leaves(examples)[0].shape[0]
 
 
-def _norm(tree):
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
-
-
 def _accuracy(problem: Problem, params, examples):
     return _mean(problem, problem.model.correct, params, examples)
 
 
 def _gradient_norm(problem: Problem, snapshot: Snapshot):
-    return _norm(mean_gradient(problem, snapshot.params, problem.pool))
+    return Dense(mean_gradient(problem, snapshot.params, problem.pool)).norm()
 
 
 def _excess_risk(problem: Problem, snapshot: Snapshot):
@@ -78,7 +75,7 @@ def _relative_mse(problem: Problem, snapshot: Snapshot):
 
 
 def _distance(problem: Problem, snapshot: Snapshot):
-    return _norm(jax.tree.map(jnp.subtract, snapshot.params, problem.optimum))
+    return (Dense(snapshot.params) - Dense(problem.optimum)).norm()
 
 
 def _noise_norm(problem: Problem, snapshot: Snapshot):
@@ -128,6 +125,7 @@ _REGISTERED = (
         lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
         private=never,
+        limits=share,
         better="higher",
         unit="%",
         digits=1,
@@ -138,6 +136,7 @@ _REGISTERED = (
         lambda problem, snapshot: 1 - _accuracy(problem, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
         private=never,
+        limits=share,
         default=False,  # the accuracy says it
         unit="%",
         digits=1,
@@ -148,6 +147,7 @@ _REGISTERED = (
         lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.test),
         needs=_needs_test,
         private=never,
+        limits=as_losses,
         shown=("table", "over_rounds"),
     ),
     Metric(
@@ -155,6 +155,7 @@ _REGISTERED = (
         lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.pool),
         needs=lambda problem: _needs_stored(problem) or _needs_classes(problem),
         private=always,
+        limits=share,
         better="higher",
         default=False,  # looks at the whole pool
         unit="%",
@@ -165,6 +166,7 @@ _REGISTERED = (
         lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.pool),
         needs=_needs_stored,
         private=always,
+        limits=as_losses,
         default=False,
     ),
     Metric(
@@ -172,6 +174,7 @@ _REGISTERED = (
         _relative_mse,
         needs=_needs_regression,
         private=always,
+        limits=not_negative,
         default=False,
         of_mean=Metric("relative_rmse", np.sqrt, of="mean", private=always, shown=("table", "against_epsilon")),
     ),
@@ -183,22 +186,24 @@ _REGISTERED = (
         digits=6,
         shown=("table", "against_epsilon", "over_rounds"),
     ),
-    Metric("distance", _distance, needs=_needs_optimum, private=never),
+    Metric("distance", _distance, needs=_needs_optimum, private=never, limits=not_negative),
     Metric(
         "gradient_norm",
         _gradient_norm,
         needs=_needs_stored,
         private=always,
+        limits=not_negative,
         default=False,  # looks at the whole pool
         digits=5,
         shown=("table", "against_epsilon", "over_rounds"),
     ),
-    Metric("noise_norm", _noise_norm, of="round", private=always),
+    Metric("noise_norm", _noise_norm, of="round", private=always, limits=not_negative),
     Metric(
         "noise_mean_square",
         _noise_mean_square,
         of="round",
         private=always,
+        limits=not_negative,
         default=False,  # the norm says it
         of_mean=Metric("noise_rms", np.sqrt, of="mean", private=always, digits=5, shown=("table", "against_epsilon")),
     ),
@@ -259,10 +264,7 @@ def check_metrics(problem: Problem, record: Sequence[Recordable], info: Sequence
     Raises:
         ValueError: an unknown name, two metrics of one name, or a problem that lacks what a metric needs.
     """
-    if isinstance(record, str | Metric) or callable(record):
-        one = record if isinstance(record, str) else _name(record)
-        raise Refusal(f"record must be a list of metrics, got {one!r}")
-    metrics = tuple(_as_metric(metric, info) for metric in record)
+    metrics = tuple(_as_metric(metric, info) for metric in require_list(record))
     names = [metric.name for metric in metrics]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -275,6 +277,19 @@ def check_metrics(problem: Problem, record: Sequence[Recordable], info: Sequence
         if missing:
             raise Refusal(f"metric '{metric.name}' must have {missing}, and the problem has none")
     return metrics
+
+
+def require_list(record: Any) -> Sequence[Recordable]:
+    """What is to be recorded, refused where it is one metric and no list.
+
+    >>> require_list("test_loss")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: record must be a list of metrics, got 'test_loss'
+    """
+    if isinstance(record, str | Metric) or callable(record) or not isinstance(record, Iterable):
+        one = _name(record) if isinstance(record, Metric) or callable(record) else record
+        raise Refusal(f"record must be a list of metrics, got {one!r}")
+    return list(record)
 
 
 def non_private(problem: Problem, record: Sequence[Metric]) -> tuple[str, ...]:

@@ -1,20 +1,23 @@
 """From settings to a run that can start: drawn, calibrated, checked, nothing compiled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics
+from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
 from fedprivjax.noise import METHODS, Mechanism, Silent
-from fedprivjax.plan.participation import Participation, Size
+from fedprivjax.plan.arguments import require_arguments
+from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.privacy.calibration import settle, target_of
 from fedprivjax.privacy.events import Event
@@ -109,6 +112,7 @@ class ReadyRun:
         return Arguments(protocol, problem, self.mechanism, self.inputs, self.tape, self.key)
 
 
+@known_keywords
 def ready(
     protocol,
     problem: Problem,
@@ -127,7 +131,7 @@ def ready(
 
     Args:
         protocol: with a target (`mu` or `epsilon`) or a `noise_std` of its own; a step left None is the theory's.
-        participation: `Full`, `Uniform`, `Balanced`, `OnePass`, `Varying` or `Given`.
+        participation: a law of who takes part, such as `Uniform`; see `plan.participation`, or one of your own.
         rounds: T; None uses as many rounds as there are samples for.
         seed: one integer, or `Seeds` for separate streams.
         record: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records what
@@ -148,7 +152,7 @@ def ready(
     >>> start.plan.size.rounds, round(start.guarantee.epsilon, 1)
     (71, 65.3)
     """
-    _require_dataclass(protocol)
+    require_arguments(protocol, problem, participation)
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)
@@ -160,28 +164,30 @@ def ready(
     return ReadyRun(calibrated, problem, plan, seeds, mechanism, recipe, event, target, delta)
 
 
-def _require_dataclass(protocol: Any) -> None:
-    if not is_dataclass(protocol) or isinstance(protocol, type):
-        raise Refusal(f"protocol must be an object of a flax.struct.dataclass, got {str(protocol)[:80]}")
-
-
 def _only_target(protocol, target: Target, delta: float) -> Target:
     """A target that is given, refused beside another of the protocol's own, or at another δ than ε is stated at."""
     for name in ("mu", "epsilon", "noise_std"):
         own = getattr(protocol, name)
         proportions = name == "epsilon" and np.ndim(own) and protocol.noise_std is not None
-        if own is not None and not proportions and own != getattr(target, name):
+        if own is not None and not proportions and not _same(own, getattr(target, name)):
             raise Refusal(f"{name} must be left out of {protocol.name} where a target is given, got {own}")
     if target.delta is not None and target.delta != delta:
         raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
-    return target
+    return protocol.asked(target)
+
+
+def _same(own: Any, asked: Any) -> bool:
+    """Whether a target is a protocol's own, of which machines' are parts where a profile says so."""
+    if asked is None:
+        return False
+    return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)
 
 
 def make_recipe(protocol, problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
     """Check what is to be recorded and how often."""
     every = max(1, ceil(plan.size.rounds / 20)) if every is None else every
     require_at_least("every", every, 1)
-    record = default_metrics(problem) if record is None else record
+    record = default_metrics(problem) if record is None else require_list(record)
     info = info_names(protocol, problem, plan) if set(map(str, record)) - set(METRICS) else ()
     return Recipe(plan.size, check_metrics(problem, record, info), min(every, plan.size.rounds))
 
@@ -210,4 +216,7 @@ def round_inputs(plan: Plan) -> RoundInputs:
     always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
     if plan.weights is None:
         return always
-    return always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))
+    of_slots = always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))
+    if not schedule.varies:
+        return of_slots
+    return of_slots._replace(expected=np.full(plan.size.rounds, schedule.divisor, np.float32))

@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
-from fedprivjax.engine.metrics import Recordable
+from fedprivjax.engine.listeners import listening, tell
+from fedprivjax.engine.metrics import Recordable, non_private
+from fedprivjax.engine.progress import Told, telling
 from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
@@ -36,6 +39,8 @@ class Run:
         costs: what one machine sends in a round, see `Protocol.costs`.
         protocol: the calibrated protocol that ran.
         plan: the schedule and samples that were used.
+        non_private_metrics: recorded metrics that are computed on private data, which the guarantee does not cover.
+        non_private_data: what of the data was computed from private records before the run, which it does not either.
     """
 
     rounds: np.ndarray
@@ -46,6 +51,13 @@ class Run:
     costs: dict[str, float]
     protocol: Any
     plan: Plan
+    non_private_metrics: tuple[str, ...] = ()
+    non_private_data: tuple[str, ...] = ()
+
+    @property
+    def data_used(self) -> str:
+        """What part of a stored pool's examples the run's messages used, in words."""
+        return self.plan.data_used
 
     @property
     def diverged(self) -> bool:
@@ -54,6 +66,7 @@ class Run:
         return not all(np.isfinite(leaf).all() for leaf in leaves)
 
 
+@known_keywords
 def simulate(
     protocol,
     problem: Problem,
@@ -66,8 +79,13 @@ def simulate(
     delta: float = 1e-5,
     order: str = "shuffled",
     noise_method: str = "auto",
+    progress: bool | Told | None = None,
 ) -> Run:
     """Run one protocol on one problem; the arguments are those of `ready`.
+
+    Args:
+        progress: True shows rounds done and the time left, at every record; a callable is called with (rounds done,
+            rounds in all). It is one more program, which calls back to the host: jax keeps none such on disk.
 
     Raises:
         ValueError: settings that cannot be run, before anything is compiled.
@@ -79,32 +97,49 @@ def simulate(
     (True, 65.3)
     """
     options = {"rounds": rounds, "seed": seed, "record": record, "every": every, "delta": delta}
-    return execute(ready(protocol, problem, participation, order=order, noise_method=noise_method, **options))
+    start = ready(protocol, problem, participation, order=order, noise_method=noise_method, **options)
+    with telling(progress, start.protocol.name, "rounds") as told:
+        return execute(start, told)
 
 
-def execute(start: ReadyRun) -> Run:
-    """Run what is ready."""
-    params, values = run_program(start.arguments, start.recipe)
+def execute(start: ReadyRun, told: Told | None = None) -> Run:
+    """Run what is ready.
+
+    Args:
+        told: called with (rounds done, rounds in all) at every record.
+    """
+    params, values = run_program(start.arguments, start.recipe) if told is None else _run_aloud(start, told)
     iterates = by_iterate(start.recipe.record, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = record_rounds(start.recipe)
-    return Run(rounds, iterates[OUTPUT], iterates, params, start.guarantee, start.costs, start.protocol, start.plan)
+    private = non_private(start.problem, start.recipe.record)
+    known = start.guarantee, start.costs, start.protocol, start.plan, private, start.problem.uncovered
+    return Run(rounds, iterates[OUTPUT], iterates, params, *known)
+
+
+def _run_aloud(start: ReadyRun, told: Told):
+    total = start.recipe.size.rounds
+    with listening(lambda done: told(done, total)) as listener:
+        return jax.block_until_ready(run_program(start.arguments, start.recipe, np.int32(listener)))
 
 
 @partial(jax.jit, static_argnames="recipe")
-def run_program(arguments: Arguments, recipe: Recipe):
+def run_program(arguments: Arguments, recipe: Recipe, listener=None):
     """The compiled program of one run: see `trajectory`."""
-    return trajectory(arguments, recipe)
+    return trajectory(arguments, recipe, listener)
 
 
-def trajectory(arguments: Arguments, recipe: Recipe):
-    """The pure function behind every run: (reported parameters, metrics [records] or [records, iterates])."""
+def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
+    """The pure function behind every run: (reported parameters, metrics [records] or [records, iterates]).
+
+    Args:
+        listener: the number of what is told at every record how many rounds are done; None tells nobody.
+    """
     protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
     block = ceil(recipe.every / ceil(recipe.every / BLOCK))
-    draw_state = mechanism.init(dimension, key)
-    first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs.round))
-    drawn = jax.eval_shape(lambda: mechanism.draw(draw_state, first[0], round_keys(key, first[1]), dimension)[1])
-    noise_state = () if drawn is None else protocol.noise_state(dimension, recipe.size)
+    draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, recipe.size)
+    if jax.tree.leaves(noise_state) and not _draws(arguments, draw_state):
+        noise_state = ()
     # noise that has no state follows from a block's last draw; any other is carried from round to round
     carried = bool(jax.tree.leaves(noise_state))
     zeros = {metric.name: jnp.zeros(()) for metric in recipe.record if metric.of == "info"}
@@ -134,6 +169,8 @@ def trajectory(arguments: Arguments, recipe: Recipe):
         (state, noise_state, totals), noise, draw_state = carry
         info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
         values = evaluate(protocol, problem, state, noise, recipe.record, info)
+        if listener is not None:
+            tell(listener, rounds[0].round[-1])
         return ((state, noise_state, zeros), noise, draw_state), values
 
     def first_noise():
@@ -145,3 +182,11 @@ def trajectory(arguments: Arguments, recipe: Recipe):
     carry = run, noise, draw_state
     ((state, *_), *_), values = scan_in_chunks(one_segment, carry, (inputs, mechanism.inputs, tape), recipe.every)
     return protocol.output(state), values
+
+
+def _draws(arguments: Arguments, draw_state: Any) -> bool:
+    """Whether the mechanism draws any noise."""
+    mechanism, dimension = arguments.mechanism, arguments.problem.dimension
+    first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, arguments.inputs.round))
+    keys = round_keys(arguments.key, first[1])
+    return jax.eval_shape(lambda: mechanism.draw(draw_state, first[0], keys, dimension)[1]) is not None

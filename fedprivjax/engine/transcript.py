@@ -6,15 +6,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
+from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.ready import Arguments, ReadyRun, ready
 from fedprivjax.noise import Mechanism
-from fedprivjax.plan.participation import Participation, Size
+from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.round import flat_rows
+from fedprivjax.protocols.round import RoundInputs, flat_rows
 from fedprivjax.protocols.views import UNSEEN, Observed
 
 
@@ -37,6 +40,7 @@ class Transcript(NamedTuple):
     internal: Any = ()
 
 
+@known_keywords
 def transcript(
     protocol,
     problem: Problem,
@@ -59,14 +63,14 @@ def transcript(
     """
     options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "record": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
-    _require_noisy_messages(start)
-    state, (queries, sent, internal) = replay(start.arguments, start.plan.size)
+    require_noisy_messages(start)
+    state, (queries, sent, internal, _) = replay(start.arguments, start.plan.size)
     observed = Observed(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise)
     seen = start.protocol.view(observed)
     return Transcript(seen.queries, seen.messages, start.protocol.output(state), start.plan.public, seen.internal)
 
 
-def _require_noisy_messages(start: ReadyRun) -> None:
+def require_noisy_messages(start: ReadyRun) -> None:
     """Refuse to show messages without the noise that they carry."""
     mechanism = start.mechanism
     silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
@@ -84,10 +88,24 @@ def _adds_to_messages(mechanism: Mechanism, dimension: int, key) -> bool:
     return jax.eval_shape(added, mechanism.inputs, key) is not None
 
 
+class Lens:
+    """What is kept of the points and messages of a round: here all of it. One's own is a `flax.struct.dataclass`."""
+
+    def see(self, inputs: RoundInputs, query: jax.Array, sent: jax.Array) -> tuple[Any, Any]:
+        """What is kept of the point that machines are asked about, [d], and of what they send, [per_round, d]."""
+        return query, sent
+
+
+@struct.dataclass
+class Whole(Lens):
+    """All of it."""
+
+
 @partial(jax.jit, static_argnames="size")
-def replay(arguments: Arguments, size: Size):
-    """The compiled program of a transcript: the last state; and, [rounds, ...] each, the points that machines are asked
-    about, what each participant sends, and the server's memory."""
+def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B008
+    """The compiled program of a transcript: the last state; and, [rounds, ...] each, what the lens keeps of the points
+    that machines are asked about and of what each participant sends, the server's memory, and scalars that rounds
+    report."""
     protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
 
@@ -105,8 +123,12 @@ def replay(arguments: Arguments, size: Size):
         memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
         own_states, own_noise = own_noises(protocol, own_states, inputs.machine, added)
         sent = protocol.sent(problem, state, inputs, noise, own_noise, own_key)
-        state, _ = protocol.round(problem, state, inputs, noise, own_key)
-        return (state, draw_state, noise_state, memory, own_states), (query, sent, protocol.internal(state))
+        state, info = protocol.round(problem, state, inputs, noise, own_key)
+        return (state, draw_state, noise_state, memory, own_states), (
+            *lens.see(inputs, query, sent),
+            protocol.internal(state),
+            info,
+        )
 
     state = protocol.init(problem, size, protocol_key(key))
     noise_state = protocol.noise_state(dimension, size)

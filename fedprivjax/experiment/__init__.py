@@ -1,17 +1,28 @@
 """Experiments as data: TOML files read into checked settings, and settings into what runs."""
 
-from fedprivjax.experiment.build import machines_of, make_participation, make_problem, make_protocol, points
+from fedprivjax.experiment.build import (
+    machines_of,
+    make_data,
+    make_participation,
+    make_problem,
+    make_protocol,
+    points,
+    present,
+)
+from fedprivjax.experiment.constraints import CONSTRAINTS
 from fedprivjax.experiment.losses import LOSSES, LossSettings
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.networks import MODELS
-from fedprivjax.experiment.participation import ParticipationSettings
+from fedprivjax.experiment.participation import PARTICIPATIONS, ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.read import bundle, bundled, load, parse, to_mapping
 from fedprivjax.experiment.settings import TRIAL, Cell, Expected, Experiment, ProblemSettings
 
 __all__ = [
+    "CONSTRAINTS",
     "LOSSES",
     "MODELS",
+    "PARTICIPATIONS",
     "TRIAL",
     "Cell",
     "Expected",
@@ -24,11 +35,13 @@ __all__ = [
     "bundled",
     "load",
     "machines_of",
+    "make_data",
     "make_participation",
     "make_problem",
     "make_protocol",
     "parse",
     "points",
+    "present",
     "resolve",
     "to_mapping",
 ]

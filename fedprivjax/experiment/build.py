@@ -1,6 +1,6 @@
 """Settings into what runs: problems, participation and protocols."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,40 +10,83 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.experiment.data import Data
 from fedprivjax.experiment.participation import ParticipationSettings
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
+from fedprivjax.features import mapped
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.noise_rules import moments_batch
-from fedprivjax.problem.constraints import Ball, WholeSpace
+from fedprivjax.problem.constraints import Ball, ConstraintSet, WholeSpace
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
 
 
 def make_problem(
-    settings: ProblemSettings, machines: int, trial: int | None = None, records: int | None = None
+    settings: ProblemSettings,
+    machines: int,
+    trial: int | None = None,
+    records: int | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Problem:
     """The problem of an experiment; a partition, where asked for, deals the samples over `machines`.
 
     Args:
         records: of each machine, where they are swept; None is what the partition says.
+        say: called with what happens, in words: feature maps may take long.
     """
-    options = settings.options if trial is None else {**settings.options, TRIAL: trial}
-    data = datasets.load(settings.dataset, **options)
-    table = None
-    if settings.partition is not None:
-        data, table = _dealt(settings.partition, data, machines, records or settings.partition.records)
-    elif data.machine_of is not None:
-        table = datasets.table(datasets.by_machine(data.machine_of, machines))[0]
-    constraint = WholeSpace() if settings.radius is None else Ball(settings.radius)
+    data, table = make_data(settings, machines, trial, records)
+    if isinstance(data, Problem):
+        return _as_it_is(settings, data)
+    data = _with_features(settings, data, say)
+    constraint = _constraint(settings)
     loss = None if settings.loss is None else settings.loss.make(data)
     declared = settings.model_dump(include={"lipschitz", "distance", "machine_weights"})
-    model = settings.model
-    network = {} if model is None else {"network": model.make(), "start_seed": model.start_seed}
-    return from_dataset(data, loss, constraint=constraint, table=table, **network, **declared)
+    declared |= {"constraint": constraint, "table": table}
+    return (from_dataset if settings.model is None else settings.model.problem)(data, loss, **declared)
+
+
+def make_data(
+    settings: ProblemSettings, machines: int, trial: int | None = None, records: int | None = None
+) -> tuple[Data, np.ndarray | None]:
+    """The data of an experiment, and which examples each machine owns, [machines, most], where that is fixed."""
+    data = settings.source.load(settings.options if trial is None else {**settings.options, TRIAL: trial})
+    if settings.partition is not None:
+        return _dealt(settings.partition, data, machines, records or settings.partition.records)
+    if isinstance(data, datasets.Dataset) and data.machine_of is not None:
+        if data.machine_names and machines != len(data.machine_names):
+            clients = f"{len(data.machine_names)}, the clients in the data"
+            raise Refusal(f"participation.machines must be {clients}, or be left out, got {machines}")
+        return data, datasets.table(datasets.by_machine(data.machine_of, machines))[0]
+    return data, None
+
+
+def _as_it_is(settings: ProblemSettings, problem: Problem) -> Problem:
+    """A problem that a function of one's own returned whole."""
+    names = {"features", "picture", "loss", "model", "radius", "lipschitz", "distance", "machine_weights"}
+    said = settings.model_dump(include=names)
+    for name in (name for name, value in said.items() if value not in (None, [])):
+        raise Refusal(f"problem.{name} must be left out: {settings.dataset!r} returns a whole problem")
+    return problem
+
+
+def _with_features(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream, say: Any) -> Any:
+    """The data after the feature maps, and with the picture's sides, where the file gives any."""
+    if not settings.maps and settings.picture is None:
+        return data
+    if isinstance(data, datasets.Stream):
+        key = "features" if settings.maps else "picture"
+        raise Refusal(f"problem.{key} must be left out: examples of {data.name!r} are computed as they are used")
+    return mapped(data, settings.maps, picture=settings.picture, say=say)
+
+
+def _constraint(settings: ProblemSettings) -> ConstraintSet:
+    if settings.constraint is not None:
+        return settings.constraint.make()
+    return WholeSpace() if settings.radius is None else Ball(settings.radius)
 
 
 def machines_of(settings: ParticipationSettings, shape: Mapping[str, int]) -> int:
@@ -52,6 +95,28 @@ def machines_of(settings: ParticipationSettings, shape: Mapping[str, int]) -> in
     if machines is None:
         raise Refusal("participation.machines must be given, or swept")
     return machines
+
+
+def natural_machines(settings: ProblemSettings) -> int | None:
+    """How many machines the data themselves have, the clients of a table or the values of a column; None if any."""
+    dealt = settings.partition
+    if dealt is not None and dealt.kind != "by_value":
+        return None
+    data = settings.source.load(settings.options)
+    if isinstance(data, Problem):
+        return None if data.table is None else int(data.table.sizes.size)
+    if isinstance(data, datasets.Stream):
+        return None
+    if dealt is not None:
+        return np.unique(_column(data, dealt.column)).size
+    return None if data.machine_of is None else len(data.machine_names) or int(data.machine_of.max()) + 1
+
+
+def present(settings: ProblemSettings, problem: Problem, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """A combination of sizes with the machines that are there, where a partition drops those left with nothing."""
+    if settings.partition is None or settings.partition.empty != "drop" or problem.table is None:
+        return dict(shape)
+    return {**shape, "machines": int(problem.table.sizes.size)}
 
 
 def make_participation(settings: ParticipationSettings, shape: Mapping[str, Any]) -> tuple[Participation, int | None]:
@@ -67,7 +132,7 @@ def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | 
         over: the sweep's values; what has no default and is swept stands at its first.
     """
     swept = {**(over or {}), **settings.grid}
-    return settings.method(**settings.settings, **{name: swept[name][0] for name in settings.required})
+    return settings.make({name: swept[name][0] for name in settings.required})
 
 
 class Point(NamedTuple):
@@ -110,11 +175,8 @@ def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) ->
     """With the envelope that the protocol's theory chooses in place of the loss, if any."""
     protocol = make_protocol(point.settings, point.settings.grid)
     target = target_of(protocol, delta=experiment.record.delta)
-    machines, once = (
-        machines_of(experiment.participation, shape),
-        experiment.participation.kind in ("one_pass", "phases"),
-    )
-    strength = protocol.best_smoothing(point.problem, machines, target, one_pass=once)
+    machines, one_pass = machines_of(experiment.participation, shape), experiment.participation.one_pass
+    strength = protocol.best_smoothing(point.problem, machines, target, one_pass=one_pass)
     if strength is None:
         return point
     model: Any = point.problem.model
@@ -144,17 +206,31 @@ def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float, *,
 
 
 def _dealt(
-    settings: PartitionSettings, data: datasets.Dataset | datasets.Stream, machines: int, records: int | None
+    settings: PartitionSettings, data: Data, machines: int, records: int | None
 ) -> tuple[datasets.Dataset, np.ndarray]:
     """The data that machines own, all of it but where they have so many `records` each, and who owns what."""
+    if isinstance(data, Problem):
+        raise Refusal("problem.partition must be left out: a function that returns a whole problem splits it")
     if isinstance(data, datasets.Stream):
         raise Refusal(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")
-    options = settings.model_dump(exclude_none=True, exclude={"seed", "records"})
+    options = settings.model_dump(exclude_none=True, exclude={"seed", "records", "column"})
     rng = np.random.default_rng(settings.seed)
+    looked_at = _column(data, settings.column)
+    data = replace(data, machine_of=None, machine_names=())
     if records is not None:
         most = len(data.labels) // machines
         if records > most:
             raise Refusal(f"problem.partition.records must be at most {most}, got {records}")
         drawn = rng.choice(len(data.labels), machines * records, replace=False)
-        data = replace(data, features=data.features[drawn], labels=data.labels[drawn], machine_of=None)
-    return data, datasets.table(datasets.partition(data.labels, machines, rng=rng, **options))[0]
+        looked_at = looked_at[drawn]
+        data = replace(data, features=data.features[drawn], labels=data.labels[drawn], columns=None)
+    return data, datasets.table(datasets.partition(looked_at, machines, seed=rng, **options))[0]
+
+
+def _column(data: datasets.Dataset, name: str | None) -> np.ndarray:
+    """What a partition looks at, [examples]: the labels, or a column of the table that the data were made of."""
+    if name is None:
+        return data.labels
+    if data.columns is None:
+        raise Refusal(f"problem.partition.column must go with a table's data, got {name!r} with {data.name!r}")
+    return data.columns[name]

@@ -3,10 +3,9 @@
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metrics import METRICS, OF_MEAN, known, recorded_name
+from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
-from fedprivjax.sweeps.members import sweepable
 
 
 def check(experiment: Experiment) -> None:
@@ -40,7 +39,7 @@ def _check_sweep(experiment: Experiment) -> None:
         for axis, values in settings.grid.items():
             _check_distinct(f"the grid's {axis} of {settings.label!r}", values)
         for axis in experiment.real_axes.keys() - settings.own - settings.grid.keys():
-            if axis not in sweepable(settings.method):
+            if axis not in (*settings.sweepable, *_own_sizes(experiment)):
                 raise Refusal(
                     f"sweep.{axis} must be a setting of every protocol, and {settings.name!r} has none: "
                     f"give it in the grid of those that have it"
@@ -56,8 +55,14 @@ def _check_sweep(experiment: Experiment) -> None:
 
 def _axes(experiment: Experiment) -> list[str]:
     """Whatever may be swept for at least one of the protocols."""
-    names = [*STRUCTURAL, *(name for settings in experiment.protocol for name in sweepable(settings.method))]
-    return list(dict.fromkeys(names))
+    names = [*STRUCTURAL, *(name for settings in experiment.protocol for name in settings.sweepable)]
+    return list(dict.fromkeys([*names, *_own_sizes(experiment)]))
+
+
+def _own_sizes(experiment: Experiment) -> tuple[str, ...]:
+    """The numbers of a constraint set of one's own."""
+    constraint = experiment.problem.constraint
+    return () if constraint is None else constraint.own_sizes
 
 
 def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> None:
@@ -69,12 +74,13 @@ def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> N
 def _check_metrics(experiment: Experiment) -> None:
     if experiment.record.metrics == []:
         raise Refusal("record.metrics must name at least one metric, got []")
-    require_choice("record.select", experiment.record.select, METRICS)
+    own = [metric.name for metric in experiment.record.own.values()]
+    require_choice("record.select", experiment.record.select, [*METRICS, *own])
     for metric in experiment.record.averaged:
-        require_choice("metric in record.averaged", metric, [*METRICS, *OF_MEAN])
+        require_choice("metric in record.averaged", metric, [*METRICS, *OF_MEAN, *own])
     for expected in experiment.expected:
-        require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN])
-        if known(recorded_name(expected.metric)).of == "round":
+        require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN, *own])
+        if experiment.record.known(recorded_name(expected.metric)).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
 
 

@@ -1,38 +1,22 @@
-"""A results folder: `spec.toml`, `results.nc`, `provenance.json` and plots."""
+"""A results folder: `spec.toml`, `results.nc`, `provenance.json`, plots and a page of all of it."""
 
 import json
-import os
-import platform
 import shutil
 import tomllib
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jax
 import tomli_w
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Experiment, to_mapping
-from fedprivjax.sweeps.store import code_version, write_whole
+from fedprivjax.experiment.provenance import Provenance, provenance
+from fedprivjax.sweeps.store import write_whole
 
-CHUNKS = "chunks"
-
-
-def provenance() -> dict[str, Any]:
-    """Versions, platform and device of this run."""
-    packages = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "device": str(jax.devices()[0].device_kind),
-        "devices": jax.device_count(),
-        "code": code_version(),
-        **{name: version(name) for name in packages},
-    }
+CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
+HOW = "fedprivjax.load(folder), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 
 
 def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None:
@@ -42,7 +26,7 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
         ValueError: the folder holds results of other settings or an unfinished run, there is nothing to resume, or it
             cannot be written to.
     """
-    spec, settings = folder / "spec.toml", to_mapping(experiment)
+    spec, settings = folder / SPEC, to_mapping(experiment)
     if resume and not spec.is_file():
         raise Refusal(f"nothing to resume in {folder}")
     if spec.is_file() and _settings(spec) != settings:
@@ -56,21 +40,77 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
         raise Refusal(f"results folder {folder} must be writable: {error.strerror}") from error
 
 
-def save(found: Mapping[str, xr.Dataset], folder: Path) -> None:
-    """Write `results.nc` (one group per protocol label) and `provenance.json`, each whole or not at all."""
-    tree = xr.DataTree.from_dict(dict(found))
-    write_whole(folder / "results.nc", lambda path: tree.to_netcdf(path, engine="h5netcdf"))
-    text = json.dumps(provenance(), indent=1)
-    write_whole(folder / "provenance.json", lambda path: path.write_text(text, encoding="utf-8"))
+def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds: float | None = None) -> None:
+    """Write `results.nc` (one group per protocol label) and `provenance.json`, each whole or not at all.
+
+    Args:
+        title: the experiment's, for who opens the file.
+        seconds: what the runs took, compilation and calibration included; None is not known.
+    """
+    made = provenance(found, seconds)
+    root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **_origin(made)})
+    tree = xr.DataTree.from_dict({"/": root, **found})
+    write_whole(folder / RESULTS, lambda path: tree.to_netcdf(path, engine="h5netcdf"))
+    text = json.dumps(made, indent=1, ensure_ascii=False)
+    write_whole(folder / PROVENANCE, lambda path: path.write_text(text, encoding="utf-8"))
     shutil.rmtree(folder / CHUNKS, ignore_errors=True)
 
 
 def load(folder: str | Path) -> dict[str, xr.Dataset]:
-    """The datasets of a results folder by protocol label, in memory."""
-    with xr.open_datatree(Path(folder) / "results.nc", engine="h5netcdf") as tree:
-        loaded = {label: group.to_dataset().load() for label, group in tree.children.items()}
+    """The datasets of a results folder by protocol label, in memory.
+
+    Raises:
+        Refusal: no such file, or one that cannot be read.
+    """
+    file = _existing(Path(folder) / RESULTS)
+    try:
+        with xr.open_datatree(file, engine="h5netcdf") as tree:
+            loaded = {label: group.to_dataset().load() for label, group in tree.children.items()}
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise _unreadable(file, error) from error
     texts = {label: data["guarantee"].astype(object) for label, data in loaded.items() if "guarantee" in data}
     return {label: data.assign(guarantee=texts[label]) if label in texts else data for label, data in loaded.items()}
+
+
+def load_provenance(folder: str | Path) -> Provenance:
+    """Where a folder's results came from.
+
+    Raises:
+        Refusal: no such file, or one that is no JSON.
+    """
+    file = _existing(Path(folder) / PROVENANCE)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from error
+    if not isinstance(found, dict):
+        raise Refusal(f"{file} must be a JSON object, got {type(found).__name__}")
+    return found
+
+
+def load_settings(folder: str | Path) -> str:
+    """The experiment's settings as they stand in `spec.toml`; empty for a folder without one."""
+    file = Path(folder) / SPEC
+    try:
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _origin(made: Provenance) -> dict[str, Any]:
+    """What the file itself says of where it came from."""
+    return {name: str(made[name]) for name in ("fedprivjax", "commit", "date") if made[name] is not None}
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise Refusal(f"results folder must hold {file.name}, got {file.parent} without it")
+    return file
+
+
+def _unreadable(file: Path, error: Exception) -> Refusal:
+    why = " ".join(str(error).split()) or type(error).__name__
+    return Refusal(f"{file} must be a file as it was written, and cannot be read: {why}")
 
 
 def _settings(spec: Path) -> dict[str, Any] | None:

@@ -2,12 +2,14 @@
 
 import inspect
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
-from fedprivjax.experiment.section import THEORY, Settings, kinds
+from fedprivjax.experiment.own import made, resolved
+from fedprivjax.experiment.section import OWN, THEORY, Settings, kinds
 from fedprivjax.problem import losses
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.smoothing import Moreau
@@ -114,8 +116,28 @@ class Tukey(Smoothable):
         return losses.Tukey(self.loss_scale)
 
 
+class OwnLoss(Smoothable):
+    """A loss of your own by import path: a `LinearLoss`, or a class or function that gives one of `loss_options`."""
+
+    kind: Literal["module:name"] = OWN
+    loss_path: str
+    loss_options: dict[str, Any] = {}
+    found: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
+        return resolved("loss", raw, info)
+
+    def plain(self, data):
+        loss = made("loss", self.loss_path, self.found, self.loss_options, LinearLoss)
+        if not isinstance(loss, LinearLoss):
+            raise Refusal(f"loss {self.loss_path!r} must be a fedprivjax.LinearLoss, got {loss!r}")
+        return loss
+
+
 LossSettings = Annotated[
-    Softmax | Logistic | Squared | Hinge | Absolute | Pinball | Huber | GemanMcClure | Tukey,
+    Softmax | Logistic | Squared | Hinge | Absolute | Pinball | Huber | GemanMcClure | Tukey | OwnLoss,
     Field(discriminator="kind"),
 ]
 LOSSES = {kind: inspect.getdoc(model) or "" for kind, model in kinds(LossSettings).items()}

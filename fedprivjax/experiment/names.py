@@ -1,6 +1,7 @@
 """What a name in an experiment file stands for: something of the package's, or of the user's own by import path."""
 
 import sys
+import traceback
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -19,10 +20,11 @@ def resolve(what: str, name: str, known: Mapping[str, Any], folder: Path | None 
     Args:
         what: for refusals, "protocol".
         name: a key of `known`, or "module:Name".
-        folder: where a module is looked for first, beside the experiment file.
+        folder: where a module is looked for first, beside the experiment file; last is the working directory.
 
     Raises:
-        Refusal: no such name or module; the nearest name is suggested.
+        Refusal: no such name or module, the nearest name is suggested; or a module that cannot be imported, with the
+            cause.
 
     >>> resolve("number", "math:tau", {})
     6.283185307179586
@@ -39,14 +41,34 @@ def resolve(what: str, name: str, known: Mapping[str, Any], folder: Path | None 
 
 
 def _module(what: str, name: str, folder: Path | None) -> ModuleType:
-    if folder is not None and (beside := folder.resolve() / (name.replace(".", "/") + ".py")).is_file():
-        return _load(name, beside, str(folder.resolve()))
     try:
+        if folder is not None and _file(name, folder).is_file():
+            return _load(name, _file(name, folder), str(folder.resolve()))
         return import_module(name)
-    except (ModuleNotFoundError, ValueError) as error:
-        if isinstance(error, ModuleNotFoundError) and name != error.name and not name.startswith(f"{error.name}."):
-            raise  # a module that it imports: the user's own affair
-        raise Refusal(f"{what} module {name!r} must be installed, or lie beside the experiment file") from None
+    except Exception as error:
+        own = isinstance(error, ModuleNotFoundError) and (name == error.name or name.startswith(f"{error.name}."))
+        if own and _file(name, Path()).is_file():
+            return _module(what, name, Path())
+        if own or not name.strip("."):
+            places = "must be installed, or lie beside the experiment file or in the working directory"
+            raise Refusal(f"{what} module {name!r} {places}") from None
+        raise Refusal(f"{what} module {name!r} must be importable, got {_cause(error)}") from error
+
+
+def _file(name: str, folder: Path) -> Path:
+    return folder.resolve() / (name.replace(".", "/") + ".py")
+
+
+def _cause(error: Exception) -> str:
+    """An exception in one line, with the place in the file where it was raised.
+
+    >>> _cause(ValueError("no"))
+    'ValueError: no'
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    where = "" if isinstance(error, SyntaxError) else where  # which says it itself
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 @cache

@@ -2,26 +2,46 @@
 
 import inspect
 from abc import abstractmethod
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
+import jax
+import numpy as np
 from flax import linen as nn
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
-from fedprivjax.experiment.section import Settings, kinds
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets import Dataset, Stream, by_machine, table
+from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.own import made, resolved
+from fedprivjax.experiment.section import OWN, Settings, kinds
 from fedprivjax.problem import networks
+from fedprivjax.problem.build import general_problem
+from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.problem import Problem
 
 Width = Annotated[int, Field(ge=1)]
 
 
-class Network(Settings):
-    """A network with an activation, and the seed of its first parameters."""
+class Model(Settings):
+    """What takes the linear predictor's place, and the seed of its first parameters."""
 
-    activation: Literal["tanh", "gelu", "silu", "softplus", "relu"] = "tanh"
     start_seed: int = Field(default=0, ge=0)
 
     @abstractmethod
-    def make(self) -> nn.Module:
+    def make(self) -> Any:
         """The module."""
+
+    def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
+        """The problem of fitting it to a data set, with the further arguments of `from_dataset`."""
+        return from_dataset(data, loss, network=self.make(), start_seed=self.start_seed, **options)
+
+
+class Network(Model):
+    """A network with an activation."""
+
+    activation: Literal["tanh", "gelu", "silu", "softplus", "relu"] = "tanh"
 
 
 class Mlp(Network):
@@ -45,5 +65,57 @@ class Cnn(Network):
         return networks.CNN(tuple(self.channels), tuple(self.hidden), activation=self.activation)
 
 
-ModelSettings = Annotated[Mlp | Cnn, Field(discriminator="kind")]
+class OwnModel(Model):
+    """A model of your own by import path: a module, or a class or function that gives one of `model_options`.
+
+    With `model_start`, the path of a function `(example) -> parameters`, it is a loss `(parameters, example) -> scalar`
+    itself; an example is (features, label), and the start sees one of zeros. `model_correct` is the path of a function
+    `(parameters, example) -> 1.0 where the prediction is right`.
+    """
+
+    kind: Literal["module:name"] = OWN
+    model_path: str
+    model_options: dict[str, Any] = {}
+    model_start: str | None = None
+    model_correct: str | None = None
+    found: Any = Field(default=None, exclude=True, repr=False)
+    start: Any = Field(default=None, exclude=True, repr=False)
+    correct: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
+        raw, folder = resolved("model", raw, info), (info.context or {}).get("folder")
+        parts = [name for name in ("start", "correct") if isinstance(raw.get(f"model_{name}"), str)]
+        return {**raw, **{name: resolve("model", raw[f"model_{name}"], {}, folder) for name in parts}}
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.model_start is None and self.model_correct is not None:
+            raise Refusal(f"problem.model_correct must go with model_start, got {self.model_correct!r} alone")
+        if self.model_start is not None and self.model_options:
+            raise Refusal("problem.model_options must be left out with model_start: the model is the loss itself")
+        return self
+
+    def make(self):
+        return made("model", self.model_path, self.found, self.model_options, nn.Module)
+
+    def problem(self, data, loss, **options):
+        if self.start is None:
+            return super().problem(data, loss, **options)
+        if loss is not None or isinstance(data, Stream):
+            wrong = "loss must be left out" if loss is not None else "dataset must be stored"
+            raise Refusal(f"problem.{wrong} with model_start: the model is the loss of an example")
+        pool = data.inputs(data.features), data.labels
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), pool)
+        test = None
+        if data.test_features is not None:
+            test = data.inputs(data.test_features), data.test_labels
+        if options["table"] is None and data.machine_of is not None:
+            options["table"] = table(by_machine(data.machine_of))[0]
+        problem = general_problem(self.found, pool, self.start(zeros), test=test, correct=self.correct, **options)
+        return replace(problem, uncovered=data.uncovered)
+
+
+ModelSettings = Annotated[Mlp | Cnn | OwnModel, Field(discriminator="kind")]
 MODELS = {kind: inspect.getdoc(model) or "" for kind, model in kinds(ModelSettings).items()}

@@ -1,12 +1,14 @@
 """`[participation]`: each kind with its own keys, and the participation that it makes at one size."""
 
 from abc import abstractmethod
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.section import THEORY, Settings
+from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.section import THEORY, Settings, kinds
 from fedprivjax.plan import participation
 from fedprivjax.plan.participation import Participation
 
@@ -14,22 +16,33 @@ from fedprivjax.plan.participation import Participation
 class AnyKind(Settings):
     """What every kind has: machines in all, rounds (None: as many as the samples allow), and the order of samples.
 
-    The order is of methods that use one sample a message; those with a `sampler` have their epochs by that.
+    The order is of methods that use one sample a message; those with a `sampler` have their epochs by that. `dropouts`
+    is the probability with which a machine that is asked sends nothing: one for all, or one for each.
+
+    Attributes:
+        one_pass: whether a machine takes part once at most.
     """
 
+    one_pass: ClassVar[bool] = False
     machines: int | None = None
     rounds: int | None = Field(default=None, ge=1)
     order: Literal["shuffled", "stored", "cyclic", "reshuffled"] = "shuffled"
+    dropouts: float | list[float] = 0.0
 
     @property
     def planned(self) -> int | None:
         """The rounds that these settings fix."""
         return self.rounds
 
-    @abstractmethod
     def make(self, machines: int, per_round: Any) -> Participation:
-        """The participation at one size; `per_round` is None where neither the file nor the sweep gives it, and every
-        round's where they differ."""
+        """The participation at one size, with its dropouts."""
+        law = self.law(machines, per_round)
+        return law if self.dropouts == 0 else participation.Dropouts(law, self.dropouts)
+
+    @abstractmethod
+    def law(self, machines: int, per_round: Any) -> Participation:
+        """Who is asked; `per_round` is None where neither the file nor the sweep gives it, and every round's where they
+        differ."""
 
 
 class Full(AnyKind):
@@ -43,7 +56,7 @@ class Full(AnyKind):
     def planned(self) -> int | None:
         return None if self.rounds == THEORY else self.rounds
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         if per_round not in (None, machines):
             raise Refusal(f"per_round must be machines ({machines}) at full participation, got {per_round}")
         return participation.Full(machines)
@@ -55,7 +68,7 @@ class Uniform(AnyKind):
     kind: Literal["uniform"] = "uniform"
     per_round: int | None = None
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         return participation.Uniform(machines, _given(per_round))
 
 
@@ -66,28 +79,29 @@ class Balanced(AnyKind):
     per_round: int | None = None
     reshuffle: bool = True
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         return participation.Balanced(machines, _given(per_round), self.reshuffle)
 
 
 class OnePass(AnyKind):
     """Every machine once at most, in cohorts; `per_round = "theory"` is what a protocol's own bound chooses."""
 
+    one_pass: ClassVar[bool] = True
     kind: Literal["one_pass"] = "one_pass"
     per_round: int | Literal["theory"] | None = None
-    dropouts: float = 0.0
 
-    def make(self, machines, per_round):
-        return participation.OnePass(machines, _given(per_round), self.dropouts)
+    def law(self, machines, per_round):
+        return participation.OnePass(machines, _given(per_round))
 
 
 class Phases(AnyKind):
     """Every machine once at most, in cohorts whose sizes a protocol's own bound chooses, phase by phase."""
 
+    one_pass: ClassVar[bool] = True
     kind: Literal["phases"] = "phases"
     per_round: Literal["theory"] = "theory"
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         if not isinstance(per_round, tuple):
             raise Refusal(f"per_round must be left out for kind {self.kind!r}, got {per_round}")
         return participation.Cohorts(machines, per_round)
@@ -104,7 +118,7 @@ class Given(AnyKind):
     def planned(self) -> int | None:
         return len(self.schedule) if self.rounds is None else self.rounds
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         given = participation.Given(machines, self.schedule)
         if per_round not in (None, given.per_round):
             raise Refusal(f"per_round must be {given.per_round}, as in participation.schedule, got {per_round}")
@@ -112,14 +126,22 @@ class Given(AnyKind):
 
 
 class Binomial(AnyKind):
-    """Each machine by itself with probability `rate`."""
+    """Each machine by itself with probability `rate`, at least one, and no more than `tail` standard deviations above
+    the mean."""
 
     kind: Literal["binomial"] = "binomial"
     rate: float
+    tail: float = participation.TAIL
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         _left_out(self.kind, per_round)
-        return participation.Varying.binomial(machines, self.rate)
+        return participation.Varying.binomial(machines, self.rate, self.tail)
+
+
+class Bernoulli(Binomial):
+    """ "binomial", by its other name."""
+
+    kind: Literal["bernoulli"] = "bernoulli"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class Between(AnyKind):
@@ -129,7 +151,7 @@ class Between(AnyKind):
     least: int
     most: int
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         _left_out(self.kind, per_round)
         return participation.Varying.between(machines, self.least, self.most)
 
@@ -140,14 +162,112 @@ class Varying(AnyKind):
     kind: Literal["varying"] = "varying"
     sizes: list[float]
 
-    def make(self, machines, per_round):
+    def law(self, machines, per_round):
         _left_out(self.kind, per_round)
         return participation.Varying(machines, tuple(self.sizes))
 
 
+class Cyclic(AnyKind):
+    """The machines in turn, in the stored order."""
+
+    kind: Literal["cyclic"] = "cyclic"
+    per_round: int | None = None
+
+    def law(self, machines, per_round):
+        return participation.Cyclic(machines, _given(per_round))
+
+
+class Weighted(AnyKind):
+    """Distinct machines by public weights, a list of a number for each machine, or a list of such lists, of rounds in
+    turn; each at most `most` times in all (one integer, or one for each)."""
+
+    kind: Literal["weighted"] = "weighted"
+    per_round: int | None = None
+    weights: list[float] | list[list[float]]
+    most: int | list[int] | None = None
+
+    def law(self, machines, per_round):
+        return participation.Weighted(machines, _given(per_round), self.weights, self.most)
+
+
+class Diurnal(AnyKind):
+    """Machines that come and go by the hour: `peaks` is each one's best round of the `period`, and `strength` how much
+    rarer it is drawn at other hours, from 1 on at some not at all; `most` as with "weighted"."""
+
+    kind: Literal["diurnal"] = "diurnal"
+    per_round: int | None = None
+    peaks: list[float]
+    strength: float = 1.0
+    period: int = 24
+    most: int | list[int] | None = None
+
+    def law(self, machines, per_round):
+        given = _given(per_round)
+        return participation.Weighted.diurnal(machines, given, self.peaks, self.strength, self.period, self.most)
+
+
+class ByShare(AnyKind):
+    """Machines by what remains of their shares, which are the data's, or `shares` messages each."""
+
+    kind: Literal["by_share"] = "by_share"
+    per_round: int | None = None
+    shares: list[int] | None = None
+
+    def law(self, machines, per_round):
+        return participation.ByShare(machines, _given(per_round), self.shares)
+
+
+class Own(AnyKind):
+    """A law of one's own, `kind = "module:Law"`, called with the machines, `per_round` where given, and `options`.
+
+    A module may lie beside the experiment file.
+    """
+
+    kind: Literal["own"] = "own"
+    name: str
+    per_round: int | None = None
+    options: dict[str, Any] = {}
+    made_by: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
+            return raw
+        return {**raw, "made_by": resolve("participation", raw["name"], {}, (info.context or {}).get("folder"))}
+
+    def law(self, machines, per_round):
+        given = {} if per_round is None else {"per_round": per_round}
+        try:
+            made = self.made_by(machines, **given, **self.options)
+        except TypeError as error:
+            raise Refusal(f"participation {self.name!r} must take machines and its options, got {error}") from error
+        participation.check_participation(made)
+        return made
+
+
 ParticipationSettings = Annotated[
-    Full | Uniform | Balanced | OnePass | Phases | Given | Binomial | Between | Varying, Field(discriminator="kind")
+    Full
+    | Uniform
+    | Balanced
+    | Cyclic
+    | OnePass
+    | Phases
+    | Given
+    | Binomial
+    | Bernoulli
+    | Between
+    | Varying
+    | Weighted
+    | Diurnal
+    | ByShare
+    | Own,
+    Field(discriminator="kind"),
 ]
+PARTICIPATIONS = {
+    kind: " ".join((model.__doc__ or "").split("\n\n")[0].split())
+    for kind, model in kinds(ParticipationSettings).items()
+}
 
 
 def _given(per_round: int | None) -> int:

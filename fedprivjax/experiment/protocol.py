@@ -3,21 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from math import isnan
+from pathlib import Path
 from typing import Any
 
 from jax.tree_util import all_leaves
 from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.section import Settings
+from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.interface import Protocol, numbers_of
+from fedprivjax.protocols.server_checks import optimizers
 from fedprivjax.sweeps.members import sweepable
 
 MOMENTS = "moments"
+POSITIVE = ("radius", "scale")  # of constraint sets' numbers
 
 
 class ProtocolSettings(Settings):
@@ -25,10 +29,12 @@ class ProtocolSettings(Settings):
 
     The name is one of `PROTOCOLS`, or "module:Name" of a `flax.struct.dataclass`, from a module that is installed or
     lies beside the experiment file. A batch "moments" is what Lowy & Razaviyayn's rule K = n·√ε/(2·√R) makes of every
-    swept ε.
+    swept ε. `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer` of those that
+    optax has by name, or "module:factory"; a grid or a sweep names its numbers as `server.b1 = [0.5, 0.9]`.
 
     Attributes:
         method: the class that the name stands for.
+        parts: what such tables stand for, by the field that they are given for.
     """
 
     gathered = ("settings",)
@@ -38,6 +44,7 @@ class ProtocolSettings(Settings):
     grid: dict[str, list[float]] = {}
     settings: dict[str, Any] = {}
     method: Any = Field(default=None, exclude=True, repr=False)
+    parts: dict[str, Any] = Field(default={}, exclude=True, repr=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -48,7 +55,8 @@ class ProtocolSettings(Settings):
             return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
         name = raw["name"]
         known = {name: method for name, (method, _) in PROTOCOLS.items()}
-        method = resolve("protocol", name, known, (info.context or {}).get("folder"))
+        folder = (info.context or {}).get("folder")
+        method = resolve("protocol", name, known, folder)
         if not (isinstance(method, type) and is_dataclass(method)):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
@@ -57,18 +65,39 @@ class ProtocolSettings(Settings):
         settings = {key: value for key, value in raw.items() if key not in kept}
         for key in settings:
             require_choice(f"key in [[protocol]] {name}", key, ["name", "label", "grid", *_names(method)])
-        return {**kept, "settings": settings, "method": method}
+            if key in NUMBERS and isinstance(settings[key], list):
+                raise Refusal(
+                    f"{key} must be one number in [[protocol]], got {settings[key]}: [sweep] {key} takes several"
+                )
+        if isinstance(kept.get("grid"), Mapping):
+            kept["grid"] = flattened(kept["grid"])
+        parts = {
+            part: _part(part, kind, settings[part], folder) for part, kind in method.parts().items() if part in settings
+        }
+        return {**kept, "settings": settings, "method": method, "parts": parts}
 
     @model_validator(mode="after")
     def _check_grid(self):
         for axis in self.grid:
-            require_choice(f"key in the grid of {self.name}", axis, sweepable(self.method))
+            require_choice(f"key in the grid of {self.name}", axis, self.sweepable)
         return self
+
+    @property
+    def sweepable(self) -> tuple[str, ...]:
+        """What may be swept for it."""
+        return sweepable(self.method, of_parts=numbers_of(self.parts))
+
+    def make(self, values: Mapping[str, Any]) -> Any:
+        """The protocol with further settings, those of its parts by their names."""
+        own = {name: value for name, value in values.items() if "." not in name}
+        of_parts = {name: value for name, value in values.items() if name not in own}
+        return self.method(**{**self.settings, **self.parts, **own}).with_numbers(of_parts)
 
     @property
     def own(self) -> set[str]:
         """What is set here, and no sweep reaches: of privacy targets, one stands for all."""
-        return set(self.settings) | (set(TARGETS) if set(TARGETS) & set(self.settings) else set())
+        of_parts = {name for name, value in numbers_of(self.parts).items() if value is not None}
+        return set(self.settings) | of_parts | (set(TARGETS) if set(TARGETS) & set(self.settings) else set())
 
     @property
     def required(self) -> set[str]:
@@ -92,10 +121,34 @@ class ProtocolSettings(Settings):
     def _make(self, point: Mapping[str, float]) -> Any:
         """The protocol at a point; ε's batch is not known yet, a target in the other currency is converted later."""
         batch = {"batch": 1} if self.settings.get("batch") == MOMENTS else {}
-        names = _names(self.method)
-        for name in point.keys() - names:
+        names = [*_names(self.method), *numbers_of(self.parts)]
+        for name in (point.keys() - names) & {*TARGETS, *POSITIVE}:
             require_positive(name, point[name], infinite=name in TARGETS)
-        return self.method(**{**self.settings, **batch, **{name: point[name] for name in point if name in names}})
+        made = self.make({**batch, **{name: point[name] for name in point if name in names}})
+        require_protocol(made)
+        return made
+
+
+def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes with those of a table, as TOML reads `server.b1 = [0.5, 0.9]`, under dotted names.
+
+    >>> flattened({"mu": [1.0], "server": {"b1": [0.5, 0.9]}})
+    {'mu': [1.0], 'server.b1': [0.5, 0.9]}
+    """
+    flat = {}
+    for name, value in axes.items():
+        inner = {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+        flat |= inner
+    return flat
+
+
+def _part(field: str, kind: Any, given: Any, folder: Path | None) -> Any:
+    """What a table, or a name alone, stands for."""
+    table = given if isinstance(given, Mapping) else {"optimizer": given}
+    if not isinstance(table.get("optimizer"), str):
+        raise Refusal(f'{field} must name its optimizer, such as {{ optimizer = "adam", b1 = 0.9 }}, got {given!r}')
+    factory = resolve("server optimiser", table["optimizer"], optimizers(), folder)
+    return kind(factory, **{str(key): value for key, value in table.items() if key != "optimizer"})
 
 
 def _names(method: type) -> list[str]:

@@ -1,5 +1,6 @@
 """Experiment files: TOML, or a bundled experiment's name, into checked settings, and back."""
 
+import difflib
 import sysconfig
 import tomllib
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.experiment.build import natural_machines
 from fedprivjax.experiment.check import check
 from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.settings import Experiment
@@ -46,7 +48,9 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     if not (path.suffix == ".toml" and path.is_file()):
         names = bundled()
         if path.suffix == ".toml":
-            raise Refusal(f"no experiment file {str(spec)!r}")
+            raise Refusal(f"no experiment file {str(spec)!r}{_beside(path)}")
+        if str(spec) not in names and _beside(path):
+            raise Refusal(f"no experiment file {str(spec)!r}{_beside(path)}")
         require_choice("experiment", str(spec), names)
         path = names[str(spec)]
     try:
@@ -58,18 +62,34 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     return parse(raw, path.parent)
 
 
-def parse(raw: Mapping[str, Any], folder: Path | None = None) -> Experiment:
+def _beside(path: Path) -> str:
+    """The experiment file of nearly that name in the same folder, as a hint."""
+    near = difflib.get_close_matches(path.stem, [file.stem for file in path.parent.glob("*.toml")], n=1)
+    return f", did you mean {str(path.with_name(near[0] + '.toml'))!r}?" if near else ""
+
+
+def parse(raw: Mapping[str, Any], folder: Path | None = None, *, data: bool = True) -> Experiment:
     """Check a nested mapping of settings, as TOML gives it.
 
     Args:
         folder: where modules of one's own protocols are looked for first.
+        data: whether the data must be there; finished results are shown without them.
     """
     try:
-        experiment = Experiment.model_validate(raw, context={"folder": folder})
+        experiment = Experiment.model_validate(raw, context={"folder": folder, "data": data})
     except ValidationError as error:
         refuse(error, Experiment)
     check(experiment)
-    return experiment
+    return _with_machines(experiment)
+
+
+def _with_machines(experiment: Experiment) -> Experiment:
+    """With the machines that the data have by themselves, where the file leaves them out and sweeps none."""
+    given = experiment.participation
+    if given.machines is not None or "machines" in experiment.sweep.over:
+        return experiment
+    found = given.model_copy(update={"machines": natural_machines(experiment.problem)})
+    return experiment.model_copy(update={"participation": found})
 
 
 def to_mapping(experiment: Experiment) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """From an experiment to its results: every protocol at every shape, then joined along named axes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,28 +15,36 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metrics import METRICS, default_metrics, known
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import METRICS, default_metrics
 from fedprivjax.engine.ready import record_rounds
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,
+    ProblemSettings,
     ProtocolSettings,
     machines_of,
     make_participation,
     make_problem,
     make_protocol,
     points,
+    present,
 )
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import RecordSettings
 from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.plan import fresh_messages, most_rounds
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.described import described
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
+from fedprivjax.sweeps.shapes import joined
 from fedprivjax.sweeps.sweep import ReadySweep, execute, ready_sweep
 
 Progress = Callable[[int, int], None]
+TINY_RECORDS = 20  # of a machine
 
 
 @dataclass(frozen=True)
@@ -51,17 +61,20 @@ class Job:
     identity: str
 
 
-def jobs(experiment: Experiment) -> list[Job]:
+def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> list[Job]:
     """What there is to run; whatever is wrong with it is refused here, before anything is compiled.
 
     Of many trials, which differ in their data only, the first is tried.
+
+    Args:
+        say: called with what happens, in words: calibrating may take long.
     """
     problems: dict[tuple[int | None, ...], Problem] = {}
     return [
         job
         for settings in experiment.protocol
         for shape in experiment.shapes
-        for job in _jobs(experiment, settings, shape, problems)
+        for job in _jobs(experiment, settings, shape, problems, say)
     ]
 
 
@@ -104,11 +117,12 @@ def run(
         start = job.prepare()
         if job.identity not in done:
             done[job.identity] = execute(start, _shifted(progress, finished, total), chunks)
+            make_room()
         finished += job.runs
         if progress:
             progress(finished, total)
         parts.setdefault(job.label, []).append((job.shape, _as_own(start, done[job.identity])))
-    return {label: _join(points) for label, points in parts.items()}
+    return {label: described(_join(points)) for label, points in parts.items()}
 
 
 def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -129,9 +143,11 @@ def one_trial(experiment: Experiment) -> Experiment:
 
 
 def tiny(experiment: Experiment) -> Experiment:
-    """The same experiment made small: two seeds, two trials, at most ten rounds, the ends of every real-valued axis.
+    """The same experiment made small: two seeds, two trials, ten rounds or what the data allow, the ends of every
+    real-valued axis.
 
-    Methods that go through all records of a machine get as many rounds as that takes.
+    Methods that go through all records of a machine get as many rounds as that takes. Where feature maps take long,
+    machines have few records.
     """
     over = {
         name: values if len(values) < 3 or name in STRUCTURAL else [values[0], values[-1]]
@@ -139,16 +155,27 @@ def tiny(experiment: Experiment) -> Experiment:
     }
     given, trials = experiment.participation, experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
-    rounds = [10, given.planned or 10, *map(int, over.pop("rounds", []))]
+    swept = [int(value) for value in over.pop("rounds", [])]
+    open_ended = not swept and given.model_dump().get("rounds") is None
     small = experiment.model_copy(
         update={
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2, "trials": trials}),
             "record": experiment.record.model_copy(update={"every": 5}),
+            "problem": _fewer_mapped(experiment.problem),
             "expected": [],
         }
     )
+    rounds = [10, given.planned or 10, *swept, *(_most_rounds(small) if open_ended else [])]
     enough = given.model_copy(update={"rounds": max(min(rounds), _least_rounds(small))})
     return small.model_copy(update={"participation": enough})
+
+
+def _fewer_mapped(settings: ProblemSettings) -> ProblemSettings:
+    """With few records of a machine, where features are worth keeping on disk, and so take long the first time."""
+    dealt = settings.partition
+    if dealt is None or dealt.records is not None or not any(each.kept for each in settings.maps):
+        return settings
+    return settings.model_copy(update={"partition": dealt.model_copy(update={"records": TINY_RECORDS})})
 
 
 def _least_rounds(experiment: Experiment) -> int:
@@ -162,12 +189,32 @@ def _least_rounds(experiment: Experiment) -> int:
     return least
 
 
-def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: dict) -> list[Job]:
+def _most_rounds(experiment: Experiment) -> Iterator[int]:
+    """What the data allow every method at every shape, where they set an end."""
+    order = experiment.participation.order
+    for settings, shape in product(experiment.protocol, experiment.shapes):
+        machines = machines_of(experiment.participation, shape)
+        problem = make_problem(experiment.problem, machines, shape.get(TRIAL), shape.get("records"))
+        for point in points(experiment, settings, problem, present(experiment.problem, problem, shape)):
+            law, _ = make_participation(experiment.participation, point.shape)
+            with suppress(Refusal):  # there is no end, or what is wrong is said when jobs are made
+                sampler = make_protocol(point.settings, experiment.real_axes).minibatches
+                law = law.fitted(fresh_messages(problem, sampler, order))
+                yield most_rounds(problem, law, sampler, order)
+
+
+def _jobs(
+    experiment: Experiment,
+    settings: ProtocolSettings,
+    shape: dict[str, Any],
+    problems: dict,
+    say: Callable[[str], None] | None,
+) -> list[Job]:
     """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
     machines, trial, records = machines_of(experiment.participation, shape), shape.get(TRIAL), shape.get("records")
     shares = machines if experiment.problem.partition is not None else None, trial, records
     if shares not in problems:
-        problems[shares] = make_problem(experiment.problem, machines, trial, records)
+        problems[shares] = make_problem(experiment.problem, machines, trial, records, say)
     problem = problems[shares]
     return [
         _job(
@@ -176,8 +223,9 @@ def _jobs(experiment: Experiment, settings: ProtocolSettings, shape: dict[str, A
             point.problem,
             point.settings,
             {**shape, **point.at},
+            say,
         )
-        for point in points(experiment, settings, problem, shape)
+        for point in points(experiment, settings, problem, present(experiment.problem, problem, shape))
     ]
 
 
@@ -188,6 +236,7 @@ def _job(
     problem: Problem,
     settings: ProtocolSettings,
     shape: dict[str, Any],
+    say: Callable[[str], None] | None,
 ) -> Job:
     trial = shape.get(TRIAL)
     over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
@@ -197,7 +246,7 @@ def _job(
         "over": {**over, **settings.grid},
         "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
         "rounds": rounds,
-        "record": default_metrics(problem) if record.metrics is None else tuple(record.metrics),
+        "record": default_metrics(problem) if record.recordable is None else tuple(record.recordable),
         "every": record.every,
         "delta": record.delta,
         "common_noise": sweep.common_noise,
@@ -208,19 +257,33 @@ def _job(
     limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
     prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
     if not trial:
-        start = prepare()
+        start = prepare(calibrating=_calibrating(settings.label, shape, say))
         prepare = prepare if trial == 0 else lambda: start
-    if settings.grid and record.select not in options["record"]:
-        known = ", ".join(options["record"])
-        raise Refusal(f"record.select must be a recorded metric ({known}), got '{record.select}'")
+    names = [one.name if isinstance(one, Metric) else one for one in options["record"]]
+    if settings.grid and record.select not in names:
+        raise Refusal(f"record.select must be a recorded metric ({', '.join(names)}), got '{record.select}'")
     alike = protocol.same_law(participation.machines)  # such runs are done once
-    given = experiment.problem.model_dump(), repr(problem.model)
+    given = experiment.problem.model_dump(), repr(problem.model), experiment.problem.identity
     data = [*given, repr(participation), experiment.participation.model_dump(), trial, shape.get("records")]
-    method = settings.name, id(settings.method)  # two folders may each have a class of that name
-    identity = json.dumps([*data, method, repr(alike), options], default=list)
+    parts = [id(part.factory) for part in settings.parts.values()]
+    method = settings.name, id(settings.method), parts  # two folders may each have something of that name
+    identity = json.dumps([*data, method, repr(alike), options], default=_plain)
     members = prod(len(values) for values in options["over"].values())
     seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)
     return Job(settings.label, shape, seeds * members, prepare, identity)
+
+
+def _plain(value: Any) -> list:
+    """What JSON takes in the place of a value that tells jobs apart."""
+    return [value.name, id(value.function)] if isinstance(value, Metric) else list(value)
+
+
+def _calibrating(label: str, shape: dict[str, Any], say: Callable[[str], None] | None) -> Progress | None:
+    """What is said while a sweep's members are calibrated."""
+    if say is None:
+        return None
+    at = "".join(f", {name} {value:g}" for name, value in shape.items() if name != TRIAL)
+    return lambda number, total: say(f"calibrating noise of {label}{at} ({number} of {total})")
 
 
 def _recorded(start: ReadySweep, iterate: str) -> list[str]:
@@ -243,17 +306,11 @@ def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | N
 
 
 def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:
-    """Datasets at single points of some settings, as one dataset with these as dimensions."""
-    rounds = np.unique(np.concatenate([data["round"].values for _, data in parts]))
-    points = [data.reindex(round=rounds).expand_dims({k: [v] for k, v in shape.items()}) for shape, data in parts]
+    """The datasets of all jobs of a protocol; where there are trials, each numbers its seeds from 0."""
     if TRIAL in parts[0][0]:
-        points = [data.assign_coords(seed=np.arange(data.sizes["seed"])) for data in points]
-    joined = points[0]
-    if len(points) > 1:
-        joined = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
-    assert isinstance(joined, xr.Dataset)
-    noise = dict.fromkeys(str(data.attrs["noise"]) for _, data in parts)
-    return joined.assign_attrs({**parts[0][1].attrs, "noise": " / ".join(noise)})
+        parts = [(shape, data.assign_coords(seed=np.arange(data.sizes["seed"]))) for shape, data in parts]
+    checksums = dict.fromkeys(str(data.attrs["data"]) for _, data in parts)  # of trials, one each
+    return joined(parts).assign_attrs(data="\n".join(checksums))
 
 
 def _reduced(data: xr.Dataset) -> xr.Dataset:
@@ -261,7 +318,7 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     if TRIAL not in data.dims:
         return data
     runs = [name for name in data.data_vars if "seed" in data[name].dims]
-    means = data[runs].astype(float).mean("seed", skipna=False)
+    means = data[runs].astype(float).mean("seed", skipna=False, keep_attrs=True)
     means["diverged"] = data["diverged"].any("seed")
     for name in {"realised_mu", "realised_epsilon"} & set(runs):  # of privacy, a trial's is its worst run's
         means[name] = data[name].max("seed")
@@ -280,7 +337,7 @@ def _best(data: xr.Dataset, grid: list[str], record: RecordSettings) -> xr.Datas
     metric, rounds = record.select, rounds_of(record.select, record.averaged)
     runs = figure(data, metric, preferred(data, metric, record.iterate), rounds)
     mean = runs.mean("seed", skipna=False)  # trial by trial, where there are trials
-    score = mean if known(metric).better == "higher" else -mean
+    score = mean if record.known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))
     points = {name: best[name].drop_vars([*grid, "choice"], errors="ignore") for name in grid}

@@ -11,6 +11,7 @@ STRUCTURAL = {
     "rounds": "rounds",
     "records": "of a machine",
 }
+OWN = "module:name"  # the kind of what is one's own, by import path
 THEORY = "theory"  # in the place of a number that a protocol's own bound chooses
 
 

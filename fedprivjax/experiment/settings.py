@@ -4,15 +4,23 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known
+from fedprivjax.experiment.constraints import ConstraintSettings
+from fedprivjax.experiment.data import Source
+from fedprivjax.experiment.features import feature_maps
 from fedprivjax.experiment.losses import LossSettings
+from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.networks import ModelSettings
 from fedprivjax.experiment.participation import ParticipationSettings
-from fedprivjax.experiment.protocol import ProtocolSettings
-from fedprivjax.experiment.section import STRUCTURAL, Settings, kinds, owners
+from fedprivjax.experiment.protocol import ProtocolSettings, flattened
+from fedprivjax.experiment.section import OWN, STRUCTURAL, Settings, kinds, owners
+from fedprivjax.features import MAPS
+from fedprivjax.features.mapped import as_picture
+from fedprivjax.privacy.target import LEVELS
 
 TRIAL = "trial"
 
@@ -21,55 +29,93 @@ class PartitionSettings(Settings):
     """`[problem] partition`: how the samples are dealt over machines, with the options of `datasets.partition`.
 
     With `records`, machines have so many each, drawn from the data set, and nothing else is stored; else all of it is
-    dealt. They may be swept, `[sweep] records`.
+    dealt. They may be swept, `[sweep] records`. `column`, of a table, takes the place of the labels that a kind looks
+    at. Machines left with nothing are refused, or with `empty = "drop"` left out.
     """
 
-    kind: Literal["iid", "by_label", "dirichlet"]
+    kind: Literal["iid", "by_label", "dirichlet", "shards", "quantiles", "by_value"]
     seed: int = Field(default=0, ge=0)
     records: int | None = Field(default=None, ge=1)
     classes_per_machine: int | None = None
     alpha: float | None = None
+    shards_per_machine: int | None = None
+    column: str | None = None
+    sizes: Literal["lognormal", "dirichlet"] | list[float] | None = None
+    spread: float | None = None
+    empty: Literal["refuse", "drop"] = "refuse"
 
 
 class ProblemSettings(Settings):
-    """`[problem]`: a data set by name with its options, a loss, a model, a ball, a split over machines.
+    """`[problem]`: a data set by name with its options, a loss, a model, a constraint set, a split over machines.
 
-    A loss is a name with its keys beside it (`loss = "logistic"`, `score_bound = 15.0`), or a table with its `kind`.
+    A data set is one of the package's, a path to a `.csv`, `.parquet` or `.npz` file, with the options of
+    `datasets.read_table`, or "module:function", whose arguments the options are. A file or a module is looked for
+    beside the experiment file first. A loss is a name with its keys beside it (`loss = "logistic"`, `score_bound =
+    15.0`), or a table with its `kind`; or "module:name", with `loss_options`.
+    `features` are public maps of examples, one after the other, before anything is fitted, such as `["scattering",
+    "unit_norm"]` (see `fedprivjax.features`); a table gives a map's settings, `{ kind = "pooling", size = 2 }`; and
+    `picture` is [height, width] or [height, width, channels] of examples that are one, where the data do not say.
     `smoothing`, the strength of the Moreau envelope, goes with every loss; "theory" is what each protocol's own bound
     chooses, none where its theory needs no smooth loss. A model is a network, likewise a name with its keys beside it
-    (`model = "mlp"`, `hidden = [64]`, `start_seed = 1`) or a table; none is the linear predictor. What is declared of
-    the problem, and not computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for
-    each machine); `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's
-    share of the objective, adding up to 1.
+    (`model = "mlp"`, `hidden = [64]`, `start_seed = 1`) or a table, or "module:name", with `model_options` or
+    `model_start`; none is the linear predictor. A constraint set likewise (`constraint = "box"`, `low = -1.0`, `high =
+    1.0`), or "module:Set" with `constraint_options`; `radius` alone is a ball's. What is declared of the problem, and
+    not computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for each machine);
+    `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's share of the
+    objective, adding up to 1.
     """
 
-    gathered = ("loss", "model")
+    gathered = ("loss", "model", "constraint")
 
     dataset: str
     options: dict[str, Any] = {}
+    features: str | list[str | dict[str, Any]] = []
+    picture: list[int] | None = None
     loss: LossSettings | None = None
     model: ModelSettings | None = None
+    constraint: ConstraintSettings | None = None
     radius: float | None = None
     lipschitz: float | list[float] | None = None
     distance: float | None = None
     machine_weights: list[float] | None = None
     partition: PartitionSettings | None = None
+    source: Any = Field(default=None, exclude=True, repr=False)
+    maps: Any = Field(default=(), exclude=True, repr=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _gather(cls, raw: Any) -> Any:
+    def _gather(cls, raw: Any, info: ValidationInfo) -> Any:
         if not isinstance(raw, Mapping):
             return raw
-        for field, union in (("loss", LossSettings), ("model", ModelSettings)):
-            raw = _gathered(raw, field, owners(union), len(kinds(union)))
+        if isinstance(raw.get("dataset"), str):
+            context = info.context or {}
+            source = Source.of(raw["dataset"], context.get("folder"), needed=context.get("data", True))
+            given = raw.get("options", {})
+            located = {"options": source.options(given)} if isinstance(given, Mapping) else {}
+            raw = {**raw, "dataset": source.name, "source": source, **located}
+        raw = {**raw, "maps": feature_maps(raw.get("features", []), (info.context or {}).get("folder"))}
+        for field, union in (("loss", LossSettings), ("model", ModelSettings), ("constraint", ConstraintSettings)):
+            keys = owners(union)
+            if field == "constraint" and raw.get(field) is None:
+                keys.pop("radius")  # the ball's by itself
+            raw = _gathered(raw, field, keys, len(kinds(union)))
         return raw
 
     @model_validator(mode="after")
     def _check_options(self):
-        datasets.check_options(self.dataset, self.options)
+        self.source.check(self.options)
+        if self.picture is not None:
+            as_picture(self.picture)
         if self.model is not None and self.loss is not None and self.loss.smoothing is not None:
             raise Refusal(f"problem.smoothing must be left out for model {self.model.kind!r}")
         return self
+
+    @property
+    def identity(self) -> list[Any]:
+        """What tells apart things of one's own that have one name, from two folders."""
+        parts = [each for each in (self.loss, self.model, self.constraint) if each is not None and each.kind == OWN]
+        own = [each for each in self.maps if type(each) not in MAPS.values()]
+        return [self.source.identity, *(id(part.found) for part in parts), *map(id, map(type, own))]
 
 
 def _gathered(raw: Mapping[str, Any], field: str, keys_of: Mapping[str, list[str]], members: int) -> Mapping[str, Any]:
@@ -82,6 +128,8 @@ def _gathered(raw: Mapping[str, Any], field: str, keys_of: Mapping[str, list[str
             raise Refusal(f"problem.{keys[0]} must go with {wanted}, got none")
         return raw
     given = raw[field] if isinstance(raw[field], Mapping) else {"kind": raw[field]}
+    if isinstance(given.get("kind"), str) and ":" in given["kind"] and given["kind"] != OWN:
+        given = {**given, "kind": OWN, f"{field}_path": given["kind"]}
     rest = {key: value for key, value in raw.items() if key not in keys}
     return {**rest, field: {**given, **{key: raw[key] for key in keys}}}
 
@@ -109,13 +157,15 @@ class SweepSettings(Settings):
         if not isinstance(raw, Mapping):
             return raw
         kept = {key: value for key, value in raw.items() if key in cls.model_fields and key != "over"}
-        axes = {key: value for key, value in raw.items() if key not in kept}
+        axes = flattened({key: value for key, value in raw.items() if key not in kept})
         return {**kept, "over": {key: value if isinstance(value, list) else [value] for key, value in axes.items()}}
 
 
-class RecordSettings(Settings):
+class RecordSettings(Settings, arbitrary_types_allowed=True):
     """`[record]`: what is recorded how often.
 
+    A metric is a name, or "module:name" of a function `(problem, Snapshot) -> scalar` or a `Metric`, recorded under
+    its own name.
     `iterate` is what tables, plots and `select` look at, of protocols that have it, such as "last"; else the output.
     `averaged` names the metrics of which tables and plots show the mean over a run's records, not the last; `select`
     the metric by which a protocol's own grid is chosen from. `bars` of a plot are the mean's 95% interval, or half the
@@ -129,6 +179,34 @@ class RecordSettings(Settings):
     delta: float = 1e-5
     select: str = "test_accuracy"
     bars: Literal["interval", "percentiles"] = "interval"
+    own: dict[str, Metric] = Field(default={}, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("metrics"), list):
+            return raw
+        paths = [name for name in raw["metrics"] if isinstance(name, str) and ":" in name]
+        return {**raw, "own": {path: _metric(path, (info.context or {}).get("folder")) for path in paths}}
+
+    def known(self, name: str) -> Metric:
+        """What is known of a metric by the name it is recorded under."""
+        return next((metric for metric in self.own.values() if metric.name == name), known(name))
+
+    @property
+    def recordable(self) -> list[str | Metric] | None:
+        """The metrics as a run takes them; None is the problem's default."""
+        return None if self.metrics is None else [self.own.get(name, name) for name in self.metrics]
+
+
+def _metric(path: str, folder: Any) -> Metric:
+    """A metric of one's own, which tables show."""
+    found = resolve("metric", path, {}, folder)
+    if isinstance(found, Metric):
+        return found
+    if not callable(found):
+        raise Refusal(f"metric {path!r} must be a function (problem, snapshot) -> scalar or a Metric, got {found!r}")
+    return Metric(path.rpartition(":")[2], found, of="round", shown=("table", "against_epsilon", "over_rounds"))
 
 
 class Cell(Settings):
@@ -180,12 +258,22 @@ class Experiment(Settings):
     @field_validator("participation", mode="before")
     @classmethod
     def _default_kind(cls, raw: Any) -> Any:
-        return {"kind": "uniform", **raw} if isinstance(raw, Mapping) else raw
+        if not isinstance(raw, Mapping):
+            return raw
+        kind = raw.get("kind", "uniform")
+        return {**raw, "kind": "own", "name": kind} if ":" in str(kind) else {**raw, "kind": kind}
 
     @field_validator("protocol", mode="before")
     @classmethod
     def _list(cls, raw: Any) -> Any:
         return [raw] if isinstance(raw, Mapping) else raw
+
+    @model_validator(mode="after")
+    def _check_axes(self):
+        for name in self.real_axes.keys() - set(LEVELS):  # beside a swept level, a protocol's own stands by itself
+            if self.protocol and all(name in protocol.own for protocol in self.protocol):
+                raise Refusal(f"sweep.{name} must be left out where every protocol has a {name} of its own")
+        return self
 
     @property
     def real_axes(self) -> dict[str, list[float]]:

@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     holds: bool | None
 
 
-def verdicts(experiment: Experiment, best: dict[str, xr.Dataset]) -> list[Verdict]:
+def verdicts(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> list[Verdict]:
     """Judge every expected cell of an experiment on its (selected) results.
 
     Raises:
@@ -104,7 +104,7 @@ def describe(expected: Expected) -> str:
     return rule + over
 
 
-def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
+def _cells(expected: Expected, best: Mapping[str, xr.Dataset]) -> list[Cell]:
     if expected.cells or expected.protocol not in best:
         return expected.cells
     first: dict[Any, int] = {"seed": 0} | ({} if expected.axis is None else {expected.axis: 0})
@@ -116,7 +116,7 @@ def _cells(expected: Expected, best: dict[str, xr.Dataset]) -> list[Cell]:
     return [Cell(at={name: float(value) for name, value in zip(names, point, strict=True)}) for point in points]
 
 
-def _judge(expected: Expected, cell: Cell, best: dict[str, xr.Dataset]) -> Verdict:
+def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Verdict:
     if expected.protocol not in best:
         return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
     runs = _runs(expected.protocol, expected, cell, best, expected.iterate)
@@ -167,7 +167,7 @@ def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
 
 
 def _runs(
-    label: str, expected: Expected, cell: Cell, best: dict[str, xr.Dataset], iterate: str = OUTPUT
+    label: str, expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset], iterate: str = OUTPUT
 ) -> xr.DataArray:
     """A protocol's figures of the metric over seeds at a cell; axes that the protocol lacks are ignored."""
     runs = figure(best[label], expected.metric, iterate, expected.rounds)

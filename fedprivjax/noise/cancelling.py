@@ -2,6 +2,9 @@
 
 So the aggregate carries each machine's latest noise only, `z_t = (1/m)·Σ_{i∈[M]} Y_{i,last(t)}`
 (Reshef & Levy 2025).
+
+Where the number of participants varies, m is one constant for all rounds: noise that was added over one number and
+taken back over another would not cancel. A machine that is absent adds and takes back nothing, and its noise stands.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -10,15 +13,18 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.noise.fresh import shared
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 
 
 class CancellingInputs(NamedTuple):
-    """Per round: each participant's relative noise and which machine it is, [rounds, per_round]."""
+    """Per round: each participant's relative noise and which machine it is, [rounds, per_round]; in slots that nobody
+    fills 0 and a number that no machine has. `divisor` is m, [rounds], or None for the number of slots."""
 
     relative: Any
     machine: Any
+    divisor: Any = None
 
 
 @struct.dataclass
@@ -39,28 +45,25 @@ class Cancelling(Mechanism):
     def message_noise(self, memory, inputs: CancellingInputs, key, dimension: int):
         """What each participant adds to its message in one round: (memory [machines, d], [per_round, d])."""
         fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
-        return memory.at[inputs.machine].set(fresh), fresh - memory[inputs.machine]
+        old = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)
+        return memory.at[inputs.machine].set(fresh, mode="drop"), fresh - old
 
     def draw(self, state, inputs: CancellingInputs, keys, dimension: int):
-        def one(state, step):
-            (memory, standing), (inputs, key) = state, step
-            memory, difference = self.message_noise(memory, inputs, key, dimension)
-            standing = standing + jnp.mean(difference, axis=0)
-            return (memory, standing), standing
-
-        return jax.lax.scan(one, state, (inputs, keys))
+        return standing_sums(self, state, inputs, keys, dimension)
 
     def floats(self, dimension: int) -> int:
         return 2 * (self.machines + 1) * dimension + 3 * self.inputs.machine.shape[-1] * dimension
 
 
 class ReplayedInputs(NamedTuple):
-    """Per round and participant: machine, participation count, relative noise now and at the last participation (0)."""
+    """Per round and participant: machine, participation count, relative noise now and at the last participation (0),
+    both 0 in slots that nobody fills. `divisor` is m, [rounds], or None for the number of slots."""
 
     machine: Any
     count: Any
     relative: Any
     before: Any
+    divisor: Any = None
 
 
 @struct.dataclass
@@ -82,7 +85,8 @@ class Replayed(Mechanism):
             return relative * new - before * old
 
         def one_round(standing, inputs):
-            standing = standing + jnp.mean(jax.vmap(one_machine)(*inputs), axis=0)
+            difference = jax.vmap(one_machine)(inputs.machine, inputs.count, inputs.relative, inputs.before)
+            standing = standing + shared(difference, inputs.divisor)
             return standing, standing
 
         standing, noise = jax.lax.scan(one_round, standing, inputs)
@@ -90,3 +94,19 @@ class Replayed(Mechanism):
 
     def floats(self, dimension: int) -> int:
         return 2 * dimension + 3 * self.inputs.machine.shape[-1] * dimension
+
+
+def standing_sums(mechanism: Mechanism, state, inputs, keys, dimension: int):
+    """The draws of a block for a mechanism whose messages' noises add up in the aggregate: (state, [block, d]).
+
+    Args:
+        state: what machines remember, and the sum so far, [d].
+    """
+
+    def one(state, step):
+        (memory, standing), (inputs, key) = state, step
+        memory, added = mechanism.message_noise(memory, inputs, key, dimension)
+        standing = standing + shared(added, inputs.divisor)
+        return (memory, standing), standing
+
+    return jax.lax.scan(one, state, (inputs, keys))

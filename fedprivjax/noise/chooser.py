@@ -8,9 +8,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.cancelling import Cancelling, CancellingInputs, Replayed, ReplayedInputs
 from fedprivjax.noise.covariance import Covariance, factor, padded
-from fedprivjax.noise.fresh import Fresh, PerMachine, mean_of_fresh
+from fedprivjax.noise.fresh import Fresh, MessageInputs, PerMachine, mean_of_fresh
 from fedprivjax.noise.interface import Mechanism
-from fedprivjax.plan.participation import Schedule, Size
+from fedprivjax.plan.schedule import Schedule, Size
 
 OF_MACHINES = {
     "auto": "the cheapest that is exact in law",
@@ -34,13 +34,18 @@ def choose(
     *,
     cancel: bool,
     accumulate: bool = False,
+    divisor: np.ndarray | None = None,
 ) -> Mechanism:
     """The noise of machines that each add their own, `relative` [rounds, per_round], to what they send.
+
+    It stands in their sum over a divisor; slots that nobody fills add none.
 
     Args:
         dimension: number of parameters, for what fits in memory.
         cancel: a machine takes back its last noise, and the aggregate is a running sum.
         accumulate: nothing is taken back and the aggregate is a running sum.
+        divisor: of every round's sum, [rounds], where noise is neither taken back nor added up; None is the schedule's
+            constant.
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))
@@ -48,15 +53,20 @@ def choose(
     'Fresh'
     """
     require_choice("noise method", method, OF_MACHINES)
-    all_fresh = not cancel or schedule.size.per_round == schedule.size.machines
+    if divisor is not None and (cancel or accumulate):
+        raise Refusal("divisor must be left out where noise is taken back or added up, for which it is one constant")
+    all_fresh = not cancel or (schedule.size.per_round == schedule.size.machines and schedule.present.all())
+    relative = np.where(schedule.present, relative, 0.0) if schedule.varies else relative
     if method == "aggregate" and not all_fresh:
         raise Refusal("noise method 'aggregate' must have full participation or no cancellation")
     if method in ("replayed", "covariance") and not cancel:
         raise Refusal(f"noise method {method!r} must have noise that is cancelled; use 'aggregate'")
     if all_fresh and method in ("auto", "aggregate"):
-        return Fresh(np.asarray(mean_of_fresh(relative), np.float32), accumulate)
+        over = schedule.divisor if divisor is None else divisor
+        return Fresh(np.asarray(mean_of_fresh(relative, over), np.float32), accumulate)
     if not cancel:
-        return PerMachine(np.asarray(relative, np.float32), accumulate)
+        over = round_divisors(schedule, divisor)
+        return PerMachine(MessageInputs(np.asarray(relative, np.float32), over), accumulate)
     if method == "auto":
         method = cheapest(schedule.size, int(schedule.gaps.max()) - 1, dimension)
     return _BUILDERS[method](schedule, relative)
@@ -85,18 +95,31 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
 
 
 def _materialised(schedule: Schedule, relative: np.ndarray) -> Cancelling:
-    inputs = CancellingInputs(np.asarray(relative, np.float32), schedule.participants)
+    machine = schedule.participants
+    if schedule.varies:
+        machine = np.where(schedule.present, machine, schedule.machines).astype(np.int32)
+    inputs = CancellingInputs(np.asarray(relative, np.float32), machine, round_divisors(schedule))
     return Cancelling(inputs, schedule.machines)
 
 
 def _replayed(schedule: Schedule, relative: np.ndarray) -> Replayed:
     before = schedule.previous(relative)
-    inputs = ReplayedInputs(schedule.participants, schedule.counts, relative, before)
-    return Replayed(ReplayedInputs(*(np.asarray(x, np.float32 if x.dtype == float else np.int32) for x in inputs)))
+    inputs = (schedule.participants, schedule.counts, relative, before)
+    leaves = (np.asarray(x, np.float32 if x.dtype == float else np.int32) for x in inputs)
+    machine, count, now, before = leaves
+    return Replayed(ReplayedInputs(machine, count, now, before, round_divisors(schedule)))
 
 
 def _covariance(schedule: Schedule, relative: np.ndarray) -> Covariance:
     return Covariance(np.asarray(padded(factor(schedule, relative)), np.float32))
+
+
+def round_divisors(schedule: Schedule, divisor: np.ndarray | None = None) -> np.ndarray | None:
+    """What every round's sum is divided by, float32 [rounds]; None where it is the number of slots."""
+    if not schedule.varies:
+        return None
+    over = schedule.divisor if divisor is None else divisor
+    return np.broadcast_to(np.asarray(over, np.float32), schedule.size.rounds)
 
 
 _BUILDERS = {"materialised": _materialised, "replayed": _replayed, "covariance": _covariance}

@@ -4,8 +4,9 @@ The server's trajectory depends on the machines' noises only through `z_t = (1/m
 
     K(s, t) = (1/m²)·Σ_{i: last_i(s) = last_i(t)} r²_{i,last}
 
-follows from the public schedule. It is banded: zero once every machine has taken part between s and t. So each round
-takes one normal vector instead of one per participant, and nothing is of size machines · d.
+follows from the public schedule (m is one constant for all rounds, see `noise.cancelling`). It is banded: zero once
+every machine has taken part between s and t. So each round takes one normal vector instead of one per participant, and
+nothing is of size machines · d.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from scipy.linalg import cholesky_banded
 
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
-from fedprivjax.plan.participation import Schedule
+from fedprivjax.plan.schedule import Schedule
 
 ROUND_UP = 8  # bandwidths are padded to multiples of this, so that most schedules share one program
 
@@ -71,8 +72,8 @@ def covariance_bands(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
     """K by diagonals, float64 [lags, rounds]: entry (lag, s) is K(s + lag, s), zero beyond the end."""
     _, per_round, rounds = schedule.size
     start = np.repeat(np.arange(rounds), per_round)
-    length = schedule.gaps.ravel()
-    weight = relative.ravel() ** 2 / per_round**2
+    length = schedule.gaps.ravel()  # 0 in slots that nobody fills
+    weight = relative.ravel() ** 2 / schedule.divisor**2
     bands = np.zeros((length.max(), rounds))
     for lag in range(bands.shape[0]):
         # a noise standing in rounds start … start + length − 1 joins s and s + lag up to s = start + length − 1 − lag

@@ -1,6 +1,6 @@
 """Noise that is drawn anew in every round."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,36 +42,45 @@ class Fresh(Mechanism):
         return running(noise, state) if self.accumulate else (state, noise)
 
 
+class MessageInputs(NamedTuple):
+    """Per round: each participant's relative noise, [rounds, per_round], 0 in slots that nobody fills; and what the sum
+    is divided by, [rounds], or None for the number of slots."""
+
+    relative: Any
+    divisor: Any = None
+
+
 @struct.dataclass
 class PerMachine(Mechanism):
     """Every participant's own fresh noise, written out: `z_t = (1/m)·Σ_j r_{t,j}·N(0, I)`.
 
-    inputs: r, float32 [rounds, per_round]. The same law as `Fresh`; needed where single messages are looked at. With
-    `summed` it is their sum rather than their mean.
+    The same law as `Fresh`; needed where single messages are looked at. With `summed` it is their sum rather than their
+    mean.
     """
 
-    inputs: Any
+    inputs: MessageInputs
     accumulate: bool = struct.field(pytree_node=False, default=False)
     summed: bool = struct.field(pytree_node=False, default=False)
 
     def init(self, dimension: int, key):
         return jnp.zeros(dimension) if self.accumulate else ()
 
-    def message_noise(self, memory, inputs, key, dimension: int):
+    def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
         """What each participant adds to its message in one round: (memory, [per_round, d])."""
-        return memory, inputs[:, None] * jax.random.normal(key, (*inputs.shape, dimension))
+        relative = inputs.relative
+        return memory, relative[:, None] * jax.random.normal(key, (*relative.shape, dimension))
 
-    def draw(self, state, inputs, keys, dimension: int):
+    def draw(self, state, inputs: MessageInputs, keys, dimension: int):
         def one(_, step):
             inputs, key = step
             noise = self.message_noise((), inputs, key, dimension)[1]
-            return (), (jnp.sum if self.summed else jnp.mean)(noise, axis=0)
+            return (), jnp.sum(noise, axis=0) if self.summed else shared(noise, inputs.divisor)
 
         noise = jax.lax.scan(one, (), (inputs, keys))[1]
         return running(noise, state) if self.accumulate else (state, noise)
 
     def floats(self, dimension: int) -> int:
-        return 3 * self.inputs.shape[-1] * dimension
+        return 3 * self.inputs.relative.shape[-1] * dimension
 
 
 @struct.dataclass
@@ -101,9 +110,19 @@ def step_noise(noise, step, dimension: int):
     return deviations[:, None] * normals(jax.random.fold_in(key, step), (*deviations.shape, dimension))
 
 
-def mean_of_fresh(relative: np.ndarray) -> np.ndarray:
-    """Relative noise of the mean of independent messages, float64 [rounds]; relative: [rounds, per_round]."""
-    return np.sqrt(np.sum(relative**2, axis=1)) / relative.shape[1]
+def mean_of_fresh(relative: np.ndarray, divisor: Any = None) -> np.ndarray:
+    """Relative noise of the mean of independent messages, float64 [rounds].
+
+    Args:
+        relative: of each message, [rounds, per_round], 0 in slots that nobody fills.
+        divisor: of their sum, one for all rounds or [rounds]; None is the number of slots.
+    """
+    return np.sqrt(np.sum(relative**2, axis=1)) / (relative.shape[1] if divisor is None else divisor)
+
+
+def shared(rows, divisor):
+    """Rows [per_round, d] added up and divided; None divides by their number."""
+    return jnp.mean(rows, axis=0) if divisor is None else jnp.sum(rows, axis=0) / divisor
 
 
 def running(noise, state):

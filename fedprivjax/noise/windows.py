@@ -20,13 +20,14 @@ class WindowInputs(NamedTuple):
 
     Attributes:
         round: its number, from 1, int [rounds].
-        relative: the noise, over that of a standard normal, [rounds].
-        place: which trees each participant has, int [rounds, per_round]; () where one set of trees is for all.
+        relative: the noise, over that of a standard normal, [rounds], or of each participant where these have trees of
+            their own, [rounds, per_round].
+        place: which trees each participant has, int [rounds, per_round]; None where one set of trees is for all.
     """
 
     round: Any
     relative: Any
-    place: Any = ()
+    place: Any = None
 
 
 @struct.dataclass
@@ -52,14 +53,14 @@ class Windows(Mechanism):
 
     def message_noise(self, memory, inputs: WindowInputs, key, dimension: int):
         """Each participant's own normals, leaves [per_round, ...], or None where there is one set of trees for all."""
-        if isinstance(inputs.place, tuple):
+        if inputs.place is None:
             return memory, None
 
-        def one(place):
+        def one(place, relative):
             own = jax.random.fold_in(memory, place), jax.random.fold_in(key, place)
-            return self._of_round(*own, inputs.round, inputs.relative, dimension)
+            return self._of_round(*own, inputs.round, relative, dimension)
 
-        return memory, jax.vmap(one)(inputs.place)
+        return memory, jax.vmap(one)(inputs.place, inputs.relative)
 
     def draw(self, state, inputs: WindowInputs, keys, dimension: int):
         def one(_, step):
@@ -76,7 +77,7 @@ class Windows(Mechanism):
         return noise.now
 
     def floats(self, dimension: int) -> int:
-        machines = 1 if isinstance(self.inputs.place, tuple) else self.inputs.place.shape[-1]
+        machines = 1 if self.inputs.place is None else self.inputs.place.shape[-1]
         return 3 * machines * (4 * self.epoch.bit_length() + 1) * dimension
 
     def _of_round(self, key, round_key, round, relative, dimension: int) -> Normals:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.plan.participation import Schedule
 from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.schedule import Schedule
 
 
 class Minibatches(NamedTuple):

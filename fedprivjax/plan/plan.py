@@ -1,5 +1,6 @@
 """Which examples are used: each once or in several epochs, dealt in order of use or from a machine's own share."""
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -7,10 +8,16 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.warned import warn
+from fedprivjax.plan.arguments import require_problem
+from fedprivjax.plan.deals import deal_computed, deal_epochs, deal_pool, deal_shares, epoch_uses
 from fedprivjax.plan.minibatches import draw_minibatches
-from fedprivjax.plan.participation import Participation, Schedule, Size
-from fedprivjax.plan.samplers import Sampler, epoch_places, places_in_order
+from fedprivjax.plan.participation import Participation, check_participation, draw_schedule
+from fedprivjax.plan.participation.caps import rounds_filled
+from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
+from fedprivjax.problem.once import Once
 from fedprivjax.problem.problem import Problem
 
 ORDERS = {
@@ -20,15 +27,21 @@ ORDERS = {
     "reshuffled": "several epochs over a machine's own records, in a fresh random order each time",
 }
 EPOCHS = ("cyclic", "reshuffled")
+HALF = 50  # percent of the data, below which a run that ends with the smallest share is warned of
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Once):
     """What is drawn before a run: the public schedule, and each participant's example, int32 [rounds, per_round].
 
     Samples index the problem's pool; where examples are computed, the machine's own examples, from 0. Minibatches have
     samples [rounds, per_round, width] with weights of the same shape. Those drawn anew each time are `secret`, which
     amplifies privacy; with `replace(plan, secret=False)`, the guarantee is that against one who knows them.
+
+    Attributes:
+        examples: how many the pool has; None where they are computed, or nobody is to know which are used.
+        of_shares: whether the schedule follows from how many examples machines have, which is then public.
+        planned_uses: `uses` of the schedule that is planned, where machines may drop out of it; None is no such plan.
     """
 
     schedule: Schedule
@@ -38,10 +51,14 @@ class Plan:
     order: str = "shuffled"
     sampler: Sampler | None = None
     stored: bool = True
+    examples: int | None = None
+    of_shares: bool = False
+    planned_uses: np.ndarray | None = None
 
     def __str__(self) -> str:
         which = f"{'at most ' if self.weights is not None else ''}{self.width}, {'secret' if self.secret else 'public'}"
-        return f"Plan: {self.schedule}\n  records of a message: {which}"
+        data = f"\n  data: {self.data_used}" if self.data_used else ""
+        return f"Plan: {self.schedule}\n  records of a message: {which}{data}"
 
     __repr__ = __str__
 
@@ -50,7 +67,7 @@ class Plan:
         """What others know of it: without samples (of width 0) where they are secret."""
         if not self.secret or self.weights is None:
             return self
-        return replace(self, samples=self.samples[..., :0], weights=self.weights[..., :0])
+        return replace(self, samples=self.samples[..., :0], weights=self.weights[..., :0], examples=None)
 
     @property
     def size(self) -> Size:
@@ -58,21 +75,51 @@ class Plan:
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether a sample of a stored pool is used in several rounds."""
-        stored = self.samples if self.weights is None and self.stored else self.samples[:0]
-        return self.order in EPOCHS or np.bincount(stored.ravel()).max(initial=0) > 1
+        """Whether a sample, of those that are fresh in every message, is used twice."""
+        sent = self.samples if self.weights is None else self.samples[self.weights != 0]
+        fresh = self.sampler is None or self.sampler.pooled or self.sampler.one_pass
+        if self.order in EPOCHS or not fresh:
+            return self.order in EPOCHS
+        return bool(np.bincount(sent.ravel()).max(initial=0) > 1) if self.stored else self._computed_again
+
+    @property
+    def _computed_again(self) -> bool:
+        """Whether a machine computes one of its examples twice."""
+        samples = self.samples.reshape(*self.schedule.participants.shape, self.width)
+        if np.array_equal(samples, deal_computed(self.schedule, self.width)):
+            return False
+        used = np.ones(samples.shape, bool) if self.weights is None else self.weights != 0
+        machine = np.broadcast_to(self.schedule.participants[:, :, None], samples.shape)
+        return len(np.unique(np.stack([machine[used], samples[used]]).T, axis=0)) < int(np.count_nonzero(used))
 
     @cached_property
     def uses(self) -> np.ndarray:
-        """Rounds that use a machine's most used record, of one example a message, int [machines]."""
+        """Rounds that use a machine's most used record, of one example a message, int [machines]; at least as many as
+        if nobody dropped out."""
         total = self.schedule.total
         if not self.repeats:
             return np.minimum(total, 1)
-        present = self.schedule.present
-        sample = self.samples.reshape(present.shape)[present]
+        filled = self.schedule.asked if self.planned_uses is None else self.schedule.present
+        sample = self.samples.reshape(filled.shape)[filled]
         uses = np.zeros(total.size, int)
-        np.maximum.at(uses, self.schedule.participants[present], np.bincount(sample)[sample])
-        return uses
+        np.maximum.at(uses, self.schedule.participants[filled], np.bincount(sample)[sample])
+        return uses if self.planned_uses is None else np.maximum(uses, self.planned_uses)
+
+    @cached_property
+    def used(self) -> int:
+        """Examples that at least one message uses."""
+        samples = self.samples if self.weights is None else self.samples[self.weights != 0]
+        return int(np.count_nonzero(np.bincount(samples.ravel(), minlength=1)))
+
+    @property
+    def part_used(self) -> float:
+        """The part of a pool's examples that at least one message uses, in percent; NaN where its size is not known."""
+        return 100 * self.used / self.examples if self.examples else np.nan
+
+    @property
+    def data_used(self) -> str:
+        """`used` in words; nothing where the pool's size is not known."""
+        return f"{self.used} of {self.examples} examples ({self.part_used:.3g}%)" if self.examples else ""
 
     @property
     def width(self) -> int:
@@ -106,7 +153,27 @@ def draw_plan(
     >>> draw_plan(problem, Full(2)).samples.shape
     (2, 2)
     """
+    require_problem(problem)
+    check_participation(participation)
     seeds = as_seeds(seed)
+    _check_fits(problem, participation, sampler, order)
+    shares = fresh_messages(problem, sampler, order)
+    participation = participation.fitted(shares)
+    chosen = rounds is None
+    rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
+    require_at_least("rounds", rounds, 1)
+    _check_enough(problem, participation, rounds, _dealt_batch(problem, sampler, order))
+    schedule = draw_schedule(participation, rounds, participation_rng(seeds))
+    plan = _with_samples(problem, schedule, order, sampler, seeds)
+    of_shares = participation.of_shares or (chosen and shares is not None)
+    plan = replace(plan, examples=int(problem.examples) if problem.stored else None, of_shares=of_shares)
+    if chosen and shares is not None and not participation.at_most_once:
+        _warn_of_waste(plan, participation, shares)
+    return plan
+
+
+def _check_fits(problem: Problem, participation: Participation, sampler: Sampler | None, order: str) -> None:
+    """Refuse an order, a sampler or a number of machines that the data do not allow."""
     require_choice("order", order, ORDERS)
     if order in EPOCHS and sampler is not None:
         raise Refusal(
@@ -117,36 +184,92 @@ def draw_plan(
         raise Refusal(
             f"order {order!r} must go with machines of their own records ([machines, records, features]), one a message"
         )
-    rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
-    require_at_least("rounds", rounds, 1)
-    if sampler is not None and problem.table is None:
+    if sampler is not None and problem.table is None and not sampler.pooled:
         raise Refusal("table must be given: machines draw minibatches from records of their own")
     if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
         raise Refusal(
             f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
         )
-    if sampler is None and order not in EPOCHS and participation.examples(rounds) > problem.examples:
+
+
+def _dealt_batch(problem: Problem, sampler: Sampler | None, order: str) -> int:
+    """Examples of a message that are dealt from what all machines have; 0 where records are used again, or a machine's
+    own in batches."""
+    if sampler is None:
+        return int(order not in EPOCHS)
+    return int(sampler.batch) if sampler.pooled and problem.table is None else 0  # type: ignore[arg-type]
+
+
+def _check_enough(problem: Problem, participation: Participation, rounds: int, batch: int) -> None:
+    """Refuse more rounds of so many fresh examples a message than there are examples."""
+    if batch * participation.examples(rounds) > problem.examples:
+        factors, names = [participation.per_round, rounds], "per_round · rounds"
+        if batch > 1:
+            factors, names = [batch, *factors], f"batch · {names}"
         raise Refusal(
-            f"per_round · rounds must be at most the {problem.examples} examples, "
-            f"got {participation.per_round} · {rounds} = {participation.per_round * rounds}"
+            f"{names} must be at most the {problem.examples} examples, "
+            f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}"
         )
     if participation.at_most_once and problem.table is None and participation.machines > problem.examples:
         raise Refusal(f"machines must be at most the {problem.examples} examples, got {participation.machines}")
-    schedule = participation.draw(rounds, participation_rng(seeds))
-    if sampler is not None:
-        assert problem.table is not None
-        settings = {"stored": order == "stored", "factors": problem.message_factors}
+
+
+def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:
+    """The schedule with the examples that its messages use."""
+    if sampler is not None and problem.table is not None:
+        settings = {"stored": order == "stored", "factors": 1.0 if sampler.pooled else problem.message_factors}
         batches = draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), **settings)
         return Plan(schedule, *batches, secret=sampler.secret, order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
+    if sampler is not None:
+        return _pooled(problem, schedule, order, sampler, rng)
     if not problem.stored:
-        plan = Plan(schedule, np.maximum(schedule.counts - 1, 0), stored=False)
+        plan = Plan(schedule, deal_computed(schedule)[..., 0], stored=False)
     elif order in EPOCHS:
-        plan = Plan(schedule, _deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
+        plan = Plan(schedule, deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
+        plan = plan if schedule.dropped is None else replace(plan, planned_uses=epoch_uses(problem, schedule))
     else:
-        deal = _deal_pool if problem.table is None else _deal_shares
-        plan = Plan(schedule, deal(problem, schedule, rng), order=order)
-    return plan if schedule.filled is None else _with_absent_slots(plan)
+        dealt = (
+            deal_pool(problem, schedule, rng)[..., 0] if problem.table is None else deal_shares(problem, schedule, rng)
+        )
+        plan = Plan(schedule, dealt, order=order)
+    return _with_absent_slots(plan) if schedule.varies else plan
+
+
+def _pooled(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, rng) -> Plan:
+    """The plan of minibatches that are dealt from a pool, or computed; of weight 0 in slots that nobody fills."""
+    batch = int(sampler.batch)  # type: ignore[arg-type]
+    samples = deal_pool(problem, schedule, rng, batch) if problem.stored else deal_computed(schedule, batch)
+    weights = np.where(schedule.present[..., None], np.float32(1 / batch), np.zeros(batch, np.float32))
+    return Plan(schedule, samples, weights, order=order, sampler=sampler, stored=problem.stored)
+
+
+def _warn_of_waste(plan: Plan, participation: Participation, shares: np.ndarray) -> None:
+    """Say so where most of the data lie idle because rounds end with a small share."""
+    of_smallest = plan.size.rounds == participation.rounds_of_shares(shares) and 2 * shares.min() < shares.mean()
+    if participation.of_shares or not of_smallest or plan.part_used >= HALF:
+        return
+    warn(f"a run uses {plan.data_used}: rounds end with the smallest share; {_remedy(participation, shares, plan)}")
+
+
+def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str:
+    """What uses more than half: as many machines a round by their shares, or down to half as many; else records used
+    again."""
+    asked = participation.per_round
+    most = asked // 2
+    less = bisect_left(range(asked), HALF, hi=most + 1, key=lambda less: _part_by_share(shares, asked - less))
+    if less <= most:
+        law = f"ByShare({participation.machines}, {asked - less})"
+        key = f", per_round = {asked - less}" if less else ""
+        return f'{law}, in a file kind = "by_share"{key}, uses {_part_by_share(shares, asked - less):.3g}%'
+    if plan.sampler is None or plan.sampler.pooled:
+        return "methods of minibatches from a machine's own records, such as noisy_minibatch_sgd, do not end there"
+    return 'samplers that use records again, such as sampler = "poisson", do not end there'
+
+
+def _part_by_share(shares: np.ndarray, per_round: int) -> float:
+    """The part of all messages, in percent, that cohorts of this size send where they are drawn by their shares."""
+    return 100 * rounds_filled(shares, per_round) * per_round / shares.sum()
 
 
 def _with_absent_slots(plan: Plan) -> Plan:
@@ -165,49 +288,27 @@ def most_rounds(
         ValueError: there is no end.
     """
     given = participation.rounds_given
-    again = order in EPOCHS or (sampler is not None and not sampler.one_pass)
-    if again or not problem.stored:
+    if order in EPOCHS or (sampler is not None and not sampler.one_pass) or not problem.stored:
         if given is None:
-            why = "records are used again and again" if again else "examples are computed: they have no end"
+            computed = problem.stored or order in EPOCHS
+            why = "records are used again and again" if computed else "examples are computed: they have no end"
             raise Refusal(f"rounds must be given where {why}")
         return given
-    if problem.table is not None:
-        batches = 1 if sampler is None else sampler.batches(problem.table.sizes)
-        most = int((problem.table.sizes // batches).min())
-        if participation.at_most_once and most and given is not None:
-            return given
+    shares = fresh_messages(problem, sampler, order)
+    if shares is None:
+        most = int(participation.most_rounds(int(problem.examples) // max(1, _dealt_batch(problem, sampler, order))))
+    elif participation.at_most_once and shares.min() and given is not None:
+        return given
     else:
-        most = int(participation.most_rounds(int(problem.examples)))
+        most = participation.rounds_of_shares(shares)
     return max(1, most if given is None else min(most, given))
 
 
-def _deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
-    """Slot (t, j) takes the next example of one permutation of the pool; so does an empty one, if not announced."""
-    order = np.arange(problem.examples) if rng is None else rng.permutation(problem.examples)
-    if not schedule.announced:
-        return order[: schedule.participants.size].astype(np.int32).reshape(schedule.participants.shape)
-    samples = np.zeros(schedule.participants.shape, np.int32)
-    samples[schedule.present] = order[: schedule.present.sum()]
-    return samples
-
-
-def _deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:
-    """A machine of n records takes, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
-    assert problem.table is not None
-    rows, sizes = problem.table.rows, problem.table.sizes
-    if not sizes.all():
-        raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
-    ones = np.ones(sizes.size, int)
-    places, _ = epoch_places(rows, schedule, ones, rng, reshuffle=order == "reshuffled")
-    return rows[schedule.participants, places[:, :, 0]]
-
-
-def _deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
-    """A machine's k-th participation takes the k-th example of a permutation of its own share."""
-    assert problem.table is not None
-    rows, sizes = problem.table.rows, problem.table.sizes
-    short = np.flatnonzero(schedule.total > sizes)
-    if short.size:
-        needs, has = schedule.total[short[0]], sizes[short[0]]
-        raise Refusal(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
-    return np.take_along_axis(rows, places_in_order(rows, rng), axis=1)[schedule.participants, schedule.counts - 1]
+def fresh_messages(problem: Problem, sampler: Sampler | None, order: str) -> np.ndarray | None:
+    """Messages that each machine's own share allows, of records used once, int [machines]; None where records are
+    shared, used again or computed."""
+    if problem.table is None or order in EPOCHS:
+        return None
+    if sampler is None:
+        return problem.table.sizes
+    return problem.table.sizes // sampler.batches(problem.table.sizes) if sampler.one_pass else None

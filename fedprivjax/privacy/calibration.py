@@ -1,15 +1,19 @@
 """From a privacy target to noise and step: host, float64, before anything is compiled."""
 
-from math import isfinite, sqrt
+from collections.abc import Callable
+from math import inf, isfinite, isinf
 from typing import Any
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.privacy import gdp
-from fedprivjax.privacy.events import Event
+from fedprivjax.plan.arguments import require_problem, require_protocol
+from fedprivjax.plan.as_said import require_as_said
+from fedprivjax.privacy.accountants.search import least_noise
+from fedprivjax.privacy.events import Event, Excess
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import PLAN, Target
+from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
 
 SENSITIVITY_UNKNOWN = (
     "clip must be set, for the loss has no finite gradient bound here "
@@ -23,7 +27,8 @@ def calibrate(
 ) -> Any:
     """A new protocol with `noise_std` and `step_size` filled in, and its target spent.
 
-    The noise is by the protocol's own rule; what the drawn plan makes of it is held against the target.
+    The noise is by the protocol's own rule, or with `calibrate_to = "plan"` the least that the drawn plan needs; what
+    the plan makes of it is held against the target.
 
     Args:
         plan: the drawn plan.
@@ -34,6 +39,8 @@ def calibrate(
         Refusal: no target or two, a default that the problem's constants do not allow, or noise that gives less
             privacy on this plan than the target asks for.
     """
+    require_protocol(protocol)
+    require_problem(problem)
     return settle(protocol, problem, plan, target_of(protocol, mu=mu, epsilon=epsilon, delta=delta))[0]
 
 
@@ -47,6 +54,8 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
         μ-GDP per machine with the conversions to (ε, δ), or ε alone where records are sampled; with its unit,
         relation, trust model, theorem and assumptions.
     """
+    require_protocol(protocol)
+    require_problem(problem)
     if not protocol.calibrated:
         protocol = calibrate(protocol, problem, plan, delta=delta)
     return event_of(protocol, problem, plan).guarantee(delta)
@@ -64,7 +73,7 @@ def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: 
         mu, epsilon = protocol.mu, protocol.epsilon
     if protocol.noise_std is not None and np.ndim(epsilon):
         epsilon = None
-    return Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta)
+    return protocol.asked(Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta))
 
 
 def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
@@ -74,6 +83,7 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
         Refusal: as `calibrate`.
     """
     _require_own_sampler(protocol, plan)
+    target = protocol.asked(target)
     calibrated = protocol.calibrate(problem, plan, target)
     event = event_of(calibrated, problem, plan)
     require_met(calibrated, event, target)
@@ -84,18 +94,43 @@ def event_of(protocol, problem, plan) -> Event:
     """What a calibrated protocol does to privacy on a plan.
 
     Raises:
-        Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once; a problem
-            or plan that the method's `check` refuses.
+        Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once; a plan of
+            other records or weights than its sampler's; a problem or plan that the method's `check` refuses; an event
+            of another trust than the protocol's.
     """
     _require_own_sampler(protocol, plan)
     protocol.check(problem, plan)
-    if plan.schedule.filled is not None and plan.sampler is None and not protocol.varying_cohorts:
-        raise Refusal(
-            f"participation must have a fixed number of machines a round for {protocol.name}, got {plan.schedule}"
-        )
+    _require_someone(plan.schedule)
+    require_as_said(plan, problem)
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
         raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
-    return protocol.event(problem, plan)
+    event = protocol.event(problem, plan)
+    if event.terms.trust != protocol.trust:
+        raise Refusal(
+            f"trust of {protocol.name} must be that of its event's terms ({event.terms.trust!r}), for its noise and "
+            f"what is seen of a run follow it, got {protocol.trust!r}"
+        )
+    if protocol.calibrate_to == PLAN and protocol.noise_std != 0:
+        event = event.assuming(Assumption("noise of the schedule"))
+    return _with_public_sizes(event) if plan.of_shares else event
+
+
+def _with_public_sizes(event: Event) -> Event:
+    """The event on a schedule that follows from how many records machines have, which replacing one leaves alone."""
+    if event.terms.relation != REPLACE_ONE:
+        raise Refusal(
+            f"participation and rounds must not follow from machines' numbers of records under "
+            f"{event.terms.relation}, where these are not public: give rounds, and no law by shares"
+        )
+    return event.assuming(Assumption("public sizes"))
+
+
+def _require_someone(schedule) -> None:
+    if not schedule.varies:
+        return
+    empty = np.flatnonzero(~schedule.present.any(axis=1))
+    if empty.size:
+        raise Refusal(f"participation must leave at least one machine in every round, got none in round {empty[0] + 1}")
 
 
 def _require_own_sampler(protocol, plan) -> None:
@@ -116,74 +151,77 @@ def require_met(protocol, event: Event, target: Target) -> None:
 
 def exceeds(event: Event, target: Target, slack: float = SLACK) -> bool:
     """Whether an event is not known to give the privacy that a target asks for, up to rounding (`slack`, relative)."""
-    if target.noise_std is not None or target.non_private:
-        return False
-    if np.ndim(target.epsilon):
-        return not _excess(event, target).max() <= 1 + slack
-    if event.mus is not None:
-        return not event.mu <= target.largest_mu * (1 + slack)
-    return not event.epsilon(target.stated_delta) <= target.worst_epsilon * (1 + slack)
+    return target.given_noise is None and not event.excess(target).ratio <= 1 + slack
 
 
 def gaussian_rule(target: Target, sensitivity: float) -> float:
     """`sensitivity/μ`, the noise of mechanisms whose exposure is at most 1; a given noise as it is.
 
     Raises:
-        Refusal: a sensitivity that is not known.
+        Refusal: a sensitivity that is not known; an ε for each machine.
     """
-    if target.noise_std is not None:
-        return float(target.noise_std)
-    if target.non_private:
-        return 0.0
+    target.require_one()
+    if target.given_noise is not None:
+        return target.given_noise
     if not isfinite(sensitivity):
         raise Refusal(SENSITIVITY_UNKNOWN)
     return float(sensitivity) / target.largest_mu
 
 
 def solved_noise(protocol, problem, plan, target: Target) -> float:
-    """The least `noise_std` (to a part in 10⁶, from above) at which a protocol's event on a plan meets the target.
+    """The least `noise_std`, from above, at which a protocol's event on a plan meets the target.
+
+    An ε is asked for at the protocol's `asked_delta`.
 
     Raises:
         Refusal: where no noise does.
     """
-    if target.noise_std is not None or target.non_private:
-        return float(target.noise_std or 0.0)
+    if target.given_noise is not None:
+        return target.given_noise
+    delta = protocol.asked_delta(problem, target)
 
-    def meets(noise_std: float) -> bool:
-        return not exceeds(protocol.with_noise_std(noise_std).event(problem, plan), target, slack=0.0)
+    def excess(noise_std: float, who: Any = None) -> Excess:
+        return protocol.with_noise_std(noise_std).event(problem, plan).excess(target, delta, who)
 
-    low, high = 1e-3, 1.0
-    while not meets(high):
-        low, high = high, 4 * high
-        if high > 1e12:
-            raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")
-    while meets(low):
-        low, high = low / 4, low
-        if high < 1e-12:
-            return high  # whatever the noise, nothing is exposed
-    while high > low * (1 + SLACK):
-        middle = sqrt(low * high)
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high
+    sensitivity = float(protocol.with_noise_std(1.0).event(problem, plan).sensitivity)
+    if sensitivity == inf:
+        raise Refusal(SENSITIVITY_UNKNOWN)
+    noise_std = least_for_all(excess, sensitivity if sensitivity > 0 else 1.0)
+    if isinf(noise_std):
+        raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")
+    return noise_std
 
 
-def _excess(event: Event, target: Target) -> np.ndarray:
-    """Every machine's ε over the one that is asked for it, [machines]."""
-    return _epsilons(event, target) / np.asarray(target.epsilon, float)
+def least_for_all(excess: Callable[..., Excess], guess: float) -> float:
+    """The least noise, from above, at which nobody's excess is above 1; inf where there is none.
+
+    The worst machine's is solved for alone, and all are looked at again: few are worse at another noise.
+
+    Args:
+        excess: from a noise, and from whom to look at alone or None for everyone.
+    """
+    worst = excess(guess).who
+    while True:
+        noise = _least_of(excess, worst, guess)
+        if isinf(noise) or worst is None:
+            return noise
+        found = excess(noise)
+        if found.ratio <= 1:
+            return noise
+        guess, worst = noise, found.who
 
 
-def _epsilons(event: Event, target: Target) -> np.ndarray:
-    """Every machine's ε at the target's δ, [machines]."""
-    if event.mus is None:
-        return event.epsilons(target.stated_delta).each
-    return event.mus.map(lambda mus: gdp.epsilon(mus, target.stated_delta)).each
+def _least_of(excess: Callable[..., Excess], who: Any, guess: float) -> float:
+    return least_noise(lambda noise: excess(noise, who).ratio, 1.0, guess)
 
 
 def _both(event: Event, target: Target) -> str:
     """What is asked for and what the noise gives, in words."""
     if np.ndim(target.epsilon):
-        worst = int(np.argmax(_excess(event, target)))
-        asked, given = np.ravel(target.epsilon)[worst], _epsilons(event, target)[worst]
+        over = event.over(target)
+        worst = int(np.argmax(over))
+        asked = np.ravel(target.epsilon)[worst]
+        given = over[worst] * asked
         return f"ε = {asked:g} at δ = {target.delta:g} on machine {worst}, and its noise on this plan gives {given:.4g}"
     if target.mu is not None and event.mus is not None:
         return f"{target}, and its noise on this plan gives {event.mu:.4g}-GDP"

@@ -1,17 +1,47 @@
 """What a protocol does to privacy, noise included: (sampled) Gaussian mechanisms composed over a machine's messages."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from dp_accounting import DpEvent
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.peer import gaussian_event, gaussian_opinions
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 from fedprivjax.privacy.grouped import Grouped, alike
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.terms import Terms
+from fedprivjax.privacy.opinion import Opinion
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import Assumption, Terms
+
+
+class Claim(NamedTuple):
+    """What a published rule says of a noise, which need not be so.
+
+    Attributes:
+        theorem: whose claim it is.
+        epsilon: the ε that it claims at δ; NaN where it claims none.
+    """
+
+    theorem: str
+    epsilon: Callable[[float], float]
+
+
+class Excess(NamedTuple):
+    """How much a machine's ε, or μ, is of what is asked for it: above 1 the target is missed.
+
+    Attributes:
+        ratio: the largest of all machines', or of those that were asked about.
+        who: whose it is, as `Event.excess` can be asked about it alone; None for everyone.
+    """
+
+    ratio: float
+    who: Any = None
 
 
 class Event:
@@ -23,6 +53,17 @@ class Event:
 
     terms: Terms
     sensitivity: Any
+    claim: Claim | None = None
+
+    @property
+    def proved(self) -> bool:
+        """Whether `epsilons` are upper bounds, not claims."""
+        return True
+
+    @property
+    def accounting(self) -> str:
+        """How ε follows from what was released, in words."""
+        return ""
 
     @property
     def mus(self) -> Grouped | None:
@@ -37,6 +78,24 @@ class Event:
         """The worst machine's ε at δ."""
         return self.epsilons(delta).max if self.mus is None else float(gdp.epsilon(self.mus.max, delta))
 
+    def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
+        """The largest of what machines' privacy parameters are over those that a target asks for.
+
+        Args:
+            delta: at which ε is asked for, of every machine; None is the target's.
+            who: ask about these alone, of an `Excess`; None is everyone.
+        """
+        if self.mus is not None and not np.ndim(target.epsilon):
+            return Excess(self.mus.max / target.largest_mu)
+        return Excess(float(np.max(self.over(target))))
+
+    def over(self, target: Target) -> np.ndarray:
+        """Every machine's ε over the one that is asked for it, [machines]."""
+        mus = self.mus
+        found = self.epsilons(target.stated_delta) if mus is None else mus.map(lambda mu: _of_mu(mu, target))
+        asked = target.worst_epsilon if target.mu is not None else np.asarray(target.epsilon, float)
+        return found.each / asked
+
     @property
     def mu(self) -> float:
         """The worst machine's GDP parameter; NaN where none is stated."""
@@ -45,11 +104,42 @@ class Event:
     def guarantee(self, delta: float) -> PrivacyGuarantee:
         """What is promised, with ε stated at δ."""
         epsilons = self.epsilons(delta) if self.mus is None else None
-        return PrivacyGuarantee(delta, self.terms, self.mus, epsilons)
+        return PrivacyGuarantee(delta, self.terms, self.mus, epsilons, self.accounting, self, proved=self.proved)
+
+    def assuming(self, assumption: Assumption) -> Self:
+        """The event, resting on one thing more."""
+        event = copy(self)
+        object.__setattr__(event, "terms", replace(self.terms, assumptions=(*self.terms.assumptions, assumption)))
+        return event
+
+    def mixture(self, machine: int) -> "Mixture | None":
+        """How one of the machine's releases is distributed, where its records are secretly sampled; else None."""
+        return None
 
     def figures(self, delta: float) -> dict[str, float]:
         """What a table says of the event, by column."""
         return {"ε (at most)": self.epsilon(delta)}
+
+    def opinions(self, delta: float) -> tuple[Opinion, ...]:
+        """What others say of the worst machine's ε at δ, from what it releases and by other ways than `epsilons`."""
+        return ()
+
+    def dp_event(self) -> DpEvent:
+        """dp-accounting's tree of what the worst machine releases.
+
+        Noise multipliers are over what one replaced record moves. So Gaussian mechanisms alone are for its default
+        relation, ADD_OR_REMOVE_ONE, which takes them as they are (with REPLACE_ONE its PLD takes them over the norm of
+        one record, and doubles the shift); samples of a fixed size are for REPLACE_ONE. So are Poisson samples, whose
+        multipliers are over the norm of one record, as its PLD takes them there.
+
+        Raises:
+            Refusal: where it has none.
+        """
+        raise Refusal(f"event must be made of Gaussian mechanisms to be a tree of dp-accounting's, got {self}")
+
+
+def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
+    return np.asarray(gdp.epsilon(mus, target.stated_delta))
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +152,11 @@ class GaussianEvent(Event):
         sensitivity: largest L2 change of what is released by one replaced sample.
         exposure: `√Σ_k 1/r_k²` over a machine's messages with relative noise r; 0 for one that sends none.
         terms: what is protected, against whom, and why.
+        releases: from a machine to the relative noise of each of its releases, over the largest part of `sensitivity`
+            by which one sample moves it, [releases]; from the plan, by another way than `exposure`. None takes a single
+            release for all.
+        claim: what a published rule says of this noise, where that made it.
+        shares: each machine's part of the largest μ, which it is asked to keep to, [machines]; None is 1 for all.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)
@@ -72,6 +167,9 @@ class GaussianEvent(Event):
     sensitivity: float
     exposure: Grouped
     terms: Terms
+    releases: Callable[[int], Any] | None = None
+    claim: Claim | None = None
+    shares: np.ndarray | None = None
 
     def __str__(self) -> str:
         return f"Gaussian messages: noise {self.noise_std:.4g}, sensitivity {self.sensitivity:.4g}\n  μ of {self.mus}"
@@ -88,6 +186,36 @@ class GaussianEvent(Event):
 
         return self.exposure.map(of_exposure)
 
+    def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
+        if self.shares is None or np.ndim(target.epsilon):
+            return super().excess(target, delta, who)
+        return Excess(float(np.max(self.mus.each / self.shares)) / target.largest_mu)
+
+    @property
+    def accounting(self) -> str:
+        return "adaptive composition of Gaussian mechanisms (GDP), converted to (ε, δ) exactly"
+
+    @property
+    def multipliers(self) -> np.ndarray:
+        """The worst machine's noise over sensitivity, release by release, float64 [releases]; none where nothing is
+        exposed."""
+        worst = int(np.argmax(self.exposure.values))
+        exposure = float(self.exposure.values[worst])
+        if exposure == 0:
+            return np.zeros(0)
+        relative: Any = [1 / exposure]
+        if self.releases is not None and self.exposure.group is not None:
+            relative = self.releases(int(np.flatnonzero(self.exposure.group == worst)[0]))
+        with np.errstate(divide="ignore"):
+            return self.noise_std * np.asarray(relative, float) / np.float64(self.sensitivity)
+
+    def opinions(self, delta: float) -> tuple[Opinion, ...]:
+        """dp-accounting's, of the worst machine's releases one by one."""
+        return gaussian_opinions(self.multipliers, delta)
+
+    def dp_event(self) -> DpEvent:
+        return gaussian_event(self.multipliers)
+
     def figures(self, delta: float) -> dict[str, float]:
         """The worst machine's μ, and senders' median; the worst's ε at δ, exact and as the papers convert."""
         worst = self.mu
@@ -97,6 +225,29 @@ class GaussianEvent(Event):
             "ε (exact)": float(gdp.epsilon(worst, delta)),
             "ε (papers')": float(gdp.paper_epsilon(worst, delta)),
         }
+
+
+class Mixture(NamedTuple):
+    """A normal whose mean depends on how often a record occurs.
+
+    Attributes:
+        ratio: noise over the shift that the record makes where it is replaced and occurs once.
+        releases: of the machine.
+        times, chances: how often it occurs, and how likely; it may also not occur.
+    """
+
+    ratio: float
+    releases: int
+    times: np.ndarray
+    chances: np.ndarray
+
+
+class Asked(NamedTuple):
+    """What is asked for a group of machines: an ε at δ."""
+
+    group: int
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +260,14 @@ class RecordEvent(Event):
         accountant: from a machine's noise multiplier, records, batch and releases to ε.
         releases: machines alike in groups, see `Releases`.
         terms: what is protected, against whom, and why.
+        claim: what a published rule says of this noise, where that made it.
     """
 
     noise_std: float
     accountant: RecordAccountant
     releases: "Releases"
     terms: Terms
+    claim: Claim | None = None
 
     def __str__(self) -> str:
         releases = Grouped(self.releases.messages, self.releases.counts)
@@ -128,7 +281,59 @@ class RecordEvent(Event):
 
     def epsilon(self, delta: float) -> float:
         """The worst machine's ε at δ: of machines that differ in their messages only, those with the most."""
-        return self._each(lambda *machine: self.accountant.epsilon(*machine, delta=delta), self.releases.busiest).max
+        return self.largest([Asked(int(group), 1.0, delta) for group in self.releases.busiest]).ratio
+
+    def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
+        delta = target.stated_delta if delta is None else delta
+        epsilon = target.worst_epsilon if target.epsilon is None else target.epsilon
+        if who is not None:
+            return self.largest([who])
+        if np.ndim(epsilon) == 0 and np.ndim(delta) == 0:
+            return self.largest([Asked(int(group), float(epsilon), float(delta)) for group in self.releases.busiest])
+        columns = [np.asarray(c) for c in np.broadcast_arrays(self.releases.group, epsilon, delta)]
+        first, _ = alike(columns)
+        asked = [Asked(*(column[machine].item() for column in columns)) for machine in first]
+        return self.largest([one for one in asked if self.releases.messages[one.group]])
+
+    def largest(self, asked: "Sequence[Asked]") -> Excess:
+        """The largest excess of those asked about. Those whose rough bound is below another's are not looked at."""
+        most = Excess(0.0)
+        rough = np.array([self._over(one, self.accountant.rough_epsilon) for one in asked])
+        for place in np.argsort(-rough, kind="stable"):
+            if rough[place] <= most.ratio:
+                break
+            ratio = self._over(asked[place], self.accountant.epsilon)
+            most = Excess(ratio, asked[place]) if ratio > most.ratio else most
+        return most
+
+    def _over(self, one: "Asked", account: Callable[..., float]) -> float:
+        machine = self._machine(one.group)
+        return account(*machine, delta=one.delta) / one.epsilon if machine[0] > 0 else inf
+
+    @property
+    def proved(self) -> bool:
+        return self.accountant.proved
+
+    @property
+    def accounting(self) -> str:
+        return self.accountant.words
+
+    def opinions(self, delta: float) -> tuple[Opinion, ...]:
+        """The accountants', of the machine with the largest ε."""
+        machine = self._worst(delta)
+        return () if machine is None else self.accountant.opinions(*machine, delta=delta)
+
+    def dp_event(self) -> DpEvent:
+        machine = self._worst(1e-5)
+        if machine is None:
+            raise Refusal("noise_std must be positive and something be released to be a tree of dp-accounting's")
+        return self.accountant.dp_event(*machine)
+
+    def _worst(self, delta: float) -> tuple[float, int, int, int] | None:
+        """What the accountant is told of the machine with the largest ε; None without noise, or where none sends."""
+        worst = self.largest([Asked(int(group), 1.0, delta) for group in self.releases.busiest]).who
+        machine = None if worst is None else self._machine(worst.group)
+        return machine if machine is not None and 0 < machine[0] < inf else None
 
     @property
     def sensitivity(self) -> float:
@@ -146,10 +351,15 @@ class RecordEvent(Event):
         columns = self.accountant.columns
         return {**dict.fromkeys(columns, inf), **figures, "median ε": _median_sender(each, self.releases.messages > 0)}
 
-    def _each(self, account: Callable[..., float], groups: np.ndarray | None = None) -> Grouped:
+    def mixture(self, machine: int) -> "Mixture | None":
+        ratio, records, batch, messages = self._machine(self.releases.group[machine])
+        occurrences = self.accountant.occurrences(records, batch)
+        return None if occurrences is None else Mixture(ratio, messages, *occurrences)
+
+    def _each(self, account: Callable[..., float]) -> Grouped:
         releases = self.releases
         values = np.zeros(releases.messages.size)
-        for group in np.flatnonzero(releases.messages) if groups is None else groups:
+        for group in np.flatnonzero(releases.messages):
             machine = self._machine(group)
             values[group] = account(*machine) if machine[0] > 0 else inf
         return Grouped(values, releases.counts, releases.group)

@@ -4,13 +4,17 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
+from typing import Any
 
 import numpy as np
+from dp_accounting import DpEvent, GaussianDpEvent
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between
-from fedprivjax.privacy import gdp
+from fedprivjax.privacy import conversions, gains, gdp
+from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
 from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.paragraph import paragraph
 from fedprivjax.privacy.terms import TRUST, Assumption, Terms
 
 LARGE_EPSILON = 10.0
@@ -25,6 +29,10 @@ class PrivacyGuarantee:
         terms: unit, neighbouring relation, trust model, theorem and assumptions.
         mus: each machine's GDP parameter, inf where nothing is promised; None where no GDP parameter is stated.
         epsilons: each machine's ε at `delta`; None where it follows from `mus`.
+        accounting: how ε follows, in words.
+        event: what was released, where it is at hand: an accountant is asked at other δ's through it.
+        listed: the curve of a guarantee that was converted from another.
+        proved: whether what is stated is an upper bound, not a claim; conversions and files keep it.
 
     Raises:
         Refusal: for an impossible delta or parameter, or with neither `mus` nor `epsilons`.
@@ -43,6 +51,10 @@ class PrivacyGuarantee:
     terms: Terms
     mus: Grouped | None = None
     epsilons: Grouped | None = None
+    accounting: str = ""
+    event: Any = None
+    listed: Curve | None = None
+    proved: bool = True
 
     def __post_init__(self) -> None:
         require_between("delta", self.delta, 0, 1)
@@ -118,14 +130,80 @@ class PrivacyGuarantee:
         """The Rényi divergence of an order above 1, `order·μ²/2`."""
         return float(gdp.rdp(self._gdp(), order))
 
+    @cached_property
+    def curve(self) -> Curve:
+        """The worst machine's ε at every δ: exact for a μ, accounted where the event is at hand, else as listed."""
+        if self.mus is not None:
+            return GaussianCurve(self.mus.max)
+        if self.listed is not None:
+            return self.listed
+        return ListedCurve(self.epsilon, self.delta) if self.event is None else AccountedCurve(self.event.epsilon)
+
+    def epsilon_at(self, delta: float) -> float:
+        """The worst machine's ε at another δ.
+
+        Raises:
+            Refusal: a δ outside (0, 1); one below `delta`, for a guarantee that was read from a file and has no μ.
+        """
+        return self.curve.epsilon(delta)
+
     def delta_at(self, epsilon: float) -> float:
-        """The exact δ at another ε."""
-        return float(gdp.delta(epsilon, self._gdp()))
+        """The δ at another ε: exact for a μ, else an upper bound."""
+        return self.curve.delta(epsilon)
+
+    @cached_property
+    def advantage(self) -> float:
+        """The most by which an attacker's true-positive rate exceeds the false-positive rate."""
+        return gains.advantage(self.curve)
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The most that an attacker's true-positive rate may be at a false-positive rate."""
+        return gains.true_positive_rate(self.curve, false_positive_rate)
+
+    def smallest_mu(self, floor: float = gains.FLOOR) -> gains.SmallestMu:
+        """The least μ that may be stated for δ from `floor` on, and how much it gives away; `mu` where it holds."""
+        return gains.smallest_mu(self.curve, floor)
+
+    def for_group(self, members: int) -> "PrivacyGuarantee":
+        """For so many units at once, see `privacy.conversions`.
+
+        >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
+        >>> one.for_group(3).mu
+        3.0
+        """
+        return conversions.for_group(self, members)
+
+    def for_relation(self, relation: str) -> "PrivacyGuarantee":
+        """For another neighbouring relation, from "add-or-remove-one" to "replace-one" alone."""
+        return conversions.for_relation(self, relation)
+
+    def for_user(self, records: int) -> "PrivacyGuarantee":
+        """For a user who holds at most so many records, from one record or sample alone."""
+        return conversions.for_user(self, records)
+
+    def dp_event(self) -> DpEvent:
+        """dp-accounting's tree of what was released, see `Event.dp_event`; one Gaussian mechanism for a μ alone.
+
+        Raises:
+            Refusal: where dp-accounting has no such event, or nothing is known but ε.
+        """
+        if self.event is not None:
+            return self.event.dp_event()
+        if self.mus is None or not 0 < self.mus.max < inf:
+            raise Refusal("mu must be positive and finite, or the event at hand, to be a tree of dp-accounting's")
+        return GaussianDpEvent(1 / self.mus.max)
+
+    def paragraph(self) -> str:
+        """Prose for a paper, see `privacy.paragraph`."""
+        return paragraph(self)
 
     def to_json(self) -> str:
         """The guarantee as text, machines in groups; `from_json` reads it."""
         grouped = {name: each.as_mapping() for name in ("mus", "epsilons") if (each := getattr(self, name)) is not None}
-        return json.dumps({"delta": self.delta, "terms": self.terms.as_mapping(), **grouped}, ensure_ascii=False)
+        words: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
+        words |= {} if self.proved else {"proved": False}
+        said = {"delta": self.delta, "terms": self.terms.as_mapping(), **grouped, **words}
+        return json.dumps(said, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> "PrivacyGuarantee":
@@ -136,8 +214,9 @@ class PrivacyGuarantee:
         True
         """
         raw = json.loads(text)
-        grouped = {name: Grouped.from_mapping(raw[name]) for name in ("mus", "epsilons") if name in raw}
-        return cls(raw["delta"], Terms.from_mapping(raw["terms"]), **grouped)
+        mus, epsilons = (Grouped.from_mapping(raw[name]) if name in raw else None for name in ("mus", "epsilons"))
+        words = {name: raw[name] for name in ("accounting", "proved") if name in raw}
+        return cls(raw["delta"], Terms.from_mapping(raw["terms"]), mus, epsilons, **words)
 
     def __str__(self) -> str:
         each, symbol = self.stated, "ε" if self.mus is None else "μ"
@@ -145,6 +224,7 @@ class PrivacyGuarantee:
             f"{self._headline()} for {self.unit} ({self.relation})",
             f"covers: {TRUST[self.trust]}",
             f"theorem: {self.theorem}",
+            *([f"accounting: {self.accounting}"] if self.accounting else []),
             *([] if self.mus is None else [self._conversions()]),
             f"per machine ({each.machines}): {symbol} min {each.min:.4g}, median {each.median:.4g}, max {each.max:.4g}",
             *(f"assumes: {assumption}" for assumption in self.assumptions),

@@ -3,7 +3,7 @@
 All are for a message `(1/K)·Σ_j g_j + N(0, σ²·I)`, ‖g_j‖ ≤ L, sent in each of R rounds, and for replacing one record.
 """
 
-from math import inf, log, sqrt
+from math import inf, log, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,11 @@ NOISE_RULES = {
     "accountant": "the least noise whose accounted ε, for the sampler that is used, is at most the target",
     "advanced": "Theorem 2.1's advanced composition, σ² = 256·L²·R·ln(2.5R/δ)·ln(2/δ)/(nε)²: valid, and conservative",
     "paper_moments": "the experiments' σ² = 8·L²·R·ln(1/δ)/(nε)²: its claimed ε does not hold; only if acknowledged",
+}
+
+CLAIMS = {
+    "advanced": "Lowy & Razaviyayn 2023, Theorem 2.1 with its constants, advanced composition",
+    "paper_moments": "Lowy & Razaviyayn 2023, section 3, the experiments' moments accountant",
 }
 
 
@@ -64,15 +69,39 @@ def noise_std(
     size = drawn_by.batch_of(records)
     if epsilon == inf:
         return 0.0
-    if rule == "advanced":
-        drawn = records * float(law(drawn_by, records).chances.sum()) if whole_message else size
-        unit = lipschitz * drawn if whole_message else lipschitz
-        return unit * _advanced(drawn_by.one_pass, records, drawn, rounds, epsilon, delta)
-    if rule == "paper_moments":
-        _check_moments(epsilon, delta, acknowledged)
-        return lipschitz * sqrt(8 * rounds * log(1 / delta)) / (records * epsilon)
+    if rule in CLAIMS:
+        _check_claim(rule, drawn_by, records, rounds, epsilon, delta, acknowledged, whole_message)
+        return _claiming(rule, drawn_by, lipschitz, records, rounds, delta, whole_message) / epsilon
     settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
     return lipschitz / (1 if whole_message else size) * noise_multiplier_for(epsilon, sampler=drawn_by, **settings)
+
+
+def claimed_epsilon(
+    rule: str,
+    noise_std: float,
+    *,
+    sampler: Sampler | str,
+    lipschitz: float,
+    records: int,
+    rounds: int,
+    delta: float,
+    batch: int | None = None,
+    whole_message: bool = False,
+) -> float:
+    """The ε that one of `CLAIMS` gives a noise, the inverse of `noise_std`; NaN outside the rule's theorem.
+
+    >>> settings = {"sampler": "subset", "lipschitz": 1.0, "records": 1000, "batch": 500, "rounds": 10, "delta": 1e-5}
+    >>> round(claimed_epsilon("advanced", noise_std("advanced", epsilon=2.0, **settings), **settings), 9)
+    2.0
+    """
+    require_choice("rule", rule, CLAIMS)
+    drawn_by = as_sampler(sampler, batch)
+    epsilon = _claiming(rule, drawn_by, lipschitz, records, rounds, delta, whole_message) / noise_std
+    try:
+        _check_claim(rule, drawn_by, records, rounds, epsilon * (1 - 1e-9), delta, True, whole_message)
+    except Refusal:
+        return nan
+    return epsilon
 
 
 def noise_stds(
@@ -167,17 +196,53 @@ def moments_batch(*, records: int, rounds: int, epsilon: float) -> int:
     return max(1, int(records * sqrt(epsilon / (4 * rounds))))
 
 
-def _advanced(one_pass: bool, records: int, batch: float, rounds: int, epsilon: float, delta: float) -> float:
-    """σ/L, after the conditions of the theorem."""
+def _claiming(
+    rule: str, sampler: Sampler, lipschitz: float, records: int, rounds: int, delta: float, whole_message: bool
+) -> float:
+    """σ·ε, by the rule's formula."""
+    if rule == "paper_moments":
+        return lipschitz * sqrt(8 * rounds * log(1 / delta)) / records
+    drawn = _drawn(sampler, records, whole_message)
+    unit = lipschitz * drawn if whole_message else lipschitz
+    if sampler.one_pass:
+        return unit * sqrt(32 * log(1.25 / delta)) / drawn
+    return unit * 16 * sqrt(rounds * log(2.5 * rounds / delta) * log(2 / delta)) / records
+
+
+def _drawn(sampler: Sampler, records: int, whole_message: bool) -> float:
+    """K, or of messages that are clipped as a whole n times the chance that a record occurs."""
+    if whole_message:
+        return records * float(law(sampler, records).chances.sum())
+    return sampler.batch_of(records)
+
+
+def _check_claim(
+    rule: str,
+    sampler: Sampler,
+    records: int,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    acknowledged: bool,
+    whole_message: bool,
+) -> None:
+    """Refuse what is outside the rule's theorem."""
+    if rule == "paper_moments":
+        return _check_moments(epsilon, delta, acknowledged)
+    drawn = _drawn(sampler, records, whole_message)
+    return _check_advanced(sampler.one_pass, records, drawn, rounds, epsilon, delta)
+
+
+def _check_advanced(one_pass: bool, records: int, batch: float, rounds: int, epsilon: float, delta: float) -> None:
+    """Refuse what is outside the conditions of the theorem."""
     most = 8 * log(1 / delta) if one_pass else 2 * log(2 / delta)
     if epsilon > most:
         raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'advanced' at delta {delta:g}, got {epsilon}")
     if one_pass:
-        return sqrt(32 * log(1.25 / delta)) / (epsilon * batch)
+        return
     least = minimum_batch(records=records, rounds=rounds, epsilon=epsilon, delta=delta)
     if batch < least:
         raise Refusal(f"batch must be at least {least:.4g} for the rule 'advanced' at epsilon {epsilon:g}, got {batch}")
-    return 16 * sqrt(rounds * log(2.5 * rounds / delta) * log(2 / delta)) / (records * epsilon)
 
 
 def _check_moments(epsilon: float, delta: float, acknowledged: bool) -> None:

@@ -1,6 +1,7 @@
 """What noise is asked to give: a GDP parameter, an (ε, δ), or the noise itself."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -13,6 +14,11 @@ from fedprivjax.privacy import gdp
 
 LEVELS = ("mu", "epsilon")  # targets that state a privacy level
 TARGETS = (*LEVELS, "noise_std")
+RULE, PLAN = "rule", "plan"
+CALIBRATIONS = {
+    RULE: "the noise of the method's own rule, which may be made for more messages than any machine sends",
+    PLAN: "the least noise that the drawn public schedule needs, for the machine that it tells most of",
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,17 @@ class Target:
             self.mu == inf or self.noise_std == 0 or (self.epsilon is not None and bool(np.isinf(self.epsilon).all()))
         )
 
+    @property
+    def given_noise(self) -> float | None:
+        """The noise, where no accountant decides it: the one that is given, or 0 where none is asked for; else None.
+
+        >>> Target(noise_std=2.0).given_noise, Target(mu=inf).given_noise, Target(mu=1.0).given_noise
+        (2.0, 0.0, None)
+        """
+        if self.noise_std is not None:
+            return float(self.noise_std)
+        return 0.0 if self.non_private else None
+
     @cached_property
     def worst_epsilon(self) -> float:
         """The largest ε at `delta` that the target allows; inf where it is the noise that is given."""
@@ -87,6 +104,34 @@ class Target:
         least, most = float(np.min(self.epsilon)), self.worst_epsilon
         epsilon = f"ε = {most:g}" if least == most else f"ε from {least:g} to {most:g}"
         return epsilon if self.delta is None else f"{epsilon} at δ = {self.delta:g}"
+
+    def shared(self, profile: Sequence[float] | None) -> "Target":
+        """The target of machines whose ε stand to each other as in a profile, in any unit; the largest is as it was.
+
+        Raises:
+            Refusal: a noise, which says nothing of ε.
+
+        >>> Target(epsilon=4.0, delta=1e-5).shared((1.0, 2.0)).epsilon
+        (2.0, 4.0)
+        """
+        if profile is None or np.ndim(self.epsilon):
+            return self
+        if self.noise_std is not None:
+            raise Refusal(
+                f"profile must go with epsilon or mu here, for machines' noises follow from each one's own, "
+                f"got noise_std = {self.noise_std:g}"
+            )
+        largest = float(max(profile))
+        each = tuple(self.worst_epsilon * (float(part) / largest) for part in profile)
+        return replace(self, mu=None, epsilon=each)
+
+    def require_one(self) -> None:
+        """Refuse an ε for each machine, where the method takes one and a profile."""
+        if np.ndim(self.epsilon):
+            several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)
+            raise Refusal(
+                f"epsilon must be one number, got {several}: profile=[...] gives every machine its own privacy"
+            )
 
     @property
     def stated_delta(self) -> float:

@@ -12,16 +12,25 @@ TRUST = {
     "server": "the query points that other machines see (trusted server)",
 }
 SAMPLE, RECORD = "one sample of one machine", "one record of one machine"
+REPLACE_ONE, ADD_OR_REMOVE = "replace-one", "add-or-remove-one"
+RELATIONS = {
+    REPLACE_ONE: "one is replaced by another",
+    ADD_OR_REMOVE: "one is added or left out",
+}
 
 SENTENCES = {
     "used once": "each sample is used once",
     "public participation": "participation is public and independent of the data",
+    "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
+    "another",
+    "public sizes": "how many records each machine has is public, as it is under replace-one alone",
     "public order": "the order in which records are used is public and independent of the data",
     "secret samples": "which records are used is secret",
     "lipschitz": "losses are {constant:.4g}-Lipschitz{note}",
     "machine lipschitz": "machines' losses are Lipschitz with the given constants, {least:.4g} to {most:.4g}",
     "lipschitz and smooth": "losses are {constant:.4g}-Lipschitz{note} and {smoothness:.4g}-smooth on a set of "
     "diameter {diameter:.4g}",
+    "fresh batches": "every message is a mean over {batch} samples, each bounded by itself and in no other message",
     "clipped increments": "each machine clips its increments to norm {bound:.4g}; no convergence theorem is claimed",
     "clipped gradients": "each gradient is clipped to norm {bound:.4g}",
     "clipped records": "every record's gradient is clipped to norm {bound:.4g}",
@@ -77,17 +86,18 @@ class Terms:
         theorem: where the guarantee is proved.
         assumptions: what it rests on.
         unit: what is protected.
-        relation: when two data sets are neighbours.
+        relation: when two data sets are neighbours, a key of `RELATIONS`.
     """
 
     trust: str
     theorem: str
     assumptions: tuple[Assumption, ...] = ()
     unit: str = SAMPLE
-    relation: str = "replace-one"
+    relation: str = REPLACE_ONE
 
     def __post_init__(self):
         require_choice("trust", self.trust, TRUST)
+        require_choice("relation", self.relation, RELATIONS)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
 
     def as_mapping(self) -> dict[str, Any]:

@@ -14,15 +14,19 @@ from fedprivjax.problem.checks import (
     leading_axes,
     numbers,
     require_alike,
+    require_constraint,
     require_features,
     require_finite_examples,
     require_labels,
+    require_loss,
+    require_pair,
     require_paired,
     require_parameters,
+    require_projection,
     require_scalar_loss,
     table_rows,
 )
-from fedprivjax.problem.constraints import Ball, WholeSpace
+from fedprivjax.problem.constraints import ConstraintSet, WholeSpace
 from fedprivjax.problem.gradients import length
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel
@@ -36,7 +40,7 @@ def linear_problem(
     loss: LinearLoss,
     *,
     feature_bound: float | None = None,
-    constraint: Ball | WholeSpace | None = None,
+    constraint: ConstraintSet | None = None,
     test: tuple[Any, Any] | None = None,
     start=None,
     optimum=None,
@@ -53,9 +57,10 @@ def linear_problem(
         labels: [examples] or [machines, examples].
         loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
         feature_bound: public bound on the norm of a feature vector; needed by protocols that do not clip.
-        constraint: `Ball(radius)`; the whole space if None.
+        constraint: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or a `ConstraintSet` of your
+            own; the whole space if None.
         test: held-out (features, labels).
-        start: first point; zero if None.
+        start: first point; the set's nearest to zero if None.
         optimum: exact minimiser where known.
         excess: exact excess risk of parameters, where known; else it is measured against `optimum` on the test set.
         table: int [machines, most], padded with −1: which examples each machine owns.
@@ -75,6 +80,10 @@ def linear_problem(
     >>> linear_problem(np.eye(4), np.array([0, 1, 1, 0]), Softmax(2), feature_bound=1.0).dimension
     8
     """
+    require_loss(loss)
+    require_constraint(constraint)
+    if test is not None:
+        require_pair("test", test)
     features, labels = numbers("features", features), numbers("labels", labels)
     if features.ndim == 3:
         features, labels, table = _merge_machines(features, labels, table)
@@ -85,7 +94,7 @@ def linear_problem(
     problem = Problem(
         pool=_examples("features", features, labels, width, loss, feature_bound),
         test=None if test is None else _examples("test features", *test, width, loss, feature_bound),
-        start=_linear_params("start", np.zeros(shape) if start is None else start, shape),
+        start=_linear_params("start", _nearest_to_zero(constraint, shape) if start is None else start, shape),
         constraint=WholeSpace() if constraint is None else constraint,
         optimum=None if optimum is None else _linear_params("optimum", optimum, shape, ": is it this loss's?"),
         model=LinearModel(loss),
@@ -104,7 +113,7 @@ def general_problem(
     pool: Any,
     start: Any,
     *,
-    constraint: Ball | WholeSpace | None = None,
+    constraint: ConstraintSet | None = None,
     lipschitz: float | Sequence[float] | None = None,
     smoothness: float | None = None,
     distance: float | None = None,
@@ -136,6 +145,7 @@ def general_problem(
     >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples
     5
     """
+    require_constraint(constraint)
     if split:
         if table is not None:
             raise Refusal("table must be None when the data are split")
@@ -171,7 +181,7 @@ def procedural_problem(
     seed: int = 0,
     start=None,
     feature_bound: float | None = None,
-    constraint: Ball | WholeSpace | None = None,
+    constraint: ConstraintSet | None = None,
     lipschitz: float | None = None,
     smoothness: float | None = None,
     distance: float | None = None,
@@ -194,7 +204,7 @@ def procedural_problem(
         constraint, distance, test, optimum, excess: as in `linear_problem`.
 
     >>> import jax
-    >>> from fedprivjax import Squared, Uniform, DPMu2, simulate
+    >>> from fedprivjax import Ball, DPMu2, Squared, Uniform, simulate
     >>> def example(key, machine):
     ...     x = jax.random.ball(key, 3)
     ...     return x, x.sum()
@@ -276,9 +286,11 @@ def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
 
 
 def _general_params(name: str, values):
-    params = jax.tree.map(jnp.asarray, values)
+    params = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else numbers(name, leaf), values)
     require_parameters(name, params)
-    return params
+    if not jax.tree.leaves(params):
+        raise Refusal(f"{name} must have at least one parameter, got {values!r}")
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
 
 
 def _general_test(test, pool):
@@ -289,7 +301,18 @@ def _general_test(test, pool):
     return jax.tree.map(jnp.asarray, test)
 
 
+def _nearest_to_zero(constraint: ConstraintSet | None, shape: tuple[int, ...]):
+    zero = np.zeros(shape, np.float32)
+    if constraint is None:
+        return zero
+    require_projection(constraint, zero)
+    return constraint.project(zero)
+
+
 def _start_inside(problem: Problem) -> Problem:
-    if not problem.constraint.contains(problem.start):
-        raise Refusal(f"start must lie in the constraint set, a ball of radius {problem.constraint.radius:g}")
-    return problem
+    """The problem, its set told how many parameters there are."""
+    require_projection(problem.constraint, problem.start)
+    fitted = replace(problem, constraint=problem.constraint.of(problem.start))
+    if not fitted.constraint.contains(fitted.start):
+        raise Refusal(f"start must lie in the constraint set, {fitted.constraint.described}")
+    return fitted

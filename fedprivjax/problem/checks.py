@@ -5,8 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import all_leaves
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
+from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.losses import LinearLoss
 
 
@@ -49,6 +52,62 @@ def require_paired(labels: np.ndarray, name: str, shape: tuple[int, ...]) -> Non
     """Refuse labels that are not one for each of the examples `name`, whose leading axes have this shape."""
     if labels.shape != shape:
         raise Refusal(f"labels must have shape {shape} to match {name}, got {labels.shape}")
+
+
+def require_loss(loss: Any) -> None:
+    """Refuse what is no linear predictor's loss.
+
+    >>> require_loss("softmax")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: loss must be an object, such as Softmax(classes) or Logistic(), got 'softmax'
+    """
+    if not isinstance(loss, LinearLoss):
+        raise Refusal(f"loss must be an object, such as Softmax(classes) or Logistic(), got {called(loss)}")
+
+
+def require_constraint(constraint: Any) -> None:
+    """Refuse what is neither None nor a constraint set.
+
+    >>> require_constraint(2.0)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: constraint must be a set, such as Ball(2.0), got 2.0
+    """
+    if constraint is not None and not isinstance(constraint, ConstraintSet):
+        radius = constraint if isinstance(constraint, int | float) else "radius"
+        raise Refusal(f"constraint must be a set, such as Ball({radius}), got {called(constraint)}")
+    name = type(constraint).__name__
+    if constraint is not None and all_leaves([constraint]):
+        raise Refusal(f"constraint {name} must be a flax.struct.dataclass, got a class without that decorator")
+    if constraint is not None and type(constraint).project is ConstraintSet.project:
+        raise Refusal(f"constraint {name} must define project(self, params), the nearest point of the set, got none")
+
+
+def require_projection(constraint: ConstraintSet, params: Any) -> None:
+    """Refuse a set of one's own that does not project parameters of this structure onto the like."""
+    kind = type(constraint)
+    if kind.__module__ == ConstraintSet.__module__:
+        return
+    try:
+        projected = jax.eval_shape(constraint.project, params)
+    except Exception as error:
+        cause = " ".join(str(error).split())[:200]
+        taken = (
+            f"parameters {', '.join(str(list(np.shape(leaf))) for leaf in jax.tree.leaves(params))} in a jax program"
+        )
+        got = f"{type(error).__name__}: {cause}"
+        raise Refusal(f"{kind.__name__}.project must take {taken}, got {got}") from error
+    require_alike(f"what {kind.__name__}.project returns", projected, params, "the parameters")
+
+
+def require_pair(name: str, values: Any) -> None:
+    """Refuse what is not (features, labels).
+
+    >>> require_pair("test", np.eye(3))
+    Traceback (most recent call last):
+    fedprivjax.Refusal: test must be (features, labels), got an array of shape (3, 3)
+    """
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        raise Refusal(f"{name} must be (features, labels), got {called(values)}")
 
 
 def require_labels(labels: np.ndarray, loss: LinearLoss) -> None:
@@ -105,7 +164,14 @@ def require_scalar_loss(model, params, example) -> None:
     """Refuse a loss of one example that is not a scalar; all may be shapes only."""
     value = jax.eval_shape(model.value, params, example)
     if getattr(value, "shape", None) != ():
-        raise Refusal(f"the loss must return a scalar for one example, got shape {getattr(value, 'shape', value)}")
+        raise Refusal(f"the loss must return a scalar for one example, got {_what(value)}")
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise Refusal(f"the loss must return a floating-point number, to be differentiated, got {value.dtype}")
+
+
+def _what(value) -> str:
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" if shape is None else f"shape {shape}"
 
 
 def table_rows(table, examples: int) -> np.ndarray:

@@ -40,6 +40,11 @@ class LinearLoss:
         """Whether it is convex in the score, so in the parameters."""
         return True
 
+    @property
+    def least(self) -> float:
+        """A bound that it is never below; −∞ of a loss that says none."""
+        return -inf
+
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
         """Loss of one example: scalar. score: [outputs] or []."""
         raise TypeError("a linear loss must define value(score, label)")
@@ -91,6 +96,10 @@ class Softmax(LinearLoss):
 
     classes: int
 
+    @property
+    def least(self) -> float:
+        return 0.0
+
     def __post_init__(self):
         require_at_least("classes", self.classes, 2)
 
@@ -134,6 +143,10 @@ class Logistic(LinearLoss):
 
     score_bound: float | None = None
 
+    @property
+    def least(self) -> float:
+        return 0.0
+
     def __post_init__(self):
         require_positive("score_bound", self.score_bound, optional=True)
 
@@ -172,7 +185,7 @@ class Logistic(LinearLoss):
 
 @dataclass(frozen=True)
 class Squared(LinearLoss):
-    """Half the squared error, `(s − y)²/2`, for labels with |y| ≤ `label_bound`.
+    """Half the squared error, `(s − y)²/2`, for labels with `|y| ≤ label_bound`.
 
     Its gradient is bounded on a ball only: G = B·(B·radius + label_bound), L = B².
 
@@ -181,6 +194,10 @@ class Squared(LinearLoss):
     """
 
     label_bound: float = inf
+
+    @property
+    def least(self) -> float:
+        return 0.0
 
     def __post_init__(self):
         require_positive("label_bound", self.label_bound, infinite=True)
@@ -204,7 +221,7 @@ class Squared(LinearLoss):
 
 @dataclass(frozen=True)
 class Huber(LinearLoss):
-    """Squared within `width`, linear beyond: `(s − y)²/2` where |s − y| ≤ width, else `width·(|s − y| − width/2)`.
+    """Squared within `width`, linear beyond: `(s − y)²/2` where `|s − y| ≤ width`, else `width·(|s − y| − width/2)`.
 
     G = width·B, L = B².
 
@@ -213,6 +230,10 @@ class Huber(LinearLoss):
     """
 
     width: float
+
+    @property
+    def least(self) -> float:
+        return 0.0
 
     def __post_init__(self):
         require_positive("width", self.width)
@@ -239,6 +260,10 @@ class Robust(LinearLoss):
     """
 
     scale: float
+
+    @property
+    def least(self) -> float:
+        return 0.0
 
     def __post_init__(self):
         require_positive("scale", self.scale)
@@ -278,9 +303,9 @@ class GemanMcClure(Robust):
 
 @dataclass(frozen=True)
 class Tukey(Robust):
-    """Tukey's biweight, `(c²/6)·(1 − (1 − u²)³)` where |u| ≤ 1, u = (s − y)/c, else c²/6; c is the `scale`.
+    """Tukey's biweight, `(c²/6)·(1 − (1 − u²)³)` where `|u| ≤ 1`, u = (s − y)/c, else c²/6; c is the `scale`.
 
-    The residual `c·u·(1 − u²)²` is largest at u² = 1/5, and 0 from |u| = 1 on; its slope `(1 − u²)·(1 − 5u²)` lies in
+    The residual `c·u·(1 − u²)²` is largest at u² = 1/5, and 0 from `|u| = 1` on; its slope `(1 − u²)·(1 − 5u²)` lies in
     [−4/5, 1]. G = (16/(25√5))·c·B, L = B².
 
     >>> round(Tukey(2.0).lipschitz(1.0), 4), float(Tukey(2.0).residual(jnp.array(9.0), jnp.array(1.0)))
@@ -306,6 +331,10 @@ class Kinked(LinearLoss):
     The residual is a slope; at the kink it is 0, the sub-gradient of least norm, and so says `jax.grad` of the value.
     The curvature is unbounded: L is infinite, and methods that need it take the loss smoothed (`Moreau`).
     """
+
+    @property
+    def least(self) -> float:
+        return 0.0
 
     def kink(self, label: jax.Array) -> jax.Array:
         """The score at which the slope changes."""

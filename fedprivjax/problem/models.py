@@ -34,6 +34,11 @@ class LinearModel:
         """Whether the loss is half the squared error of the prediction."""
         return self.loss.squared
 
+    @property
+    def least(self) -> float:
+        """What no example's loss is below."""
+        return self.loss.least
+
     def value(self, params, example: Example):
         """Loss of one example."""
         return self.loss.for_norm(example.feature_norm).value(params @ example.features, example.label)
@@ -72,6 +77,11 @@ class GeneralModel:
 
     factored = False
     squared = False  # as far as one knows
+
+    @property
+    def least(self) -> float:
+        """What no example's loss is below, where the function says so."""
+        return getattr(self.function, "least", -inf)
 
     def value(self, params, example):
         return self.function(params, example)

@@ -1,22 +1,24 @@
-"""Networks as what is fitted: any flax linen module gives the scores of which a `LinearLoss` is taken.
+"""Networks as what is fitted: any flax module, linen or nnx, gives the scores of which a `LinearLoss` is taken.
 
 A module sees a batch of examples, [1, features] or [1, height, width, channels], as flax's own do, and gives their
 scores, [1, classes] (a single score for two classes and for regression). Its gradients take the dense path: that of one
 record is clipped as a whole, over all parameters together. G and L of a network are not known; G may be declared.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.errors import InvalidRngError
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.nnx_modules import SplitModule, is_nnx, split_module
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": jnp.tanh,
@@ -98,12 +100,17 @@ class NetworkLoss:
     """The loss of one example (features, label) under a network, for `general_problem`.
 
     Attributes:
-        network: a flax linen module, its settings fixed.
+        network: a flax linen module, its settings fixed, or an nnx module's graph.
         loss: of its scores.
     """
 
-    network: nn.Module
+    network: nn.Module | SplitModule
     loss: LinearLoss
+
+    @property
+    def least(self) -> float:
+        """What it is never below."""
+        return self.loss.least
 
     def __call__(self, params, example):
         return self.loss.value(scores(self.network, self.loss, params, example[0]), example[1])
@@ -126,7 +133,7 @@ class NetworkCorrect:
         return "its predictions"
 
 
-def scores(network: nn.Module, loss: LinearLoss, params, features):
+def scores(network: nn.Module | SplitModule, loss: LinearLoss, params, features):
     """The scores of one example, of the shape that the loss takes, [outputs] or []."""
     found: Any = network.apply({"params": params}, features[None])
     wanted = (1, loss.outputs or 1)
@@ -135,19 +142,21 @@ def scores(network: nn.Module, loss: LinearLoss, params, features):
     return found[0] if loss.outputs else found.reshape(())
 
 
-def ready_network(network: Any, loss: LinearLoss) -> nn.Module:
+def ready_network(network: Any, loss: LinearLoss) -> nn.Module | SplitModule:
     """A network with as many scores as the loss needs; refused where it is none, or cannot be part of a program.
 
     >>> from fedprivjax.problem.losses import Softmax
     >>> ready_network(MLP((4,)), Softmax(3)).scores
     3
     """
-    if not isinstance(network, nn.Module):
-        raise Refusal(f"network must be a flax.linen.Module, got {type(network).__name__}")
+    name = type(network).__name__
+    if is_nnx(network):
+        network = split_module(network)
+    elif not isinstance(network, nn.Module):
+        raise Refusal(f"network must be a flax.linen.Module or a flax.nnx.Module, got {_shown(network)}")
     try:
         hash(network)
     except TypeError:
-        name = type(network).__name__
         raise Refusal(f"network {name} must have settings that can be hashed: tuples, no lists") from None
     if loss.unsmoothed is not loss:
         raise Refusal(f"loss must not be smoothed for a network, got {loss}")
@@ -156,28 +165,48 @@ def ready_network(network: Any, loss: LinearLoss) -> nn.Module:
     return network
 
 
-def first_parameters(network: nn.Module, shape: tuple[int, ...], seed: int, start: Any = None) -> Any:
-    """The parameters that a network starts from: those given, or as its own initialisers draw them.
+def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], seed: int, start: Any = None) -> Any:
+    """The parameters that a network starts from: given ones, an nnx module's own, or as linen's initialisers draw.
 
     Args:
         shape: of one example's features.
         seed: of the draw.
 
     Raises:
-        Refusal: a network that keeps more than parameters, such as running means over records; other parameters.
+        Refusal: a network that keeps more than parameters, such as running means over records, or needs random numbers;
+            other parameters; a seed for a module that brings its own.
     """
     require_at_least("start_seed", seed, 0)
+    if isinstance(network, SplitModule) and seed and start is None:
+        raise Refusal(f"start_seed must be left out for an nnx module, which brings its parameters, got {seed}")
 
     def drawn(key):
+        if isinstance(network, SplitModule):
+            return {"params": network.start}
         return network.init(key, jnp.zeros((1, *shape)))
 
     variables: Any = jax.eval_shape(drawn, jax.random.key(0))
-    if list(variables) != ["params"]:
+    if set(variables) - {"params"}:
         raise Refusal(f"network must have parameters only, for records may share nothing else, got {list(variables)}")
+    if "params" not in variables:
+        raise Refusal(f"network must have parameters, got none in {type(network).__name__}")
+    _require_no_randomness(network, variables, shape)
     if start is not None:
         require_alike("start", start, variables["params"], "the network's parameters")
         return start
     return jax.jit(drawn)(jax.random.key(seed))["params"]
+
+
+def _require_no_randomness(network: nn.Module | SplitModule, variables: Any, shape: tuple[int, ...]) -> None:
+    try:
+        jax.eval_shape(lambda params: network.apply(params, jnp.zeros((1, *shape))), variables)
+    except InvalidRngError as error:
+        reason = str(error).partition("(")[0].strip()
+        raise Refusal(f"network must draw no random numbers, such as dropout's, when it is called: {reason}") from None
+
+
+def _shown(network: Any) -> str:
+    return f"the class {network.__name__}" if isinstance(network, type) else type(network).__name__
 
 
 def _patches(pictures):
@@ -195,7 +224,10 @@ def _halved(pictures):
     return even.reshape(batch, height // 2, 2, width // 2, 2, channels).mean((2, 4))
 
 
-def _require_layers(name: str, widths) -> None:
+def _require_layers(name: str, widths: Any) -> None:
+    if isinstance(widths, str | bytes) or not isinstance(widths, Sequence):
+        example = f"({widths},)" if isinstance(widths, int) else "(64,)"
+        raise Refusal(f"{name} must be a list of widths, such as {example}, got {called(widths)}")
     for width in widths:
         require_at_least(name, width, 1)
 

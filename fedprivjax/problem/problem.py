@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import inf
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
-from fedprivjax.problem.constraints import Ball, WholeSpace
+from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.models import GeneralModel, LinearModel
 from fedprivjax.problem.once import Once
 from fedprivjax.problem.procedural import Procedural
@@ -46,7 +46,7 @@ class Problem:
         pool: examples, a pytree with leaves [examples, ...], shared by all machines; or `Procedural`.
         test: held-out examples of the same structure, or None.
         start: first point of every run, a pytree of parameters.
-        constraint: `Ball` or `WholeSpace`.
+        constraint: `Ball`, `Box`, `Simplex`, `L1Ball`, `WholeSpace`, or one of your own.
         optimum: the exact minimiser where known, of the structure of `start`, or None.
         model: the loss of one example and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
@@ -58,12 +58,13 @@ class Problem:
             None is equal weights. Recorded training losses weigh all records alike.
         distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar` where known.
+        uncovered: what of the data was computed from private records before any run, in words: no guarantee covers it.
     """
 
     pool: Any
     test: Any
     start: Any
-    constraint: Ball | WholeSpace
+    constraint: ConstraintSet
     optimum: Any = None
     model: LinearModel | GeneralModel = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     feature_bound: float | None = struct.field(pytree_node=False, default=None)
@@ -74,6 +75,7 @@ class Problem:
     machine_weights: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
+    uncovered: tuple[str, ...] = struct.field(pytree_node=False, default=())
 
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):
@@ -122,6 +124,19 @@ class Problem:
         return self.constraint.diameter if self.distance is None else self.distance
 
     @property
+    def travel(self) -> float:
+        """How far a run goes that takes a default step: the set's diameter, else the declared distance.
+
+        Without either, and of a model that is no linear predictor, the diameter of the ball about zero on whose edge it
+        starts: a network settles about as far from its start as that is from zero. A rule of thumb, public like the
+        others; infinite for a start at zero.
+        """
+        if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
+            return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
+        squares = sum(float(np.sum(np.square(np.asarray(leaf, float)))) for leaf in jax.tree.leaves(self.start))
+        return 2 * sqrt(squares) or inf
+
+    @property
     def message_factors(self) -> float | np.ndarray:
         """What machines' messages are multiplied by, p_i times the number of machines."""
         return 1.0 if self.machine_weights is None else len(self.machine_weights) * np.array(self.machine_weights)
@@ -137,7 +152,7 @@ class Problem:
     def traced(self) -> "Problem":
         """Without what only the host reads, so that other constants or another split are no other program."""
         host = ("table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
-        return replace(self, **dict.fromkeys(host), lipschitz_note="")
+        return replace(self, **dict.fromkeys(host), lipschitz_note="", uncovered=())
 
     def take(self, samples, machine=0):
         """Examples, leaves [..., per-example shape].

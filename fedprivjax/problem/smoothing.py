@@ -58,6 +58,10 @@ class Moreau(LinearLoss):
         _require_smoothable(self.loss)
 
     @property
+    def least(self) -> float:
+        return self.loss.least
+
+    @property
     def classifies(self):
         return self.loss.classifies
 

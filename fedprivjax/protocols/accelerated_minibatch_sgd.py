@@ -7,7 +7,7 @@ of `protocols.acsa`, with g the cohort's noisy mean at w_md. A convex loss is ru
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -16,17 +16,17 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.noise import Mechanism
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols import acsa
 from fedprivjax.protocols.acsa import AcceleratedState
-from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
+from fedprivjax.protocols.record_method import RecordMethod
 from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.theory import lowy_razaviyayn as theory
@@ -40,11 +40,11 @@ UNSET = {"regularisation": None, "factor": 0.5, "gap": None, "printed": False}
 
 
 @struct.dataclass
-class AcceleratedMinibatchSGD(Protocol):
+class AcceleratedMinibatchSGD(RecordMethod):
     """Accelerated noisy minibatch SGD.
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta: as in `NoisyMinibatchSGD`.
+        epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, profile: as in `NoisyMinibatchSGD`.
         step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage.
         form: "plain", "regularised" or "multistage".
         strong_convexity: modulus μ of the loss.
@@ -71,11 +71,18 @@ class AcceleratedMinibatchSGD(Protocol):
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
+    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     form: str = struct.field(pytree_node=False, default="plain")
     factor: float = struct.field(pytree_node=False, default=0.5)
     gap: float | None = struct.field(pytree_node=False, default=None)
     variance: float | None = struct.field(pytree_node=False, default=None)
     printed: bool = struct.field(pytree_node=False, default=False)
+
+    plain: ClassVar[dict[str, Any]] = {
+        **{name: value for name, value in UNSET.items() if name != "regularisation"},
+        "sampler": "full",
+        "variance": None,
+    }
 
     def __post_init__(self):
         check_record_settings(self)
@@ -100,12 +107,6 @@ class AcceleratedMinibatchSGD(Protocol):
         """How records enter a machine's message, and the noise that it needs."""
         epsilons = self.epsilon if np.ndim(self.epsilon) else None
         return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
-
-    @property
-    def traced(self):
-        host = {"epsilon": None, "batch": None, "sampler": "full", "noise_rule": "accountant", "delta": None}
-        unset = {name: value for name, value in UNSET.items() if name != "regularisation"}
-        return replace(self, **host, **unset, variance=None)
 
     def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
         return acsa.initial(problem.start)
@@ -144,8 +145,8 @@ class AcceleratedMinibatchSGD(Protocol):
         size, cohort = plan.size, plan.schedule.cohort
         rounds = size.rounds
         step = 1.0 if self.step_size is None else self.step_size  # the stages below stand in for the default
-        targeted = for_target(replace(self, step_size=step), target)
-        ready = targeted.with_noise(problem, plan, targeted.records.noise_std(problem, size, target), target)
+        targeted = for_target(replace(self, step_size=step), target, size.machines)
+        ready = targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
         if self.form == "regularised" and self.regularisation is None:
             spread, distance = ready._variance(problem, size, cohort), _distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}

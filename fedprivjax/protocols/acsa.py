@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.problem.constraints import Ball, WholeSpace
+from fedprivjax.problem.constraints import ConstraintSet
 
 
 class AcceleratedState(NamedTuple):
@@ -72,7 +72,7 @@ def next_step(state: AcceleratedState, schedule: Any, modulus: Any, step_scale: 
     return Step(w, middle, alpha, eta, modulus, place > 0)
 
 
-def advanced(state: AcceleratedState, step: Step, gradient: Any, constraint: Ball | WholeSpace) -> AcceleratedState:
+def advanced(state: AcceleratedState, step: Step, gradient: Any, constraint: ConstraintSet) -> AcceleratedState:
     """The state after a round whose gradient estimate at w_md is given."""
     alpha, eta, mu = step.alpha, step.eta, step.modulus
     keep = (1 - alpha) * mu + eta

@@ -1,28 +1,46 @@
 """What a protocol is: the whole contract of a method, with defaults for what most methods share."""
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, replace
+from functools import cache
 from math import inf
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice, require_keywords
 from fedprivjax.noise.interface import Mechanism
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.calibration import solved_noise
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, PLAN, RULE, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.round import RoundInputs, flat_rows, rows_in_memory
 from fedprivjax.protocols.views import VIEWS, Observed, Seen
 from fedprivjax.protocols.words import in_words
 
 
-class Protocol:
+@struct.dataclass
+class Calibrated:
+    """What every method has beside its own settings.
+
+    Attributes:
+        calibrate_to: what a target's noise is enough for, a key of `CALIBRATIONS`: "rule", the method's own rule; or
+            "plan", the least noise with which the public schedule that is drawn meets the target, so that the ε which
+            the worst machine gets is the ε that was asked for. With a `noise_std` it changes nothing.
+    """
+
+    calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True)
+
+
+class Protocol(Calibrated):
     """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions: subclass it for a method.
 
     Real-valued hyper-parameters are leaves, which can be swept; what fixes a shape or a branch is static
@@ -42,18 +60,54 @@ class Protocol:
     step_scale: Any = 1.0
     clip: Any = None
     trust: Any = "none"
+    noise_rule: Any = "accountant"
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
-    varying_cohorts: ClassVar[bool] = False  # whether rounds of one example a machine may have slots that nobody fills
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
+
+    def __new__(cls, *args, **settings):
+        """Refuse a setting that the method has not, by the nearest that it has."""
+        known = _settings(cls)
+        if known is not None:
+            for level in (name for name in LEVELS if name in settings and name not in known):
+                others = " or ".join(name for name in TARGETS if name in known)
+                raise Refusal(f"{level} must be given to {cls.__name__} as {others}, got {level} = {settings[level]}")
+            require_keywords(cls.__name__, settings, known)
+        if "calibrate_to" in settings:
+            require_choice("calibrate_to", settings["calibrate_to"], CALIBRATIONS)
+        return super().__new__(cls)
 
     @classmethod
     def leaves(cls) -> dict[str, Any]:
         """The hyper-parameters that are pytree leaves, which can be swept, with their defaults (`MISSING` for none).
 
-        A field with the metadata `derived` is left out: `calibrate` fills it in.
+        A field with the metadata `derived` is left out: `calibrate` fills it in; and so are `parts`.
         """
         kept = [field for field in fields(cls) if field.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
-        return {field.name: _default(field) for field in kept if not field.metadata.get("derived", False)}
+        other = cls.parts().keys() | {field.name for field in kept if field.metadata.get("derived", False)}
+        return {field.name: _default(field) for field in kept if field.name not in other}
+
+    @classmethod
+    def parts(cls) -> dict[str, Any]:
+        """Fields that hold an object with numbers of its own, such as a `ServerOptimizer`, and that object's class.
+
+        They are declared by their metadata, `struct.field(default=None, metadata={"part": ServerOptimizer})`. The
+        number b1 of the part `server` has the name "server.b1" in a sweep.
+        """
+        return {field.name: field.metadata["part"] for field in fields(cls) if "part" in field.metadata}  # type: ignore[arg-type]
+
+    def numbers(self) -> dict[str, Any]:
+        """Every number that can be swept, by name, those of its parts among them."""
+        own = {name: getattr(self, name) for name in self.leaves()}
+        return own | numbers_of({name: getattr(self, name) for name in self.parts()})
+
+    def with_numbers(self, values: Mapping[str, Any]):
+        """The protocol with other numbers, by the names of `numbers`."""
+        changes = {name: value for name, value in values.items() if "." not in name}
+        for name in self.parts():
+            of_part = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
+            if of_part:
+                changes[name] = getattr(self, name).with_values(of_part)
+        return replace(self, **changes)  # type: ignore[type-var]
 
     @property
     def name(self) -> str:
@@ -73,7 +127,8 @@ class Protocol:
         """The state after one round, and scalars of the round that may be recorded, by name.
 
         Args:
-            inputs: the round's number, participants and their examples.
+            inputs: the round's number, participants and their examples; divide sums by its `cohort`, or by `divisor`
+                where that must be the same in all rounds: some slots may be empty, with weight 0.
             noise: what `noise` makes of the mechanism's draw, or None in a run without noise.
             key: the round's own, for randomness that is the protocol's; `slot_keys` folds it by participant.
         """
@@ -99,8 +154,15 @@ class Protocol:
     # ---- noise
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        """What is drawn once per seed and shared by the members of a sweep: it depends on no leaf of the protocol."""
+        """What is drawn once per seed and shared by the members of a sweep: it depends on no leaf of the protocol, and
+        on no target but those in `noise_follows`."""
         raise TypeError(f"{self.name} must define mechanism(problem, plan, method)")
+
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        """Targets that the mechanism depends on: members of a sweep that differ in one have each its own, of the same
+        keys; default: none."""
+        return ()
 
     def check_method(self, method: str) -> None:
         """Refuse a way to draw noise that a calibrated protocol's own numbers rule out, for each member of a sweep."""
@@ -159,12 +221,36 @@ class Protocol:
         """What the calibrated protocol does to privacy on a plan, noise included."""
         raise TypeError(f"{self.name} must define event(problem, plan)")
 
+    def asked(self, target: Target) -> Target:
+        """What a target asks of the method, with an ε for each machine where theirs differ; default: the target."""
+        return target
+
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """The protocol with `noise_std` and `step_size` filled in, and its target spent.
 
-        Default: the least noise at which `event` meets the target on this plan.
+        One that fills in more takes its noise from `noise_for`, which minds `calibrate_to`.
         """
-        return self.with_noise(problem, plan, solved_noise(self, problem, plan, target), target)
+        return self.with_noise(problem, plan, self.noise_for(problem, plan, target), target)
+
+    def noise_for(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The noise that is given, or that the target needs by `calibrate_to`, once all else that the event needs is
+        filled in."""
+        if target.given_noise is not None:
+            return target.given_noise
+        if self.calibrate_to != PLAN:
+            return self.needed_noise(problem, plan, target)
+        if self.noise_rule != "accountant":
+            raise Refusal(f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {self.noise_rule!r}")
+        return solved_noise(self, problem, plan, target)
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The noise that a target needs by the method's own rule. Default: the least at which `event` meets it on this
+        plan."""
+        return solved_noise(self, problem, plan, target)
+
+    def asked_delta(self, problem: Problem, target: Target) -> Any:
+        """At which δ an ε is asked for: one number, or one for each machine; None is the target's."""
+        return None
 
     @property
     def calibrated(self) -> bool:
@@ -177,7 +263,10 @@ class Protocol:
         noisy = self.with_noise_std(noise_std)
         step = noisy.default_step(problem, plan, target) if self.step_size is None else float(self.step_size)
         if not 0 < step < inf:
-            raise Refusal("step_size must be set: its default needs a ball, and a finite mu or a smoothness constant")
+            raise Refusal(
+                "step_size must be set: its default needs a ball, a declared distance or a network's start other than "
+                "0, and a clip, or a finite mu, or a smoothness constant"
+            )
         return replace(noisy, step_size=step)
 
     def with_noise_std(self, noise_std: float):
@@ -221,7 +310,7 @@ class Protocol:
     @property
     def traced(self):
         """The protocol without the static settings that only the host reads, so that they are no other program."""
-        return self
+        return replace(self, calibrate_to=RULE)  # type: ignore[type-var]
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         """Machines whose messages, of d numbers, are in memory at once; default: none, for `cohort_sum` adds them."""
@@ -233,6 +322,19 @@ class Protocol:
         Default: as `cohort_sum` writes them out, where they are clipped.
         """
         return 0 if self.clip is None else rows_in_memory(problem, rows)
+
+
+def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of a protocol's parts by name, "server.b1"; None for those at their default."""
+    held = {name: part for name, part in parts.items() if part is not None}
+    return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}
+
+
+@cache
+def _settings(method: type) -> tuple[str, ...] | None:
+    """What a method's constructor takes by name; None where it takes anything."""
+    known = list(inspect.signature(method.__init__).parameters.values())[1:]
+    return None if any(one.kind is one.VAR_KEYWORD for one in known) else tuple(one.name for one in known)
 
 
 def _default(field: Field) -> Any:

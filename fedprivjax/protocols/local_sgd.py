@@ -9,8 +9,8 @@ A step is private by itself, so a machine's R·K steps are composed: that is wha
 the end points are sent. Messages are no sums of gradients, so every machine's walk is computed.
 """
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,44 +18,51 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import appended, mean_of, room
 from fedprivjax.protocols.noisy_minibatch_sgd import require_window
+from fedprivjax.protocols.record_method import RecordMethod
 from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.protocols.round import RoundInputs, oracle
+from fedprivjax.protocols.server_optimizer import ServerOptimizer
+from fedprivjax.protocols.server_step import check_server, initial, require_server
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
 
 
 class LocalState(NamedTuple):
-    """w_r, the mean of the iterates before it, their number, and the last `window` iterates."""
+    """w_r, the mean of the iterates before it, their number, the last `window` iterates, and the server optimiser's
+    state."""
 
     w: Any
     average: Any
     rounds: jax.Array
     last: Any
+    server: Any
 
 
 @struct.dataclass
-class LocalSGD(Protocol):
+class LocalSGD(RecordMethod):
     """Local SGD, with noise in every local step where `epsilon` is finite.
 
     Attributes:
-        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta: as in `NoisyMinibatchSGD`; the noise rule is
-            applied to R·K releases of one record each. No step is proved under privacy: set one.
+        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, profile: as in `NoisyMinibatchSGD`; the
+            noise rule is applied to R·K releases of one record each. No step is proved under privacy: set one.
         batch: K, local steps in a round, one record each.
         sampler: how the K records are picked: "replacement", "disjoint", or a `Sampler` of either kind.
         window: report the mean of this many last iterates instead of the mean of all before w_R.
+        server: a `ServerOptimizer`, for which w_r less the mean of the end points is the gradient: FedAvgM with
+            momentum, FedAdam (Reddi et al. 2021). None takes the mean itself, as sgd does with a `server_step` of 1.
+        server_step: its learning rate, to be given with it; `step_size` is the machines' own.
 
     **Privacy**: (ε_i, δ_i)-DP for replacing one record, every local step released (post-processing covers what is
     sent). Claims beyond that hold for linear losses only.
@@ -66,15 +73,22 @@ class LocalSGD(Protocol):
     step_size: Any = None
     step_scale: Any = 1.0
     clip: Any = None
+    server_step: Any = None
     batch: int | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
+    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     window: int | None = struct.field(pytree_node=False, default=None)
+    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+
+    plain: ClassVar[dict[str, Any]] = {"sampler": "replacement"}
 
     def __post_init__(self):
         check_record_settings(self)
         self._check_rule()
+        require_server(self.server)
+        require_positive("server_step", self.server_step, optional=True)
         if np.ndim(self.batch):  # type: ignore[arg-type]
             raise Refusal("batch must be one number for local SGD: machines take equally many steps")
         sampler = self.minibatches
@@ -96,14 +110,9 @@ class LocalSGD(Protocol):
         epsilons = self.epsilon if np.ndim(self.epsilon) else None
         return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta, by_step=True)
 
-    @property
-    def traced(self):
-        host = {"epsilon": None, "batch": None, "sampler": "replacement", "noise_rule": "accountant", "delta": None}
-        return replace(self, **host)
-
     def init(self, problem: Problem, size: Size, key) -> LocalState:
         w = problem.start
-        return LocalState(w, w, jnp.zeros(()), room(w, self.window))
+        return LocalState(w, w, jnp.zeros(()), room(w, self.window), initial(self.server, w, self.server_step))
 
     def round(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key) -> tuple[LocalState, dict]:
         ends = self.messages(problem, state, inputs, noise, key)
@@ -113,10 +122,18 @@ class LocalSGD(Protocol):
             present = inputs.present.reshape(-1, *[1] * (rows.ndim - 1))
             return jnp.sum(jnp.where(present > 0, rows, 0.0), axis=0) / count  # an absent machine's walk counts nowhere
 
-        w = jax.tree.map(mean, ends)
+        w, server = self._served(problem, state, jax.tree.map(mean, ends))
         rounds = state.rounds + 1
         average = jax.tree.map(lambda a, w: a + (w - a) / rounds, state.average, state.w)
-        return LocalState(w, average, rounds, appended(state.last, w)), {}
+        return LocalState(w, average, rounds, appended(state.last, w), server), {}
+
+    def _served(self, problem: Problem, state: LocalState, end) -> tuple[Any, Any]:
+        """The next point, and the optimiser's state: without one, the mean of the end points, which is in the set."""
+        if self.server is None:
+            return end, state.server
+        towards = jax.tree.map(jnp.subtract, state.w, end)
+        w, server = self.server.step(state.server, state.w, towards, self.server_step)
+        return problem.constraint.project(w), server
 
     def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
         """Where the participants' walks end, leaves [per_round, ...]; `noise` is `PerStep`'s of the round, or None."""
@@ -161,14 +178,18 @@ class LocalSGD(Protocol):
     def check(self, problem: Problem, plan: Plan) -> None:
         if problem.machine_weights is not None:
             raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
+        check_server(self.server, problem)
 
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         return self.records.event(problem, plan, self.noise_std, theorem=EVERY_STEP)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         require_window(self.window, plan.size.rounds)
-        targeted = for_target(self, target)
-        return targeted.with_noise(problem, plan, targeted.records.noise_std(problem, plan.size, target), target)
+        if (self.server is None) != (self.server_step is None):
+            there = "server" if self.server_step is None else "server_step"
+            raise Refusal(f"server and server_step must go together, an optimiser and its rate, got {there} alone")
+        targeted = for_target(self, target, plan.size.machines)
+        return targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round

@@ -9,10 +9,16 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 
 
-def noisy_mean(problem: Problem, w, inputs: RoundInputs, noise, bound: Any) -> tuple[Any, dict]:
-    """The server's mean of the cohort's messages at w, with its noise, every record's gradient clipped to the bound."""
+def noisy_mean(
+    problem: Problem, w, inputs: RoundInputs, noise, bound: Any, *, constant: bool = False
+) -> tuple[Any, dict]:
+    """The server's mean of the cohort's messages at w, with its noise, every record's gradient clipped to the bound.
+
+    Args:
+        constant: the sum is divided by E[M_r] in every round, not by the round's own number.
+    """
     total, info = cohort_sum(problem, gradient_at(w), inputs, bound)
-    count = jnp.sum(inputs.filled)
+    count = inputs.expected if constant and inputs.expected is not None else jnp.sum(inputs.filled)
     return add_noise(problem, jax.tree.map(lambda g: g / count, total), noise), info
 
 

@@ -11,19 +11,20 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
+from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.uses import Uses, uses_of
-from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.events import Claim, GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
+from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.round import RoundInputs, add_noise, flat_rows
-from fedprivjax.protocols.settings import check_numbers
+from fedprivjax.protocols.settings import asked_shares, check_numbers, fixed_profile, noise_of_shares, privacy_shares
 
 
 class MomentumState(NamedTuple):
@@ -53,6 +54,7 @@ class MomentumMethod(Protocol):
     sampler: str = struct.field(pytree_node=False, default="cyclic")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     trust: str = struct.field(pytree_node=False, default="server")
+    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     several_epochs = True
@@ -64,6 +66,7 @@ class MomentumMethod(Protocol):
         require_choice("noise_rule", self.noise_rule, self.rules())
         if isinstance(self.alpha, int | float) and not 0 < self.alpha <= 1:
             raise Refusal(f"alpha must be above 0 and at most 1, got {self.alpha}")
+        object.__setattr__(self, "profile", fixed_profile(self))
 
     def rules(self) -> dict[str, str]:
         """What `noise_rule` may be, in words."""
@@ -80,7 +83,7 @@ class MomentumMethod(Protocol):
         return MomentumState(w, jax.tree.map(jnp.zeros_like, w), w)
 
     def round(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, key):
-        g, info = noisy_mean(problem, state.w, inputs, None, self.clip)
+        g, info = noisy_mean(problem, state.w, inputs, None, self.clip, constant=True)
         momentum = jax.tree.map(lambda m, g: (1 - self.alpha) * m + self.alpha * g, state.momentum, g)
         direction = normalised(add_noise(problem, momentum, None if noise is None else noise.now))
         step = self.step_scale * self.step_size
@@ -112,12 +115,15 @@ class MomentumMethod(Protocol):
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Refuse a plan that the guarantee does not cover, and settings that the theory does not allow on it."""
-        if plan.schedule.filled is not None:
-            raise Refusal(f"participation must have a fixed number of machines a round, got {plan.schedule}")
-        if self.trust == "none" and plan.size.per_round < plan.size.machines:
+        if plan.schedule.dropped is not None:
+            raise Refusal(
+                f"dropouts must be left out with {self.name}: after one, a machine's records are used in other rounds "
+                f"than was planned"
+            )
+        if self.trust == "none" and not (plan.size.per_round == plan.size.machines and plan.schedule.present.all()):
             raise Refusal(
                 f"participation must be Full with trust = 'none', for a machine's tree has a leaf in every round, "
-                f"got {plan.size.per_round} of {plan.size.machines} machines"
+                f"got {plan.schedule.present.sum(axis=1).min()} of {plan.size.machines} machines"
             )
         epoch = self.checked_epoch(problem, plan)
         if not 1 / epoch <= self.alpha * (1 + 1e-6):
@@ -150,18 +156,39 @@ class MomentumMethod(Protocol):
     def sensitivity(self, problem: Problem, plan: Plan) -> float:
         """How far a record moves the momentum in a round that uses it, at most: 2·α·C times its weight in the mean."""
         assert plan.weights is not None
-        divisor = plan.size.per_round if self.trust == "server" else 1
+        divisor = plan.schedule.divisor if self.trust == "server" else 1
         return 2 * float(self.alpha) * self.bound(problem) * float(plan.weights.max()) / divisor
 
     def gain(self, problem: Problem, per_round: int) -> float:
         """How many times less the noise of a round's mean is, at an ε, than with one record a round."""
         assert problem.table is not None
         batch = int(self.minibatches.batches(problem.table.sizes).min())
-        return batch * per_round ** (1.0 if self.trust == "server" else 0.5)
+        return batch * (per_round if self.trust == "server" else per_round**0.5 / self.wider)
+
+    @property
+    def wider(self) -> float:
+        """The noise of a mean over all machines, as a multiple of that without a profile."""
+        return 1.0 if self.profile is None else noise_of_shares(self.profile, len(self.profile))
+
+    def shares(self, plan: Plan) -> np.ndarray:
+        """Every machine's μ as a part of the largest, [machines]; its noise is as many times larger."""
+        return privacy_shares(self.profile, plan.size.machines)
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         """`√Σ_nodes (contribution/standard deviation)²` of each machine's most exposed record, by `sensitivity`."""
         raise TypeError(f"{self.name} must define exposure(problem, plan)")
+
+    def most_over_share(self, problem: Problem, plan: Plan) -> float:
+        """The largest exposure of a machine over its share, so that with noise for it none has more than its part."""
+        return float(np.max(self.exposure(problem, plan).each / self.shares(plan)))
+
+    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
+        """The relative noise of each release that the machine's most exposed record moves, over how far, [releases]."""
+        raise TypeError(f"{self.name} must define released_noise(problem, plan, machine)")
+
+    def claim(self, problem: Problem, plan: Plan) -> Claim | None:
+        """What the noise rule "paper" says of the noise."""
+        return None
 
     def theorem(self) -> str:
         """Where the guarantee is proved."""
@@ -178,16 +205,31 @@ class MomentumMethod(Protocol):
         known = Assumption("public participation"), Assumption("public order"), bounded, *self.assumptions(problem)
         terms = Terms(self.trust, self.theorem(), (*known, Assumption("not covered")), unit=RECORD)
         sensitivity, exposure = self.sensitivity(problem, plan), self.exposure(problem, plan)
-        return GaussianEvent(float(self.noise_std), sensitivity, exposure, terms)
+        claim = self.claim(problem, plan) if self.noise_rule == "paper" and self.noise_std else None
+        return GaussianEvent(
+            float(self.noise_std),
+            sensitivity,
+            exposure,
+            terms,
+            lambda i: self.released_noise(problem, plan, i),
+            claim,
+            asked_shares(self.profile, plan.size.machines),
+        )
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Theorems 6 and 9's, which need no diameter."""
         return 1 / sqrt(self.rounds_of_epoch(problem) * plan.size.rounds)
 
 
+def require_level(target: Target, theorem: str) -> None:
+    """Refuse a target from whose privacy level a theorem cannot choose the rounds."""
+    if target.given_noise is not None:
+        raise Refusal(f"rounds must be given without an ε or a μ, for which {theorem} chooses them")
+
+
 def normalised(vector):
     """The vector over its norm; 0 stays 0."""
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(vector)))
+    norm = Dense(vector).norm()
     return jax.tree.map(lambda leaf: leaf * jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0), vector)
 
 
@@ -203,6 +245,16 @@ def record_uses(problem: Problem, plan: Plan) -> Uses:
     assert plan.weights is not None
     uses = uses_of(plan, int(problem.table.rows.max()) + 1)
     return uses._replace(weight=uses.weight / plan.weights.max())
+
+
+def uses_by(problem: Problem, plan: Plan, squares: np.ndarray, machine: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds and weights of the machine's record with the largest square, as `record_uses`."""
+    assert problem.table is not None
+    own = problem.table.rows[machine]
+    own = own[own >= 0]
+    uses = record_uses(problem, plan)
+    mine = uses.record == own[np.argmax(squares[own])]
+    return uses.round[mine], uses.weight[mine]
 
 
 def most_exposed(problem: Problem, squares: np.ndarray) -> np.ndarray:

@@ -9,8 +9,7 @@ with γ_r = 1, or (1 − μη)^{−(r+1)} for a μ-strongly convex loss; or the 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,40 +19,47 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.noise import Mechanism
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.accountants.records import Shuffled
 from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import appended, mean_of, noisy_mean, record_messages, room
+from fedprivjax.protocols.record_method import RecordMethod
 from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.protocols.round import RoundInputs
+from fedprivjax.protocols.server_optimizer import ServerOptimizer
+from fedprivjax.protocols.server_step import check_server, initial, require_server, scaled_step, stepped
 from fedprivjax.theory import lowy_razaviyayn as theory
+from fedprivjax.theory import reshef_levy
 
 SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1 with its proof's steps in numbers; sampled among a machine's own"
 
 
 class MinibatchState(NamedTuple):
-    """w_r; the weighted mean of the iterates before it and 1/(its last weight's share); the last `window` iterates."""
+    """w_r; the weighted mean of the iterates before it and 1/(its last weight's share); the last `window` iterates; the
+    server optimiser's state."""
 
     w: Any
     average: Any
     mass: jax.Array
     last: Any
+    server: Any
 
 
 @struct.dataclass
-class NoisyMinibatchSGD(Protocol):
+class NoisyMinibatchSGD(RecordMethod):
     """Noisy minibatch SGD.
 
     Attributes:
-        epsilon: target of every machine, or one for each; inf is non-private. The noise is for one that takes part in
-            every round; the guarantee counts a machine's own. Where each has its own target, each gets exactly the
-            noise that it needs; otherwise machines' noises stand in the proportions of the noise rule's formula.
+        epsilon: target of every machine; inf is non-private. The noise is for one that takes part in every round; the
+            guarantee counts a machine's own. Machines' noises stand in the proportions of the noise rule's formula.
+        profile: where machines' ε differ, these in any unit, one for each machine: the largest is `epsilon`, and the
+            others stand to it as here. Each machine gets exactly the noise that it needs. `epsilon` as a list of every
+            machine's is the same thing, which no sweep scales. Not with a shuffler.
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
         step_size, step_scale: η, of which None takes the theory's, and a factor on it.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
@@ -65,6 +71,8 @@ class NoisyMinibatchSGD(Protocol):
         trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, so that
             less noise will do. Machines must be alike, and as many in every round.
         window: report the mean of this many last iterates (w_R with them) instead of the weighted mean.
+        server: a `ServerOptimizer` in the place of the plain step, as in `NoisySGD`; not with `strong_convexity`, whose
+            weights are those of plain steps.
 
     Machines' weights and Lipschitz constants, and the distance to the optimum, are the problem's.
 
@@ -82,13 +90,18 @@ class NoisyMinibatchSGD(Protocol):
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
+    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     trust: str = struct.field(pytree_node=False, default="none")
     window: int | None = struct.field(pytree_node=False, default=None)
+    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+
+    plain: ClassVar[dict[str, Any]] = {"sampler": "full", "trust": "none"}
 
     def __post_init__(self):
         check_record_settings(self)
         require_choice("noise_rule", self.noise_rule, THEOREM_RULES)
         require_modulus(self.strong_convexity)
+        require_server(self.server)
         require_choice("trust", self.trust, ("none", "shuffler"))
         if self.window is not None:
             require_at_least("window", self.window, 1)
@@ -105,24 +118,21 @@ class NoisyMinibatchSGD(Protocol):
         epsilons = self.epsilon if np.ndim(self.epsilon) else None
         return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
 
-    @property
-    def traced(self):
-        host = {"epsilon": None, "batch": None, "sampler": "full", "noise_rule": "accountant", "delta": None}
-        return replace(self, **host, trust="none")
-
     def init(self, problem: Problem, size: Size, key) -> MinibatchState:
         w = problem.start
-        return MinibatchState(w, w, jnp.zeros(()), room(w, self.window))
+        server = initial(self.server, w, self.step_scale * self.step_size)
+        return MinibatchState(w, w, jnp.zeros(()), room(w, self.window), server)
 
     def round(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
         g, info = self.direction(problem, state, inputs, noise)
         step = self.step_scale * self.step_size
-        w = problem.constraint.project(jax.tree.map(lambda w, g: w - step * g, state.w, g))
+        w, server = stepped(self.server, state.server, state.w, g, step)
+        w = problem.constraint.project(w)
         # Σγ/γ_r, of which the newest iterate has one part
         messages = self.messages_a_step(jnp.sum(inputs.present))
         mass = 1 + (1 - self.strong_convexity * step * messages) * state.mass
         average = jax.tree.map(lambda a, w: a + (w - a) / mass, state.average, state.w)
-        return MinibatchState(w, average, mass, appended(state.last, w)), info
+        return MinibatchState(w, average, mass, appended(state.last, w), server), info
 
     def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
         """Where the server steps: the mean of the cohort's messages, with noise."""
@@ -149,12 +159,18 @@ class NoisyMinibatchSGD(Protocol):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.records.gaussian(problem, plan, method)
 
+    def check(self, problem: Problem, plan: Plan) -> None:
+        check_server(self.server, problem)
+
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         if self.trust == "none":
             return self.records.event(problem, plan, self.noise_std)
         self._alike(problem, None)
-        if plan.schedule.filled is not None:
-            raise Refusal("participation must have a fixed number of machines a round with a shuffler")
+        if plan.schedule.varies:
+            raise Refusal(
+                "participation must have a fixed number of machines a round with a shuffler: fewer messages hide a "
+                "record less"
+            )
         if not plan.secret:
             raise Refusal("samples must be secret with a shuffler")
         terms = {"trust": self.trust, "theorem": SHUFFLED, "accountant": Shuffled(plan.size.per_round)}
@@ -163,8 +179,13 @@ class NoisyMinibatchSGD(Protocol):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """As `Protocol.calibrate`, with a step that the weights of the average allow."""
         require_window(self.window, plan.size.rounds)
-        targeted = for_target(self, target)
-        ready = targeted.with_noise(problem, plan, targeted.needed_noise(problem, plan, target), target)
+        if self.server is not None and self.strong_convexity:
+            raise Refusal(
+                f"strong_convexity must be 0 with a server optimiser, for the weights that it gives to iterates are of "
+                f"plain steps, got {self.strong_convexity}"
+            )
+        targeted = for_target(self, target, plan.size.machines)
+        ready = targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
         shrinkage = (
             float(ready.strong_convexity)
             * ready.step_size
@@ -176,19 +197,31 @@ class NoisyMinibatchSGD(Protocol):
         return ready
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The noisiest machine's σ."""
-        if self.trust == "none" or target.noise_std is not None or target.non_private:
-            return self.records.noise_std(problem, plan.size, target)
+        if self.trust == "none":
+            return super().needed_noise(problem, plan, target)
         m = self._alike(problem, target)
         sizes = {"records": int(m.records[0]), "per_round": plan.size.per_round, "rounds": plan.size.rounds}
         z = shuffled_noise_multiplier(float(m.epsilon[0]), delta=float(m.delta[0]), **sizes)
         return float(m.lipschitz[0]) * z
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """Theorem 2.1's; with a server's optimiser, one that leads as far."""
+        step = self._own_step(problem, plan)
+        if self.server is None:
+            return step
+        lipschitz = float(self.records.kinds(problem).lipschitz.max())
+        norm = (lipschitz**2 + problem.dimension * float(self.noise_std) ** 2 / plan.schedule.cohort) ** 0.5
+        return scaled_step(self.server, step, problem, plan.size.rounds, norm)
+
+    def _own_step(self, problem: Problem, plan: Plan) -> float:
         """Theorem 2.1's, with the load that the calibrated noise has; for the mean of the messages."""
         m, rounds, cohort = self.records.kinds(problem), plan.size.rounds, plan.schedule.cohort
         lipschitz, distance = float(m.lipschitz.max()), problem.distance_to_optimum
-        if not np.isfinite([lipschitz, distance]).all():
+        if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
+            return np.inf
+        if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
+            return self._plain_step(problem, plan, lipschitz)
+        if not np.isfinite(distance):
             return np.inf
         smoothness = require_smooth(problem)
         if self.strong_convexity:
@@ -208,6 +241,18 @@ class NoisyMinibatchSGD(Protocol):
                 smoothness=smoothness,
                 load=load,
             )
+        return float(step) / self.messages_a_step(cohort)
+
+    def _plain_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
+        """SGD's, for a network: no theorem is claimed; for the mean of the messages."""
+        cohort = plan.schedule.cohort
+        step = reshef_levy.noisy_sgd_step(
+            diameter=problem.travel,
+            rounds=plan.size.rounds,
+            lipschitz=lipschitz,
+            dimension=problem.dimension,
+            noise_std_of_mean=float(self.noise_std) / cohort**0.5,
+        )
         return float(step) / self.messages_a_step(cohort)
 
     def _alike(self, problem: Problem, target: Target | None):

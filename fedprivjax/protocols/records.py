@@ -17,19 +17,22 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
+from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Full, Sampler
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
-from fedprivjax.privacy.events import RecordEvent, Releases
+from fedprivjax.privacy.accountants.sampled import require_known
+from fedprivjax.privacy.calibration import least_for_all
+from fedprivjax.privacy.events import Asked, Claim, Excess, RecordEvent, Releases
 from fedprivjax.privacy.grouped import alike
-from fedprivjax.privacy.noise_rules import NOISE_RULES, noise_stds, proportions
+from fedprivjax.privacy.noise_rules import CLAIMS, NOISE_RULES, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.settings import check_steps, require_noise_std
+from fedprivjax.protocols.settings import check_steps, fixed_profile, privacy_shares, require_noise_std
 
 THEOREM_RULES = ("accountant", "advanced")
 PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records
@@ -141,10 +144,12 @@ class RecordMechanism:
 
     def noise_std(self, problem: Problem, size: Size, target: Target) -> float:
         """The noisiest machine's σ: enough for a machine that takes part in every round."""
-        if target.noise_std is not None or target.non_private:
-            return float(target.noise_std or 0.0)
-        m = self.checked(problem, target)
-        return float(np.max(self._needed(m, size.rounds) / self._relative(self.kinds(problem), size.rounds)))
+        if target.given_noise is not None:
+            return target.given_noise
+        m, relative = self.checked(problem, target), self._relative(self.kinds(problem), size.rounds)
+        if self.noise_rule != "accountant" or self.epsilon is not None:
+            return float(np.max(self._needed(m, size.rounds) / relative))
+        return self._accounted(m, relative, size.rounds)
 
     def checked(self, problem: Problem, target: Target) -> MachineTable:
         """One machine of each kind with its target, after what a finite target needs is looked at."""
@@ -159,6 +164,11 @@ class RecordMechanism:
             raise Refusal(f"delta must be at most {target.delta:g}, at which ε is stated, got {m.delta.max():g}")
         return m
 
+    def asked_delta(self, problem: Problem, target: Target) -> Any:
+        """At which δ an ε is asked for: one number, or where machines differ one for each, [machines]."""
+        delta = self.checked(problem, target).delta
+        return float(delta[0]) if (delta == delta[0]).all() else delta[self._alike(problem).kind]
+
     def message_noise(self, problem: Problem, plan: Plan) -> np.ndarray:
         """Relative noise of every message, [rounds, per_round]; 0 in slots that nobody fills."""
         return self.relative(problem, plan.size.rounds)[plan.schedule.participants] * plan.schedule.present
@@ -167,11 +177,10 @@ class RecordMechanism:
         """Fresh noise on every message, as it stands in the messages' mean, or their sum."""
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         relative = self.message_noise(problem, plan)
+        divisor = np.asarray(1.0 if summed else plan.schedule.present.sum(axis=1))
         if method == "materialised":
-            if plan.schedule.filled is not None:
-                raise Refusal("noise method 'materialised' must have a fixed number of machines a round")
-            return PerMachine(np.asarray(relative, np.float32), summed=summed)
-        divisor = 1.0 if summed else plan.schedule.present.sum(axis=1)
+            over = divisor.astype(np.float32) if plan.schedule.varies and not summed else None
+            return PerMachine(MessageInputs(np.asarray(relative, np.float32), over), summed=summed)
         return Fresh(np.asarray(np.sqrt(np.sum(relative**2, axis=1)) / divisor, np.float32))
 
     # ---- privacy
@@ -191,10 +200,17 @@ class RecordMechanism:
         accountant = Sampled(self.sampler, self.whole_message) if accountant is None else accountant
         assumptions = (Assumption("public participation"), *self.bounds(problem), Assumption("not covered"))
         if self._counted(plan):
+            if plan.schedule.dropped is not None:
+                raise Refusal(
+                    "dropouts must be left out where it is known which records are used: after one, they are used in "
+                    "other messages than was planned"
+                )
             accountant, theorem = Sampled(Full()), SAMPLES_KNOWN
         if plan.secret:
             assumptions = (*assumptions, Assumption("secret samples"))
-        return RecordEvent(float(noise_std), accountant, releases, Terms(trust, theorem, assumptions, unit=RECORD))
+        terms = Terms(trust, theorem, assumptions, unit=RECORD)
+        claim = self._claim(problem, plan, float(noise_std)) if trust == "none" and noise_std else None
+        return RecordEvent(float(noise_std), accountant, releases, terms, claim)
 
     def bounds(self, problem: Problem) -> tuple[Assumption, ...]:
         """What is said of the size of a record's gradient, or of a message."""
@@ -253,12 +269,55 @@ class RecordMechanism:
 
     # ---- rules
 
+    def _accounted(self, m: MachineTable, relative: np.ndarray, rounds: int) -> float:
+        """The largest σ, of which a machine has its relative part, at which all in the table meet their targets."""
+        shift = RecordMechanism.shift(self, m) / relative
+        kinds, accountant = np.arange(relative.size), Sampled(self.sampler, self.whole_message)
+        batch = np.broadcast_to(1, kinds.shape) if self.by_step else m.batch
+        messages = np.broadcast_to(self._releases(m, rounds), kinds.shape)
+        releases = Releases(shift, m.records, batch, messages, np.ones_like(kinds), kinds)
+        terms = Terms("none", THEOREM)
+        asked = [Asked(*one) for one in zip(kinds.tolist(), m.epsilon.tolist(), m.delta.tolist(), strict=True)]
+
+        def excess(noise_std: float, who: Any = None) -> Excess:
+            event = RecordEvent(noise_std, accountant, releases, terms)
+            return event.largest(asked if who is None else [who])
+
+        return require_known(least_for_all(excess, float(shift.max())), float(m.epsilon.min()))
+
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """The σ by the noise rule of every machine in the table."""
         flags = {"acknowledged": self.acknowledged, "whole_message": self.whole_message}
         return noise_stds(
             self.noise_rule, epsilon=m.epsilon, rounds=self._releases(m, rounds), **flags, **self._rule(m)
         )
+
+    def _claim(self, problem: Problem, plan: Plan, noise_std: float) -> Claim | None:
+        """What a published rule says of the noise, for the machine of which it says most."""
+        if self.noise_rule not in CLAIMS:
+            return None
+        m = self.kinds(problem)
+        noise = noise_std * self._relative(m, plan.size.rounds)
+        releases = np.broadcast_to(self._releases(m, plan.size.rounds), noise.shape)
+        rule, whole = self._rule(m), {"whole_message": self.whole_message}
+        batches = rule["sampler"].batches(m.records)
+
+        def epsilon(delta: float) -> float:
+            return max(
+                claimed_epsilon(
+                    self.noise_rule,
+                    float(noise[i]),
+                    sampler=rule["sampler"].with_batch(int(batches[i])),
+                    lipschitz=float(m.lipschitz[i]),
+                    records=int(rule["records"][i]),
+                    rounds=int(releases[i]),
+                    delta=delta,
+                    **whole,
+                )
+                for i in range(noise.size)
+            )
+
+        return Claim(CLAIMS[self.noise_rule], epsilon)
 
     def _rule(self, m: MachineTable) -> dict[str, Any]:
         records = m.records if self.claimed_records is None else np.full(m.records.size, self.claimed_records)
@@ -315,10 +374,13 @@ def check_record_settings(protocol: Any) -> None:
     for name in ("epsilon", "batch", "delta"):
         if isinstance(getattr(protocol, name), list):
             object.__setattr__(protocol, name, tuple(getattr(protocol, name)))
+    object.__setattr__(protocol, "profile", fixed_profile(protocol))
 
 
-def for_target(protocol: Any, target: Target) -> Any:
-    """The protocol with what its target says of machines that differ, and of δ."""
+def for_target(protocol: Any, target: Target, machines: int) -> Any:
+    """The protocol with what its target says of machines that differ, and of δ; their ε stand for the profile."""
+    privacy_shares(protocol.profile, machines)  # refuses a profile of other machines
     epsilon = target.epsilon if target.noise_std is None else protocol.epsilon  # with a noise, only its proportions
     epsilon = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
-    return replace(protocol, epsilon=epsilon, delta=target.delta if protocol.delta is None else protocol.delta)
+    delta = target.delta if protocol.delta is None else protocol.delta
+    return replace(protocol, epsilon=epsilon, delta=delta, profile=None)

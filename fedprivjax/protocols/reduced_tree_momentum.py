@@ -36,15 +36,25 @@ from fedprivjax.noise.factors import (
     paper_stds,
     total_squares,
 )
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.uses import repeats_after
 from fedprivjax.privacy.calibration import gaussian_rule
+from fedprivjax.privacy.curve import GaussianCurve
+from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
+from fedprivjax.problem.constraints import flat
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.momentum import MomentumMethod, computed_once, most_exposed, record_uses
+from fedprivjax.protocols.momentum import (
+    MomentumMethod,
+    computed_once,
+    most_exposed,
+    record_uses,
+    require_level,
+    uses_by,
+)
 from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {
@@ -72,6 +82,7 @@ class ReducedTreeMomentum(MomentumMethod):
         allocation: how groups of nodes share the noise, "optimal" or "paper"; see `noise.factors.ALLOCATIONS`.
         noise_rule: "accountant", the least noise for the records' own places; "paper", Theorem 8's.
         trust: "server" (one set of trees for the mean) or "none" (every machine has its own).
+        profile: where machines' μ differ, as in `TreeMomentum`.
         stds: each group's noise, relative to σ; filled in by `calibrate`, as is `epoch`.
 
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_groups Σ_nodes (contribution/std)²` over the nodes
@@ -107,7 +118,7 @@ class ReducedTreeMomentum(MomentumMethod):
     @property
     def traced(self):
         host = {"mu": None, "epsilon": None, "batch": 1, "allocation": "optimal", "noise_rule": "accountant"}
-        return replace(self, **host, trust="server")
+        return replace(super().traced, **host, trust="server", profile=None)
 
     def noise_state(self, dimension: int, size: Size) -> Rings:
         return self._trees.init(dimension, size.rounds)
@@ -123,10 +134,11 @@ class ReducedTreeMomentum(MomentumMethod):
         if self.trust == "server":
             return Windows(WindowInputs(number, ones), self._epoch)
         if method != "materialised":
-            return Windows(WindowInputs(number, ones / np.float32(sqrt(per_round))), self._epoch)
+            return Windows(WindowInputs(number, ones * np.float32(self.wider / sqrt(per_round))), self._epoch)
         first = np.zeros(machines, np.int32)  # a machine is known by its slot in the first round, whatever its name
         first[schedule.participants[0]] = np.arange(per_round)
-        return Windows(WindowInputs(number, ones, first[schedule.participants]), self._epoch)
+        own = np.asarray(1 / self.shares(plan)[schedule.participants], np.float32)
+        return Windows(WindowInputs(number, own, first[schedule.participants]), self._epoch)
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Refuse a plan that the guarantee does not cover, and settings that the method does not allow on it."""
@@ -147,12 +159,22 @@ class ReducedTreeMomentum(MomentumMethod):
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         squares = self._squares(problem, plan)
-        settings = "reduced", *self._settings(problem, plan), self.stds
+        settings = "reduced", *self._settings(problem, plan), self.stds, self.profile
 
         def compute():
-            return Grouped.of(most_exposed(problem, total_squares(squares, self.stds)))
+            return Grouped.of(self.shares(plan) * most_exposed(problem, total_squares(squares, self.stds)))
 
         return computed_once(problem, plan, settings, compute)
+
+    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
+        used, weight = uses_by(problem, plan, total_squares(self._squares(problem, plan), self.stds), machine)
+        _, alpha, reset_rate, drift = self._settings(problem, plan)
+        parts = self._trees.contributions(used, weight, plan.size.rounds, alpha, reset_rate, drift, self.stds)
+        return 1 / (self.shares(plan)[machine] * parts)
+
+    def claim(self, problem: Problem, plan: Plan) -> Claim:
+        mu = self._paper_sensitivity(problem, plan) / float(self.noise_std)
+        return Claim("Tran & Cutkosky 2022, Theorem 8, by its counts of nodes", GaussianCurve(mu).epsilon)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         if not target.non_private:
@@ -163,20 +185,19 @@ class ReducedTreeMomentum(MomentumMethod):
         reset = min(float(self.step_scale) * step * epoch, 0.5) if self.reset_rate is None else float(self.reset_rate)
         known = replace(self, epoch=epoch, step_size=step, alpha=alpha, reset_rate=reset)
         known = replace(known, stds=known._stds(problem, plan))
-        return known.with_noise(problem, plan, known._needed_noise(problem, plan, target), target)
+        return known.with_noise(problem, plan, known.noise_for(problem, plan, target), target)
 
     def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """Theorem 9's, in whole epochs: very many."""
-        if target.noise_std is not None or target.non_private:
-            raise Refusal("rounds must be given without an ε or a μ, for which Theorem 9 chooses them")
+        require_level(target, "Theorem 9")
         epoch, epsilon = self.rounds_of_epoch(problem), self.gain(problem, machines) * target.worst_epsilon
         return theory.reduced_settings(records=epoch, epsilon=epsilon, dimension=problem.dimension).rounds
 
     def noise_variances(self, size: Size) -> np.ndarray:
         """The variance of one coordinate of the noise in every round's mean m̂_t, calibrated, float64 [rounds]."""
         each = self._trees.variances(size.rounds, float(self.alpha), float(self.reset_rate))
-        share = 1 if self.trust == "server" else size.per_round
-        return float(self.noise_std) ** 2 * (each @ np.square(self.stds)) / share
+        share = 1 if self.trust == "server" else self.wider**2 / size.per_round
+        return float(self.noise_std) ** 2 * (each @ np.square(self.stds)) * share
 
     @property
     def _epoch(self) -> int:
@@ -188,12 +209,14 @@ class ReducedTreeMomentum(MomentumMethod):
         return ReducedTrees(self._epoch)
 
     def _drift(self, problem: Problem, plan: Plan) -> float:
-        """η·L/C: how far a round's step moves a gradient, of the most that it may be; η with what rounding adds."""
+        """η·L/C: how far a round's step moves a gradient, of the most that it may be; η with what rounding adds, and
+        what a start that is in the set up to rounding moves."""
         bound = self.bound(problem)
         step = float(self.step_scale) * float(self.step_size)
         start = sqrt(sum(float(np.sum(np.square(leaf, dtype=float))) for leaf in jax.tree.leaves(problem.start)))
         farthest = min(float(problem.constraint.radius), start + step * plan.size.rounds)
-        longest = step + ROUNDING * farthest
+        start_moves = np.linalg.norm(flat(problem.constraint.project(problem.start)) - flat(problem.start))
+        longest = step + ROUNDING * farthest + float(start_moves)
         return longest * float(problem.smoothness) / bound if isfinite(bound) else 0.0
 
     def _settings(self, problem: Problem, plan: Plan) -> tuple:
@@ -219,12 +242,16 @@ class ReducedTreeMomentum(MomentumMethod):
 
         return computed_once(problem, plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
 
-    def _needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         sensitivity = self.sensitivity(problem, plan)
-        if self.noise_rule == "accountant" or target.noise_std is not None or target.non_private:
-            return gaussian_rule(target, sensitivity * self.exposure(problem, plan).max)
+        if self.noise_rule == "accountant":
+            return gaussian_rule(target, sensitivity * self.most_over_share(problem, plan))
+        return gaussian_rule(target, self._paper_sensitivity(problem, plan))
+
+    def _paper_sensitivity(self, problem: Problem, plan: Plan) -> float:
+        """Theorem 8's, by its counts of the nodes that hold a record."""
         nodes = 3 * log2(max(self._epoch, 2))
-        return gaussian_rule(target, 2 * sqrt(3 * nodes) * sensitivity)
+        return 2 * sqrt(3 * nodes) * self.sensitivity(problem, plan)
 
 
 def _require_smooth(problem: Problem) -> None:

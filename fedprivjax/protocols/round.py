@@ -21,7 +21,8 @@ CHUNK_FLOATS = 2**24  # written-out gradients held at once
 class RoundInputs(NamedTuple):
     """What a round is given: its number (from 1), and each participant's example, machine and participation count.
 
-    Minibatch protocols get samples and weights [per_round, width], and which slots are filled, [per_round].
+    Minibatch protocols get samples and weights [per_round, width], and which slots are filled, [per_round]; so does
+    every protocol where the number of participants varies, with `expected`, the constant E[M_r].
     """
 
     round: Any
@@ -30,6 +31,17 @@ class RoundInputs(NamedTuple):
     participation: Any
     weights: Any = None
     present: Any = None
+    expected: Any = None
+
+    @property
+    def cohort(self) -> Any:
+        """How many take part in the round, or that many in all rounds."""
+        return self.samples.shape[0] if self.expected is None else jnp.sum(self.present)
+
+    @property
+    def divisor(self) -> Any:
+        """What a sum is divided by where the divisor must not follow the number of those who take part."""
+        return self.samples.shape[0] if self.expected is None else self.expected
 
     @property
     def filled(self) -> Any:
@@ -99,9 +111,14 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
         return jax.vmap(lambda vector: vector.written_out())(vectors)
 
     def one(examples, weights):
-        return weighted(clipped(messages(problem, machine, examples), bound), weights).total()
+        return message_of(problem, machine, examples, weights, bound)
 
     return jax.vmap(one)(examples, inputs.weights)
+
+
+def message_of(problem: Problem, machine: Machine, examples, weights, bound: Any = None):
+    """One participant's message, its weighted sum over its own records, each clipped where a bound is given."""
+    return weighted(clipped(messages(problem, machine, examples), bound), weights).total()
 
 
 def weighted(vectors, weights):

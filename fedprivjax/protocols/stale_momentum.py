@@ -6,13 +6,20 @@ The alternative that Reshef & Levy 2025 set noise cancellation against. With t' 
     q_i ← u + (t−1)/t'·q_i                              q̃_t = (1/m)·Σ_{i∈S_t} (q_i + noise_std·Y)
 
 and the server's steps are DP-μ²-FL's. The paper gives the non-private form (`mu=inf`); the private one is ours: clip u
-to C. A sample's weight grows by (t_j−1)/t_{j−1} at every later message, so with a_k the product of these,
+to C; m is the round's own number, where that varies. A sample's weight grows by (t_j−1)/t_{j−1} at every later message,
+so with a_k the product of these,
 
     μ² = max_{k₀} Σ_{k≥k₀} (2C·a_k/σ_k)².
+
+Of a batch, u is the mean of K fresh samples', each clipped, and 2C/K stands for 2C.
+
+A machine that drops out would make this more than was planned: with t_j skipped, what it sends at t_{j+1} has grown by
+t_j/(t_j−1) more. So dropouts are refused.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -23,8 +30,9 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise import Mechanism, choose
-from fedprivjax.plan.participation import Schedule, Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Dealt
+from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import grouped_once
@@ -33,8 +41,18 @@ from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
 from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol
-from fedprivjax.protocols.round import RoundInputs, add_noise, oracle
-from fedprivjax.protocols.settings import check_settings, fixed_schedule
+from fedprivjax.protocols.round import RoundInputs, add_noise, message_of, oracle
+from fedprivjax.protocols.settings import (
+    asked_shares,
+    batch_assumptions,
+    check_settings,
+    dealt,
+    fixed_profile,
+    fixed_schedule,
+    noise_of_shares,
+    privacy_shares,
+    step_by_theory,
+)
 from fedprivjax.theory import reshef_levy
 
 
@@ -54,29 +72,38 @@ class StaleMomentum(Protocol):
     """Per-machine momentum with stale corrections (untrusted server). Its state is of size machines · d.
 
     Attributes:
-        mu, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`.
+        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`.
+        profile, batch: as in `DPMu2`.
         noise_schedule: "uniform", or a positive sequence of σ over a machine's messages.
 
     **Privacy**: μ-GDP per machine for replacing one sample, μ as above.
     """
 
     mu: Any = None
+    epsilon: Any = None
     noise_std: Any = None
     step_size: Any = None
     step_scale: Any = 1.0
     clip: Any = None
     noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
+    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    batch: int = struct.field(pytree_node=False, default=1)
 
     trust = "none"
 
     def __post_init__(self):
         check_settings(self)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
+        object.__setattr__(self, "profile", fixed_profile(self))
 
     @property
     def traced(self):
         """Without what only the host reads, so that other schedules are no other program."""
-        return replace(self, noise_schedule="uniform")
+        return replace(super().traced, noise_schedule="uniform", profile=None, batch=1)
+
+    @property
+    def minibatches(self) -> Dealt | None:
+        return dealt(self.batch)
 
     def init(self, problem: Problem, size: Size, key) -> StaleState:
         x = problem.start
@@ -84,22 +111,30 @@ class StaleMomentum(Protocol):
         return StaleState(x, x, x, rows, rows, jnp.ones(size.machines))
 
     def machine(self, state: StaleState, t):
-        """One machine's new momentum, from its oracle, its momentum, last point, last round and participation count."""
+        """One machine's new momentum, from what makes a message of its correction of one sample's gradient oracle, its
+        momentum, last point, last round and participation count."""
 
-        def momentum(gradient, momentum, seen, last_round, count):
+        def momentum(message, momentum, seen, last_round, count):
             again = (count > 1).astype(jnp.float32)
-            now, before = gradient(state.x, seen)
-            u = t * now - again * (t - 1) * before
-            u = u if self.clip is None else clip(u, self.clip)
+
+            def correction(gradient):
+                now, before = gradient(state.x, seen)
+                return t * now - again * (t - 1) * before
+
             growth = again * (t - 1) / last_round
-            return jax.tree.map(lambda u, q: u + growth * q, u.written_out(), momentum)
+            return jax.tree.map(lambda u, q: u + growth * q, message(correction), momentum)
 
         return momentum
 
     def round(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key) -> tuple[StaleState, dict]:
         t = inputs.round.astype(jnp.float32)
         sent = self.messages(problem, state, inputs, noise, key)
-        mean = jax.tree.map(lambda q: jnp.mean(q, axis=0), sent)
+        machine = inputs.machine
+        if inputs.expected is None:
+            mean = jax.tree.map(lambda q: jnp.mean(q, axis=0), sent)
+        else:
+            mean = jax.tree.map(lambda q: jnp.sum(q, axis=0) / inputs.cohort, sent)
+            machine = jnp.where(inputs.present > 0, machine, state.last_round.size)  # of nobody: nothing is written
         q_noisy = add_noise(problem, mean, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
@@ -108,9 +143,9 @@ class StaleMomentum(Protocol):
             x,
             state.x,
             w,
-            jax.tree.map(lambda rows, q: rows.at[inputs.machine].set(q), state.momentum, sent),
-            jax.tree.map(lambda rows, x: rows.at[inputs.machine].set(x), state.seen, state.x),
-            state.last_round.at[inputs.machine].set(t),
+            jax.tree.map(lambda rows, q: rows.at[machine].set(q, mode="drop"), state.momentum, sent),
+            jax.tree.map(lambda rows, x: rows.at[machine].set(x, mode="drop"), state.seen, state.x),
+            state.last_round.at[machine].set(t, mode="drop"),
         )
         return state, {}
 
@@ -119,10 +154,24 @@ class StaleMomentum(Protocol):
         machine = self.machine(state, inputs.round.astype(jnp.float32))
 
         def one(example, *mine):
-            return machine(oracle(problem.model.gradients, example), *mine)
+            def message(correction):
+                u = correction(oracle(problem.model.gradients, example))
+                return (u if self.clip is None else clip(u, self.clip)).written_out()
+
+            return machine(message, *mine)
+
+        def mean(examples, weights, *mine):
+            return machine(lambda correction: message_of(problem, correction, examples, weights, self.clip), *mine)
 
         mine = jax.tree.map(lambda rows: rows[inputs.machine], (state.momentum, state.seen, state.last_round))
-        return jax.vmap(one)(problem.take(inputs.samples, inputs.machine), *mine, inputs.participation)
+        mine = *mine, inputs.participation
+        if inputs.weights is None:
+            return jax.vmap(one)(problem.take(inputs.samples, inputs.machine), *mine)
+        if inputs.weights.shape[1] == 1:
+            sent = jax.vmap(one)(problem.take(inputs.samples[:, 0], inputs.machine), *mine)
+        else:
+            sent = jax.vmap(mean)(problem.take(inputs.samples, inputs.machine), inputs.weights, *mine)
+        return jax.tree.map(lambda q: jax.vmap(lambda q, on: jnp.where(on > 0, q, 0.0))(q, inputs.present), sent)
 
     def output(self, state: StaleState):
         """x_T: after T rounds the state already holds x_{T+1}."""
@@ -133,51 +182,83 @@ class StaleMomentum(Protocol):
         return state.x
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return choose(plan.schedule, self._relative(plan.schedule), problem.dimension, method, cancel=False)
+        schedule, relative = plan.schedule, self._relative(plan.schedule)
+        divisor = schedule.present.sum(axis=1)
+        return choose(schedule, relative, problem.dimension, method, cancel=False, divisor=divisor)
 
-    def sensitivity(self, problem: Problem, size: Size) -> float:
-        return inf if self.clip is None else float(2 * self.clip)
+    def check(self, problem: Problem, plan: Plan) -> None:
+        if plan.schedule.dropped is not None:
+            raise Refusal(
+                "dropouts must be left out with StaleMomentum: after one, a machine's earlier samples weigh more in "
+                "its next message than was planned"
+            )
+
+    def sensitivity(self, problem: Problem, plan: Plan) -> float:
+        return inf if self.clip is None else float(2 * self.clip / self.batch)
 
     def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
         schedule = plan.schedule
         exposure = grouped_once(schedule, self._relative(schedule), growing_exposure)
         theorem = "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
         bounded = Assumption("clipped increments", {"bound": inf if self.clip is None else float(self.clip)})
-        terms = Terms(self.trust, theorem, (*USED_ONCE, bounded))
-        return GaussianEvent(float(self.noise_std), self.sensitivity(problem, plan.size), exposure, terms)
+        terms = Terms(self.trust, theorem, (*USED_ONCE, bounded, *batch_assumptions(self.batch)))
+        sensitivity = self.sensitivity(problem, plan)
+        return GaussianEvent(
+            float(self.noise_std),
+            sensitivity,
+            exposure,
+            terms,
+            lambda machine: self._sent_noise(schedule, machine),
+            shares=asked_shares(self.profile, schedule.machines),
+        )
 
-    def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        noise_std = gaussian_rule(target, self.sensitivity(problem, plan.size))
-        return self.with_noise(problem, plan, noise_std, target)
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        return gaussian_rule(target, self.sensitivity(problem, plan))
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round
 
+    def gradients_in_memory(self, problem: Problem, rows: int) -> int:
+        return 0 if problem.model.factored else rows
+
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        if not isfinite(problem.constraint.diameter):
+        if not isfinite(problem.travel):
             return inf
-        size, sensitivity = plan.size, self.sensitivity(problem, plan.size)
-        mu = sensitivity / self.noise_std if self.noise_std else inf
-        return reshef_levy.step_size(
+        size, sensitivity = plan.size, self.sensitivity(problem, plan)
+        wider = noise_of_shares(self.profile, size.machines)
+        mu = self.batch * sensitivity / (self.noise_std * wider) if self.noise_std else inf  # of one sample's increment
+        theory = partial(
+            reshef_levy.step_size,
             trust="none",
             noise_schedule="uniform",
             mu=mu,
             machines=size.machines,
-            per_round=size.per_round,
+            per_round=max(1, round(plan.schedule.cohort)),
             rounds=size.rounds,
             dimension=problem.dimension,
-            diameter=problem.constraint.diameter,
+            diameter=problem.travel,
             increment=problem.lipschitz if self.clip is None else self.clip,
-            smoothness=problem.smoothness if self.clip is None or mu == inf else None,
         )
+        return step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
 
     def _relative(self, schedule: Schedule) -> np.ndarray:
-        return schedule.once(("relative to growth", self.noise_schedule), lambda: self._of_schedule(schedule))
+        def compute():
+            shares = privacy_shares(self.profile, schedule.machines)
+            return self._of_schedule(schedule) / shares[schedule.participants]
+
+        return schedule.once(("relative to growth", self.noise_schedule, self.profile), compute)
+
+    def _sent_noise(self, schedule: Schedule, machine: int) -> np.ndarray:
+        """The relative noise of each message that the machine's most exposed sample moves, over how far, [messages]."""
+        t, j = np.nonzero(schedule.asked & (schedule.participants == machine))
+        relative, growth = self._relative(schedule)[t, j], t[1:] / (t[:-1] + 1.0)  # rounds are t + 1
+        each = [relative[k:] / np.cumprod(np.append(1.0, growth[k:])) for k in range(t.size)]
+        return max(each, key=lambda noise: float(np.sum(noise**-2.0)))
 
     def _of_schedule(self, schedule: Schedule) -> np.ndarray:
         ones = np.ones(schedule.participants.shape)
         if isinstance(self.noise_schedule, str):
-            return growing_exposure(ones, schedule)[schedule.participants]
+            return np.where(schedule.asked, growing_exposure(ones, schedule)[schedule.participants], 1.0)
         values = np.asarray(self.noise_schedule, float)
         if values.size < schedule.total.max() or not (np.isfinite(values) & (values > 0)).all():
             raise Refusal(
@@ -188,13 +269,18 @@ class StaleMomentum(Protocol):
 
 
 def growing_exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
-    """`max_{k₀} √Σ_{k≥k₀} (a_k/r_k)²` of each machine, float64 [machines], with a_k the growth since message k₀."""
-    rounds = np.arange(1, schedule.size.rounds + 1)
-    result = np.zeros(schedule.machines)
-    for machine in np.flatnonzero(schedule.total):
-        t, j = np.nonzero(schedule.participants == machine)
-        growth = np.cumsum(np.append(0.0, np.log(rounds[t][1:] - 1) - np.log(rounds[t][:-1])))
-        # only ratios of the growth matter, so its largest value may stand for one
-        tail = np.cumsum((np.exp(growth - growth.max()) / relative[t, j])[::-1] ** 2)[::-1]
-        result[machine] = np.sqrt(np.max(tail / np.exp(2 * (growth - growth.max()))))
-    return result
+    """`max_{k₀} √Σ_{k≥k₀} (a_k/r_k)²` of each machine, float64 [machines], with a_k the growth since message k₀.
+
+    From a machine's last message back, `b_k = 1/r_k² + ((t_{k+1} − 1)/t_k)²·b_{k+1}`, all machines at once.
+    """
+    rounds = np.broadcast_to(np.arange(1.0, schedule.size.rounds + 1)[:, None], schedule.participants.shape)
+    machines, k = schedule.participants.ravel(), np.where(schedule.asked, schedule.counts, 0).ravel()
+    order = np.argsort(-k, kind="stable")
+    ends = np.cumsum(np.bincount(k)[:0:-1])
+    tail, following, most = (np.zeros(schedule.machines) for _ in range(3))
+    for entries in np.split(order[: ends[-1]], ends[:-1]):  # the k-th messages, of machines that have so many
+        who, t = machines[entries], rounds.ravel()[entries]
+        growth = np.where(following[who] > 0, (following[who] - 1) / t, 0.0)
+        tail[who] = relative.ravel()[entries] ** -2.0 + growth**2 * tail[who]
+        most[who], following[who] = np.maximum(most[who], tail[who]), t
+    return np.sqrt(most)

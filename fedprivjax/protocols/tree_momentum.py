@@ -21,14 +21,22 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Mechanism, Streamed
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
-from fedprivjax.noise.fresh import PerMachine
-from fedprivjax.plan.participation import Size
+from fedprivjax.noise.fresh import MessageInputs, PerMachine
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN, gaussian_rule
+from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.momentum import MomentumMethod, computed_once, most_exposed, record_uses
+from fedprivjax.protocols.momentum import (
+    MomentumMethod,
+    computed_once,
+    most_exposed,
+    record_uses,
+    require_level,
+    uses_by,
+)
 from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {
@@ -53,6 +61,9 @@ class TreeMomentum(MomentumMethod):
         sampler: "cyclic" (every epoch in one order) or "reshuffled"; orders are public.
         noise_rule: "accountant", the least noise for the records' own places; "paper", Theorem 4's with its count V.
         trust: "server" (one tree for the mean) or "none" (every machine has its own, and takes part in every round).
+        profile: where machines' μ differ, these in any unit, one for each machine: the largest is `mu`, and the others'
+            noises are as many times larger as their numbers are smaller; untrusted server only. No machine gets more
+            than its part of the target; those that their weights or orders expose less get less.
         factor: how the noise is made: "tree"; "sensitivity tree", whose nodes have noise in proportion to what a record
             moves them in cyclic order; "independent", fresh noise on every gradient; or a `Factor`.
         epoch: N; `calibrate` fills it in.
@@ -81,7 +92,7 @@ class TreeMomentum(MomentumMethod):
     @property
     def traced(self):
         host = {"mu": None, "epsilon": None, "batch": 1, "sampler": "cyclic", "noise_rule": "accountant"}
-        return replace(self, **host, trust="server")
+        return replace(super().traced, **host, trust="server", profile=None)
 
     def noise_state(self, dimension: int, size: Size) -> Path:
         return self._factor.init(dimension, size.rounds)
@@ -95,46 +106,73 @@ class TreeMomentum(MomentumMethod):
         if self.trust == "server":
             return Streamed(np.ones(plan.size.rounds, np.float32))
         if method == "materialised":
-            return Streamed(np.ones(plan.schedule.participants.shape, np.float32), PerMachine)
-        return Streamed(np.full(plan.size.rounds, plan.size.per_round**-0.5, np.float32))
+            own = 1 / self.shares(plan)[plan.schedule.participants]
+            return Streamed(MessageInputs(np.asarray(own, np.float32)), PerMachine)
+        return Streamed(np.full(plan.size.rounds, self.wider * plan.size.per_round**-0.5, np.float32))
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
-        settings = float(self.alpha), float(self.epoch)
+        settings = self._factor, float(self.alpha), float(self.epoch), self.profile
+        squares, shares = self._squares(problem, plan), self.shares(plan)
+        return computed_once(problem, plan, settings, lambda: Grouped.of(shares * most_exposed(problem, squares)))
 
-        def compute():
-            squares = self._factor.squares(record_uses(problem, plan), plan.size.rounds, *settings)
-            return Grouped.of(most_exposed(problem, squares))
+    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
+        uses = uses_by(problem, plan, self._squares(problem, plan), machine)
+        parts = self._factor.contributions(*uses, plan.size.rounds, float(self.alpha), float(self.epoch))
+        return 1 / (self.shares(plan)[machine] * parts)
 
-        return computed_once(problem, plan, (self._factor, *settings), compute)
+    def claim(self, problem: Problem, plan: Plan) -> Claim:
+        multiplier = float(self.noise_std) / self._paper_sensitivity(problem, plan)
+
+        def epsilon(delta: float) -> float:
+            return float(theory.momentum_epsilon(noise_multiplier=multiplier, delta=delta, form="renyi"))
+
+        return Claim("Tran & Cutkosky 2022, Theorem 4, by its count of nodes", epsilon)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         epoch, alpha = self.checked_epoch(problem, plan), self.alpha
-        if alpha is None and (target.noise_std is not None or target.non_private):
+        if alpha is None and target.given_noise is not None:
             alpha = 1 / epoch
         elif alpha is None:
             alpha = self._theorem_6(problem, plan.size.per_round, target, plan.size.rounds).alpha
         known = replace(self, alpha=float(alpha), epoch=float(epoch))
-        return known.with_noise(problem, plan, known._needed_noise(problem, plan, target), target)
+        return known.with_noise(problem, plan, known.noise_for(problem, plan, target), target)
 
     def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """Theorem 6's, in whole epochs."""
-        if target.noise_std is not None or target.non_private:
-            raise Refusal("rounds must be given without an ε or a μ, for which Theorem 6 chooses them")
+        require_level(target, "Theorem 6")
         return self._theorem_6(problem, machines, target).rounds
+
+    def noise_variances(self, size: Size) -> np.ndarray:
+        """The variance of one coordinate of the noise in every round's mean m̂_t, calibrated, float64 [rounds]."""
+        each = self._factor.variances(size.rounds, float(self.alpha), float(self.epoch))
+        return float(self.noise_std) ** 2 * each * (1 if self.trust == "server" else self.wider**2 / size.per_round)
 
     @property
     def _factor(self) -> Factor:
         return FACTORS[self.factor] if isinstance(self.factor, str) else self.factor
 
-    def _needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         sensitivity = self.sensitivity(problem, plan)
-        if self.noise_rule == "accountant" or target.noise_std is not None or target.non_private:
-            return gaussian_rule(target, sensitivity * self.exposure(problem, plan).max)
+        if self.noise_rule == "accountant":
+            return gaussian_rule(target, sensitivity * self.most_over_share(problem, plan))
         if not isfinite(sensitivity):
             raise Refusal(SENSITIVITY_UNKNOWN)
+        return self._paper_sensitivity(problem, plan) * paper_multiplier(target)
+
+    def _paper_sensitivity(self, problem: Problem, plan: Plan) -> float:
+        """Theorem 4's, by its count of the nodes that hold a record."""
         nodes = theory.node_count(records=self.rounds_of_epoch(problem), rounds=plan.size.rounds)
         most = 2 if self.factor == "tree" else 1  # of a leaf's sensitivity, in a node
-        return most * sensitivity * sqrt(nodes) * paper_multiplier(target)
+        return most * self.sensitivity(problem, plan) * sqrt(nodes)
+
+    def _squares(self, problem: Problem, plan: Plan) -> np.ndarray:
+        """`Factor.squares` of every record on the plan."""
+        settings = float(self.alpha), float(self.epoch)
+
+        def compute():
+            return self._factor.squares(record_uses(problem, plan), plan.size.rounds, *settings)
+
+        return computed_once(problem, plan, ("squares", self._factor, *settings), compute)
 
     def _theorem_6(self, problem: Problem, per_round: int, target: Target, rounds: int | None = None):
         """Its settings, in which ε counts for `gain` times as much."""

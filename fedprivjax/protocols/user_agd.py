@@ -16,8 +16,8 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
@@ -39,7 +39,8 @@ class UserAGD(UserMethod):
     """Private AC-SA on batches of users, one record a message.
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest, vector_sum: as in `UserSGD`.
+        epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest, profile, vector_sum, noises:
+            as in `UserSGD`.
         step_size: 1/(β + S) of every phase; None takes the theory's.
         strong_convexity: modulus λ of the loss; positive, it makes a run of phases.
         spread: S, "optimal" for the explicit bound, or the "paper"'s.
@@ -183,20 +184,24 @@ class UserAGD(UserMethod):
             users=users,
             per_round=batches + batches[-1:] * (count - len(batches)),
             noise=self.noise_constant(problem, plan),
-            **self._known(problem) | {"phases": count, "sampling": self._samples(plan)},
+            **self._known(problem, self._smoothness(problem)) | {"phases": count, "sampling": self._samples(plan)},
         )
 
-    def _known(self, problem: Problem) -> dict[str, Any]:
+    def _known(self, problem: Problem, smoothness: float | None) -> dict[str, Any]:
         """What the theory of phases asks of the problem and of these settings."""
         return {
             "diameter": self._distance(problem),
             "lipschitz": self.private_mean.bound(problem),
             "strong_convexity": float(self.strong_convexity),
-            "smoothness": None if self.smoothing == "phases" else require_smooth(problem),
+            "smoothness": smoothness,
             "phases": self.phases,
             "sampling": self.sampling,
             "form": self.spread,
         }
+
+    def _smoothness(self, problem: Problem) -> float | None:
+        """β of the problem; None where every phase chooses its own."""
+        return None if self.smoothing == "phases" else require_smooth(problem)
 
     def _distance(self, problem: Problem) -> float:
         distance = problem.distance_to_optimum
@@ -221,7 +226,8 @@ class UserAGD(UserMethod):
         """b with the least bound of P_AGD, or after its last phase."""
         noise = self.private_mean.planned_constant(problem, target)
         if self.of_phases:
-            return cheu.strong_per_round(users=machines, noise=noise, **self._known(problem))
+            phased = self._known(problem, self._smoothness(problem))
+            return cheu.strong_per_round(users=machines, noise=noise, **phased)
         known: dict[str, Any] = {"lipschitz": self.private_mean.bound(problem), "smoothness": require_smooth(problem)}
         known |= {"distance": problem.distance_to_optimum, "form": self.spread, "sampling": self.sampling}
         return cheu.agd_scan(users=machines, noise=noise, **known).per_round
@@ -231,15 +237,16 @@ class UserAGD(UserMethod):
         if not self.of_phases:
             raise Refusal("kind 'phases' must go with a positive strong_convexity")
         noise = self.private_mean.planned_constant(problem, target)
-        phases = cheu.strong_phases(users=machines, noise=noise, **self._known(problem))
+        known = self._known(problem, self._smoothness(problem))
+        phases = cheu.strong_phases(users=machines, noise=noise, **known)
         return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
 
     def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
         """β of the envelopes with the least bound of P_AGD, or of its last phase."""
         noise = self.private_mean.planned_constant(problem, target)
         if self.of_phases:
-            known = replace(self, smoothing="phases")._known(problem)  # pyright: ignore[reportArgumentType]  # the loss itself may not be smooth
-            return cheu.strong_phases(users=machines, noise=noise, **known)[-1].smoothness
+            phases = cheu.strong_phases(users=machines, noise=noise, **self._known(problem, None))
+            return phases[-1].smoothness
         mean, distance = self.private_mean, problem.distance_to_optimum
         known: dict[str, Any] = {"lipschitz": mean.bound(problem), "form": self.spread, "sampling": self.sampling}
         return cheu.smoothed_scan(users=machines, distance=distance, noise=noise, **known).smoothness

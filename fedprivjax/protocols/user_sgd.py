@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.private_mean import UserMethod
@@ -47,7 +47,11 @@ class UserSGD(UserMethod):
         rounding: how neighbours' rounding is coupled in the accounting: "averaged", "coupled" or "independent".
         accounting: of the bits: "exact", "gaussian-limit" (named, not proved) or "paper".
         honest: share of a round's users that surely add their noise; the guarantee is for this share.
-        vector_sum: levels and noise bits of the sums; `calibrate` fills it in.
+        profile: with trust "none", where users' ε differ, these in any unit, one for each user: the largest is
+            `epsilon`, and the others stand to it as here. In all other trust models one sum's noise hides all users of
+            a round, whoever adds it, so that none can have more privacy than another, and a profile is refused.
+        vector_sum, noises: levels and noise bits of the sums, and every user's noise over the largest, which is
+            `noise_std`; `calibrate` fills them in.
 
     `noise_method="normal"` takes rounded normals for binomial noise, a shortcut that must go with "gaussian-limit".
 

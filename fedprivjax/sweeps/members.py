@@ -1,7 +1,7 @@
 """The members of a sweep: a grid of settings, each calibrated on the host for the plans that it will run on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -9,17 +9,18 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import called, require_choice
+from fedprivjax.engine.progress import Told
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import event_of, exceeds, require_met, settle, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS, TARGETS, Target
-from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol, as_leaves
 
 RADIUS = "radius"
+SIZES = (RADIUS, "low", "high", "scale")  # of the package's constraint sets
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,21 @@ class Members:
         return np.array(texts, object)
 
 
-def sweepable(protocol: Protocol | type[Protocol]) -> tuple[str, ...]:
-    """What a sweep may have as an axis: every leaf of the protocol, its privacy targets, and the ball's radius."""
-    return tuple(dict.fromkeys([*TARGETS, *protocol.leaves(), RADIUS]))
+def sweepable(
+    protocol: Protocol | type[Protocol], sizes: Sequence[str] = SIZES, of_parts: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """What a sweep may have as an axis: a protocol's leaves, its privacy targets, its parts' numbers by name, a
+    constraint set's sizes."""
+    return tuple(dict.fromkeys([*TARGETS, *protocol.leaves(), *of_parts, *sizes]))
 
 
-def axes_of(protocol, over: Mapping[str, Sequence[float]] | None) -> dict[str, np.ndarray]:
+def axes_of(
+    protocol, over: Mapping[str, Sequence[float]] | None, sizes: Sequence[str] = SIZES
+) -> dict[str, np.ndarray]:
     """The checked axes of a grid.
+
+    Args:
+        sizes: numbers of the constraint set, by name.
 
     Raises:
         Refusal: a name that the protocol has no leaf of, values that are no distinct numbers, or an axis whose place
@@ -92,7 +101,9 @@ def axes_of(protocol, over: Mapping[str, Sequence[float]] | None) -> dict[str, n
     >>> axes_of(DPMu2(), {"mu": [1, 2]})
     {'mu': array([1., 2.])}
     """
-    axes = {name: _axis(protocol, name, values) for name, values in (over or {}).items()}
+    if not isinstance(over or {}, Mapping):
+        raise Refusal(f'over must map names to values, such as {{"mu": [1.0, 2.0]}}, got {called(over)}')
+    axes = {name: _axis(protocol, name, values, sizes) for name, values in (over or {}).items()}
     targets = [name for name in TARGETS if name in axes]
     if len(targets) > 1:
         raise Refusal(f"give {targets[0]} or {targets[1]}, not both, got both as axes")
@@ -111,13 +122,18 @@ def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: floa
     ]
 
 
-def calibrated(members: Sequence[Member], plans: Sequence[Sequence[Plan]]) -> Members:
+def calibrated(members: Sequence[Member], plans: Sequence[Sequence[Plan]], told: Told | None = None) -> Members:
     """The members with their noise and steps.
 
     Args:
         plans: those that each member runs on, [members][seeds]; its noise is enough for all of them.
+        told: called with (number, members in all) before each is calibrated.
     """
-    settled = [_calibrated(member, own) for member, own in zip(members, plans, strict=True)]
+    settled = []
+    for number, (member, own) in enumerate(zip(members, plans, strict=True), 1):
+        if told is not None:
+            told(number, len(members))
+        settled.append(_calibrated(member, own))
     protocols = [protocol for protocol, _ in settled]
     return Members(
         protocols=protocols,
@@ -149,43 +165,53 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
 
 
 def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Member:
-    its_problem = _with_radius(problem, settings.pop(RADIUS, None))
+    sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *protocol.numbers())}
+    its_problem = _with_sizes(problem, sizes) if sizes else problem
     target = {name: settings.pop(name) for name in LEVELS if name in settings}
-    protocol = replace(protocol, **settings)
+    protocol = protocol.with_numbers(settings)
     return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
 
-def _with_radius(problem: Problem, radius: float | None) -> Problem:
-    if radius is None:
-        return problem
-    if not isinstance(problem.constraint, Ball):
-        raise Refusal("radius can be swept for a ball only, and the problem has none")
+def _with_sizes(problem: Problem, sizes: Mapping[str, float]) -> Problem:
+    """The problem on a constraint set of another size, on which what was declared of it still holds."""
+    before = problem.constraint
+    for name in sizes.keys() - set(before.sizes):
+        raise Refusal(f"{name} can be swept for a set that has it only, and the problem has {before.described}")
+    after = replace(before, **sizes)  # type: ignore[type-var]
     declared = problem.own_lipschitz is not None or problem.own_smoothness is not None
-    if declared and radius > problem.constraint.radius:
+    if declared and not after.within(before):
         raise Refusal(
-            f"radius must be at most {problem.constraint.radius:g}, where lipschitz and smoothness were declared, "
-            f"got {radius:g}"
+            f"constraint must lie in {before.described}, where lipschitz and smoothness were declared, "
+            f"got {after.described}"
         )
-    ball = Ball(radius)
-    if not ball.contains(problem.start):
-        raise Refusal(f"start must lie in the constraint set, a ball of radius {radius:g}")
-    return replace(problem, constraint=ball)
+    if not after.contains(problem.start):
+        raise Refusal(f"start must lie in the constraint set, {after.described}")
+    return replace(problem, constraint=after)
 
 
-def _axis(protocol, name: str, values: Sequence[float]) -> np.ndarray:
-    require_choice("swept setting", name, sweepable(protocol))
+def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) -> np.ndarray:
+    numbers = protocol.numbers()
+    known = sweepable(protocol, sizes, numbers)
+    if name in {field.name for field in fields(protocol)} - set(known):
+        raise Refusal(
+            f"over must name numbers that a program takes ({', '.join(known)}), got {name!r}: "
+            f"run a sweep for each of its values"
+        )
+    require_choice("swept setting", name, known)
     try:
-        axis = np.atleast_1d(np.asarray(values, float))
+        axis = np.zeros((0, 0)) if isinstance(values, str) else np.atleast_1d(np.asarray(values, float))
     except (TypeError, ValueError):
         axis = np.zeros((0, 0))
+    if isinstance(values, int | float | np.number):
+        raise Refusal(f"{name} must be swept over a list of numbers, got {values}: write [{values}]")
     if axis.ndim != 1 or axis.size == 0:
         raise Refusal(f"{name} must be swept over a list of numbers, got {values!r}")
     if np.isnan(axis).any():
         raise Refusal(f"{name} must be swept over numbers, got nan")
     if np.unique(axis).size != axis.size:
         raise Refusal(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
-    if name not in (RADIUS, *TARGETS):
-        given, default = getattr(protocol, name), protocol.leaves()[name]
+    if name not in TARGETS and name in numbers:
+        given, default = numbers[name], protocol.leaves().get(name)
         if default is not MISSING and not np.array_equal(given, default):
             raise Refusal(f"{name} must be left at its default where it is swept, got {given}")
     return axis

@@ -1,5 +1,6 @@
 """Results with named axes: a sweep's dataset, and what one reads off it first."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.sweeps.described import described
+
+INTERVAL = 3  # seeds, below which no interval is shown: half of that of two is 12.7 times their distance from the mean
 
 
 def sweep_dataset(
@@ -19,8 +23,9 @@ def sweep_dataset(
     members: Mapping[str, np.ndarray],
     coordinates: Mapping[str, np.ndarray],
     attributes: Mapping[str, Any],
+    words: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> xr.Dataset:
-    """A sweep's dataset.
+    """A sweep's dataset, every variable and coordinate of it described.
 
     Args:
         values: of runs by name, [seeds, members], [seeds, members, records] or [seeds, members, records, iterates];
@@ -28,6 +33,7 @@ def sweep_dataset(
         members: of members by name, [members]; those that are axes are left out.
         coordinates: the swept axes in the grid's order, then `seed`, `round` and `iterate`, the last kept only where a
             value has it.
+        words: attributes of variables by name, beside the usual ones.
     """
     records = ("round", "iterate")
     grid = [name for name in coordinates if name not in ("seed", *records)]
@@ -42,7 +48,7 @@ def sweep_dataset(
         variables[name] = (grid, members[name].reshape(shape))
     used = {name for dims, _ in variables.values() for name in dims}
     kept = {name: values for name, values in coordinates.items() if name != "iterate" or name in used}
-    return xr.Dataset(variables, kept, dict(attributes))
+    return described(xr.Dataset(variables, kept, dict(attributes)), words)
 
 
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
@@ -62,14 +68,24 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
     return PrivacyGuarantee.from_json(str(texts.values.item()))
 
 
-def attributes(protocol, delta: float, noise: str, non_private: Sequence[str]) -> dict[str, Any]:
+def attributes(
+    protocol,
+    delta: float,
+    noise: str,
+    non_private: Sequence[str],
+    uncovered: Sequence[str] = (),
+    *,
+    checksums: Mapping[str, str],
+) -> dict[str, Any]:
     """What a dataset says of how it came about, and of what its guarantees do not cover."""
     return {
         "protocol": protocol.name,
         "delta": delta,
         "selection": "not accounted for: hyper-parameters chosen by looking at these results are not covered",
         "non_private_metrics": ", ".join(non_private),
+        "non_private_data": "; ".join(uncovered),
         "noise": noise,
+        "data": json.dumps(dict(checksums)),
         "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
     }
 
@@ -150,6 +166,8 @@ def rounds_of(name: str, averaged: Collection[str]) -> str:
 def _recorded(dataset: xr.Dataset, name: str, iterate: str) -> xr.DataArray:
     """What the runs recorded of a metric, or of what it is made of; NaN of those that diverged."""
     source = recorded_name(name)
+    if source not in dataset and name not in dataset:
+        require_choice("metric", name, [str(each) for each in dataset.data_vars if "round" in dataset[each].dims])
     values = of_iterate(dataset[source if source in dataset else name], iterate)
     return values.where(~dataset["diverged"]) if "diverged" in dataset else values
 

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import zipfile
+import zlib
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,7 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.warned import warn
 from fedprivjax.engine.ready import Recipe
 from fedprivjax.engine.simulate import run_program
 
@@ -35,23 +38,29 @@ class ChunkStore:
             ValueError: the run was begun by another version of the code.
         """
         path = self.folder / f"{self.fingerprint}.json"
-        if path.is_file():
-            begun = json.loads(path.read_text(encoding="utf-8"))
+        begun = _begun(path) if path.is_file() else None
+        if begun is not None:
             if begun["code"] != code_version():
                 raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, which has changed")
             return tuple(begun["sizes"])
         self.folder.mkdir(parents=True, exist_ok=True)
+        for chunk in self.folder.glob(f"{self.fingerprint}-*.npz"):
+            chunk.unlink()  # of sizes that nobody knows any more
         text = json.dumps({"sizes": sizes, "code": code_version()})
         write_whole(path, lambda aside: aside.write_text(text, encoding="utf-8"))
         return sizes
 
     def load(self, index: int) -> dict[str, np.ndarray] | None:
-        """A finished chunk's arrays, or None."""
+        """A finished chunk's arrays, or None; one that cannot be read is said, and computed again."""
         path = self._path(index)
         if not path.is_file():
             return None
-        with np.load(path) as arrays:
-            return dict(arrays)
+        try:
+            with path.open("rb") as file, np.load(file) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            warn(f"chunk {path} is damaged: it is computed again")
+            return None
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         """Keep a finished chunk."""
@@ -64,6 +73,17 @@ class ChunkStore:
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{self.fingerprint}-{index:04d}.npz"
+
+
+def _begun(path: Path) -> dict[str, Any] | None:
+    """What was written down of a run, or None where it cannot be read, which is said."""
+    try:
+        begun = json.loads(path.read_text(encoding="utf-8"))
+        draws, members = begun["sizes"]
+        return {"code": begun["code"], "sizes": (int(draws), int(members))}
+    except (ValueError, KeyError, TypeError):
+        warn(f"{path} is damaged: the chunks of its run are computed again")
+        return None
 
 
 def write_whole(path: Path, write) -> None:

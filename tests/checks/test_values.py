@@ -79,9 +79,10 @@ def test_an_unknown_name_is_refused_with_the_nearest():
     )
     assert refusal(require_choice, "trust", "xyz", names) == "unknown trust 'xyz' (known: server, none)"
     many = [f"figure{k}" for k in range(40)]
-    assert (
-        refusal(require_choice, "experiment", "figur7", many) == "unknown experiment 'figur7', did you mean 'figure7'?"
+    assert refusal(require_choice, "experiment", "figur7", many) == (
+        "unknown experiment 'figur7', did you mean 'figure7'? (nearest: figure7, figure37, figure27)"
     )
+    assert refusal(require_choice, "experiment", "xyz", many).count(", ") == 2  # three names, and none suggested
     assert refusal(require_choice, "trust", 3, iter(names)) == "unknown trust 3 (known: server, none)"
     for name in names:
         require_choice("trust", name, iter(names))

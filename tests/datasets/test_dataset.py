@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from fedprivjax import Logistic, datasets, from_dataset
+from fedprivjax import Logistic, Refusal, datasets, from_dataset
 from fedprivjax.datasets import DATASETS, Dataset, DatasetInfo, from_arrays
 
 FEATURES = np.full((20, 3), 0.5, np.float32)
@@ -139,6 +139,23 @@ def test_class_labels_must_be_whole(label):
 def test_flat_features_are_refused():
     with pytest.raises(ValueError, match=r"^features must be \[examples, features\], got shape \(3,\)$"):
         from_arrays(np.ones(3), np.ones(3), feature_bound=1.0)
+
+
+@pytest.mark.parametrize("labels", [[1, 2, 3], [-1, 1, 1], np.array([5, 5, 7], np.uint8)])
+def test_integers_that_look_like_classes_are_not_taken_for_numbers(labels):
+    found = ", ".join(map(str, np.unique(labels)))
+    with pytest.raises(Refusal) as caught:
+        from_arrays(np.eye(3), labels, feature_bound=1.0)
+    assert str(caught.value) == (
+        f"labels must be 0 … k − 1 with classes = k, or floats for regression, "
+        f"got the {len(np.unique(labels))} integers {found}"
+    )
+    assert from_arrays(np.eye(3), np.asarray(labels, float), feature_bound=1.0).classes is None
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2], [4, 4, 4], np.arange(30) + 1])
+def test_other_integers_are_numbers(labels):
+    assert from_arrays(np.eye(len(labels)), labels, feature_bound=1.0).labels.dtype == np.float32
 
 
 def test_registry_helps_and_loads():

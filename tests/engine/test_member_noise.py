@@ -83,7 +83,7 @@ class Discounted(Protocol):
         return rng.integers(-self.most, self.most + 1, (plan.size.rounds, dimension), dtype=np.int32)
 
     def event(self, problem, plan):
-        return GaussianEvent(self.noise_std, 1.0, Grouped.of(np.ones(plan.size.machines)), Terms("none", "none"))
+        return GaussianEvent(self.noise_std, 1.0, Grouped.of(np.ones(plan.size.machines)), Terms("server", "none"))
 
 
 def by_hand(protocol, seed=0):

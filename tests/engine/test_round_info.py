@@ -120,6 +120,7 @@ def test_in_a_sweep_they_are_those_of_single_runs():
             for name in INFO:
                 found = data[name].sel(clip=clip, seed=seed).values
                 np.testing.assert_allclose(found, run.metrics[name], rtol=1e-5)
+            assert run.non_private_metrics == ("train_loss", *INFO)
     assert data.attrs["non_private_metrics"] == "train_loss, clipped_share, message_norm"
 
 

@@ -289,7 +289,8 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_compiled(name):
         make()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-    assert (run_program._cache_size(), run_chunk._cache_size()) == compiled
+    assert run_program._cache_size() <= compiled[0]
+    assert run_chunk._cache_size() <= compiled[1]
 
 
 @pytest.mark.parametrize("seed", [2**32, Seeds(0, 0, 2**40)])

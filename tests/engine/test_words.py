@@ -62,7 +62,10 @@ def test_a_plan_in_words():
     assert str(start.plan).splitlines() == [
         "Plan: Schedule: 5 rounds of 4 of 4 machines, each takes part 5 to 5 times",
         "  records of a message: at most 3, secret",
+        f"  data: {start.plan.used} of 60 examples ({start.plan.part_used:.3g}%)",
     ]
+    assert start.plan.used == np.unique(start.plan.samples).size
+    assert "data:" not in str(start.plan.public)
 
 
 def test_a_protocol_in_words_and_by_its_repr():

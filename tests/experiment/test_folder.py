@@ -1,12 +1,17 @@
-import json
+import hashlib
+import os
+import subprocess
 import tomllib
+from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 import xarray as xr
 
-from fedprivjax import experiment
+from fedprivjax import Refusal, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.provenance import checksums, commit, provenance
 
 
 def make(**sweep):
@@ -36,11 +41,80 @@ def test_what_is_saved_is_what_is_loaded(found, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "results.nc"]
 
 
-def test_provenance_names_versions_and_device(found, tmp_path):
+def test_provenance_names_versions_machine_date_and_data(found, tmp_path):
+    folder.save(found, tmp_path, "small", 12.3456)
+    written = folder.load_provenance(tmp_path)
+    again = provenance(found, 12.3456)
+    assert written.keys() == again.keys()
+    assert {name for name in written if written[name] != again[name]} <= {"date"}
+    assert {"fedprivjax", "jax", "jaxlib", "numpy", "python", "platform", "device", "cpu", "commit"} <= written.keys()
+    assert written["wall_seconds"] == 12.346
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(written["date"])) < timedelta(minutes=5)
+    problem = experiment.make_problem(make().problem, 6)
+    features = hashlib.sha256(np.asarray(problem.pool.features).tobytes()).hexdigest()
+    assert written["data_sha256"]["training.features"] == features
+
+
+def test_the_commit_is_that_of_the_checkout_and_marked_where_files_differ(tmp_path):
+    def git(*words):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", "-C", tmp_path, *identity, *words], capture_output=True, text=True, check=True)
+
+    assert commit(tmp_path) is None
+    git("init")
+    assert commit(tmp_path) is None  # of nothing yet
+    (tmp_path / "file").write_text("one", encoding="utf-8")
+    git("add", "file")
+    git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD").stdout.strip()
+    assert commit(tmp_path) == head
+    (tmp_path / "file").write_text("two", encoding="utf-8")
+    assert commit(tmp_path) == head + "+"
+
+
+def test_trials_have_checksums_of_their_own():
+    data = [xr.Dataset(attrs={"data": text}) for text in ('{"training": "a"}\n{"training": "b"}', '{"training": "a"}')]
+    assert checksums({"ours": data[0], "theirs": data[1]}) == {"training": ["a", "b"]}
+    assert checksums({"theirs": data[1]}) == {"training": "a"}
+
+
+def test_the_root_says_where_to_look(found, tmp_path):
+    folder.save(found, tmp_path, "small")
+    with xr.open_dataset(tmp_path / "results.nc", engine="h5netcdf") as root:
+        assert root.attrs["title"] == "small"
+        assert list(root.attrs["groups"]) == list(found)
+        assert "open_datatree" in root.attrs["how_to_open"]
+        assert "fedprivjax.load" in root.attrs["how_to_open"]
+        assert {"fedprivjax", "date"} <= root.attrs.keys()
+
+
+def test_every_variable_is_described(found, tmp_path):
     folder.save(found, tmp_path)
-    written = json.loads((tmp_path / "provenance.json").read_text(encoding="utf-8"))
-    assert written == folder.provenance()
-    assert {"fedprivjax", "jax", "numpy", "python", "platform", "device"} <= written.keys()
+    for data in folder.load(tmp_path).values():
+        for name, variable in data.variables.items():
+            assert variable.attrs["long_name"], name
+            assert variable.attrs["units"] == ("bit" if name == "sent_bits" else "1"), name
+    excess = found["noisy_sgd"]["distance"]
+    assert (excess.attrs["valid_min"], excess.attrs.get("valid_max")) == (0.0, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"no netCDF", None])
+def test_broken_results_are_refused_in_one_line(found, tmp_path, content):
+    folder.save(found, tmp_path)
+    file = tmp_path / "results.nc"
+    file.write_bytes(file.read_bytes()[:3000] if content is None else content)
+    with pytest.raises(Refusal, match=r"^\S+results\.nc must be a file as it was written, and cannot be read: [^\n]+$"):
+        folder.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"{", "cannot be read"), (b"\xff", "cannot be read"), (b"[]", "got list")]
+)
+def test_a_broken_provenance_is_refused_in_one_line(found, tmp_path, content, why):
+    folder.save(found, tmp_path)
+    (tmp_path / "provenance.json").write_bytes(content)
+    with pytest.raises(Refusal, match=rf"^\S+provenance\.json must be [^\n]*{why}[^\n]*$"):
+        folder.load_provenance(tmp_path)
 
 
 def test_a_claim_keeps_the_settings_and_may_be_repeated(tmp_path):
@@ -85,7 +159,7 @@ def test_a_write_that_breaks_off_leaves_nothing(found, tmp_path, monkeypatch):
 def test_a_write_that_breaks_off_keeps_what_was_there(found, tmp_path, monkeypatch):
     folder.save(found, tmp_path)
     before = (tmp_path / "results.nc").read_bytes()
-    monkeypatch.setattr(folder.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("interrupted")))
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("interrupted")))
     with pytest.raises(OSError, match="interrupted"):
         folder.save(found, tmp_path)
     assert (tmp_path / "results.nc").read_bytes() == before

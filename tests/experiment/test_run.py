@@ -9,6 +9,8 @@ from cases import sparing
 from fedprivjax import Full, averaged, experiment, final, guarantee_of, simulate
 from fedprivjax.experiment import run as runner
 from fedprivjax.report import plots, tables
+from fedprivjax.report.drawing import save
+from fedprivjax.report.layout import layout
 
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 
@@ -298,14 +300,42 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
 def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
     made, data = sized
     best = {"ours": data}
-    names = [path.name for path in plots.save_all(best, tmp_path, averaged=made.record.averaged)]
+    names = [path.name for path in save(plots.figures(best, averaged=made.record.averaged), tmp_path)]
     assert names == [
         "gradient_norm_against_records.png",
         "noise_rms_against_records.png",
         "gradient_norm_over_rounds.png",
     ]
-    titles = [table.title.partition(", mean ±")[0] for table in tables.results_tables(made, best)]
+    titles = [table.title.partition(", mean ")[0] for table in tables.results_tables(layout(made), best)]
     assert titles == ["gradient norm averaged over rounds", "noise rms"]
+
+
+@pytest.mark.parametrize(
+    ("participation", "rounds"),
+    [
+        ({"kind": "uniform", "per_round": 3}, 3),
+        ({"kind": "by_share", "per_round": 3}, 7),
+        ({"kind": "uniform", "per_round": 3, "rounds": 2}, 2),
+    ],
+)
+def test_tiny_has_no_more_rounds_than_the_whole_where_a_client_is_small(tmp_path, participation, rounds):
+    sizes = [3, 6, 7, 6]
+    rows = [f"{i / 10},{name},{i % 2}" for name, size in zip("abcd", sizes, strict=True) for i in range(size)]
+    (tmp_path / "small.csv").write_text("\n".join(["x,who,y", *rows]))
+    options = {"target": "y", "client": "who", "classes": [0, 1], "bounds": {"x": [0, 1]}, "test_share": 0}
+    made = experiment.parse(
+        {
+            "title": "few records",
+            "problem": {"dataset": "small.csv", "options": options},
+            "participation": participation,
+            "protocol": [{"name": "noisy_sgd", "clip": 1.0, "step_size": 0.1, "noise_std": 1.0}],
+            "sweep": {"seeds": 1},
+        },
+        tmp_path,
+    )
+    small = runner.tiny(made)
+    assert small.participation.rounds == rounds
+    assert runner.jobs(small)[0].prepare().recipe.size.rounds == rounds
 
 
 def test_tiny_goes_through_an_epoch_where_a_method_needs_one():

@@ -10,7 +10,8 @@ from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
 from fedprivjax.experiment.settings import Cell
 from fedprivjax.privacy.noise_rules import moments_batch
-from fedprivjax.report import plots, tables
+from fedprivjax.report import plots, tables, verdicts
+from fedprivjax.report.layout import layout
 
 ROWS = "age,sex,bmi,children,smoker,region,charges\n"
 
@@ -187,7 +188,7 @@ def lines(offsets, share=0.75, limit=5.0):
     """The line on cells that are so many standard errors off."""
     rule = experiment.Expected(protocol="a", rule="within_se", tolerance=3, share=share, limit=limit)
     cells = [verdict.Verdict(rule, {}, off, 0.1, 1.0, 20, 0.0, abs(off) <= 3) for off in offsets]
-    return tables.verdict_line(cells)
+    return verdicts.verdict_line(cells)
 
 
 def test_a_share_of_the_cells_is_enough_but_none_beyond_the_limit():
@@ -222,7 +223,7 @@ def test_the_realised_axis_is_what_the_noise_gives(insured):
     assert (realised > 3 * realised["epsilon"]).all()  # a clipped mean hides nothing of one record
     axis = plots.metric_against_epsilon(best, "relative_rmse", realised=True).axes[0]
     np.testing.assert_allclose(axis.lines[0].get_xdata(), realised)
-    table = tables.realised_table(made, best)
+    table = tables.realised_table(layout(made), best)
     assert [float(cell.removesuffix(" !")) for cell in table.columns[-1].cells] == pytest.approx(
         realised.values.tolist(), rel=0.01
     )

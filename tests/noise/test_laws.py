@@ -1,5 +1,6 @@
 """Every mechanism has the law it claims: z at unit scale has independent coordinates and covariance K over rounds."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -8,44 +9,35 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import sparing
+from laws import LIMIT, SAMPLES, misfit, path, standing_covariance
 from scipy.stats import kstest, norm
 
 from fedprivjax import DPMu2, Full, Given, Uniform, draw_plan
 from fedprivjax.noise import Cancelling, Fresh, PerMachine, Silent, choose, relative_std
 from fedprivjax.noise.chooser import cheapest
 from fedprivjax.noise.covariance import Covariance, factor, padded
-from fedprivjax.plan.participation import Schedule, Size
+from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.sweeps import members
 
-SAMPLES = 20_000  # coordinates, each an independent draw of the whole path
 MACHINES, ROUNDS = 5, 12
 ROWS = np.array([np.random.default_rng([9, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])
 PARTIAL = Schedule(MACHINES, ROWS)
+FEW = Schedule(  # of three slots, one to three are filled, and some of these drop out
+    MACHINES,
+    np.array([np.random.default_rng([7, t]).permutation(MACHINES)[:3] for t in range(ROUNDS)]),
+    np.array([3, 2, 1, 3, 3, 2, 3, 1, 2, 3, 3, 2]),
+    dropped=np.isin(np.arange(3 * ROUNDS).reshape(ROUNDS, 3), [4, 13, 18, 20, 28, 31]),
+    expected=1.9,
+)
 EVERYONE = Full(3).draw(ROUNDS, np.random.default_rng(0))
+ABSENT = (np.random.default_rng(5).random((ROUNDS, 3)) < 0.6) & (np.arange(ROUNDS)[:, None] % 3 != np.arange(3))
+DROPOUTS = replace(EVERYONE, dropped=ABSENT, expected=1.8)
 CANCELLING = ("materialised", "replayed", "covariance")
-LIMIT = 5.0  # standard errors that the worst entry may be off by
 
 
 class Law(NamedTuple):
     source: Any
     covariance: np.ndarray
-
-
-def standing_covariance(relative, schedule):
-    """K(s, t) = (1/m²)·Σ r² over machines whose last message up to s is their last up to t, entry by entry."""
-    rounds, per_round = schedule.participants.shape
-    last = np.full((rounds, schedule.machines), -1)
-    for t in range(rounds):
-        last[t] = last[t - 1] if t else -1
-        last[t, schedule.participants[t]] = t
-    K = np.zeros((rounds, rounds))
-    for s in range(rounds):
-        for t in range(rounds):
-            for i in range(schedule.machines):
-                if last[s, i] == last[t, i] >= 0:
-                    j = list(schedule.participants[last[s, i]]).index(i)
-                    K[s, t] += relative[last[s, i], j] ** 2 / per_round**2
-    return K
 
 
 def fresh_covariance(relative):
@@ -65,6 +57,14 @@ def uneven(schedule):
 
 def laws():
     some, everyones = uneven(PARTIAL), uneven(EVERYONE)
+    for name, schedule in {"few": FEW, "dropouts": DROPOUTS}.items():
+        for method in CANCELLING:
+            source = choose(schedule, uneven(schedule), SAMPLES, method, cancel=True)
+            yield f"{name}-{method}", Law(source, standing_covariance(uneven(schedule), schedule))
+    for method in ("materialised", "aggregate"):
+        summed = choose(FEW, uneven(FEW), SAMPLES, method, cancel=False, accumulate=True)
+        sent = np.where(FEW.present, uneven(FEW), 0.0) * 3 / FEW.divisor
+        yield f"few-accumulated-{method}", Law(summed, summed_covariance(sent))
     for method in CANCELLING:
         source = choose(PARTIAL, some, SAMPLES, method, cancel=True)
         yield f"cancelling-{method}", Law(source, standing_covariance(some, PARTIAL))
@@ -88,27 +88,6 @@ def laws():
 LAWS = dict(laws())
 
 
-def path(source, dimension=SAMPLES, blocks=(6, 6), seed=11):
-    """The noise of all rounds, [rounds, d], drawn block after block: equal ones share their programs."""
-    key = jax.random.key(seed)
-    keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(1, ROUNDS + 1))
-    state, parts, start = source.init(dimension, key), [], 0
-    for size in blocks:
-        some = slice(start, start + size)
-        inputs = jax.tree.map(lambda leaf, some=some: leaf[some], source.inputs)
-        state, noise = source.draw(state, inputs, keys[some], dimension)
-        parts.append(np.asarray(noise, np.float64))
-        start += size
-    return np.concatenate(parts)
-
-
-def misfit(z, covariance):
-    """How far the worst entry of the empirical covariance is from `covariance`, in standard errors (two-sided)."""
-    variance = np.diag(covariance)
-    error = np.sqrt((np.multiply.outer(variance, variance) + covariance**2) / z.shape[1])
-    return np.max(np.abs(z @ z.T / z.shape[1] - covariance) / error)
-
-
 def p_value(z, covariance):
     """Kolmogorov-Smirnov: the whitened path against the standard normal."""
     white = np.linalg.solve(np.linalg.cholesky(covariance), z[:, :4000])
@@ -123,6 +102,7 @@ def path_of(name):
 QUICK = (
     *("cancelling-materialised", "cancelling-covariance", "cancelling-gap", "everyone-aggregate"),
     *("fresh-materialised", "accumulated-materialised", "server"),
+    *("few-materialised", "few-covariance", "dropouts-covariance"),
 )
 
 
@@ -156,36 +136,6 @@ def test_coordinates_are_independent(name):
         products = z[:, shift:] * z[:, :-shift]
         deviation = products.sum(axis=1) / np.sqrt(np.sum(products**2, axis=1))
         assert np.abs(deviation).max() < LIMIT
-
-
-class NothingTakenBack(Cancelling):
-    """Planted: the old noise stays in the sum."""
-
-    def message_noise(self, memory, inputs, key, dimension):
-        return memory, inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
-
-
-class AnothersTakenBack(Cancelling):
-    """Planted: a machine takes back its neighbour's noise."""
-
-    def message_noise(self, memory, inputs, key, dimension):
-        fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
-        return memory.at[inputs.machine].set(fresh), fresh - memory[(inputs.machine + 1) % self.machines]
-
-
-class FirstKept(Cancelling):
-    """Planted: what a machine remembers is never renewed."""
-
-    def message_noise(self, memory, inputs, key, dimension):
-        fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
-        old = memory[inputs.machine]
-        return memory.at[inputs.machine].set(jnp.where(old == 0, fresh, old)), fresh - old
-
-
-@pytest.mark.parametrize("fault", [NothingTakenBack, AnothersTakenBack, FirstKept])
-def test_faults_of_cancellation_are_caught(fault):
-    law = LAWS["cancelling-materialised"]
-    assert misfit(path(fault(law.source.inputs, MACHINES)), law.covariance) > 4 * LIMIT
 
 
 def test_one_draw_for_all_rounds_is_caught():
@@ -236,6 +186,29 @@ def test_messages_add_up_to_the_aggregate(name):
         np.testing.assert_allclose(total, expected[t], rtol=1e-5, atol=1e-5)
 
 
+def test_who_is_absent_adds_nothing_and_keeps_its_noise():
+    """Even where the entry of a slot that nobody fills names a machine that sends in that round."""
+    rows = np.array([[0, 1], [2, 2], [0, 1]])  # round 2 asks machine 2 alone
+    schedule = Schedule(3, rows, np.array([2, 1, 2]), expected=1.5)
+    source = choose(schedule, np.ones((3, 2)), 4, "materialised", cancel=True)
+    memory = source.message_memory(4, jax.random.key(0)) + 1.0
+    inputs = jax.tree.map(lambda leaf: leaf[1], source.inputs)
+    after, added = source.message_noise(memory, inputs, jax.random.key(1), 4)
+    assert not added[1].any()
+    np.testing.assert_array_equal(after[:2], memory[:2])
+    np.testing.assert_allclose(after[2] - memory[2], added[0], rtol=1e-6)
+
+
+def test_everyone_planned_is_not_everyone_there():
+    """The standing noise of who dropped out is taken for fresh by a full cohort's shortcut."""
+    ones = np.ones((ROUNDS, 3))
+    assert isinstance(choose(DROPOUTS, ones, 10, cancel=True), Covariance)
+    with pytest.raises(ValueError, match="full participation or no cancellation"):
+        choose(DROPOUTS, ones, 10, "aggregate", cancel=True)
+    with pytest.raises(ValueError, match="divisor must be left out"):
+        choose(DROPOUTS, ones, 10, cancel=True, divisor=DROPOUTS.present.sum(axis=1))
+
+
 def test_silent_gives_nothing():
     source = Silent()
     assert source.draw(source.init(3, None), (), None, 3) == ((), None)
@@ -282,8 +255,10 @@ def test_impossible_ways_are_refused():
 
 def test_factor_gives_back_the_covariance():
     """B·Bᵀ = K in float64, banded, and for a schedule in which some machines never come."""
-    for machines, per_round, rounds in ((5, 2, 12), (40, 3, 25), (7, 6, 30), (3, 1, 1)):
-        schedule = Uniform(machines, per_round).draw(rounds, np.random.default_rng([machines, rounds]))
+    sizes = (5, 2, 12), (40, 3, 25), (7, 6, 30), (3, 1, 1)
+    drawn = [Uniform(n, m).draw(rounds, np.random.default_rng([n, rounds])) for n, m, rounds in sizes]
+    for schedule in (*drawn, FEW, DROPOUTS):
+        rounds = schedule.size.rounds
         relative = uneven(schedule)
         K = standing_covariance(relative, schedule)
         rows = factor(schedule, relative)

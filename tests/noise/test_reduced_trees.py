@@ -130,7 +130,7 @@ def test_variances_are_the_squares_of_what_nodes_are_multiplied_by(epoch, rounds
 def test_a_node_has_one_noise_and_machines_have_their_own():
     epoch, rounds, d = 6, 20, 4
     place = np.tile(np.arange(3), (rounds, 1))
-    inputs = WindowInputs(np.arange(1, rounds + 1), np.ones(rounds), place)
+    inputs = WindowInputs(np.arange(1, rounds + 1), np.ones(place.shape), place)
     source, seen = Windows(inputs, epoch), {}
     memory = source.message_memory(d, jax.random.key(0))
     keys = round_keys(jax.random.key(0), inputs.round)

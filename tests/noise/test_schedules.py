@@ -1,11 +1,12 @@
+from dataclasses import replace
 from math import log
 
 import numpy as np
 import pytest
 
-from fedprivjax import Full, Uniform
-from fedprivjax.noise import exposure, relative_std, server_std
-from fedprivjax.plan.participation import Schedule
+from fedprivjax import Full, Uniform, Varying
+from fedprivjax.noise import NOISE_SCHEDULES, exposure, relative_std, server_std
+from fedprivjax.plan.schedule import Schedule
 
 # machine 0 takes part in rounds 1, 2, 4; machine 1 in 1, 3; machine 2 in 2, 3, 4; machine 3 never
 SMALL = Schedule(4, np.array([[0, 1], [0, 2], [1, 2], [2, 0]]))
@@ -93,3 +94,23 @@ def test_a_server_releases_in_every_round():
 def test_refusals(noise_schedule, message):
     with pytest.raises(ValueError, match=message):
         relative_std(noise_schedule, SMALL)
+
+
+@pytest.mark.parametrize("name", [*NOISE_SCHEDULES, "sequence"])
+def test_noise_is_by_the_plan_and_what_is_sent_stays_within_its_budget(name):
+    """Whoever drops out: every message's noise is the planned one, and a machine's messages tell no more than that."""
+    noise_schedule = tuple(1.0 + 0.3 * k for k in range(40)) if name == "sequence" else name
+    planned = Varying.between(12, 2, 7).draw(40, np.random.default_rng(3))
+    relative = relative_std(noise_schedule, planned)
+    budget = exposure(relative, planned)
+    assert budget.max() <= 1 + 1e-12
+    for seed in range(20):
+        rng = np.random.default_rng([6, seed])
+        dropped = rng.random(planned.participants.shape) < rng.random()
+        schedule = replace(planned, dropped=dropped)
+        np.testing.assert_array_equal(relative_std(noise_schedule, schedule), relative)
+        np.testing.assert_array_equal(exposure(relative, schedule), budget)
+        squares = np.where(schedule.present, relative**-2.0, 0.0)
+        told = np.sqrt(np.bincount(planned.participants.ravel(), squares.ravel(), 12))
+        assert (told <= budget + 1e-12).all()
+    assert (told < budget - 1e-3).any()

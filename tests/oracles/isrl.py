@@ -1,6 +1,7 @@
 """Plain NumPy transcriptions of Lowy & Razaviyayn's algorithms 1 and 2 on given samples and noise, in float64."""
 
 import numpy as np
+from oracles.optimizers import plain
 from scipy.optimize import minimize
 
 
@@ -14,12 +15,12 @@ def means(gradients, w, samples, weights, present):
     return (present[:, None] * messages).sum(axis=0) / present.sum()
 
 
-def minibatch(gradients, plan, start, *, step, radius=None, noise=0.0, modulus=0.0, window=None):
+def minibatch(gradients, plan, start, *, step, radius=None, noise=0.0, modulus=0.0, window=None, server=plain):
     """Algorithm 1: the points w_0..w_R, and what is reported."""
-    points = [start]
+    points, stepped = [start], server()
     for r, (samples, weights, present) in enumerate(plan):
         g = means(gradients, points[-1], samples, weights, present) + (noise[r] if np.ndim(noise) else 0.0)
-        points.append(project(points[-1] - step * g, radius))
+        points.append(project(stepped(points[-1], g, step), radius))
     if window is not None:
         return points, np.mean([start] * max(0, window - len(plan)) + points[1:][-window:], axis=0)
     gamma = (1 - modulus * step) ** -(1.0 + np.arange(len(plan)))
@@ -71,16 +72,17 @@ def prox(w, middle, g, alpha, eta, mu, radius):
     return found.x
 
 
-def local(gradients, plan, start, *, step, radius=None, noise=None, window=None):
+def local(gradients, plan, start, *, step, radius=None, noise=None, window=None, server=plain, server_step=1.0):
     """Local SGD: every machine of the cohort walks over its records one by one; noise [rounds, steps, machines, d]."""
-    points = [start]
+    points, stepped = [start], server()
     for r, (samples, _, present) in enumerate(plan):
         ends = np.repeat(points[-1][None], len(samples), axis=0)
         for k in range(samples.shape[1]):
             for i, end in enumerate(ends):
                 g = gradients(end, samples[i, k]) + (0.0 if noise is None else noise[r, k, i])
                 ends[i] = project(end - step * g, radius)
-        points.append((present[:, None] * ends).sum(axis=0) / present.sum())
+        end = (present[:, None] * ends).sum(axis=0) / present.sum()
+        points.append(project(stepped(points[-1], points[-1] - end, server_step), radius))
     if window is None:
         return points, np.mean(points[:-1], axis=0)
     return points, np.mean([start] * max(0, window - len(plan)) + points[1:][-window:], axis=0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Cohorts, Logistic, Refusal, draw_plan, linear_problem
-from fedprivjax.plan.participation import Size
+from fedprivjax.plan.schedule import Size
 
 SIZES = (2, 2, 9, 6)
 ROWS = np.eye(20, 2)

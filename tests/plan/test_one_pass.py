@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from fedprivjax import Logistic, OnePass, Refusal, draw_plan, linear_problem
-from fedprivjax.plan.participation import Size
+from fedprivjax.plan.schedule import Size
 
 LEVEL = 1e-4
 
@@ -46,9 +46,9 @@ def test_a_shorter_run_is_the_start_of_a_longer_one():
 def test_seeds_decide():
     one, same, other = (drawn(40, 4, 10, seed, 0.3) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.participants, same.participants)
-    np.testing.assert_array_equal(one.filled, same.filled)
+    np.testing.assert_array_equal(one.present, same.present)
     assert not np.array_equal(one.participants, other.participants)
-    assert not np.array_equal(one.filled, other.filled)
+    assert not np.array_equal(one.present, other.present)
 
 
 def misfit(filled, per_round, rate):
@@ -63,24 +63,25 @@ def misfit(filled, per_round, rate):
 def test_everyone_fails_by_themselves():
     schedule = drawn(80_000, 4, 20_000, dropouts=0.3)
     assert schedule.present.sum(axis=1).min() == 1
-    np.testing.assert_array_equal(schedule.present.sum(axis=1), schedule.filled)
-    assert misfit(schedule.filled, 4, 0.7) > LEVEL
-    assert max(misfit(schedule.filled, 4, rate) for rate in (0.67, 0.73)) < LEVEL
-    assert schedule.mean == pytest.approx(1 / np.mean(1 / schedule.filled), rel=5e-3)
+    sent = schedule.present.sum(axis=1)
+    assert misfit(sent, 4, 0.7) > LEVEL
+    assert max(misfit(sent, 4, rate) for rate in (0.67, 0.73)) < LEVEL
+    assert schedule.mean == pytest.approx(1 / np.mean(1 / sent), rel=5e-3)
+    assert schedule.expected == pytest.approx(sent.mean(), rel=5e-3)
     assert schedule.total.max() == 1
-    assert schedule.total.sum() == schedule.filled.sum()
+    assert schedule.total.sum() == schedule.asked.sum() == 80_000  # who drops out has been asked
 
 
 def test_the_absent_are_a_random_part():
     """Whoever fails is no matter of a machine's number."""
     schedules = [drawn(10, 5, 2, seed, 0.5) for seed in range(4000)]
-    often = np.sum([schedule.total for schedule in schedules], axis=0)
+    often = np.sum([np.bincount(s.participants[s.present], minlength=10) for s in schedules], axis=0)
     assert chisquare(often).pvalue > LEVEL
 
 
 def test_one_round_may_lose_all_but_one():
     schedule = drawn(60, 3, 20, dropouts=0.999)
-    assert (schedule.filled == 1).all()
+    assert (schedule.present.sum(axis=1) == 1).all()
 
 
 def test_no_more_rounds_than_a_pass():

@@ -6,7 +6,8 @@ import pytest
 from scipy.stats import binom, chi2
 
 from fedprivjax import Ball, Seeds, Softmax, draw_plan, linear_problem
-from fedprivjax.plan.participation import Balanced, Full, Given, Schedule, Size, Uniform, Varying
+from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
+from fedprivjax.plan.schedule import Schedule, Size
 
 MACHINES, PER_ROUND, ROUNDS = 7, 3, 6000
 LEVEL = 1e-4  # of every chi-square test below

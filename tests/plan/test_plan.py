@@ -1,7 +1,20 @@
 import numpy as np
 import pytest
 
-from fedprivjax import Full, Given, Seeds, Softmax, Uniform, draw_plan, linear_problem
+from fedprivjax import (
+    Full,
+    Given,
+    NoisySGD,
+    Plan,
+    Refusal,
+    Schedule,
+    Seeds,
+    Softmax,
+    Uniform,
+    draw_plan,
+    guarantee,
+    linear_problem,
+)
 from fedprivjax.plan.plan import as_seeds, most_rounds
 
 
@@ -130,3 +143,22 @@ def test_refusals(problem, participation, options, message):
 def test_the_largest_number_of_rounds_is_not_refused():
     assert draw_plan(POOLED, Full(5), 4).samples.size == 20
     assert draw_plan(POOLED, Full(24), 1).samples.size == 24
+
+
+@pytest.mark.parametrize("filled", [None, np.array([2, 1, 2])])
+def test_a_plan_by_hand_that_repeats_samples_says_so_whether_or_not_its_cohorts_vary(filled):
+    """Else a guarantee for samples that are used once would be given for those that are used three times."""
+    problem = linear_problem(np.eye(8), np.arange(8) % 2, Softmax(2))
+    schedule = Schedule(2, np.array([[0, 1]] * 3), filled)
+    again, fresh = np.array([[0, 4]] * 3), np.array([[0, 4], [1, 4], [2, 5]])  # 4 is not sent in the second round
+    weights = schedule.present[..., None].astype(np.float32)
+    plans = [
+        Plan(schedule, samples) if filled is None else Plan(schedule, samples[..., None], weights)
+        for samples in (again, fresh)
+    ]
+    assert (plans[0].repeats, plans[1].repeats) == (True, filled is None)
+    np.testing.assert_array_equal(plans[0].uses, [3, 3 if filled is None else 2])
+    with pytest.raises(Refusal, match=r"^order must use each sample once"):
+        guarantee(NoisySGD(noise_std=1.0, clip=1.0, step_size=0.1), problem, plans[0])
+    if filled is not None:
+        assert guarantee(NoisySGD(noise_std=1.0, clip=1.0, step_size=0.1), problem, plans[1]).mu == 2.0

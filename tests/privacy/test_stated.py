@@ -89,7 +89,7 @@ def test_a_problem_that_no_guarantee_covers_is_refused_where_one_is_asked_for(pr
         guarantee(protocol, WEIGHTED, plan)
     with pytest.raises(Refusal, match=says):
         simulate(protocol, WEIGHTED, Full(4), rounds=3)
-    assert guarantee(protocol, PROBLEM, plan).private
+    assert guarantee(protocol, PROBLEM, draw_plan(PROBLEM, Full(4), 3, sampler=protocol.minibatches)).private
 
 
 @struct.dataclass

@@ -16,6 +16,7 @@ VALUES = {
     "most": 3.0,
     "text": "x",
     "users": 5,
+    "batch": 20,
     "distance": 0.01,
 }
 

@@ -62,8 +62,12 @@ def test_what_is_declared_reaches_the_problem(make):
 def test_machines_noise_follows_what_is_declared(make):
     protocol = NoisyMinibatchSGD(batch=2, epsilon=1.0, step_size=0.1)
     plain, declared = make(lipschitz=1.0), make(**DECLARED)
-    plan = draw_plan(plain, Full(3), 2, sampler=protocol.minibatches)
-    one, other = (calibrate(protocol, problem, plan, delta=1e-5) for problem in (plain, declared))
+
+    def calibrated(problem):
+        plan = draw_plan(problem, Full(3), 2, sampler=protocol.minibatches)
+        return calibrate(protocol, problem, plan, delta=1e-5)
+
+    one, other = calibrated(plain), calibrated(declared)
     largest = max(0.5 * 1.5, 1.0 * 0.9, 2.0 * 0.6)  # L_i times p_i times the number of machines
     assert other.noise_std == pytest.approx(largest * one.noise_std, rel=1e-6)
 

@@ -206,9 +206,16 @@ def test_what_a_network_computes_on_the_way_is_counted():
         (lambda: from_dataset(LINE, network=CNN((2,))), "a CNN must have pictures [height, width, channels], got fea"),
         (lambda: from_dataset(PICTURES, network=CNN((2, 2, 2))), "channels must halve pictures of 4×4 down to a pixe"),
         (lambda: MLP((0,)), "hidden must be at least 1, got 0"),
+        (lambda: MLP(32), "hidden must be a list of widths, such as (32,), got 32"),  # pyright: ignore
+        (lambda: MLP("32"), "hidden must be a list of widths, such as (64,), got '32'"),  # pyright: ignore
+        (lambda: CNN(8), "channels must be a list of widths, such as (8,), got 8"),  # pyright: ignore
+        (lambda: CNN((8,), hidden=None), "hidden must be a list of widths, such as (64,), got None"),  # pyright: ignore
         (lambda: CNN((4, -1)), "channels must be at least 1, got -1"),
         (lambda: MLP((4,), activation="tahn"), "unknown activation 'tahn', did you mean 'tanh'? (known: tanh, gelu,"),
-        (lambda: from_dataset(PICTURES, network="mlp"), "network must be a flax.linen.Module, got str"),
+        (
+            lambda: from_dataset(PICTURES, network="mlp"),
+            "network must be a flax.linen.Module or a flax.nnx.Module, got",
+        ),
         (lambda: from_dataset(PICTURES, network=Averaging()), "network must have parameters only, for records may sh"),
         (
             lambda: from_dataset(PICTURES, network=Unflattened()),

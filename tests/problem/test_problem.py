@@ -185,7 +185,7 @@ def test_padding_goes_last():
         ),
         (
             {"function": lambda params, example: (jnp.float32(0), example)},
-            "the loss must return a scalar for one example, got shape (ShapeDtypeStruct",
+            "the loss must return a scalar for one example, got a tuple",
         ),
         ({"pool": BAD}, "data must be finite, got 2 bad examples (first at 3)"),
         (

@@ -16,9 +16,9 @@ import pytest
 from cases import sparing
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, WholeSpace, draw_plan, linear_problem
+from fedprivjax.auditing.bounds import fitted
 from fedprivjax.engine.ready import Arguments, round_inputs
 from fedprivjax.engine.transcript import replay
-from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.protocols.round import flat_rows
@@ -113,7 +113,7 @@ def attack(case, noise_scale=1.0):
         keys = jax.random.split(jax.random.key(seed), RUNS)
         seen = views(as_leaves(ready), world, mechanism, round_inputs(plan), keys, plan.size)
         values.append(case.statistic(ready, plan, *(np.asarray(part, np.float64) for part in seen)))
-    return audit(*values, delta=1e-5)
+    return fitted(*values, delta=1e-5)
 
 
 def claimed(case):

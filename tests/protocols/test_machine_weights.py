@@ -53,11 +53,21 @@ def test_noise_and_sensitivity_are_those_of_the_scaled_loss():
     protocol = make(epsilon=1.0, clip=2.0, noise_rule="advanced", sampler="subset", batch=4)
     np.testing.assert_allclose(protocol.records.relative(PROBLEM, 2), np.array(WEIGHTS) / 0.5)
     np.testing.assert_allclose(protocol.records.machines(PROBLEM).lipschitz, 2.0 * 3 * np.array(WEIGHTS))
-    plan = draw_plan(PROBLEM, Full(3), 2, sampler=protocol.minibatches)
-    ready, plain = (calibrate(protocol, problem, plan, delta=1e-5) for problem in (PROBLEM, EVEN))
+    problems = PROBLEM, EVEN
+    plans = [draw_plan(problem, Full(3), 2, sampler=protocol.minibatches) for problem in problems]
+    ready, plain = (calibrate(protocol, *given, delta=1e-5) for given in zip(problems, plans, strict=True))
     assert ready.noise_std == pytest.approx(plain.noise_std * 1.5, rel=1e-6)
-    each = [p.event(problem, plan).epsilons(1e-5).each for p, problem in ((ready, PROBLEM), (plain, EVEN))]
+    rows = zip((ready, plain), problems, plans, strict=True)
+    each = [protocol.event(problem, plan).epsilons(1e-5).each for protocol, problem, plan in rows]
     np.testing.assert_allclose(*each, rtol=1e-3)
+
+
+def test_a_plan_of_other_weights_is_refused():
+    """Machine 0's records weigh half more in it than the problem says."""
+    protocol = make(noise_std=1.0, clip=2.0, sampler="subset", batch=4)
+    plan = draw_plan(PROBLEM, Full(3), 2, sampler=protocol.minibatches)
+    with pytest.raises(Refusal, match=r"weights must be from 0 to 0\.25, got 0\.375 in round 1, slot 1"):
+        calibrate(protocol, EVEN, plan, delta=1e-5)
 
 
 def test_a_replaced_record_moves_a_message_by_the_scaled_bound():

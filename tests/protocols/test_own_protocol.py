@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from flax import struct
@@ -52,7 +53,7 @@ class Quiet(MomentumSGD):
 
     def mechanism(self, problem, plan, method="auto"):
         mechanism = MomentumSGD.mechanism(self, problem, plan, method)
-        return replace(mechanism, inputs=0.5 * mechanism.inputs)
+        return replace(mechanism, inputs=jax.tree.map(lambda relative: 0.5 * relative, mechanism.inputs))
 
 
 @struct.dataclass
@@ -188,7 +189,14 @@ def test_an_experiment_names_it(tmp_path):
 def test_it_is_written_on_public_names_alone():
     source = SOURCE.read_text()
     assert "fedprivjax." not in source
-    assert [field.name for field in fields(MomentumSGD)] == ["mu", "noise_std", "step_size", "clip", "beta"]
+    assert [field.name for field in fields(MomentumSGD)] == [
+        "calibrate_to",
+        "mu",
+        "noise_std",
+        "step_size",
+        "clip",
+        "beta",
+    ]
 
 
 def test_a_field_that_a_protocol_lacks_has_the_value_of_the_interface():

@@ -22,8 +22,15 @@ from fedprivjax.testing.trial import PROBE, close
 CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machine three times in six rounds
 CYCLIC = Given(MACHINES, np.tile(CYCLE, (5, 1)))
 RECORD = ("test_loss", "noise_norm", PROBE)
-ONCE = [name for name in POOL_CASES if not name.endswith(("proportional", "gap", "sequence"))]  # schedules left out
-QUICK = ("mu2-none-clipped-uniform", "mu2-server-bounded-uniform", "sgd-none-bounded-last")
+SCHEDULES = ("proportional", "gap", "sequence", "toeplitz")  # left out
+ONCE = [name for name in POOL_CASES if not name.endswith(SCHEDULES)]
+QUICK = (
+    "mu2-none-clipped-uniform",
+    "mu2-none-clipped-batch",
+    "mu2-server-bounded-uniform",
+    "sgd-none-bounded-last",
+    "sgd-server-clipped-adam",
+)
 MESSAGES = [  # one of each kind of message
     name for name in ONCE if not name.endswith("average") and "server" not in name and "fresh" not in name
 ]
@@ -47,11 +54,13 @@ def drawn(start):
         noise = mechanism.draw(mechanism.init(dimension, start.key), mechanism.inputs, keys, dimension)[1]
         return np.asarray(noise).reshape(-1, *problem.start.shape)
     memory, rows = mechanism.message_memory(dimension, start.key), []
+    standing = np.zeros((MACHINES, dimension))
     for t, machines in enumerate(plan.schedule.participants):
         inputs = jax.tree.map(lambda leaf, t=t: leaf[t], mechanism.inputs)
-        before = memory[machines] if len(jax.tree.leaves(memory)) else 0.0
+        kept = len(jax.tree.leaves(memory)) > 0  # then messages are increments of a sum, with noise of its own
         memory, added = mechanism.message_noise(memory, inputs, keys[t], dimension)
-        rows.append(np.asarray(added + before))  # a machine that takes back its last noise adds a fresh one
+        standing[machines] = np.asarray(added) + kept * standing[machines]
+        rows.append(standing[machines])
     return np.array(rows).reshape(plan.size.rounds, -1, *problem.start.shape)
 
 
@@ -110,7 +119,7 @@ def test_another_noise_schedule_is_no_new_program(softmax_problem):
     before = run_program._cache_size()
     two = run(replace(protocol, noise_schedule=SEQUENCE[::-1]), softmax_problem)
     three = run(replace(protocol, noise_schedule="gap"), softmax_problem)
-    assert run_program._cache_size() == before
+    assert run_program._cache_size() <= before
     assert not np.array_equal(one.params, two.params)
     assert not np.array_equal(one.params, three.params)
 
@@ -130,8 +139,9 @@ def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
 @pytest.mark.parametrize("name", sparing(MESSAGES, []))
 def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin, monkeypatch):
     protocol = POOL_CASES[name].protocol
-    everyone = Given(3, np.tile(np.arange(3), (20, 1)))
-    settings = {"record": ("test_accuracy", PROBE), "rounds": 20}
+    rounds = 20 // getattr(protocol, "batch", 1)
+    everyone = Given(3, np.tile(np.arange(3), (rounds, 1)))
+    settings = {"record": ("test_accuracy", PROBE), "rounds": rounds}
     factored = run(protocol, softmax_problem, everyone, **settings)
     dense = run(protocol, general_twin(), everyone, **settings)
     monkeypatch.setattr(cohort, "CHUNK_FLOATS", 2 * softmax_problem.dimension)  # chunks of two machines and of one

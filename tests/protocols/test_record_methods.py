@@ -29,6 +29,7 @@ from fedprivjax.testing.trial import PROBE
 
 RECORD = ("train_loss", PROBE)
 QUICK = ("minibatch-subset", "minibatch-clipped", "minibatch-varying", "accelerated-multistage", "local-window")
+SERVED = ("minibatch-momentum", "local-adam")
 
 
 def start_of(protocol, case, problem=None, *, seed=3):
@@ -81,7 +82,7 @@ def followed(name, start):
 
 
 @pytest.mark.parametrize("noisy", sparing([True, False], [True]), ids=["noisy", "silent"])
-@pytest.mark.parametrize("name", sparing(RECORD_CASES, QUICK))
+@pytest.mark.parametrize("name", sparing(RECORD_CASES, [*QUICK, *SERVED]))
 def test_the_oracle_goes_where_the_engine_goes(name, noisy):
     case = RECORD_CASES[name]
     start = start_of(case.protocol if noisy else replace(case.protocol, noise_std=0.0), case)
@@ -115,7 +116,7 @@ def test_trust_and_samplers_are_no_other_programs():
     for sampler in ("subset", "replacement", "disjoint"):
         execute(start_of(replace(case.protocol, sampler=sampler, batch=3), case))
         before = run_program._cache_size() if before is None else before
-    assert run_program._cache_size() == before
+    assert run_program._cache_size() <= before
 
 
 def test_every_query_of_a_multistage_run_lies_in_the_set():

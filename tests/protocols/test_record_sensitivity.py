@@ -26,9 +26,9 @@ from fedprivjax import (
     draw_plan,
     linear_problem,
 )
+from fedprivjax.auditing.bounds import fitted
 from fedprivjax.engine.ready import Arguments, round_inputs
 from fedprivjax.engine.transcript import replay
-from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
@@ -198,7 +198,7 @@ def attack(sampler, noise_scale=1.0):
             as_leaves(ready), worlds[label], mechanism, round_inputs(plan), samples, weights, keys, plan.size
         )
         values.append(likelihood_ratio(sent, 0.3 / size, ready.noise_std, rate))
-    return audit(*values, delta=DELTA).epsilon_lower, stated
+    return fitted(*values, delta=DELTA).epsilon_lower, stated
 
 
 @pytest.mark.parametrize("sampler", sparing(["subset", "poisson", "full"], ["subset"]))

@@ -10,7 +10,7 @@ import pytest
 from cases import FEATURES, MACHINES, PARTIAL, SHARES, X, Y, sparing
 from oracles.reduced_momentum import TREES, Literal, asked_nodes, group_of, trajectory
 
-from fedprivjax import Absolute, Ball, Full, ReducedTreeMomentum, Refusal, Softmax, WholeSpace, linear_problem
+from fedprivjax import Absolute, Ball, Box, Full, ReducedTreeMomentum, Refusal, Softmax, WholeSpace, linear_problem
 from fedprivjax.engine.ready import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
@@ -134,7 +134,7 @@ def test_a_run_is_the_literal_method(name):
     else:
         noise = (lambda *_: 0.0) if name == "silent" else noise_of(start)
     points, estimates, _ = literal_of(start, noise)
-    queries, sent, _ = replay(start.arguments, start.plan.size)[1]
+    queries, sent, *_ = replay(start.arguments, start.plan.size)[1]
     np.testing.assert_allclose(queries, points, atol=2e-5)
     added = estimates - (1 - start.protocol.alpha) * np.concatenate([np.zeros((1, FEATURES)), estimates[:-1]])
     if name == "machines":
@@ -303,6 +303,16 @@ def test_a_sweep_counts_rings_and_the_nodes_of_a_block():
     assert per_draw > 4 * 64 * 2 * 2 * epoch.bit_length() * d
     with pytest.raises(Refusal, match="memory_budget must be at least"):
         chunk_sizes(made(wide, Full(1), rounds, batch=1), (1, 1), per_draw)
+
+
+def test_a_start_on_the_edge_up_to_rounding_moves_further_than_a_step():
+    edge = np.float32(1 + 9e-7)
+    boxed = replace(SHARES, constraint=Box(-1.0, 1.0).of(SHARES.start), start=np.full(SHARES.start.shape, edge))
+    settings = {"mu": None, "noise_std": 1.0, "step_size": 1e-9, "alpha": 0.3, "reset_rate": 0.25}
+    start = made(boxed, rounds=12, **settings)
+    assert boxed.constraint.contains(boxed.start)
+    moved = np.linalg.norm(boxed.constraint.project(boxed.start) - boxed.start)
+    assert start.protocol._drift(boxed, start.plan) > moved * SHARES.smoothness / SHARES.lipschitz > 0
 
 
 def test_steps_that_rounding_lengthens_are_accounted_for():

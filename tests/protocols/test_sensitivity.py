@@ -4,13 +4,13 @@ Adaptive composition lets the query points stand as the first world saw them, so
 same questions with its own data and its own memory.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from neighbours import KEY, sent_by, with_sample
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, Squared, StaleMomentum, draw_plan, linear_problem
 from fedprivjax.engine.ready import round_inputs
@@ -19,14 +19,12 @@ from fedprivjax.privacy.accountants.peer import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.problem.gradients import Dense, Outer, clip
 from fedprivjax.protocols.interface import as_leaves
-from fedprivjax.protocols.round import flat_rows
 from fedprivjax.protocols.stale_momentum import growing_exposure
 
 ROUNDS, MACHINES = 12, 3
 ROWS = np.array([np.random.default_rng([4, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])
 SCHEDULE = Given(MACHINES, ROWS)
 CLIP = 0.2
-KEY = jax.random.key(0)  # none of these protocols has randomness of its own
 
 
 class Case(NamedTuple):
@@ -44,9 +42,14 @@ CASES = {
     "mu2-fresh": Case(DPMu2(cancel=False, clip=CLIP, **SETTINGS), False),
     "sgd": Case(NoisySGD(**SETTINGS), False),
     "sgd-clipped": Case(NoisySGD(clip=CLIP, **SETTINGS), False),
+    "mu2-batch": Case(DPMu2(batch=2, clip=CLIP, **SETTINGS), True),
+    "mu2-batch-bounded": Case(DPMu2(batch=2, **SETTINGS), True),
+    "mu2-batch-server": Case(DPMu2(trust="server", batch=3, clip=CLIP, **SETTINGS), True),
+    "sgd-batch": Case(NoisySGD(batch=2, clip=CLIP, **SETTINGS), False),
+    "stale-batch": Case(StaleMomentum(batch=2, clip=CLIP, **SETTINGS), False, ("momentum",)),
     "stale": Case(StaleMomentum(clip=CLIP, **SETTINGS), False, ("momentum",)),
 }
-SUMS = [name for name in CASES if name != "stale"]
+SUMS = [name for name in CASES if "stale" not in name]
 
 
 @pytest.fixture(scope="module")
@@ -57,24 +60,6 @@ def problem():
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     labels = (rng.random(ROUNDS * 2) < 0.5).astype(int)
     return linear_problem(features, labels, Logistic(), feature_bound=1.0 + 1e-6, constraint=Ball(1.0))
-
-
-def with_sample(problem, sample, features, label):
-    """The neighbouring problem."""
-    pool = problem.pool
-    return replace(
-        problem,
-        pool=pool._replace(
-            features=pool.features.at[sample].set(features),
-            label=pool.label.at[sample].set(label),
-            feature_norm=pool.feature_norm.at[sample].set(np.linalg.norm(features)),
-        ),
-    )
-
-
-@jax.jit
-def sent_by(protocol, problem, state, inputs):
-    return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))
 
 
 @jax.jit
@@ -117,12 +102,21 @@ def views(case, plan, sent, machine):
 
 def moved(case, problem, plan, states, sample, features, label):
     """Change of every view of the sample's machine, [messages, d], and which of its messages uses the sample."""
-    machine = plan.schedule.participants[plan.samples == sample][0]
+    uses = uses_of(plan, sample)
+    machine = plan.schedule.participants[uses][0]
     own = {name: jnp.zeros_like(getattr(states[0], name)) for name in case.own}
     other = with_sample(problem, sample, features, label)
     worlds = [views(case, plan, answers(case, p, plan, states, own), machine) for p in (problem, other)]
-    slots = plan.samples[plan.schedule.participants == machine]
-    return worlds[1] - worlds[0], int(np.flatnonzero(slots == sample)[0])
+    return worlds[1] - worlds[0], int(np.flatnonzero(uses[plan.schedule.participants == machine])[0])
+
+
+def uses_of(plan, sample):
+    """Which messages use the sample, bool [rounds, per_round]."""
+    return (plan.samples == sample).reshape(*plan.schedule.participants.shape, -1).any(axis=2)
+
+
+def drawn_for(case, problem):
+    return draw_plan(problem, SCHEDULE, seed=1, sampler=case.protocol.minibatches)
 
 
 def strangers(problem, count=6):
@@ -137,9 +131,9 @@ def strangers(problem, count=6):
 @pytest.mark.parametrize("name", SUMS)
 def test_one_sample_moves_no_view_by_more_than_the_sensitivity(name, problem):
     case = CASES[name]
-    plan = draw_plan(problem, SCHEDULE, seed=1)
+    plan = drawn_for(case, problem)
     shared = plan.size.per_round if case.protocol.trust == "server" else 1  # a server releases the mean
-    bound = case.protocol.sensitivity(problem, plan.size)
+    bound = case.protocol.sensitivity(problem, plan)
     states, largest = first_world(case, problem, plan), 0.0
     for sample, features, label in strangers(problem):
         change, k = moved(case, problem, plan, states, sample, features, label)
@@ -169,25 +163,26 @@ def test_a_dishonest_server_gains_nothing_against_clipping(problem):
     states = first_world(CASES["mu2-clipped"], problem, plan, points)
     clipped, _ = moved(CASES["mu2-clipped"], problem, plan, states, last, *turned)
     assert np.linalg.norm(clipped, axis=1).max() <= 2 * CLIP * (1 + 1e-5)
-    bound = CASES["mu2"].protocol.sensitivity(problem, plan.size) / 2
+    bound = CASES["mu2"].protocol.sensitivity(problem, plan) / 2
     sent = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan, points), {})
     honest = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan), {})
     assert np.linalg.norm(honest, axis=-1).max() <= bound
     assert np.linalg.norm(sent, axis=-1).max() > bound
 
 
-def test_stale_momentum_grows_exactly_as_accounted(problem):
-    case = CASES["stale"]
-    plan = draw_plan(problem, SCHEDULE, seed=1)
+@pytest.mark.parametrize("name", ["stale", "stale-batch"])
+def test_stale_momentum_grows_exactly_as_accounted(name, problem):
+    case = CASES[name]
+    plan, bound = drawn_for(case, problem), 2 * CLIP / case.protocol.batch
     states, saturated = first_world(case, problem, plan), 0
     for sample, features, label in strangers(problem):
-        machine = plan.schedule.participants[plan.samples == sample][0]
+        machine = plan.schedule.participants[uses_of(plan, sample)][0]
         change, k = moved(case, problem, plan, states, sample, features, label)
         change = np.linalg.norm(change, axis=1)
-        rounds = 1 + np.flatnonzero((machine == ROWS).any(axis=1))
+        rounds = 1 + np.flatnonzero((machine == plan.schedule.participants).any(axis=1))
         growth = np.cumprod(np.append(1.0, (rounds[k + 1 :] - 1) / rounds[k:-1]))
-        assert change[k] <= 2 * CLIP * (1 + 1e-5)
-        saturated += change[k] > 1.8 * CLIP
+        assert change[k] <= bound * (1 + 1e-5)
+        saturated += change[k] > 0.9 * bound
         np.testing.assert_allclose(change[k:], change[k] * growth, rtol=1e-4)
     assert saturated
 
@@ -238,29 +233,31 @@ def test_clip(values, features, norm):
             np.testing.assert_allclose(result, wanted * norm / np.linalg.norm(wanted), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["uniform", "proportional", "gap", "sequence", "fresh", "stale"])
+@pytest.mark.parametrize("name", ["uniform", "proportional", "gap", "sequence", "fresh", "stale", "batch"])
 def test_guarantee_is_what_another_accountant_finds(name, problem):
     """Machine by machine, from the standard deviations that the mechanism really draws with."""
     sequence = tuple(1.0 + 0.3 * k for k in range(ROUNDS))
     protocol = {
         "fresh": DPMu2(mu=2.0, clip=CLIP, cancel=False),
+        "batch": DPMu2(mu=2.0, clip=CLIP, batch=3),
         "stale": StaleMomentum(mu=2.0, clip=CLIP),
         "sequence": DPMu2(mu=2.0, clip=CLIP, noise_schedule=sequence),
     }.get(name) or DPMu2(mu=2.0, clip=CLIP, noise_schedule=name)
-    plan = draw_plan(problem, SCHEDULE, seed=1)
+    plan = draw_plan(problem, SCHEDULE, seed=1, sampler=protocol.minibatches)
+    rows, bound = plan.schedule.participants, 2 * CLIP / protocol.batch
     ready = calibrate(protocol, problem, plan)
     inputs = ready.mechanism(problem, plan, "materialised").inputs
     relative = np.asarray(getattr(inputs, "relative", inputs), np.float64)
     stated = guarantee(protocol, problem, plan, delta=1e-5)
     for machine in range(MACHINES):
-        sigma = ready.noise_std * relative[machine == ROWS]
-        rounds = 1 + np.flatnonzero((machine == ROWS).any(axis=1))
+        sigma = ready.noise_std * relative[machine == rows]
+        rounds = 1 + np.flatnonzero((machine == rows).any(axis=1))
         if name == "fresh":
             sigma = sigma[:1]  # a sample touches one message
         if name == "stale":  # the first sample's share of every later message
             sigma = sigma / np.cumprod(np.append(1.0, (rounds[1:] - 1) / rounds[:-1]))
-        epsilon = gaussian_epsilon(sigma / (2 * CLIP), 1e-5)
-        mu = np.sqrt(np.sum((2 * CLIP / sigma) ** 2))
+        epsilon = gaussian_epsilon(sigma / bound, 1e-5)
+        mu = np.sqrt(np.sum((bound / sigma) ** 2))
         if name == "stale":
             assert mu <= stated.per_machine[machine] * (1 + 1e-6)
         else:
@@ -284,4 +281,4 @@ def test_an_increment_may_move_by_more_than_gradients_do():
     moved = float(jnp.linalg.norm(sent_by(protocol, squared, state, at) - sent_by(protocol, other, state, at)))
     assert moved == pytest.approx(3, rel=0.01)
     assert squared.lipschitz == pytest.approx(1, rel=1e-5)
-    assert moved <= protocol.sensitivity(squared, plan.size)
+    assert moved <= protocol.sensitivity(squared, plan)

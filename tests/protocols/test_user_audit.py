@@ -20,11 +20,11 @@ from fedprivjax import (
     draw_plan,
     linear_problem,
 )
+from fedprivjax.auditing.bounds import fitted
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.ready import ready
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.engine.transcript import replay
-from fedprivjax.privacy.audit import audit
 from fedprivjax.privacy.calibration import calibrate, event_of
 
 RUNS, CLIP, EPSILON, LEAK = 10_000, 0.3, 2.0, 0.02
@@ -81,7 +81,7 @@ def attack(trust, way, often, scale=1.0):
     weaker = replace(begun.protocol, noise_std=scale * begun.protocol.noise_std)
     starts = [ready(weaker, world, participation, **options) for world in worlds]
     values = [seen(trust, way, start, range(k * RUNS, (k + 1) * RUNS)) for k, start in enumerate(starts)]
-    return audit(*values, delta=LEAK).epsilon_lower, begun.guarantee.epsilon
+    return fitted(*values, delta=LEAK).epsilon_lower, begun.guarantee.epsilon
 
 
 WAYS = [("shuffler", "steps"), ("shuffler", "bits"), ("none", "messages"), ("server", "steps")]
@@ -124,7 +124,7 @@ def test_an_intruder_learns_no_more_than_stated_whenever_they_look(when, scale):
     ready = calibrate(UserSGD(epsilon=EPSILON, clip=CLIP, trust="pan-private", step_size=1.0), world, plan, delta=LEAK)
     stated = event_of(ready, world, plan).epsilon(LEAK)
     worlds = [observed(s * CLIP, scale * ready.noise_std, users, rng, when, 100_000) for s in (1, -1)]
-    learnt = audit(*worlds, delta=LEAK).epsilon_lower
+    learnt = fitted(*worlds, delta=LEAK).epsilon_lower
     assert (0.5 * stated < learnt <= stated) == (scale == 1.0)
     assert scale == 1.0 or learnt > stated
 
@@ -138,4 +138,4 @@ def test_without_an_intruder_the_two_noises_hide_more():
         stated[trust] = ready.noise_std
     assert stated["pan-private"] == pytest.approx(2**0.5 * stated["server"], rel=1e-5)
     worlds = [observed(s * CLIP, stated["pan-private"], 3, rng, "never", 100_000) for s in (1, -1)]
-    assert audit(*worlds, delta=LEAK).epsilon_lower < 0.75 * EPSILON
+    assert fitted(*worlds, delta=LEAK).epsilon_lower < 0.75 * EPSILON

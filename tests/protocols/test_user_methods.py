@@ -36,11 +36,14 @@ def begun(protocol, participation=PASS, problem=PROBLEM, **settings):
 
 
 def in_bits(start):
-    """The analyzer's estimate of a sum: rounded with the round's own key, and the noise of the run's tape."""
-    sums, tape = start.protocol.vector_sum, start.tape
+    """The analyzer's estimate of a sum: rounded with the round's own key, slot by slot, and the noise of the run's
+    tape."""
+    sums, tape, present = start.protocol.vector_sum, start.tape, start.plan.schedule.present
 
     def estimate(t, rows):
-        rounded = sums.rounded(protocol_key(start.key, np.int32(t + 1)), rows.astype(np.float32))
+        slots = np.zeros((present.shape[1], FEATURES), np.float32)
+        slots[present[t % len(present)]] = rows
+        rounded = sums.rounded(protocol_key(start.key, np.int32(t + 1)), slots)[present[t % len(present)]]
         noise = np.float64(tape.noise[t]) - tape.remainder[t]
         return 2 * sums.bound / sums.levels * (np.asarray(rounded).sum(axis=0) - len(rows) * sums.levels / 2 + noise)
 
@@ -173,7 +176,7 @@ def test_a_step_that_is_given_is_that_of_every_phase():
 def test_only_those_who_take_part_count():
     """With dropouts, sums and noise are those of the realised cohort."""
     start = begun(UserSGD(noise_std=0.3, step_size=0.4), OnePass(USERS, PER_ROUND, dropouts=0.4), POOL)
-    assert start.plan.schedule.filled.min() < PER_ROUND
+    assert start.plan.schedule.present.sum(axis=1).min() < PER_ROUND
     holds(start, p_sgd(start))
 
 
@@ -256,7 +259,7 @@ def test_other_numbers_are_no_new_program(trust):
     for other in others:
         execute(begun(other))
     execute(begun(protocol, seed=5))
-    assert run_program._cache_size() == before
+    assert run_program._cache_size() <= before
 
 
 @pytest.mark.parametrize("trust", sparing(("shuffler", "none"), ["shuffler"]))
@@ -272,7 +275,7 @@ def test_a_sweep_over_epsilon_is_the_loop(trust):
         assert float(grid.noise_std.sel(epsilon=epsilon).max()) == pytest.approx(alone.protocol.noise_std, rel=1e-6)
     before = run_chunk._cache_size()
     sweep(protocol, PROBLEM, PASS, over={"epsilon": [1.0, 3.0, 4.0]}, seeds=[3, 4], **settings)
-    assert run_chunk._cache_size() == before
+    assert run_chunk._cache_size() <= before
 
 
 @pytest.mark.parametrize("trust", ["none", "server", "pan-private"])

@@ -36,7 +36,8 @@ PASS = OnePass(USERS, PER_ROUND)
 def _nothing_compiled(monkeypatch):
     before = simulate.run_program._cache_size(), replay._cache_size()
     yield
-    assert (simulate.run_program._cache_size(), replay._cache_size()) == before
+    assert simulate.run_program._cache_size() <= before[0]
+    assert replay._cache_size() <= before[1]
 
 
 def begin(settings, problem=POOL, participation=PASS, rounds=3, method=UserSGD, **options):

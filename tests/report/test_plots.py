@@ -3,9 +3,11 @@ import pytest
 import xarray as xr
 from cases import sparing
 
-from fedprivjax import Metric, mean_interval
+from fedprivjax import Metric, mean_interval, planner
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
+from fedprivjax.report.bounds import bound_against_epsilon
+from fedprivjax.report.drawing import save
 
 DELTA = 1e-3
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
@@ -121,7 +123,7 @@ def test_one_seed_has_no_band():
     ],
 )
 def test_every_plot_that_the_results_allow_is_written(data, names, tmp_path):
-    assert [path.name for path in plots.save_all({"ours": data}, tmp_path)] == names
+    assert [path.name for path in save(plots.figures({"ours": data}), tmp_path)] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
 
@@ -147,7 +149,7 @@ def test_the_realised_epsilon_is_the_coordinate_where_it_differs_from_the_target
     np.testing.assert_allclose(numbers(axis.containers[0][0].get_xdata()), levels)
     assert axis.get_xlabel().startswith("realised ε, worst run  (" if realised else "ε  (")
     names = ["test_accuracy_against_epsilon.png", "test_accuracy_against_target_epsilon.png"]
-    written = [path.name for path in plots.save_all(best, tmp_path) if "epsilon" in path.name]
+    written = [path.name for path in save(plots.figures(best), tmp_path) if "epsilon" in path.name]
     assert written == names[: 1 + realised]
 
 
@@ -186,7 +188,7 @@ def test_a_metric_against_the_machines_is_doubly_logarithmic():
         "ours": dataset("machines", metrics=["excess_risk"]),
         "theirs": dataset("machines", metrics=["excess_risk"]),
     }
-    figure = plots.metric_against_size(best, "machines")
+    figure = plots.metric_against(best, "machines")
     (axis,) = figure.axes
     assert (axis.get_xscale(), axis.get_yscale(), axis.get_xlabel()) == ("log", "log", "machines")
     assert labels(figure) == ["ours", "theirs"]
@@ -201,24 +203,26 @@ def test_a_metric_against_the_machines_is_doubly_logarithmic():
 
 
 def test_machines_beside_a_privacy_level_have_a_panel_for_each():
-    figure = plots.metric_against_size({"ours": dataset("machines", "mu", metrics=["excess_risk"])}, "machines")
+    figure = plots.metric_against({"ours": dataset("machines", "mu", metrics=["excess_risk"])}, "machines")
     assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
 
 
-def test_the_end_alone_makes_no_path_and_what_is_not_positive_no_logarithmic_plot(tmp_path):
+def test_the_end_alone_makes_no_path_and_what_is_not_positive_no_logarithmic_axis(tmp_path):
     data = dataset("machines", metrics=["excess_risk"])
     for place, round in enumerate(ROUNDS):  # each size has a last round of its own
         runs = data["excess_risk"][{"machines": place}]
         data["excess_risk"][{"machines": place}] = runs.where(data["round"] == round)
-    assert [path.name for path in plots.save_all({"ours": data}, tmp_path)] == ["excess_risk_against_machines.png"]
-    assert plots.save_all({"ours": data.assign(excess_risk=-data["excess_risk"])}, tmp_path) == []
-    assert plots.save_all({"ours": data.isel(machines=[0, 2])}, tmp_path) == []
+    assert [path.name for path in save(plots.figures({"ours": data}), tmp_path)] == ["excess_risk_against_machines.png"]
+    assert plots.figures({"ours": data.assign(excess_risk=-data["excess_risk"])}).keys() == {
+        "excess_risk_against_machines"
+    }
+    assert plots.figures({"ours": data.isel(machines=[0, 2])}) == {}
 
 
 @pytest.mark.parametrize("size", ["rounds", "records"])
-def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(size, tmp_path):
+def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(size):
     data = dataset(size, "mu", metrics=["noise_mean_square"])
-    figure = plots.metric_against_size({"ours": data}, size, "noise_rms", rounds="mean")
+    figure = plots.metric_against({"ours": data}, size, "noise_rms", rounds="mean")
     first, *_ = figure.axes
     assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
     assert (first.get_xlabel(), first.get_ylabel()) == (plots.SIZES[size], "noise rms, mean over rounds")
@@ -226,16 +230,103 @@ def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(si
     np.testing.assert_allclose(numbers(line.get_xdata()), AXES[size])
     roots = np.sqrt(data["noise_mean_square"].sel(mu=1.0).mean("round")).mean("seed")
     np.testing.assert_allclose(numbers(line.get_ydata()), roots)
-    averaged, last = tmp_path / "averaged", tmp_path / "last"
-    for folder, names in ((averaged, ["noise_rms"]), (last, [])):
-        folder.mkdir()
-        written = [path.name for path in plots.save_all({"ours": data}, folder, averaged=names)]
-        assert f"noise_rms_against_{size}.png" in written
-    name = f"noise_rms_against_{size}.png"
-    assert (averaged / name).read_bytes() != (last / name).read_bytes()
+    name = f"noise_rms_against_{size}"
+    drawn = [plots.figures({"ours": data}, averaged=names)[name] for names in (["noise_rms"], [])]
+    averaged, last = (numbers(figure.axes[0].containers[0].lines[0].get_ydata()) for figure in drawn)
+    np.testing.assert_allclose(averaged, roots)
+    np.testing.assert_allclose(last, np.sqrt(data["noise_mean_square"].sel(mu=1.0).isel(round=-1)).mean("seed"))
 
 
 def test_three_swept_sizes_leave_one_to_the_curve_one_to_panels_and_one_at_its_middle():
     data = dataset("machines", "rounds", "records", metrics=["excess_risk"])
-    figure = plots.metric_against_size({"ours": data}, "records")
+    figure = plots.metric_against({"ours": data}, "records")
     assert [axis.get_title() for axis in figure.axes] == [f"M = {m}, T = 10" for m in (10, 100, 1000)]
+
+
+def test_a_plans_bounds_are_drawn_by_kind_and_never_across():
+    found = planner.plan(machines=4, per_round=4, samples=8, dimension=3, epsilon=[1.0, 2.0, 4.0])
+    figure = bound_against_epsilon(found)
+    assert [axis.get_title() for axis in figure.axes] == ["excess loss, explicit constants", "norm of the gradient"]
+    for axis, kind in zip(figure.axes, ("explicit", "gradient norm"), strict=True):
+        drawn = {line.get_label().removesuffix(" (training loss)") for line in axis.get_lines()}
+        expected = found["protocol"].values[(found["bound_kind"] == kind).any("epsilon").values]
+        assert {label for label in drawn if "vacuous" not in label} == set(expected)
+    line = next(line for line in figure.axes[0].get_lines() if line.get_label() == "noisy_sgd")
+    np.testing.assert_array_equal(line.get_ydata(), found["bound"].sel(protocol="noisy_sgd"))
+
+
+def bars_drawn(axis):
+    return [np.array(bar.lines[2][0].get_segments()) for bar in axis.containers if bar.has_yerr]
+
+
+def test_intervals_stay_within_what_a_metric_can_be():
+    data = dataset("mu", seeds=3)
+    data["test_accuracy"].attrs.update(valid_min=0.0, valid_max=1.0)
+    data["test_accuracy"][{"seed": 0}] = 0.01
+    data["test_accuracy"][{"seed": 1}] = 0.98
+    mean, half = mean_interval(data["test_accuracy"].isel(round=-1))
+    assert (mean - half < 0).all()
+    assert (mean + half > 1).all()
+    (bars,) = bars_drawn(plots.metric_against_epsilon({"ours": data}).axes[0])
+    np.testing.assert_allclose(bars[:, 0, 1], 0, atol=1e-12)
+    np.testing.assert_allclose(bars[:, 1, 1], 1)
+    data["test_loss"].attrs["valid_min"] = 0.0
+    data["test_loss"][{"seed": 0}] = 9.0
+    axis = plots.metric_over_rounds({"ours": data}).axes[0]
+    (band,) = axis.collections
+    assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0, abs=1e-12)
+    assert axis.get_ylim()[0] >= 0
+
+
+def test_what_is_made_of_a_mean_has_the_limits_of_what_it_is_made_of():
+    data = dataset("mu", metrics=["noise_mean_square"], seeds=3)
+    data["noise_mean_square"].attrs["valid_min"] = 0.0
+    data["noise_mean_square"][{"seed": 0}] = 400.0
+    (bars,) = bars_drawn(plots.metric_against_epsilon({"ours": data}, "noise_rms").axes[0])
+    np.testing.assert_allclose(bars[:, 0, 1], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("seeds", "drawn"), [(2, 0), (3, 1)])
+def test_two_seeds_have_no_bars(seeds, drawn):
+    data = dataset("per_round", "mu", seeds=seeds)
+    assert [len(bars_drawn(axis)) for axis in plots.metric_against_epsilon({"ours": data}).axes] == [drawn] * 2
+    assert [len(axis.collections) for axis in plots.metric_over_rounds({"ours": data}).axes] == [drawn] * 2
+
+
+def test_one_privacy_level_makes_no_plot_against_it():
+    assert list(plots.figures({"ours": dataset("mu").isel(mu=[1])})) == ["test_loss_over_rounds"]
+
+
+def test_a_swept_setting_is_an_axis_where_no_privacy_level_is():
+    alone = {"ours": dataset("step_scale")}
+    names = ["test_accuracy_against_step_scale", "test_loss_over_rounds"]
+    assert list(plots.figures(alone)) == names
+    figure = plots.figures(alone)[names[0]]
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_xscale()) == ("step_scale", "log")
+    assert list(plots.figures({"ours": dataset("mu", "step_scale")})) == [
+        "test_accuracy_against_epsilon",
+        "test_loss_over_rounds",
+    ]
+
+
+def test_many_panels_stand_in_rows():
+    figure = plots.metric_over_rounds({"ours": dataset("per_round", "machines")})
+    assert [axis.get_title() for axis in figure.axes] == [f"M = {M}, m = {m}" for M in AXES["machines"] for m in (2, 3)]
+    assert len({axis.get_position().x0 for axis in figure.axes}) == 3
+    assert len({axis.get_position().y0 for axis in figure.axes}) == 2
+
+
+def test_curves_stand_aside_within_the_axes_and_stay_where_the_data_are():
+    best = {label: dataset("mu") for label in ("one", "two", "three")}
+    axis = plots.metric_against_epsilon(best).axes[0]
+    places = [
+        axis.transData.inverted().transform(bar[0].get_transform().transform((5.0, 0.5))) for bar in axis.containers
+    ]
+    (left, _), (middle, _), (right, _) = places
+    assert middle == pytest.approx(5.0)
+    assert left < middle < right
+    low, high = axis.get_xlim()
+    assert low < axis.containers[0][0].get_xdata().min() < axis.containers[0][0].get_xdata().max() < high < 100
+    bottom, top = axis.get_ylim()
+    for bars in bars_drawn(axis):
+        assert bottom <= bars[:, :, 1].min() < bars[:, :, 1].max() <= top

@@ -13,7 +13,8 @@ from fedprivjax.experiment import run as runner
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.report import tables
+from fedprivjax.report import guarantees, tables, verdicts
+from fedprivjax.report.layout import layout
 
 MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
 
@@ -85,7 +86,7 @@ def says(cell, runs, scale=1.0):
 @pytest.mark.parametrize(("metric", "scale"), [("test_accuracy", 100), ("test_loss", 1)])
 def test_a_results_table_says_what_the_dataset_holds(best, metric, scale):
     swept = make()
-    found = columns(tables.results_table(swept, best, metric))
+    found = columns(tables.results_table(layout(swept), best, metric))
     cells = [(m, mu) for mu in MU for m in PER_ROUND]  # the file's order: the last axis changes fastest
     ours, free = (best[label][metric].isel(round=-1) for label in ("ours", "free"))
     for (m, mu), cell in zip(cells, found["ours"], strict=True):
@@ -98,7 +99,7 @@ def test_a_results_table_says_what_the_dataset_holds(best, metric, scale):
 
 def test_epsilon_stands_beside_mu_and_large_ones_are_marked(best):
     epsilon = next(
-        cells for name, cells in columns(tables.results_table(make(), best, "test_loss")).items() if "ε" in name
+        cells for name, cells in columns(tables.results_table(layout(make()), best, "test_loss")).items() if "ε" in name
     )
     small, large = (f"{float(gdp.epsilon(mu, DELTA)):.3g}" for mu in MU)
     assert epsilon == [small, small, f"{large} !", f"{large} !"]
@@ -108,17 +109,17 @@ def test_a_results_table_of_another_iterate(best):
     last = best["ours"].copy(deep=True)
     last["test_loss"] = last["test_loss"] + 1.0
     both = xr.concat([best["ours"], last], xr.Variable("iterate", ["output", "last"]), data_vars=["test_loss"])
-    table = tables.results_table(make(), {"ours": both}, "test_loss", iterate="last")
+    table = tables.results_table(layout(make()), {"ours": both}, "test_loss", iterate="last")
     assert table.title.startswith("test loss of the iterate 'last', mean")
-    assert columns(table)["ours"] == columns(tables.results_table(make(), {"ours": last}, "test_loss"))["ours"]
-    output = columns(tables.results_table(make(), {"ours": both}, "test_loss"))["ours"]
-    assert output == columns(tables.results_table(make(), best, "test_loss"))["ours"]
+    assert columns(table)["ours"] == columns(tables.results_table(layout(make()), {"ours": last}, "test_loss"))["ours"]
+    output = columns(tables.results_table(layout(make()), {"ours": both}, "test_loss"))["ours"]
+    assert output == columns(tables.results_table(layout(make()), best, "test_loss"))["ours"]
 
 
 def test_the_realised_epsilon_is_the_worst_runs_beside_its_target(best):
     realised = best["ours"]["realised_epsilon"]
     best["ours"]["realised_epsilon"] = realised * xr.DataArray([0.5, 0.9, 0.25], dims="seed")
-    table = tables.realised_table(make(), best)
+    table = tables.realised_table(layout(make()), best)
     assert table.title == "realised ε at δ = 0.001, the worst of 3 seeds"
     found = columns(table)
     small, large = (float(gdp.epsilon(mu, DELTA)) for mu in MU)
@@ -148,14 +149,14 @@ def test_the_realised_epsilon_is_printed_wherever_there_is_a_target(best, protoc
     )
     one = {"ours": best["ours"].isel(mu=[0])} if "mu" not in sweep or len(sweep["mu"]) == 1 else best
     one = {"free": best["free"]} if protocols == OWN[1:] else one
-    titles = [table.title for table in tables.results_tables(settings, one)]
+    titles = [table.title for table in tables.results_tables(layout(settings), one)]
     assert [title.split(",")[0] for title in titles[:2]] == ["test accuracy %", "test loss"]
     assert [title.split(" at")[0] for title in titles[2:]] == ["realised ε"] * printed
 
 
 def test_a_target_of_its_own_stands_in_a_protocols_head(best):
     settings = make(protocol=OWN, sweep={"per_round": PER_ROUND, "seeds": SEEDS})
-    found = columns(tables.realised_table(settings, {**best, "ours": best["ours"].isel(mu=0, drop=True)}))
+    found = columns(tables.realised_table(layout(settings), {**best, "ours": best["ours"].isel(mu=0, drop=True)}))
     target = f"{float(gdp.epsilon(1.0, DELTA)):.3g}"
     assert found == {"per_round": ["2", "3"], f"ours (target {target})": [target] * 2}
 
@@ -163,7 +164,7 @@ def test_a_target_of_its_own_stands_in_a_protocols_head(best):
 def test_an_axis_of_one_value_needs_no_column(best):
     one = make(sweep={"mu": MU[:1], "per_round": PER_ROUND[:1], "seeds": SEEDS})
     single = {label: data.isel({k: [0] for k in ("mu", "per_round") if k in data.dims}) for label, data in best.items()}
-    found = columns(tables.results_table(one, single, "test_loss"))
+    found = columns(tables.results_table(layout(one), single, "test_loss"))
     runs = best["ours"]["test_loss"].isel(mu=0, per_round=0, round=-1)
     assert len(found["ours"]) == 1
     assert says(found["ours"][0], runs)
@@ -172,7 +173,7 @@ def test_an_axis_of_one_value_needs_no_column(best):
 def test_footnotes_tell_guarantees_selection_and_divergence(best):
     best["ours"]["diverged"][0, 0, 0] = True
     best["ours"] = best["ours"].assign_attrs(selected="clip by the best mean test_loss: not accounted for")
-    said = text(tables.footnotes(make(), best))
+    said = "\n".join(tables.footnotes(layout(make()), best))
     for words in (
         "one sample",
         "replace-one",
@@ -190,14 +191,33 @@ def test_footnotes_tell_guarantees_selection_and_divergence(best):
 
 def test_footnotes_stay_silent_where_there_is_nothing_to_say(best):
     small = {"ours": best["ours"].isel(mu=[0])}
-    said = text(tables.footnotes(make(), small))
+    said = "\n".join(tables.footnotes(layout(make()), small))
     for words in ("diverged", "not accounted for", "non-private", "ε > 10"):
         assert words not in said
 
 
 def test_metrics_on_private_data_are_named(best):
     best["ours"] = best["ours"].assign_attrs(non_private_metrics="train_loss")
-    assert "non-private metric: train_loss" in text(tables.footnotes(make(), best))
+    assert "non-private metric: train_loss" in "\n".join(tables.footnotes(layout(make()), best))
+
+
+def test_metrics_on_private_data_are_named_whichever_protocol_recorded_them(best):
+    names = iter(("train_loss", "train_loss, clipped_share", "message_norm"))
+    marked = {label: data.assign_attrs(non_private_metrics=next(names, "")) for label, data in best.items()}
+    expected = "non-private metric: train_loss, clipped_share" + (", message_norm" if len(best) > 2 else "")
+    assert expected in "\n".join(tables.footnotes(layout(make()), marked))
+
+
+def test_what_part_of_the_data_a_run_uses_is_said_once_for_all_that_use_the_same(best):
+    def said(of):
+        marked = {label: data.assign_attrs(data_used=of[label]) for label, data in best.items() if label in of}
+        return [line for line in tables.footnotes(layout(make()), marked) if "a run uses" in line]
+
+    part, whole = "20 of 40 examples (50%)", "40 of 40 examples (100%)"
+    assert said({"ours": part, "free": part}) == [f"a run uses {part}"]
+    assert said({"ours": part, "free": whole}) == [f"ours: a run uses {part}", f"free: a run uses {whole}"]
+    assert said({"ours": part, "free": ""}) == [f"ours: a run uses {part}"]
+    assert not any("a run uses" in line for line in tables.footnotes(layout(make()), best))
 
 
 EXPECTED = [
@@ -214,7 +234,7 @@ EXPECTED = [
 
 def test_verdict_tables_and_their_line(best):
     found = verdict.verdicts(make(expected=EXPECTED), best)
-    columns_of = [columns(table) for table in tables.verdict_tables(found)]
+    columns_of = [columns(table) for table in verdicts.verdict_tables(found)]
     runs = best["ours"]["test_accuracy"].isel(mu=0, round=-1)
     for i, table in enumerate(columns_of[:2]):
         own = runs.isel(per_round=i)
@@ -223,15 +243,15 @@ def test_verdict_tables_and_their_line(best):
         assert table["difference"] == [f"{100 * (float(own.mean()) - 0.5):+.1f}"]
     assert [table["expected"] for table in columns_of] == [["50.0"], ["50.0"], ["25.0"]]
     assert [table["verdict"] for table in columns_of] == [["ok"], ["MISS"], ["–"]]
-    line, holds = tables.verdict_line(found)
+    line, holds = verdicts.verdict_line(found)
     assert line.startswith("1 of 2")
     assert not holds
-    assert tables.verdict_line(found[:1])[1]
+    assert verdicts.verdict_line(found[:1])[1]
 
 
 def test_a_guarantee_table_gives_every_member_its_own_row():
     jobs = runner.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
-    (table,) = map(columns, tables.guarantee_tables(jobs, DELTA))
+    (table,) = map(columns, guarantees.guarantee_tables(jobs, DELTA))
     assert table["protocol"] == ["ours"] * 4 + ["free"] * 2
     worst = table["μ (worst machine)"]
     # the first seed's schedule spends the target at most, and the μ of the rows are in the proportion of the targets
@@ -255,7 +275,7 @@ GRIDS = {
 @pytest.mark.parametrize("name", GRIDS)
 def test_the_guarantees_printed_are_those_of_a_run(name):
     (job,) = runner.jobs(make(protocol=[GRIDS[name]], sweep={"per_round": [3], "seeds": 1}))
-    (table,) = map(columns, tables.guarantee_tables([job], DELTA))
+    (table,) = map(columns, guarantees.guarantee_tables([job], DELTA))
     realised = np.unique(job.prepare().privacy()[0]["realised_mu"])
     printed = [np.inf if cell == "non-private" else float(cell) for cell in table["μ (worst machine)"]]
     np.testing.assert_allclose(np.unique(printed), realised, rtol=1e-3)
@@ -272,7 +292,7 @@ def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
     problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
     settings = make(problem=problem, protocol=[entry], sweep={"per_round": [3], "rounds": [5], "seeds": 1})
     (job,) = runner.jobs(settings)
-    (table,) = map(columns, tables.guarantee_tables([job], DELTA))
+    (table,) = map(columns, guarantees.guarantee_tables([job], DELTA))
     realised = np.unique(job.prepare().privacy()[0]["realised_epsilon"])
     printed = [
         np.inf if least == "non-private" else float(most.removesuffix(" !"))
@@ -286,7 +306,7 @@ def test_settings_that_resample_the_schedule_share_a_row():
     problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
     sweep = {"epsilon": [1.0, 4.0], "per_round": [3], "rounds": [5], "seeds": 1, "resample": ["step_size"]}
     (job,) = runner.jobs(make(problem=problem, protocol=[entry], sweep=sweep))
-    (table,) = map(columns, tables.guarantee_tables([job], DELTA))
+    (table,) = map(columns, guarantees.guarantee_tables([job], DELTA))
     assert len(table["ε (at most)"]) == 2
     start = job.prepare()
     first = [start.members.events[place][0].epsilon(DELTA) for place in (0, 3)]
@@ -309,15 +329,15 @@ def judged(share, holds, of, *, difference=0.0, sd=1.0, limit=None):
     ],
 )
 def test_every_share_is_asked_of_its_own_cells(entries, good):
-    line, holds = tables.verdict_line([v for entry in entries for v in judged(*entry)])
+    line, holds = verdicts.verdict_line([v for entry in entries for v in judged(*entry)])
     assert holds == good
     assert line.startswith(f"{sum(h for _, h, _ in entries)} of {sum(n for _, _, n in entries)} cells")
 
 
 def test_none_may_be_beyond_the_limit():
-    assert tables.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
-    assert not tables.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
-    assert tables.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]
+    assert verdicts.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
+    assert not verdicts.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
+    assert verdicts.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]
 
 
 def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
@@ -325,7 +345,7 @@ def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
     more = {"sweep": {"mu": [1.0, 8.0, 64.0], "per_round": PER_ROUND}}
     expected = Expected(**entry, cells=[])
     found = [verdict.Verdict(expected, {"per_round": 2.0}, -0.6666, 0.1234, 0.05, 5, -0.5, True)]
-    (table,) = tables.verdict_tables(found)
+    (table,) = verdicts.verdict_tables(found)
     assert "exponent of test accuracy % in mu (least squares of logarithms ± 95% interval)" in str(table.title)
     assert "at most 0.2 above it" in str(table.title)
     shown = columns(table)
@@ -335,14 +355,14 @@ def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
 
 
 def test_what_a_machine_sends_is_shown_where_it_is_many_messages(best):
-    plain = [str(table.title) for table in tables.results_tables(make(), best)]
+    plain = [str(table.title) for table in tables.results_tables(layout(make()), best)]
     assert not any("sends" in title for title in plain)
     one, many = np.ones((2, 2)), np.array([[10.0, 20.0], [30.0, 4e5]])
     best["ours"] = best["ours"].assign(
         sent_messages=(["per_round", "mu"], many), sent_bits=(["per_round", "mu"], 5 * many)
     )
     best["free"] = best["free"].assign(sent_messages=("per_round", one[0]), sent_bits=("per_round", one[0]))
-    table = tables.results_tables(make(), best)[-1]
+    table = tables.results_tables(layout(make()), best)[-1]
     assert "messages (bits)" in str(table.title)
     assert columns(table)["ours"] == ["10 (50)", "30 (150)", "20 (100)", "4e+05 (2e+06)"]
     assert "free" not in columns(table)

@@ -44,8 +44,8 @@ class Counted(NoisySGD):
         exposure = Grouped.of(np.sqrt(plan.schedule.total))
         return GaussianEvent(float(self.noise_std), 2.0, exposure, Terms("none", "a theorem of one's own"))
 
-    def calibrate(self, problem, plan, target):
-        return Protocol.calibrate(self, problem, plan, target)
+    def needed_noise(self, problem, plan, target):
+        return Protocol.needed_noise(self, problem, plan, target)
 
 
 SMALL = {"rounds": 4, "seeds": 5, "record": ["noise_norm"]}

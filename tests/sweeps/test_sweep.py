@@ -192,12 +192,12 @@ def test_sharing_noise_shifts_the_law_of_the_selected_best():
     """The least final noise norm over four members: one draw if shared, the least of four if drawn anew."""
     grid = {"step_scale": [1.0, 1.0001, 1.0002, 1.0003]}
     least = [
-        swept(grid, replace(PROTOCOL, mu=4.0), seeds=150, resample=resample)["noise_norm"]
+        swept(grid, replace(PROTOCOL, mu=4.0), seeds=60, resample=resample)["noise_norm"]
         .isel(round=-1)
         .min("step_scale")
         for resample in ([], ["step_scale"])
     ]
-    error = float(np.sqrt(sum(values.var("seed") / 150 for values in least)))
+    error = float(np.sqrt(sum(values.var("seed") / 60 for values in least)))
     assert float(least[0].mean("seed") - least[1].mean("seed")) > 5 * error
 
 
@@ -218,7 +218,7 @@ def test_a_mu_axis_is_converted_for_methods_that_sample_records():
     protocol = NoisyMinibatchSGD(sampler="full", step_size=0.1)
     found = sweep(protocol, problem, Full(4), over={"mu": [1.0, 8.0, np.inf]}, seeds=1, rounds=9, delta=1e-6)
     expected = 2 * problem.lipschitz * np.sqrt(9) / (14 * found["mu"].values)
-    np.testing.assert_allclose(found["noise_std"].values, expected, rtol=1e-9)
+    np.testing.assert_allclose(found["noise_std"].values, expected, rtol=1e-6)  # `CLOSE` of the search
     np.testing.assert_allclose(found["realised_epsilon"].isel(seed=0), gdp.epsilon(found["mu"].values, 1e-6), rtol=1e-6)
     with pytest.raises(ValueError, match="delta must be None with a target mu"):
         sweep(replace(protocol, delta=1e-6), problem, Full(4), over={"mu": [1.0]}, seeds=1, rounds=9)
@@ -331,7 +331,7 @@ def test_other_numbers_and_seeds_are_no_other_program(grid):
     swept({"mu": [0.3, 9.0], "step_scale": [0.1, 7.0]}, seeds=[11, 12, 13])
     swept({"clip": [0.3, 9.0], "step_size": [0.1, 7.0]}, replace(PROTOCOL, clip=None, mu=3.0))
     swept({"radius": [0.3, 9.0, 10.0, 11.0]}, replace(PROTOCOL, mu=3.0), delta=1e-3)
-    assert run_chunk._cache_size() == before
+    assert run_chunk._cache_size() <= before
     swept(GRID, every=4)  # and a new program would be noticed
     assert run_chunk._cache_size() == before + 1
 
@@ -377,7 +377,7 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ({"over": None}, NO_TARGET),
         (
             {"over": {"radius": [1.0]}, "problem": replace(PROBLEM, constraint=WholeSpace())},
-            "radius can be swept for a ball only, and the problem has none",
+            "radius can be swept for a set that has it only, and the problem has the whole space",
         ),
         (
             {"over": {"radius": [1.0, 0.5]}, "problem": replace(PROBLEM, start=np.eye(3, 5) / 3**0.5)},
@@ -397,7 +397,8 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
                 "over": {"radius": [0.5, 1.5]},
                 "problem": replace(PROBLEM, own_smoothness=1.0),
             },
-            "radius must be at most 1, where lipschitz and smoothness were declared, got 1.5",
+            "constraint must lie in a ball of radius 1, where lipschitz and smoothness were declared, "
+            "got a ball of radius 1.5",
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -431,7 +432,7 @@ def test_preparing_compiles_nothing_and_executing_gives_the_same(grid):
     before = run_chunk._cache_size()
     prepared = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, **COMMON)
     assert prepared.runs == (3, 4)
-    assert run_chunk._cache_size() == before
+    assert run_chunk._cache_size() <= before
     xr.testing.assert_identical(execute(prepared), grid)
 
 
@@ -450,7 +451,7 @@ def test_draws_whose_cheapest_noise_differs_share_one_kind():
 
 
 def test_what_calibration_fills_in_is_no_axis():
-    with pytest.raises(Refusal, match="unknown swept setting 'schedule'"):
+    with pytest.raises(Refusal, match=r"^over must name numbers that a program takes .*, got 'schedule': "):
         axes_of(AcceleratedMinibatchSGD(), {"schedule": [1.0]})
 
 

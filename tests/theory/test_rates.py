@@ -9,7 +9,7 @@ from fedprivjax import Ball, DPMu2, Full, NoisySGD, general_problem, sweep
 pytestmark = pytest.mark.slow
 
 DIMENSION, RADIUS = 50, 0.5
-STRENGTHS = 2.0 ** np.arange(-12, 1)  # slopes of the loss, up to G: each setting has its own hardest
+STRENGTHS = 2.0 ** np.arange(-11, 1)  # slopes of the loss, up to G: each setting has its own hardest
 
 
 def value(w, z):
@@ -40,7 +40,7 @@ def worst(protocol, *, rounds=64, machines=4, mu=8.0):
     excess = []
     for strength in STRENGTHS:
         problem = linear(strength, rounds * machines)
-        options = {"over": {"mu": [mu]}, "seeds": 64, "every": rounds, "record": ["excess_risk"]}
+        options = {"over": {"mu": [mu]}, "seeds": 32, "every": rounds, "record": ["excess_risk"]}
         runs = sweep(protocol, problem, Full(machines), **options)
         excess.append(strength * float(runs["excess_risk"].mean()))
     return max(excess)
@@ -53,13 +53,13 @@ def slope(protocol, name, values):
 @pytest.mark.parametrize(
     ("protocol", "name", "values", "expected"),
     [
-        (DPMu2(), "rounds", [32, 128, 512], -1.0),
-        (DPMu2(), "machines", [1, 4, 16], -0.5),
-        (DPMu2(), "mu", [2.0, 8.0, 32.0], -1.0),
-        (DPMu2(trust="server"), "rounds", [32, 128, 512], -1.0),
-        (DPMu2(trust="server"), "machines", [1, 4, 16], -1.0),
-        (DPMu2(cancel=False), "rounds", [32, 128, 512], -0.5),  # noise that stays in costs half the rate
-        (NoisySGD(average=True), "rounds", [32, 128, 512], -0.5),
+        (DPMu2(), "rounds", [32, 512], -1.0),
+        (DPMu2(), "machines", [1, 16], -0.5),
+        (DPMu2(), "mu", [2.0, 32.0], -1.0),
+        (DPMu2(trust="server"), "rounds", [32, 512], -1.0),
+        (DPMu2(trust="server"), "machines", [1, 16], -1.0),
+        (DPMu2(cancel=False), "rounds", [32, 512], -0.5),  # noise that stays in costs half the rate
+        (NoisySGD(average=True), "rounds", [32, 512], -0.5),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -6,7 +6,7 @@ that Tran & Cutkosky's Algorithm 2 puts a momentum together from.
 
 from fedprivjax.noise.factors.allocation import ALLOCATIONS, optimal_stds, paper_stds, total_squares
 from fedprivjax.noise.factors.independent import Independent
-from fedprivjax.noise.factors.interface import Correlated, Factor, Path, discount, host_discount
+from fedprivjax.noise.factors.interface import Correlated, Factor, Path, discount
 from fedprivjax.noise.factors.reduced import Groups, ReducedTrees, Rings
 from fedprivjax.noise.factors.tree import NODES, Tree, compose
 from fedprivjax.noise.factors.window import Normals, window
@@ -32,7 +32,6 @@ __all__ = [
     "Tree",
     "compose",
     "discount",
-    "host_discount",
     "optimal_stds",
     "paper_stds",
     "total_squares",

@@ -47,7 +47,7 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
     """Theorem 8's: `√V·δ`, relative to the first's, with `V_> = 4T/(3N)·V_<` for nodes that end after 2N.
 
-    Residuals have V_> throughout. δ is 4G for the anchors' nodes, and 2ηNL for the others'.
+    Residuals have `V_>` throughout. δ is 4G for the anchors' nodes, and 2ηNL for the others'.
 
     Args:
         epoch: N.

@@ -28,6 +28,9 @@ class Independent(Factor):
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         return np.bincount(uses.record, uses.weight**2.0, minlength=uses.records)
 
+    def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
+        return np.asarray(weight, float)
+
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         kept = (1 - alpha) ** 2
         return (1 - kept ** np.arange(1.0, rounds + 1)) / (1 - kept)

@@ -74,21 +74,30 @@ class Factor:
         """
         raise TypeError(f"{self.name} must define squares(uses, rounds, alpha, epoch)")
 
+    def contributions(
+        self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
+    ) -> np.ndarray:
+        """Contribution over standard deviation of one record in each release that it moves, at σ = 1, [releases].
+
+        The root of their squares' sum is `squares` of the record; by another way, where the factor has one.
+
+        Args:
+            used, weight: the rounds that use the record, from 1, and its weight there, [uses].
+        """
+        return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
+
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         """The variance of one coordinate of every round's noise at σ = 1, float64 [rounds]."""
         raise TypeError(f"{self.name} must define variances(rounds, alpha, epoch)")
 
 
-def discount(alpha: Any, steps: Any) -> Any:
-    """`(1 − α)^steps`, exact where α is small and the steps many.
+def discount(alpha: Any, steps: Any, numbers: Any = np) -> Any:
+    """`(1 − α)^steps`, exact where α is small and the steps many; without steps it is 1, where α is 1 too.
 
-    >>> round(float(discount(jnp.float32(1 / 60_000), 60_000.0)), 6)
+    >>> round(float(discount(jnp.float32(1 / 60_000), 60_000.0, jnp)), 6)
     0.367876
+    >>> discount(1.0, np.arange(3)).tolist()
+    [1.0, 0.0, 0.0]
     """
-    return jnp.exp(steps * jnp.log1p(-alpha))
-
-
-def host_discount(alpha: float, steps: np.ndarray) -> np.ndarray:
-    """`(1 − α)^steps` on the host, float64; α = 1 and no steps is 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(steps == 0, 1.0, np.exp(steps * np.log1p(-alpha)))
+        return numbers.where(steps == 0, 1.0, numbers.exp(steps * numbers.log1p(-alpha)))

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.noise.factors.interface import Path, discount, host_discount
+from fedprivjax.noise.factors.interface import Path, discount
 from fedprivjax.noise.factors.tree import Tree, sums_by_node
 from fedprivjax.noise.factors.window import Normals, window
 from fedprivjax.plan.uses import Uses
@@ -87,7 +87,7 @@ class ReducedTrees:
         anchors, differences = self._of_window(drawn, alpha, stds)
         reset = (1 - reset_rate) * (differences + block) + reset_rate * anchors
         block = jnp.where(round < 2 * size, anchors, reset)
-        sums = jnp.where(round < size, 0.0, discount(alpha, float(size))) * sums + block
+        sums = jnp.where(round < size, 0.0, discount(alpha, float(size), jnp)) * sums + block
         return Rings(sums + stds.residuals * residual.last, rows, jnp.stack([sums, block]), residual)
 
     def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
@@ -104,7 +104,7 @@ class ReducedTrees:
         squares = np.zeros((uses.records, len(Groups._fields)))
         for level in range(self.epoch.bit_length()):
             node = (uses.round - 1) >> level
-            parts = uses.weight * host_discount(alpha, ((node + 1) << level) - uses.round)
+            parts = uses.weight * discount(alpha, ((node + 1) << level) - uses.round)
             for tree, touched in enumerate(self.touched(node, level, rounds)):
                 if not touched.any():
                     continue
@@ -118,6 +118,33 @@ class ReducedTrees:
         moved = uses._replace(weight=uses.weight * _moved(drift, (uses.round - 1) % self.epoch))
         squares[:, RESIDUALS] = Tree().squares(moved, rounds, alpha)
         return np.where(self.released(reset_rate), squares, 0.0)
+
+    def contributions(
+        self,
+        used: np.ndarray,
+        weight: np.ndarray,
+        rounds: int,
+        alpha: float,
+        reset_rate: float,
+        drift: float,
+        stds: Groups,
+    ) -> np.ndarray:
+        """Contribution over standard deviation of one record in each node that it moves, [nodes], as `Factor`'s;
+        node by node, as the windows of all rounds name them."""
+        level, index, filled = window(np.arange(1, rounds + 1), self.epoch)
+        end = np.where(filled, (index + 1) << level, 0)
+        found = []
+        for tree, from_round in ((ANCHORS, 1), (DIFFERENCES, 2 * self.epoch)):
+            slots = zip(level.tolist(), end[from_round - 1 :].T, strict=True)
+            named = {(z, 1 << k) for k, ends in slots for z in np.unique(ends).tolist() if z}
+            moved = 1.0 if tree == ANCHORS else float(_moved(drift, np.array(self.epoch)))
+            for z, size in named:
+                std = stds[tree + (z > 2 * self.epoch)]
+                if self.released(reset_rate)[tree + (z > 2 * self.epoch)]:
+                    found.append(moved * _in_node(used, weight, z, size, alpha) / float(std))
+        shifted = weight * _moved(drift, (used - 1) % self.epoch)
+        residual = Tree().contributions(used, shifted, rounds, alpha) / float(stds[RESIDUALS])
+        return np.append([part for part in found if part], residual)
 
     def touched(self, node: np.ndarray, level: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         """Which nodes of a level stand in some round's window, of the anchors' tree and of the differences', bool each.
@@ -144,7 +171,7 @@ class ReducedTrees:
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
         variances[1 :: self.epoch, RESIDUALS] -= np.arange(1, rounds + 1, self.epoch) % 2  # see `empty`
-        kept, windows = host_discount(alpha, np.array(self.epoch)), self._window_variances(rounds, alpha)
+        kept, windows = discount(alpha, np.array(self.epoch)), self._window_variances(rounds, alpha)
         only_anchors = np.array([1.0, 1.0, 0.0, 0.0])
         sums = covariance = blocks = only_anchors * windows[: self.epoch]
         variances[: self.epoch, :RESIDUALS] = sums
@@ -164,7 +191,7 @@ class ReducedTrees:
     def _of_window(self, drawn: Normals, alpha: Any, stds: Groups) -> tuple[Any, Any]:
         """The two windows' noises, [d] each."""
         age = drawn.age.astype(drawn.nodes.dtype)
-        kept = jnp.where(age > 0, discount(alpha, jnp.maximum(age, 1.0)), 1.0)
+        kept = discount(alpha, jnp.maximum(age, 0.0), jnp)  # slots that nothing fills may be of the future
         anchors = kept * jnp.where(drawn.later, stds.later_anchors, stds.anchors)
         differences = kept * jnp.where(drawn.later, stds.later_differences, stds.differences)
         one, other = drawn.nodes
@@ -175,10 +202,16 @@ class ReducedTrees:
         round = np.arange(rounds + 1)
         level, index, filled = window(round, self.epoch)
         end = (index + 1) << level
-        squares = np.where(filled, host_discount(alpha, round[:, None] - end) ** 2, 0.0)
+        squares = np.where(filled, discount(alpha, round[:, None] - end) ** 2, 0.0)
         later = end > 2 * self.epoch
         halves = np.stack([np.sum(np.where(later == half, squares, 0.0), axis=1) for half in (False, True)], axis=1)
         return np.concatenate([halves, halves], axis=1)
+
+
+def _in_node(used: np.ndarray, weight: np.ndarray, end: int, size: int, alpha: float) -> float:
+    """What a record's uses in the node of so many rounds that ends there come to, discounted."""
+    low, high = np.searchsorted(used, [end - size + 1, end + 1])
+    return float(np.sum(weight[low:high] * (1 - alpha) ** (end - used[low:high])))
 
 
 def _moved(drift: float, steps: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.factors.interface import Factor, Path, discount, host_discount
+from fedprivjax.noise.factors.interface import Factor, Path, discount
 from fedprivjax.plan.uses import Uses
 
 NODES = {
@@ -76,7 +76,7 @@ class Tree(Factor):
         rows = jax.lax.dynamic_update_index_in_dim(path.memory, path.last, _row(path.round), 0)
         carried = jax.lax.dynamic_index_in_dim(rows, _row(round - bit), 0, keepdims=False)
         size = bit.astype(normal.dtype)
-        return Path(round, discount(alpha, size) * carried + self._std(size, alpha, epoch, jnp) * normal, rows)
+        return Path(round, discount(alpha, size, jnp) * carried + self._std(size, alpha, epoch, jnp) * normal, rows)
 
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         squares = np.zeros(uses.records)
@@ -87,11 +87,23 @@ class Tree(Factor):
             node, record = node[kept], uses.record[kept]
             if not node.size:
                 continue
-            parts = uses.weight[kept] * host_discount(alpha, (end - uses.round)[kept])
+            parts = uses.weight[kept] * discount(alpha, (end - uses.round)[kept])
             _, record, sums = sums_by_node(node, record, parts)
             sums = sums / self._std(float(1 << level), alpha, epoch, np)
             squares += np.bincount(record, sums**2, minlength=uses.records)
         return squares
+
+    def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
+        """Node by node, as COMPOSE(1, t) of every round t takes them."""
+        newest = np.arange(1, rounds + 1)
+        first = newest - (newest & -newest) + 1
+        found = []
+        for y, z in zip(first.tolist(), newest.tolist(), strict=True):
+            low, high = np.searchsorted(used, [y, z + 1])
+            if low < high:
+                part = float(np.sum(weight[low:high] * (1 - alpha) ** (z - used[low:high])))
+                found.append(part / float(self._std(float(z - y + 1), alpha, epoch, np)))
+        return np.array(found)
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         variances = np.zeros(rounds + 1)
@@ -99,7 +111,7 @@ class Tree(Factor):
             size = 1 << level
             ends = np.arange(size, rounds + 1, 2 * size)
             own = float(self._std(float(size), alpha, epoch, np)) ** 2
-            variances[ends] = host_discount(alpha, np.array(2 * size)) * variances[ends - size] + own
+            variances[ends] = discount(alpha, np.array(2 * size)) * variances[ends - size] + own
         return variances[1:]
 
     def _std(self, size, alpha, epoch, numbers):

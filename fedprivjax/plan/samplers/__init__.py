@@ -3,7 +3,7 @@
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places, places_in_order
-from fedprivjax.plan.samplers.fixed import Disjoint, Full
+from fedprivjax.plan.samplers.fixed import Dealt, Disjoint, Full
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 from fedprivjax.plan.samplers.secret import Poisson, Replacement, Subset
 
@@ -11,6 +11,7 @@ __all__ = [
     "SAMPLERS",
     "Batch",
     "Cyclic",
+    "Dealt",
     "Disjoint",
     "Epochs",
     "Full",

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.plan.participation import Schedule
 from fedprivjax.plan.samplers.interface import Batch, Sampler
+from fedprivjax.plan.schedule import Schedule
 
 
 class Epochs(Sampler):
@@ -65,7 +65,7 @@ def epoch_places(
 
     Args:
         rows: which records each machine owns, [machines, most], padded with −1 at the end.
-        batches: of each machine, [machines]; it divides the machine's records.
+        batches: of each machine, [machines]; what a machine's records have over at an epoch's end is not used.
         rng: None is the order in which records are listed.
         reshuffle: a fresh order for every epoch, not one for all.
 

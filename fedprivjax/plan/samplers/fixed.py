@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.samplers.epochs import epoch_places
 from fedprivjax.plan.samplers.interface import Batch, Sampler
 
 
@@ -23,13 +24,25 @@ class Disjoint(Sampler):
         sizes = np.sum(rows >= 0, axis=1)
         batches = self.batches(sizes)
         _check_enough(batches, schedule.total, sizes)
-        keys = np.broadcast_to(np.linspace(0, 1, rows.shape[1]), rows.shape) if stored else rng.random(rows.shape)
-        order = np.argsort(np.where(rows >= 0, keys, 2.0), axis=1)
-        place = np.arange(self.width(sizes, batches, schedule.participants.size))
-        batch = batches[schedule.participants][:, :, None]
-        used = place < batch
-        at = (schedule.counts[:, :, None] - 1) * batch + place
-        return order[schedule.participants[:, :, None], np.where(used, at, 0).clip(0, rows.shape[1] - 1)], used
+        return epoch_places(
+            rows, schedule, batches, None if stored else rng, reshuffle=False
+        )  # the first of its epochs
+
+
+@dataclass(frozen=True)
+class Dealt(Disjoint):
+    """One pass, of machines' own records or of a pool that is dealt in order of use, as with one record a message.
+
+    A machine of n records has ⌊n/K⌋ messages; a pool of as many gives ⌊n/(K·m)⌋ rounds of m messages.
+
+    >>> Dealt(20).batches(np.array([600, 10]))
+    Traceback (most recent call last):
+    fedprivjax.Refusal: batch must be at most machine 1's 10 records (dealt), got 20
+    """
+
+    name: ClassVar[str] = "dealt"
+    words: ClassVar[str] = "one pass: fresh records in every message, of a machine's own or dealt from a pool"
+    pooled: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.plan.participation import Schedule
+from fedprivjax.plan.schedule import Schedule
 
 Batch = int | Sequence[int] | None
 
@@ -30,6 +30,7 @@ class Sampler:
         independent: records come independently of each other, so that a replaced record leaves the others' as they are.
         repeats: a record may come twice, and a batch be larger than the machine's records.
         one_pass: a record is in one message of a run at most.
+        pooled: machines need no records of their own: fresh ones come from a pool in order of use, or are computed.
         settled: a record is in one message, or in every one, and once in each: where nothing is secret, all other
             samplers' privacy is counted from the records that a plan has.
         batch: K, one number or one for each machine; None is not given.
@@ -41,6 +42,7 @@ class Sampler:
     independent: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     one_pass: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
     settled: ClassVar[bool] = False
     batch: Batch
 

@@ -1,26 +1,105 @@
-"""Composed privacy losses, and the least noise that a target allows."""
+"""Composed privacy losses: dp-accounting's distributions, convolved and read off without its loops."""
 
-from collections.abc import Callable
-from math import exp, inf, isinf, log
+from math import ceil, expm1, floor, inf, isinf, log, log1p
 
 import numpy as np
+from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from scipy.optimize import brentq
+from scipy.fft import irfft, next_fast_len, rfft
 
+HEADROOM = 1 + 2e-8  # of a noise that is solved for exactly: more than `accounted` takes off, so that ε stays below
 MOST = 600.0  # beyond, dp-accounting's search for ε divides by an e^{−ε} that underflows
+TAIL = 1e-15  # probability of a composed loss that is cut off, and counted as infinite
+STEEPEST = 20  # of the exponents that bound the tails, over the length: none overflows
 
 
 def composed(loss: PrivacyLossDistribution, rounds: int) -> PrivacyLossDistribution:
     """The loss of so many releases, each with this one."""
-    with np.errstate(over="ignore"):  # a moment that overflows bounds no tail, and dp-accounting leaves it out
-        return loss.self_compose(rounds)
+    one = _dense(loss)
+    if one is None or one.size < 2:
+        with np.errstate(over="ignore"):  # a moment that overflows bounds no tail, and dp-accounting leaves it out
+            return loss.self_compose(rounds)
+    spacing, lowest, chances, infinite = _parts(one)
+    low, high = _window(chances, rounds)
+    length = next_fast_len(max(high - low + 1, chances.size), real=True)
+    convolved = np.asarray(irfft(_power(np.asarray(rfft(chances, length)), rounds), length))
+    kept = np.roll(convolved, -low)[: high - low + 1]
+    spilt = TAIL - expm1(rounds * log1p(-infinite)) if infinite < 1 else 1.0
+    return PrivacyLossDistribution(DensePLDPmf(spacing, lowest * rounds + low, kept, spilt, True))
+
+
+def _power(each: np.ndarray, times: int) -> np.ndarray:
+    """Each number to an integer power, by squaring: a tenth of the time that complex powers take."""
+    power = np.ones_like(each)
+    while times:
+        if times & 1:
+            power *= each
+        times >>= 1
+        if times:
+            each = each * each
+    return power
+
+
+def _window(chances: np.ndarray, rounds: int) -> tuple[int, int]:
+    """Between which places all but `TAIL` of so many convolutions lies, by Chernoff's bound on either side."""
+    places = np.arange(chances.size)
+
+    def end(steepness: int) -> float:
+        order = steepness / chances.size
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float((rounds * np.log(np.sum(chances * np.exp(order * places))) + log(2 / TAIL)) / order)
+
+    most = (chances.size - 1) * rounds
+    high, low = _least(end), -_least(lambda steepness: -end(-steepness))
+    return max(0, floor(low)) if low > -inf else 0, min(most, ceil(high)) if high < inf else most
+
+
+def _least(value_of) -> float:
+    """The least value at 1 … `STEEPEST` of a function that falls and then rises."""
+    low, high = 1, STEEPEST
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if value_of(middle) <= value_of(middle + 1) else (middle + 1, high)
+    value = value_of(low)
+    return value if np.isfinite(value) else inf
+
+
+def _dense(loss: PrivacyLossDistribution) -> DensePLDPmf | None:
+    """The distribution over a grid that is one for both directions; None where there is none."""
+    one = loss._pmf_remove if loss._symmetric else None  # pyright: ignore[reportPrivateUsage]
+    return one if isinstance(one, DensePLDPmf) and one._pessimistic_estimate else None
+
+
+def _parts(one: DensePLDPmf) -> tuple[float, int, np.ndarray, float]:
+    """The grid's spacing, the place of the least loss, each loss's probability, and that of an infinite one."""
+    return one._discretization, one._lower_loss, np.asarray(one._probs), one._infinity_mass
+
+
+def _exact_epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
+    """dp-accounting's `get_epsilon_for_delta`, by running sums: the least ε with Σ_{l > ε} p(1 − e^{ε−l}) ≤ δ."""
+    one = _dense(loss)
+    if one is None:
+        return float(loss.get_epsilon_for_delta(delta))
+    spacing, lowest, chances, infinite = _parts(one)
+    if infinite > delta:
+        return inf
+    losses = spacing * (lowest + np.arange(chances.size))[::-1]
+    falling = chances[::-1]
+    above = infinite + np.append(0.0, np.cumsum(falling))  # over losses beyond each, and over all
+    least = losses.clip(-MOST)
+    below = np.append(0.0, np.cumsum(falling * np.exp(-least)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # logarithms apart, for the quotient may overflow
+        reached = np.where((above > delta) & (below > 0), np.log(above - delta) - np.log(below), -inf)
+    stops = np.flatnonzero(reached[:-1] >= losses)
+    place = int(stops[0]) if stops.size else chances.size
+    return max(0.0, float(reached[place]))
 
 
 def epsilon_between(loss: PrivacyLossDistribution, delta: float) -> tuple[float, float]:
     """Between which two numbers the ε at δ lies, which are one where dp-accounting can tell."""
     low = MOST
     if loss.get_delta_for_epsilon(low) <= delta:
-        epsilon = float(loss.get_epsilon_for_delta(delta))
+        epsilon = _exact_epsilon(loss, delta)
         return epsilon, epsilon
     high = 2 * low
     while loss.get_delta_for_epsilon(high) > delta:
@@ -31,17 +110,3 @@ def epsilon_between(loss: PrivacyLossDistribution, delta: float) -> tuple[float,
         middle = (low + high) / 2
         low, high = (middle, high) if loss.get_delta_for_epsilon(middle) > delta else (low, middle)
     return low, high
-
-
-def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: float) -> float:
-    """The least noise multiplier (to a part in 10⁴, from above) at which a decreasing `epsilon_of` it is at most ε."""
-
-    def excess(logarithm: float) -> float:
-        return min(epsilon_of(exp(logarithm)), 2 * epsilon) - epsilon
-
-    low = high = log(guess)
-    while excess(high) > 0:
-        low, high = high, high + 0.5
-    while low == high or excess(low) <= 0:
-        low, high = low - 0.5, high if excess(low) > 0 else low
-    return exp(float(brentq(excess, low, high, xtol=5e-5)) + 1e-4)  # type: ignore[arg-type]

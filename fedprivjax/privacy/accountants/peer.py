@@ -11,8 +11,10 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.opinion import EXACT, UPPER, Opinion
 
 ACCOUNTANTS = {"pld": "privacy loss distributions, tight", "rdp": "Rényi divergences, an upper bound"}
+MERGED = 64  # noise multipliers that a composition may differ in, each a distribution to make
 _GRID_PER_MU = 1e-3  # spacing of the loss grid in units of its standard deviation; the error is of second order
 
 
@@ -56,13 +58,47 @@ def gaussian_epsilon(noise_multipliers: ArrayLike, delta: float, accountant: str
     """
     require_choice("accountant", accountant, ACCOUNTANTS)
     gdp.epsilon(0.0, delta)
-    event = gaussian_event(noise_multipliers)
+    event = gaussian_event(_merged(noise_multipliers))
     if accountant == "rdp":
         return float(RdpAccountant().compose(event).get_epsilon(delta))
     spacing = _GRID_PER_MU * gdp.compose(1 / np.asarray(noise_multipliers, float))
     # the relation only tells dp-accounting how to subsample; the sensitivity above is the replace-one one already
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     return float(PLDAccountant(relation, spacing).compose(event).get_epsilon(delta))
+
+
+def gaussian_opinions(noise_multipliers: ArrayLike, delta: float) -> tuple[Opinion, ...]:
+    """Both accountants' ε of a composition of Gaussian mechanisms; none where nothing is released, or without noise.
+
+    >>> [(one.accountant, round(one.epsilon, 2)) for one in gaussian_opinions([2.0] * 16, 1e-5)]
+    [('dp-accounting PLD', 10.0), ('dp-accounting RDP', 10.73)]
+    """
+    sigma = np.asarray(noise_multipliers, float)
+    if not sigma.size or not ((sigma > 0) & np.isfinite(sigma)).all():
+        return ()
+    kinds = {"pld": EXACT, "rdp": UPPER}
+    return tuple(
+        Opinion(f"dp-accounting {name.upper()}", gaussian_epsilon(sigma, delta, name), kind)
+        for name, kind in kinds.items()
+    )
+
+
+def _merged(noise_multipliers: ArrayLike) -> np.ndarray:
+    """The multipliers, of which at most `MERGED` are distinct: neighbours that are too many share their mean precision.
+
+    >>> sigma = np.sqrt(np.arange(1.0, 1001))
+    >>> merged = _merged(sigma)
+    >>> len(np.unique(merged)) <= MERGED, bool(np.isclose(np.sum(merged**-2.0), np.sum(sigma**-2.0)))
+    (True, True)
+    """
+    sigma = np.asarray(noise_multipliers, float)
+    values, place = np.unique(sigma, return_inverse=True)
+    if sigma.ndim != 1 or values.size <= MERGED or not (values > 0).all() or not np.isfinite(values).all():
+        return sigma
+    logarithm = np.log(values)[place]
+    group = np.minimum(((logarithm - logarithm.min()) / np.ptp(logarithm) * MERGED).astype(int), MERGED - 1)
+    precision = np.bincount(group, sigma**-2.0, MERGED) / np.maximum(np.bincount(group, minlength=MERGED), 1)
+    return precision[group] ** -0.5
 
 
 def cross_check(guarantee: PrivacyGuarantee, noise_multipliers: ArrayLike) -> float:

@@ -16,7 +16,7 @@ dp-accounting's pair for Poisson samples, ±C about a centre that stays where it
 can turn a message from −C to +C.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, inf, isinf, log, sqrt
 
 import numpy as np
@@ -24,14 +24,17 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.privacy_accountant import NeighboringRelation
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
 from fedprivjax.plan.samplers.secret import NEGLIGIBLE
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.composition import composed, epsilon_between, least_noise
+from fedprivjax.privacy.accountants.composition import HEADROOM, composed, epsilon_between
+from fedprivjax.privacy.accountants.search import least_noise
 
 GRID = 5e-4  # spacing of privacy losses; the estimate is from above whatever it is
 LONGEST = 5000.0  # a loss of one release beyond this is taken for infinite
+KEPT = 32  # composed losses, some megabytes each
 
 
 def sampled_epsilon(
@@ -75,9 +78,22 @@ def _bound(z: float, sampler: Sampler, records: int, rounds: int, delta: float, 
     batch = sampler.batch_of(records)
     if not sampler.amplifies(records, batch):
         return float(gdp.epsilon(2 * sqrt(sampler.releases(rounds, records, batch)) / z, delta))
+    loss = _loss(z, sampler, records, rounds, whole)
+    return inf if loss is None else epsilon_between(loss, delta)[1]
+
+
+@lru_cache(maxsize=KEPT)
+def _loss(z: float, sampler: Sampler, records: int, rounds: int, whole: bool) -> PrivacyLossDistribution | None:
+    """What all releases lose, which serves every δ; None where one release has losses beyond `LONGEST`."""
+    one = _one_release(z, sampler, records, whole)
+    return None if one is None else composed(one, rounds)
+
+
+@lru_cache(maxsize=KEPT)
+def _one_release(z: float, sampler: Sampler, records: int, whole: bool) -> PrivacyLossDistribution | None:
     tight = sampler.independent and not whole
-    one = _independent(z, batch / records) if tight else _subsampled(z, *law(sampler, records, whole))
-    return inf if one is None else epsilon_between(composed(one, rounds), delta)[1]
+    rate = sampler.batch_of(records) / records
+    return _independent(z, rate) if tight else _subsampled(z, *law(sampler, records, whole))
 
 
 def noise_multiplier_for(
@@ -90,7 +106,7 @@ def noise_multiplier_for(
     batch: int | None = None,
     whole_message: bool = False,
 ) -> float:
-    """The least z (to a part in 10⁴, from above) whose `sampled_epsilon` is at most ε.
+    """The least z (from above) whose `sampled_epsilon` is at most ε.
 
     >>> round(noise_multiplier_for(9.997, sampler="full", records=10, rounds=4, delta=1e-5), 2)
     2.0
@@ -104,9 +120,17 @@ def noise_multiplier_for(
 def _least(epsilon: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
     mu, batch = float(gdp.mu(epsilon, delta)), sampler.batch_of(records)
     if not sampler.amplifies(records, batch):
-        return 2 * sqrt(sampler.releases(rounds, records, batch)) / mu
+        return HEADROOM * 2 * sqrt(sampler.releases(rounds, records, batch)) / mu
     guess = 2 * batch / records * sqrt(rounds) / mu
-    return least_noise(lambda z: _bound(z, sampler, records, rounds, delta, whole), epsilon, guess)
+    least = least_noise(lambda z: _bound(z, sampler, records, rounds, delta, whole), epsilon, guess)
+    return require_known(least, epsilon)
+
+
+def require_known(noise: float, epsilon: float) -> float:
+    """The noise, refused where none is known to give the ε."""
+    if isinf(noise):
+        raise Refusal(f"epsilon must be one that some noise is known to give at this delta, got {epsilon:g}")
+    return noise
 
 
 def law(sampler: Sampler, records: int, whole_message: bool = False) -> Occurrences:
@@ -127,12 +151,12 @@ def checked(noise_multiplier: float, sampler: Sampler, records: int, rounds: int
 
 def _subsampled(z: float, times: np.ndarray, chances: np.ndarray) -> PrivacyLossDistribution | None:
     """The bound's loss distribution for one release; None where it has losses beyond `LONGEST`."""
-    longest = next((x for x in np.geomspace(0.05, LONGEST, 64) if _profile(x, times, chances, z) < NEGLIGIBLE), None)
+    longest = longest_loss(z, times, chances)
     if longest is None:
         return None
     spacing = max(min(GRID, longest / 2000), longest / 4e4)  # the estimate is off by its square
     grid = np.arange(ceil(longest / spacing) + 1)
-    above = np.minimum.accumulate(_profile(grid * spacing, times, chances, z))
+    above = np.minimum.accumulate(profile(grid * spacing, times, chances, z))
     below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # of e^{−ε}, by symmetry
     deltas = np.concatenate([below[:0:-1], above])
     places = np.concatenate([-grid[:0:-1], grid])
@@ -140,7 +164,15 @@ def _subsampled(z: float, times: np.ndarray, chances: np.ndarray) -> PrivacyLoss
     return PrivacyLossDistribution(pmf)
 
 
-def _profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.ndarray:
+def longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | None:
+    """A loss beyond which next to nothing is left of `profile`; None where there is none up to `LONGEST`."""
+    losses = np.geomspace(0.05, LONGEST, 64)
+    enough = profile(losses, times, chances, z) < NEGLIGIBLE
+    return float(losses[enough.argmax()]) if enough.any() else None
+
+
+def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.ndarray:
+    """The bound δ(ε) on one release, of ε's shape."""
     epsilon = np.asarray(epsilon, float)
     with np.errstate(over="ignore"):
         inner = np.where(

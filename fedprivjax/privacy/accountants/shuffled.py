@@ -22,8 +22,8 @@ from dp_accounting.pld.common import DifferentialPrivacyParameters
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.composition import least_noise
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import require_known, sampled_epsilon
+from fedprivjax.privacy.accountants.search import least_noise
 
 SHARES = (0.02, 0.1, 0.3)  # of δ, that shuffling may spend on each of its two parts; the best is taken
 LARGEST = 20.0  # of ε₀, far above any that shuffling amplifies
@@ -88,7 +88,7 @@ def shuffled_epsilon(
 
 @cache
 def shuffled_noise_multiplier(epsilon: float, *, records: int, per_round: int, rounds: int, delta: float) -> float:
-    """The least z (to a part in 10⁴, from above) whose `shuffled_epsilon` is at most ε, participation being public.
+    """The least z (from above) whose `shuffled_epsilon` is at most ε, participation being public.
 
     >>> settings = {"records": 100, "per_round": 100_000, "rounds": 1000, "delta": 1e-6}
     >>> 0.99 < shuffled_epsilon(shuffled_noise_multiplier(1.0, **settings), **settings) <= 1.0
@@ -96,7 +96,7 @@ def shuffled_noise_multiplier(epsilon: float, *, records: int, per_round: int, r
     """
     require_positive("epsilon", epsilon)
     settings = {"records": records, "per_round": per_round, "rounds": rounds, "delta": delta}
-    return least_noise(lambda z: shuffled_epsilon(z, **settings), epsilon, 1.0)
+    return require_known(least_noise(lambda z: shuffled_epsilon(z, **settings), epsilon, 1.0), epsilon)
 
 
 def _composed(z: float, rate: float, per_round: int, rounds: int, delta: float, share: float) -> float:

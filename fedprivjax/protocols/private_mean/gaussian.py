@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise import Fresh, Mechanism, PerMachine
+from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Full
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
@@ -34,7 +33,12 @@ class GaussianMean(PrivateMean):
     "pan-private" (Cheu et al. 2022, Algorithm 6): the sum starts from one such vector of half the variance, and ends
     with another. An intruder who looks into the memory once, and all others at the outputs, see a record through
     exactly one of the two.
+
+    Attributes:
+        noises: of trust "none" where users' ε differ, every user's noise over the largest, which is σ.
     """
+
+    noises: tuple[float, ...] | None = None
 
     def mean(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
         """The mean of those who take part, with noise [d]."""
@@ -46,20 +50,26 @@ class GaussianMean(PrivateMean):
         messages = plan.schedule.present.sum(axis=1)
         if self.trust != "none":
             return Fresh(np.asarray(sqrt(plan.size.per_round) / messages, np.float32))
-        if method != "materialised":
-            return Fresh(np.asarray(1 / np.sqrt(messages), np.float32))
-        if plan.schedule.filled is not None:
-            raise Refusal("noise method 'materialised' must have a fixed number of machines a round")
-        return PerMachine(np.ones(plan.schedule.participants.shape, np.float32))
+        relative = self._relative(plan)[plan.schedule.participants]
+        return choose(plan.schedule, relative, 1, method, cancel=False, divisor=messages)
 
     def accountant(self, problem: Problem, plan: Plan) -> RecordAccountant:
         """Gaussian mechanisms, composed exactly."""
         return Sampled(Full())
 
-    def hiding(self, plan: Plan) -> float:
-        """1 locally; √b on the sum; √(b/2) in each half."""
+    def hiding(self, plan: Plan) -> Any:
+        """1 locally, or each user's noise over the largest, [machines]; √b on the sum; √(b/2) in each half."""
+        if self.noises is not None:
+            return self._relative(plan)
         hidden_by = {"none": 1, "server": plan.size.per_round, "pan-private": plan.size.per_round / 2}
         return sqrt(hidden_by[self.trust])
+
+    def noisy_users(self, plan: Plan) -> float:
+        return plan.size.per_round * float(np.mean(self._relative(plan) ** 2))
+
+    def _relative(self, plan: Plan) -> np.ndarray:
+        """Every user's noise over the largest, [machines]."""
+        return np.ones(plan.size.machines) if self.noises is None else np.asarray(self.noises)
 
     def theorem(self, plan: Plan) -> str:
         return THEOREMS[self.trust]

@@ -15,7 +15,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.composition import HEADROOM
 from fedprivjax.privacy.accountants.records import RecordAccountant
 from fedprivjax.privacy.events import RecordEvent, Releases
 from fedprivjax.privacy.target import Target
@@ -88,8 +88,8 @@ class PrivateMean:
         """From σ over the shift that one record makes to ε."""
         raise TypeError("a private mean must define accountant(problem, plan)")
 
-    def hiding(self, plan: Plan) -> float:
-        """The noise that hides one record in one round, as a multiple of σ."""
+    def hiding(self, plan: Plan) -> Any:
+        """The noise that hides one record in one round, as a multiple of σ: one for all users or one for each."""
         raise TypeError("a private mean must define hiding(plan)")
 
     def theorem(self, plan: Plan) -> str:
@@ -125,13 +125,13 @@ class PrivateMean:
         return RecordEvent(float(noise_std), self.accountant(problem, plan), releases, terms)
 
     def least_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The least σ that meets a private target on a plan. Default: Gaussian noise."""
-        multiplier = sqrt(plan.uses.max()) / gdp.mu(target.worst_epsilon, target.stated_delta)
-        return float(multiplier * self.shift(problem) / self.hiding(plan))
+        """The least σ that meets a private target on a plan, of the user who needs most. Default: Gaussian noise."""
+        multiplier = sqrt(plan.uses.max()) / target.largest_mu
+        return HEADROOM * float(multiplier * self.shift(problem) / self.hiding(plan))
 
     # ---- the constants of `theory.cheu`
 
-    def noisy_users(self, plan: Plan) -> int:
+    def noisy_users(self, plan: Plan) -> float:
         """Of how many messages with σ each a sum has the noise, in a round where everyone takes part."""
         return plan.size.per_round
 
@@ -154,7 +154,11 @@ class PrivateMean:
         if target.noise_std is not None:
             each = problem.dimension * (target.noise_std / self.bound(problem)) ** 2
             return lambda users: each * np.asarray(users, float)
-        return self.private_noise(problem, target.worst_epsilon, target.stated_delta)
+        if not np.ndim(target.epsilon):
+            return self.private_noise(problem, target.worst_epsilon, target.stated_delta)
+        each, users = np.unique(np.asarray(target.epsilon), return_counts=True)
+        of_each = [self.private_noise(problem, float(epsilon), target.stated_delta) for epsilon in each]
+        return lambda cohort: np.average([noise(cohort) for noise in of_each], axis=0, weights=users)
 
     def planned_constant(self, problem: Problem, target: Target) -> Callable[[Any], Any]:
         """C as a function of the cohort's size: `planned_noise`, and rounding."""

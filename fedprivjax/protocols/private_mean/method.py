@@ -1,15 +1,18 @@
 """What methods on batches of users share: their settings, and the private mean that these name."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_number
 from fedprivjax.noise import Mechanism
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial import ACCOUNTINGS, ROUNDINGS
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
@@ -19,7 +22,7 @@ from fedprivjax.protocols.private_mean.bits import BitMean
 from fedprivjax.protocols.private_mean.gaussian import GaussianMean
 from fedprivjax.protocols.private_mean.interface import PrivateMean
 from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.settings import check_numbers
+from fedprivjax.protocols.settings import check_numbers, fixed_profile, follows_epsilon, privacy_shares
 from fedprivjax.protocols.sums import CHUNK_NUMBERS
 
 SHUFFLER = "shuffler"
@@ -46,9 +49,10 @@ class UserMethod(Protocol):
     rounding: str = struct.field(pytree_node=False, default="averaged")
     accounting: str = struct.field(pytree_node=False, default="exact")
     honest: float = struct.field(pytree_node=False, default=1.0)
+    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
 
     several_epochs = True
-    varying_cohorts = True
     of_phases = False  # whether a run may have cohorts of announced sizes, one for each phase
 
     def __post_init__(self):
@@ -65,19 +69,20 @@ class UserMethod(Protocol):
         for name, value in given.items():
             if self.trust != SHUFFLER and value != OF_BITS[name]:
                 raise Refusal(f"{name} must go with trust = 'shuffler', got trust = {self.trust!r}")
+        object.__setattr__(self, "profile", fixed_profile(self))
 
     @property
     def private_mean(self) -> PrivateMean:
         """Whose noise, and what it is worth."""
         if self.trust != SHUFFLER:
-            return GaussianMean(self.trust, self.clip)
+            return GaussianMean(self.trust, self.clip, self.noises)
         return BitMean(self.trust, self.clip, self.vector_sum, self.levels, self.rounding, self.accounting, self.honest)
 
     @property
     def traced(self):
         """Without what only the host reads: Gaussian noise is one program, whoever adds it."""
         trust = SHUFFLER if self.trust == SHUFFLER else "server"
-        return replace(self, epsilon=None, trust=trust, **OF_BITS)
+        return replace(super().traced, epsilon=None, trust=trust, profile=None, noises=None, **OF_BITS)
 
     def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
         return state, self.private_mean.noise(self.noise_std, drawn, tape)
@@ -101,6 +106,13 @@ class UserMethod(Protocol):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.private_mean.mechanism(plan, method)
 
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        return follows_epsilon(self)
+
+    def asked(self, target: Target) -> Target:
+        return target.shared(self.profile)
+
     def check_method(self, method: str) -> None:
         self.private_mean.check_method(method)
 
@@ -117,15 +129,27 @@ class UserMethod(Protocol):
         return self.private_mean.event(problem, plan, self.noise_std)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums."""
-        if target.noise_std is not None or target.non_private:
-            noise_std = float(target.noise_std or 0.0)
-            if noise_std and self.accounting == "paper" and target.delta is not None:  # refused before a run, if at all
-                self.private_mean.event(problem, plan, noise_std).epsilon(target.delta)
-        else:
-            noise_std = self.private_mean.least_noise(problem, plan, target)
-        ready = self.with_noise(problem, plan, noise_std, target)
+        """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums, or the noise of each user."""
+        noisy = replace(self, noises=self._noises(plan, target))
+        noise_std = noisy.noise_for(problem, plan, target)
+        if target.given_noise and self.accounting == "paper" and target.delta is not None:  # refused now, if at all
+            replace(self, noises=None).private_mean.event(problem, plan, noise_std).epsilon(target.delta)
+        ready = noisy.with_noise(problem, plan, noise_std, target)
         return replace(ready, vector_sum=self.private_mean.vector_sum(problem, plan, noise_std))
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The noisiest user's."""
+        return replace(self, noises=None).private_mean.least_noise(problem, plan, target)
+
+    def _noises(self, plan: Plan, target: Target) -> tuple[float, ...] | None:
+        """Every user's noise over the largest, where their ε differ; enough for as many rounds as any takes part in."""
+        if self.profile is None:
+            target.require_one()
+        privacy_shares(self.profile, plan.size.machines)  # refuses a profile of other users
+        if self.profile is None or target.given_noise is not None:
+            return None
+        mus = np.asarray(gdp.mu(target.epsilon, target.stated_delta))
+        return tuple((mus.min() / mus).tolist())
 
     def noise_constant(self, problem: Problem, plan: Plan) -> float:
         """C of the bounds in `theory.cheu`: noise and rounding of a sum, all coordinates together, over the bound²."""

@@ -12,9 +12,10 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Mechanism
-from fedprivjax.plan.participation import Size
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.target import RULE
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.minibatch_round import gradient_at
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchState, NoisyMinibatchSGD
@@ -80,9 +81,9 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
 
     @property
     def traced(self):
-        host = {"epsilon": None, "noise_rule": "accountant", "delta": None, "acknowledged": False}
+        host = {"profile": None, "epsilon": None, "noise_rule": "accountant", "delta": None, "acknowledged": False}
         samples = {"batch": 1, "sampler": "replacement"}
-        return replace(self, **host, **samples, claimed_records=None)
+        return replace(self, **host, **samples, claimed_records=None, calibrate_to=RULE)
 
     def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
         if self.clip_at == "record" or self.clip is None:

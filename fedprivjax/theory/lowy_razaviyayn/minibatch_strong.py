@@ -81,7 +81,7 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
     counts(rounds=rounds)
     rate = _below_one(positive("step", step) * nonnegative("strong_convexity", strong_convexity))
     logs = -np.arange(1, rounds + 1) * np.log1p(-rate)
-    return np.exp(logs - logsumexp(logs))
+    return np.exp(logs - np.asarray(logsumexp(logs)))
 
 
 def strong_drift(variance: Variance) -> float:

@@ -49,7 +49,7 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
 
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
-    """The numbers of nodes that Algorithm 2's noise is scaled by, V_< and V_>.
+    """The numbers of nodes that Algorithm 2's noise is scaled by, `V_<` and `V_>`.
 
     * "paper": `3·log₂N` and `4(T/N)·log₂N`;
     * "corrected": `3(⌊log₂N⌋ + 1)`, as a record occurs twice by 2N in one tree and once in the other, and

@@ -13,8 +13,7 @@ from fedprivjax.privacy.accountants.binomial.paper import (
     round_budget,
 )
 from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
-from fedprivjax.privacy.accountants.binomial.scalar import scalar_epsilon
-from fedprivjax.privacy.accountants.binomial.search import least_ratio
+from fedprivjax.privacy.accountants.binomial.scalar import MOST_TRIALS, scalar_epsilon
 from fedprivjax.privacy.accountants.binomial.vector import (
     ROUNDINGS,
     gaussian_norm,
@@ -22,9 +21,17 @@ from fedprivjax.privacy.accountants.binomial.vector import (
     vector_ratio,
 )
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
+from fedprivjax.privacy.accountants.search import least_noise
+from fedprivjax.privacy.opinion import EXACT, LOWER, UPPER, Opinion
 
 ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
 MOST_LEVELS = 2**15  # every shift up to it is accounted for
+WORDS = {
+    "exact": "Rényi divergences of the binomial over all shifts, added up over releases, and converted to (ε, δ); one "
+    "coordinate released once by its exact tails",
+    "gaussian-limit": "the Gaussian of the binomial's variance: an approximation, not a proof",
+    "paper": "the paper's constants, composed by its own rule: a claim",
+}
 ROUNDED = 4e-8  # relative: what an event may round off a ratio, squared
 
 
@@ -72,7 +79,7 @@ class BinomialSums(RecordAccountant):
         return self._proved(message, releases, delta)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
-        """The least ratio, to a part in 10⁵ from above, whose ε is at most this one; the inverse of `epsilon`.
+        """The least ratio, from above, whose ε is at most this one; the inverse of `epsilon`.
 
         >>> sums = BinomialSums(users=1000, dimension=10, levels=64)
         >>> 0.9999 < sums.epsilon(sums.ratio(1.0, 1, delta=1e-6), 1, 1, 1, delta=1e-6) <= 1
@@ -88,7 +95,7 @@ class BinomialSums(RecordAccountant):
             def epsilon_of(ratio: float) -> float:
                 return self._proved(bits(accounted(ratio), self.levels), 1, delta)
 
-            return least_ratio(epsilon_of, epsilon, guess)
+            return least_noise(epsilon_of, epsilon, guess)
         return vector_ratio(epsilon, self.users, self.levels, self.dimension, releases, delta, self.rounding)
 
     def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
@@ -96,6 +103,31 @@ class BinomialSums(RecordAccountant):
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
         mu = inf if ratio == 0 else sqrt(releases / self.users) / ratio
         return dict(zip(self.columns, (ours, float(gdp.epsilon(mu, delta))), strict=True))
+
+    @property
+    def proved(self) -> bool:
+        """The accounting "exact" alone."""
+        return self.accounting == "exact"
+
+    @property
+    def words(self) -> str:
+        """How ε follows from the noise."""
+        return WORDS[self.accounting]
+
+    def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
+        """What all of a record's range in one coordinate, summed over releases, tells: exact tails, a lower value. And
+        the exact accounting, where another one's claim stands."""
+        if ratio in (0.0, inf):
+            return ()
+        message = bits(accounted(ratio), self.levels)
+        found = []
+        if releases * self.users * message.trials <= MOST_TRIALS:
+            total, shift = releases * self.users * message.trials, releases * self.levels
+            tails = scalar_epsilon(total, message.probability, shift, delta)
+            found.append(Opinion("one coordinate, exact tails", tails, EXACT if self._single(releases) else LOWER))
+        if not self.proved and self.levels <= MOST_LEVELS:
+            found.append(Opinion("Rényi divergence over all shifts", self._proved(message, releases, delta), UPPER))
+        return tuple(found)
 
     @property
     def _norm(self) -> float:

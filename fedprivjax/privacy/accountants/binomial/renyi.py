@@ -102,7 +102,7 @@ def _smooth_terms(total: int, probability: float, shifts: np.ndarray, left: floa
     y = step * np.arange(-ceil(left / step), ceil(REACH / STEP) + 1)
     logs = -ones * _bregman(y / ones) - zeros * _bregman(-y / zeros) - (np.log1p(y / ones) + np.log1p(-y / zeros)) / 2
     logs -= (1 / (ones + y) + 1 / (zeros - y)) / 12 - (1 / (ones + y) ** 3 + 1 / (zeros - y) ** 3) / 360
-    logs -= logsumexp(logs)
+    logs -= np.asarray(logsumexp(logs))
     k = shifts[:, None].astype(float)
     gains = -k / 24 * (1 / ones**2 - 1 / zeros**2)  # the sum over places, less the integral
     for node, weight in zip(NODES, WEIGHTS, strict=True):
@@ -125,7 +125,7 @@ def _integer_terms(total: int, probability: float, shifts: np.ndarray, left: flo
     base = np.arange(max(0, low - most), high + 1, dtype=float)
     rises = np.log((total - base[1:] + 1) * probability / (base[1:] * (1 - probability)))
     logs = np.append(0.0, np.cumsum(rises))
-    logs -= logsumexp(logs)
+    logs -= np.asarray(logsumexp(logs))
     padded = np.concatenate([np.full(most - (low - int(base[0])), np.inf), logs])
     behind = sliding_window_view(padded, high - low + 1)[most - shifts]
     here = logs[low - int(base[0]) :]

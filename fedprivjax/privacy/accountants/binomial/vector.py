@@ -38,8 +38,8 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside, per_squared_shift, shift_divergences
-from fedprivjax.privacy.accountants.binomial.search import least_ratio
 from fedprivjax.privacy.accountants.records import accounted
+from fedprivjax.privacy.accountants.search import least_noise
 
 ROUNDINGS = ("averaged", "coupled", "independent")
 SPARE = 1000  # the window's mass may spill at most δ over this
@@ -124,7 +124,7 @@ def vector_ratio(
     delta: float,
     rounding: str = "averaged",
 ) -> float:
-    """The least ratio (to a part in 10⁵, from above) whose `vector_epsilon` is at most ε: about five evaluations.
+    """The least ratio (from above) whose `vector_epsilon` is at most ε: about five evaluations.
 
     >>> ratio = vector_ratio(1.0, users=1000, levels=64, dimension=10, releases=1, delta=1e-6)
     >>> round(2 * ratio * 1000**0.5, 2)  # the noise of a sum, over a record's norm bound
@@ -137,7 +137,7 @@ def vector_ratio(
 
     norm = gaussian_norm(levels, dimension, rounding) / levels
     guess = 1.07 * norm * sqrt(releases / users) / gdp.mu(epsilon, delta)
-    return least_ratio(epsilon_of, epsilon, guess)
+    return least_noise(epsilon_of, epsilon, guess)
 
 
 def _orders(message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str) -> np.ndarray:

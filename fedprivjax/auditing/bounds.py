@@ -1,0 +1,292 @@
+"""Lower bounds on the privacy loss from the scores of runs in two neighbouring worlds.
+
+An attacker scores each run and says "other" above a threshold. How often they err bounds ε and μ from below, whatever
+the scores are: a guarantee that such a bound exceeds is wrong, one far above it says that attack or guarantee is loose.
+
+The threshold must not be chosen on the runs that are counted. Where a law of the scores is claimed,
+`expected_threshold` and `sampled_threshold` find it beforehand from that law; `fitted` spends half of the runs on the
+choice. One threshold is enough: a second in the other tail, each at half the level, would raise the bound on ε by one
+hundredth of the claim.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtr, ndtri
+from scipy.stats import beta
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_between, require_number
+from fedprivjax.privacy import gdp
+
+LEAST = 4  # runs of a world, fewer show nothing
+_CANDIDATES = ndtr(np.linspace(-4.0, 4.0, 321))  # quantiles that may become thresholds, dense in both tails
+_STEPS = np.linspace(0.0, 8.0, 401)  # thresholds above the middle of two normal laws
+_Rates = tuple[np.ndarray, np.ndarray]
+_Value = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class LowerBounds:
+    """Lower bounds on a mechanism's privacy parameters, each wrong with probability at most `level`.
+
+    Attributes:
+        epsilon_lower: no (ε, δ)-DP mechanism has a smaller ε; assumes nothing about the mechanism.
+        mu_lower: no μ-GDP mechanism has a smaller μ.
+        delta: the δ of `epsilon_lower`.
+        level: probability, over the runs, that one of the two bounds is too large.
+        runs: how many runs of each world were counted.
+    """
+
+    epsilon_lower: float
+    mu_lower: float
+    delta: float
+    level: float
+    runs: tuple[int, int]
+
+    @property
+    def gdp_epsilon_lower(self) -> float:
+        """The ε at δ of a `mu_lower`-GDP mechanism: compare it with a GDP guarantee's ε."""
+        return float(gdp.epsilon(self.mu_lower, self.delta))
+
+
+def rate_upper(errors: ArrayLike, trials: int, level: float) -> Any:
+    """The Clopper-Pearson upper bound on an error's rate: where as few errors have probability `level`.
+
+    Args:
+        errors: at most `trials`; broadcasts. Between integers the bound is interpolated.
+        trials: how many were tried, independently.
+        level: probability that the rate is above the bound.
+
+    Returns:
+        Rates in (0, 1]; 1 where every trial was an error.
+
+    >>> rate_upper(0, 100, 0.05) == 1 - 0.05 ** (1 / 100)
+    True
+    """
+    errors = np.asarray(errors, float)
+    inside = np.minimum(errors, trials - 1)
+    rates = np.where(errors < trials, beta.isf(level, inside + 1, trials - inside), 1.0)
+    return rates.item() if rates.ndim == 0 else rates
+
+
+def epsilon_lower(null: ArrayLike, other: ArrayLike, threshold: float, delta: float, level: float = 0.05) -> float:
+    """A lower bound on ε by a test whose threshold was fixed before the runs.
+
+    With a and b the upper bounds, at `level`/2 each, on the rates of null > threshold and other ≤ threshold:
+
+        ε ≥ log max{(1 − δ − b)/a, (1 − δ − a)/b}
+
+    Args:
+        null: [runs], independent scores of one world.
+        other: [runs'], those of a neighbouring world, which tend to be larger.
+        threshold: chosen without a look at these scores.
+        delta: inside (0, 1).
+        level: probability that the bound exceeds the true ε.
+
+    Returns:
+        The bound, never below 0.
+
+    Raises:
+        ValueError: for fewer than 4 scores, a score or threshold that is not finite, a delta or level outside (0, 1).
+
+    Source: Kairouz, Oh & Viswanath 2015 (the region of errors); Jagielski, Ullman & Oprea 2020 (Clopper-Pearson).
+
+    >>> rng = np.random.default_rng(0)
+    >>> 2.0 < epsilon_lower(rng.normal(0, 1, 9000), rng.normal(1, 1, 9000), expected_threshold(1.0, 1e-5, 9000), 1e-5)
+    True
+    """
+    _require_levels(level, delta)
+    return _at_least_zero(_log_ratio(delta)(*_rates(_scores(null, other), _threshold(threshold), level)))
+
+
+def mu_lower(null: ArrayLike, other: ArrayLike, threshold: float, level: float = 0.05) -> float:
+    """A lower bound on μ by a test whose threshold was fixed before the runs; for a claim of μ, use μ/2.
+
+    With a and b as in `epsilon_lower`: `μ ≥ Φ⁻¹(1 − a) − Φ⁻¹(b)`. It bounds the μ of a GDP claim alone: an (ε, δ)-DP
+    mechanism may exceed the ε of that μ.
+
+    Args:
+        null, other, threshold, level: as `epsilon_lower` takes them.
+
+    Source: Nasr et al. 2023; Dong, Roth & Su 2022 for the trade-off of two normal laws.
+
+    >>> rng = np.random.default_rng(0)
+    >>> 0.9 < mu_lower(rng.normal(0, 1, 9000), rng.normal(1, 1, 9000), 0.5) < 1.0
+    True
+    """
+    _require_levels(level)
+    return _at_least_zero(_separation(*_rates(_scores(null, other), _threshold(threshold), level)))
+
+
+def expected_threshold(mu: float, delta: float, runs: int, level: float = 0.05) -> float:
+    """The threshold that serves `epsilon_lower` best where scores are N(0, 1) against N(μ, 1).
+
+    It is where the bound that the expected numbers of errors give is largest, on a grid from μ/2 up; the lower tail is
+    its mirror image and serves as well.
+
+    Args:
+        mu: the separation that is claimed.
+        delta: inside (0, 1).
+        runs: how many each world will have.
+        level: that of the bound.
+
+    >>> [round(expected_threshold(1.0, 1e-5, runs), 1) for runs in (1000, 100_000)]
+    [2.2, 3.5]
+    """
+    _require_levels(level, delta)
+    _require_runs(runs)
+    require_number("mu", mu)
+    if not 0 <= mu < np.inf:
+        raise Refusal(f"mu must be finite and at least 0, got {mu}")
+    thresholds = mu / 2 + _STEPS
+    return _best(thresholds, (ndtr(-thresholds), ndtr(thresholds - mu)), delta, runs, level)
+
+
+def sampled_threshold(null: ArrayLike, other: ArrayLike, delta: float, runs: int, level: float = 0.05) -> float:
+    """The threshold that serves `epsilon_lower` best, from samples of the claimed law of the scores, whatever it is.
+
+    The samples must be others than the runs that are counted. Few of them lose tightness, never validity.
+
+    Args:
+        null, other: [samples] and [samples'] of the law claimed in each world.
+        delta, runs, level: as `expected_threshold` takes them.
+
+    >>> rng = np.random.default_rng(0)
+    >>> chosen = sampled_threshold(rng.normal(0, 1, 10**5), rng.normal(1, 1, 10**5), 1e-5, 1000)
+    >>> bool(min(abs(chosen - 2.2), abs(chosen + 1.2)) < 0.2)  # the law of normal scores is symmetric about 1/2
+    True
+    """
+    _require_levels(level, delta)
+    _require_runs(runs)
+    worlds = _scores(null, other)
+    thresholds = np.quantile(np.concatenate(worlds), _CANDIDATES)
+    positive, negative = _errors(worlds, thresholds)
+    # one error more than was seen: samples that end do not say that a law does
+    rates = (positive + 1) / (worlds[0].size + 1), (negative + 1) / (worlds[1].size + 1)
+    return _best(thresholds, rates, delta, runs, level)
+
+
+def lower_bounds(
+    null: ArrayLike, other: ArrayLike, threshold: float, middle: float, delta: float, level: float = 0.05
+) -> LowerBounds:
+    """Both bounds, each at a threshold that was fixed before the runs.
+
+    Args:
+        null, other, delta, level: as `epsilon_lower` takes them.
+        threshold: that of `epsilon_lower`.
+        middle: that of `mu_lower`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> lower_bounds(rng.normal(0, 1, 50), rng.normal(9, 1, 70), 4.5, 4.5, 1e-5).runs
+    (50, 70)
+    """
+    worlds = _scores(null, other)
+    return LowerBounds(
+        epsilon_lower=epsilon_lower(*worlds, threshold, delta, level),
+        mu_lower=mu_lower(*worlds, middle, level),
+        delta=float(delta),
+        level=float(level),
+        runs=(worlds[0].size, worlds[1].size),
+    )
+
+
+def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
+    """Both bounds where nobody claims a law of the scores: every other run chooses threshold and direction.
+
+    Args:
+        null, other, delta, level: as `epsilon_lower` takes them, but either world's scores may be the larger ones.
+
+    Returns:
+        The bounds from the runs that chose nothing, half of those given.
+
+    >>> rng = np.random.default_rng(0)
+    >>> 1.6 < fitted(rng.normal(0, 1, 4000), rng.normal(2, 1, 4000), delta=1e-5).mu_lower < 2.0
+    True
+    """
+    _require_levels(level, delta)
+    worlds = _scores(null, other)
+    first, second = ((worlds[0][start::2], worlds[1][start::2]) for start in (0, 1))
+    return LowerBounds(
+        epsilon_lower=_fitted(_log_ratio(delta), first, second, level),
+        mu_lower=_fitted(_separation, first, second, level),
+        delta=float(delta),
+        level=float(level),
+        runs=(second[0].size, second[1].size),
+    )
+
+
+def _fitted(value: _Value, first: _Rates, second: _Rates, level: float) -> float:
+    """The value on `second` of the threshold and direction that are best on `first`."""
+    thresholds = np.quantile(np.concatenate(first), _CANDIDATES)
+    values = np.stack([value(*_rates(first, thresholds, level, above)) for above in (True, False)])
+    direction, best = np.unravel_index(np.argmax(values), values.shape)
+    return _at_least_zero(value(*_rates(second, thresholds[best : best + 1], level, direction == 0)))
+
+
+def _best(thresholds: np.ndarray, rates: _Rates, delta: float, runs: int, level: float) -> float:
+    """The threshold at which errors of these rates, as many as one expects, give the largest bound on ε."""
+    expected = (rate_upper(runs * rate, runs, level / 2) for rate in rates)
+    return float(thresholds[np.argmax(_log_ratio(delta)(*expected))])
+
+
+def _rates(worlds: _Rates, thresholds: np.ndarray, level: float, above: bool = True) -> _Rates:
+    """Upper bounds, at half the level each, on the rates of both errors."""
+    positive, negative = _errors(worlds, thresholds, above)
+    return rate_upper(positive, worlds[0].size, level / 2), rate_upper(negative, worlds[1].size, level / 2)
+
+
+def _errors(worlds: _Rates, thresholds: np.ndarray, above: bool = True) -> _Rates:
+    """How often the tests that say "other" above (or not above) each threshold err in either world."""
+    null, other = (np.searchsorted(np.sort(world), thresholds, side="right") for world in worlds)  # not above
+    return (worlds[0].size - null, other) if above else (null, worlds[1].size - other)
+
+
+def _separation(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+    """`Φ⁻¹(1 − a) − Φ⁻¹(b)`; a rate of 1 makes it −inf."""
+    return -ndtri(positive) - ndtri(negative)
+
+
+def _log_ratio(delta: float) -> _Value:
+    def value(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+        forward = np.maximum(1 - delta - negative, 0.0) / positive
+        backward = np.maximum(1 - delta - positive, 0.0) / negative
+        return np.log(np.maximum(np.maximum(forward, backward), 1e-300))
+
+    return value
+
+
+def _at_least_zero(value: np.ndarray) -> float:
+    return max(float(value[0]), 0.0)
+
+
+def _threshold(value: float) -> np.ndarray:
+    require_number("threshold", value)
+    if not np.isfinite(value):
+        raise Refusal(f"threshold must be finite, got {value}")
+    return np.array([value], float)
+
+
+def _require_levels(level: float, delta: float = 0.5) -> None:
+    require_between("delta", delta, 0, 1)
+    require_between("level", level, 0, 1)
+
+
+def _require_runs(runs: int) -> None:
+    require_at_least("runs", runs, LEAST)
+
+
+def _scores(null: ArrayLike, other: ArrayLike) -> _Rates:
+    return _world("null", null), _world("other", other)
+
+
+def _world(name: str, values: ArrayLike) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.ndim != 1 or values.size < LEAST:
+        raise Refusal(f"{name} must be a list of at least {LEAST} scores, got shape {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise Refusal(f"{name} must be finite, got {values[~np.isfinite(values)][0]}")
+    return values

@@ -1,0 +1,264 @@
+"""One run with many canaries, on a problem of any size: how many of their signs an attacker guesses.
+
+Every machine's first records are canaries, whose gradients are ± directions of their own by fair coins. The attacker
+knows the directions, weighs a machine's messages (or the server's points) along each, and guesses the signs that
+show most clearly. How many are right bounds ε and μ from below (`guesses`). A machine's first samples are those that
+most of its messages tell of: of n under the schedule `uniform`, the k-th is in n − k + 1 and sees μ·√((n − k + 1)/n).
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.auditing.audit import for_replaced, require_claim
+from fedprivjax.auditing.one_run_bounds import OneRunBounds, expected_guesses, one_run_bounds
+from fedprivjax.auditing.scores import best_weights
+from fedprivjax.auditing.worlds import records_used
+from fedprivjax.checks.keywords import known_keywords
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_between, require_positive
+from fedprivjax.engine.ready import ReadyRun, ready
+from fedprivjax.engine.transcript import Lens, replay, require_noisy_messages
+from fedprivjax.plan.participation import Participation
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.problem.canaries import direction, with_canaries
+from fedprivjax.problem.problem import Problem
+
+COINS = 1  # sets their stream apart from the run's
+PATHS = 10  # of nobody's, along which noise is measured, for each number whose covariance that gives
+ATTAINED = 0.5  # of the claimed μ, which canaries must reach at least
+
+
+@struct.dataclass
+class OwnDirections(Lens):
+    """Each participant's message along its own machine's canaries and along directions of nobody's.
+
+    Attributes:
+        directions: of all canaries, machine by machine, and then nobody's, [canaries + others, d].
+        each: canaries of a machine.
+        others: how many are nobody's.
+    """
+
+    directions: Any
+    each: int = struct.field(pytree_node=False)
+    others: int = struct.field(pytree_node=False)
+
+    def see(self, inputs, query, sent):
+        own = self.directions[inputs.machine[:, None] * self.each + jnp.arange(self.each)[None]]
+        return (), jnp.concatenate(
+            [jnp.einsum("mkd,md->mk", own, sent), sent @ self.directions[-self.others :].T], axis=1
+        )
+
+
+@struct.dataclass
+class EveryDirection(Lens):
+    """The points that machines are asked about, along canaries' directions and along nobody's."""
+
+    directions: Any
+
+    def see(self, inputs, query, sent):
+        return self.directions @ query, ()
+
+
+class Seen(NamedTuple):
+    """Along each canary's direction, [machines, each, numbers], and along nobody's, [paths, numbers]."""
+
+    own: np.ndarray
+    pure: np.ndarray
+
+
+@dataclass(frozen=True)
+class OneRunAudit:
+    """What one run gives away.
+
+    Attributes:
+        protocol: its name.
+        guarantee: what is claimed.
+        bounds: what right guesses prove.
+        strict: the same at the level of a verdict.
+        attained: the μ that first canaries reach, in the run's own noise; the mean over machines. Where a method
+            normalises its steps, only roughly: what a canary does to them is seen in a run without noise.
+    """
+
+    protocol: str
+    guarantee: PrivacyGuarantee
+    bounds: OneRunBounds
+    strict: OneRunBounds
+    attained: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether more is proved than is claimed, at the level of a verdict."""
+        mu = self.guarantee.mu
+        return self.strict.epsilon_lower > self.guarantee.epsilon or (mu is not None and self.strict.mu_lower > mu)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """The audit as JSON takes it."""
+        return {
+            "protocol": self.protocol,
+            "claimed": {"epsilon": self.guarantee.epsilon, "delta": self.guarantee.delta, "mu": self.guarantee.mu},
+            "guarantee": json.loads(self.guarantee.to_json()),
+            "attained_mu": self.attained,
+            "bounds": vars(self.bounds),
+            "strict": vars(self.strict),
+            "refuted": self.refuted,
+        }
+
+    def __str__(self) -> str:
+        b = self.bounds
+        proved = (
+            f"ε ≥ {b.epsilon_lower:.3g} at δ = {b.delta:g}, whatever the mechanism; μ ≥ {b.mu_lower:.3g} if it is GDP"
+        )
+        return f"{self.protocol}: {b.right} of {b.guesses} guesses right ({b.canaries} canaries): {proved}\n" + (
+            f"  claimed: ε = {self.guarantee.epsilon:.4g}; canaries reach μ = {self.attained:.3g}"
+        )
+
+
+@known_keywords
+def audit_one_run(
+    protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    rounds: int | None = None,
+    seed: int = 0,
+    delta: float = 1e-5,
+    each: int = 1,
+    canary: float = 100.0,
+    level: float = 0.05,
+    verdict: float = 1e-4,
+    guesses: int | None = None,
+) -> OneRunAudit:
+    """Audit one run on a problem of one's own at full size, with canaries in every machine.
+
+    Args:
+        protocol: with a target or a `noise_std`, trusted or untrusted server.
+        problem: with a stored pool; canaries stand in the place of machines' first records.
+        participation, rounds, seed: as `simulate` takes them.
+        delta: δ of the bound on ε.
+        each: canaries of a machine: more of them where machines are few, though only the first are tight.
+        canary: the norm of a canary's gradient over the clip; without a clip it is the Lipschitz constant.
+        level: of each bound; `verdict`: of `OneRunAudit.refuted`.
+        guesses: how many signs are guessed; None takes what serves best at the claim.
+
+    Raises:
+        Refusal: settings that cannot be run, a trust model that shows neither messages nor points as they are, and
+            canaries that do not attain the sensitivity.
+
+    Source: Steinke, Nasr & Jagielski 2023; Mahloujifar, Melis & Chaudhuri 2024.
+
+    >>> from fedprivjax import NoisySGD, Softmax, Uniform, linear_problem
+    >>> problem = linear_problem(np.eye(800), np.arange(800) % 2, Softmax(2))
+    >>> protocol = NoisySGD(mu=4.0, clip=1.0, step_size=0.1)
+    >>> found = audit_one_run(protocol, problem, Uniform(machines=40, per_round=20), rounds=8)
+    >>> 0 < found.bounds.mu_lower < found.guarantee.mu, found.refuted
+    (True, False)
+    """
+    require_positive("canary", canary)
+    require_between("level", level, 0, 1)
+    require_between("verdict", verdict, 0, 1)
+    options: dict[str, Any] = {"rounds": rounds, "seed": seed, "delta": delta, "record": ()}
+    start = ready(protocol, problem, participation, noise_method="materialised", **options)
+    require_claim(start)
+    require_noisy_messages(start)
+    if start.protocol.trust not in ("none", "server"):
+        raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {start.protocol.trust!r}")
+    rows = first_records(start, each)
+    coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows the others alone
+    norm = problem.lipschitz if start.protocol.clip is None else canary * float(np.max(start.protocol.clip))
+    planted, tried = (with_canaries(problem, rows.ravel(), signs.ravel() * norm) for signs in (coins, others))
+    seen = _own_messages if start.protocol.trust == "none" else _points
+    noisy, silent = seen(start, planted, each), seen(_silenced(start), tried, each)
+    scores, attained = weigh(noisy, silent.own * others[..., None])
+    guarantee = for_replaced(start.guarantee)
+    claimed = attained if guarantee.mu is None else guarantee.mu
+    if attained < ATTAINED * claimed:
+        raise Refusal(
+            f"canaries must attain at least {ATTAINED:.0%} of the sensitivity that is claimed, "
+            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g})"
+        )
+    served = None if guarantee.mu is not None else delta
+
+    def proved(error: float) -> OneRunBounds:
+        count = expected_guesses(claimed, rows.size, served, error) if guesses is None else guesses
+        return one_run_bounds(scores, coins.ravel() > 0, count, delta, error)
+
+    return OneRunAudit(start.protocol.name, guarantee, proved(level), proved(verdict), attained)
+
+
+def first_records(start: ReadyRun, each: int) -> np.ndarray:
+    """The records that each machine uses first, int [machines, each].
+
+    Raises:
+        Refusal: machines that have not so many.
+    """
+    own = [records_used(start, machine) for machine in range(start.plan.schedule.machines)]
+    most = min(map(len, own))
+    if not 1 <= each <= most:
+        raise Refusal(f"each must be between 1 and {most}, the records that every machine uses, got {each}")
+    return np.array([rows[:each] for rows in own])
+
+
+def weigh(seen: Seen, signal: np.ndarray) -> tuple[np.ndarray, float]:
+    """The best linear score of every canary, [canaries], over its deviation, and the μ that first canaries reach.
+
+    Args:
+        signal: what a canary with the sign + adds to each number, [machines, each, numbers], without noise.
+    """
+    centre = seen.pure.mean(axis=0)
+    noise = seen.pure - centre
+    covariance = noise.T @ noise / len(noise)
+    shapes = signal.mean(axis=0)  # [each, numbers]
+    weights = best_weights(covariance, shapes)
+    deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
+    scores = np.einsum("mkn,kn->mk", seen.own - centre, weights) / deviations
+    reached = 2 * float((signal[:, 0] @ weights[0]).mean() / deviations[0])
+    strength = np.einsum("kn,kn->k", shapes, weights) / deviations  # clearer canaries count for more
+    return (scores * strength).ravel(), reached
+
+
+def _drawn_coins(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Uniform numbers behind the run's coins and the attacker's, [2, machines, each]."""
+    return np.random.default_rng([seed, COINS]).random((2, *shape))
+
+
+def _silenced(start: ReadyRun) -> ReadyRun:
+    """The same run without noise."""
+    return replace(start, protocol=replace(start.protocol, noise_std=0.0))
+
+
+def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Seen:
+    """The first messages of every machine, as many as each has."""
+    schedule = start.plan.schedule
+    least = int(schedule.total.min())
+    others = ceil(PATHS * least / schedule.machines)
+    directions = _directions(schedule.machines * each + others, problem.dimension)
+    lens = OwnDirections(directions, each, others)
+    _, (_, sent, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
+    kept = schedule.counts <= least
+    rows = np.zeros((schedule.machines, least, each + others))
+    rows[schedule.participants[kept], schedule.counts[kept] - 1] = np.asarray(sent, float)[kept]
+    rows = np.moveaxis(rows, 2, 1)
+    return Seen(rows[:, :each], rows[:, each:].reshape(-1, least))
+
+
+def _points(start: ReadyRun, problem: Problem, each: int) -> Seen:
+    """The steps between the points that machines are asked about."""
+    machines, canaries = start.plan.size.machines, start.plan.size.machines * each
+    lens = EveryDirection(_directions(canaries + PATHS * start.plan.size.rounds, problem.dimension))
+    _, (points, _, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
+    steps = np.diff(np.asarray(points, float), axis=0).T
+    return Seen(steps[:canaries].reshape(machines, each, -1), steps[canaries:])
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _directions(count: int, dimension: int) -> jax.Array:
+    """The first so many directions, [count, dimension]."""
+    return jax.lax.map(lambda number: direction(number, dimension), jnp.arange(count))

@@ -1,0 +1,129 @@
+"""The runs of an audit, a chunk at a time: views are scored and forgotten, and what is kept of them can be resumed."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedprivjax.auditing.scores import Counting, Law, Moments, Score, discriminant
+from fedprivjax.auditing.views import Sight, chunk_of, observed
+from fedprivjax.auditing.worlds import Worlds
+from fedprivjax.checks.refusal import Refusal
+
+Progress = Callable[[int, int], None]
+OTHER = 2**21  # sets the second world's seeds apart
+
+
+class Chunk(NamedTuple):
+    """What is kept of runs: scores [worlds, scores, runs]; and of their views, [worlds], the sums and products."""
+
+    scores: np.ndarray
+    totals: np.ndarray
+    products: np.ndarray
+
+
+class Runs(NamedTuple):
+    """How an audit runs.
+
+    Attributes:
+        pair: the two worlds.
+        sight: what is seen.
+        seed: of all runs.
+        folder: where finished chunks are kept, or None.
+        progress: called with (runs done, runs in all), or None.
+    """
+
+    pair: Worlds
+    sight: Sight
+    seed: int
+    folder: Path | None = None
+    progress: Progress | None = None
+
+
+def score_runs(
+    runs: Runs, law: Law, scores: list[Score], counting: Counting
+) -> list[tuple[Score, tuple[np.ndarray, np.ndarray]]]:
+    """Every score with its numbers in both worlds; the last is a discriminant that the first half of the runs fits,
+    with numbers of the second half."""
+    half = counting.runs // 2
+    _claim(runs, counting)
+    first = _phase(runs, law, scores, range(half), counting)
+    fitted = discriminant([_moments(first, world, half, law) for world in range(2)], law.columns, counting)
+    second = _phase(runs, law, [*scores, fitted], range(half, counting.runs), counting)
+    early, late = (np.concatenate([chunk.scores for chunk in chunks], axis=2) for chunks in (first, second))
+    joined = np.concatenate([early, late[:, :-1]], axis=2)
+    numbers = [(joined[0, place], joined[1, place]) for place in range(len(scores))]
+    return list(zip([*scores, fitted], [*numbers, (late[0, -1], late[1, -1])], strict=True))
+
+
+def _phase(runs: Runs, law: Law, scores: list[Score], numbers: range, counting: Counting) -> list[Chunk]:
+    size, done = chunk_of(runs.pair.start), []
+    for begin in range(numbers.start, numbers.stop, size):
+        part = range(begin, min(begin + size, numbers.stop))
+        done.append(_kept(runs, part) or _computed(runs, law, scores, part))
+        if runs.progress is not None:
+            runs.progress(part.stop, counting.runs)
+    return done
+
+
+def _computed(runs: Runs, law: Law, scores: list[Score], part: range) -> Chunk:
+    starts = zip(runs.pair.starts, (runs.seed, runs.seed + OTHER), strict=True)
+    views = [observed(start, seed, part.start, runs.sight)[0].values[: len(part)] for start, seed in starts]
+    moments = [Moments.of(one, law.middle) for one in views]
+    chunk = Chunk(
+        np.array([[score.function(one) for score in scores] for one in views]),
+        np.array([one.total for one in moments]),
+        np.array([one.products for one in moments]),
+    )
+    if runs.folder is not None:
+        written = _file(runs.folder, part).with_suffix(".part.npz")
+        np.savez(written, **chunk._asdict())
+        os.replace(written, _file(runs.folder, part))
+    return chunk
+
+
+def _kept(runs: Runs, part: range) -> Chunk | None:
+    if runs.folder is None or not _file(runs.folder, part).is_file():
+        return None
+    with np.load(_file(runs.folder, part)) as arrays:
+        return Chunk(**arrays)
+
+
+def _moments(chunks: list[Chunk], world: int, runs: int, law: Law) -> Moments:
+    totals, products = (
+        np.sum([part[world] for part in parts], axis=0) for parts in list(zip(*chunks, strict=True))[1:]
+    )
+    return Moments(runs, law.middle, totals, products)
+
+
+def _claim(runs: Runs, counting: Counting) -> None:
+    """Take a folder for this audit alone.
+
+    Raises:
+        Refusal: a folder that another audit's runs are in.
+    """
+    if runs.folder is None:
+        return
+    identity, file = _identity(runs, counting), runs.folder / "identity"
+    runs.folder.mkdir(parents=True, exist_ok=True)
+    if file.is_file() and file.read_text() != identity:
+        raise Refusal(f"folder must be empty or of the same audit, got {runs.folder}")
+    file.write_text(identity)
+
+
+def _identity(runs: Runs, counting: Counting) -> str:
+    """What tells an audit from another: its settings in words, and every number that its runs start from."""
+    start = runs.pair.start
+    digest = hashlib.sha256(f"{start}|{runs.pair.canary}|{counting}|{runs.sight}|{runs.seed}".encode())
+    numbers = start.arguments._replace(key=jax.random.key_data(start.key))
+    for leaf in jax.tree.leaves(numbers):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _file(folder: Path, part: range) -> Path:
+    return folder / f"{part.start:09d}-{part.stop:09d}.npz"

@@ -1,0 +1,254 @@
+"""What an attacker computes from a view: one number a run, larger where the canary's label is +1.
+
+All weights and thresholds follow from the claim and from runs of their own, before the runs that are counted. How the
+noise is correlated is measured along the axes that the canary does not touch, and the shift by runs of both worlds with
+one noise, so on a correct protocol the linear score is the likelihood ratio of its Gaussian law.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from fedprivjax.auditing.bounds import expected_threshold, sampled_threshold
+from fedprivjax.auditing.views import Column
+from fedprivjax.privacy.events import Mixture
+
+RIDGE = 1e-6  # of a column's variance: what float32 cannot tell apart
+SIMULATED = 200_000  # runs of a claimed law that is no normal
+LOUDER = 1.05  # how much clearer than claimed a canary must be for the law as measured to be looked at, too
+SILENT = 1e-3  # of the claimed noise, the least that is measured
+LARGEST = 1e6  # separations beyond are one: all is told
+
+
+class Law(NamedTuple):
+    """How views are distributed: the shift between the worlds and their middle, [columns], the noise's covariance."""
+
+    shift: np.ndarray
+    middle: np.ndarray
+    covariance: np.ndarray
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A statistic, with where it is cut.
+
+    Attributes:
+        name: in words.
+        function: from views [runs, columns] to scores [runs].
+        threshold: of the bound on ε; `middle`: of that on μ.
+    """
+
+    name: str
+    function: Callable[[np.ndarray], np.ndarray]
+    threshold: float
+    middle: float
+
+
+class Counting(NamedTuple):
+    """What thresholds are chosen for."""
+
+    delta: float
+    runs: int
+    level: float
+
+
+def linear(name: str, law: Law, weights: np.ndarray, counting: Counting, claimed: float | None = None) -> Score:
+    """`weights·view`, scaled so that on a Gaussian law it is N(0, 1) in one world and N(μ, 1) in the other.
+
+    Args:
+        weights: [columns].
+        claimed: μ; None takes the one that the law gives these weights.
+
+    >>> law = Law(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
+    >>> linear("one message", law, np.ones(1), Counting(1e-5, 1000, 0.05)).function(np.array([[-1.0], [1.0]])).tolist()
+    [0.0, 2.0]
+    """
+    mu = separation(law, weights) if claimed is None else claimed
+    shift = float(weights @ law.shift)
+    unit = mu / shift if shift > 0 else 0.0
+
+    def function(views: np.ndarray) -> np.ndarray:
+        return np.clip(unit * ((views - law.middle) @ weights) + mu / 2, -LARGEST, LARGEST)
+
+    return Score(name, function, expected_threshold(mu, *counting), mu / 2)
+
+
+def separation(law: Law, weights: np.ndarray) -> float:
+    """How many standard deviations the worlds' means of `weights·view` are apart."""
+    shift = float(weights @ law.shift)
+    variance = float(weights @ law.covariance @ weights)
+    return min(shift / np.sqrt(variance), LARGEST) if variance > 0 else LARGEST * (shift > 0)
+
+
+def whitened(law: Law, chosen: np.ndarray | None = None) -> np.ndarray:
+    """The weights of the best linear score, of the chosen columns alone, [columns]; the others' are 0."""
+    kept = np.arange(law.shift.size) if chosen is None else np.flatnonzero(chosen)
+    weights = np.zeros(law.shift.size)
+    weights[kept] = best_weights(law.covariance[np.ix_(kept, kept)], law.shift[kept])
+    return weights
+
+
+def best_weights(covariance: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """`Σ⁻¹·shift`, the weights of the likelihood ratio of two normal laws, as [columns] or [shifts, columns] of shifts.
+
+    A ridge of `RIDGE` of each variance keeps columns apart that float32 does not.
+
+    >>> best_weights(np.diag([1.0, 4.0]), np.array([1.0, 2.0])).round(3).tolist()
+    [1.0, 0.5]
+    """
+    scale = np.sqrt(np.diag(covariance))
+    scale = np.where(scale > 1e-12 * max(scale.max(), 1e-300), scale, 1.0)
+    correlation = covariance / np.multiply.outer(scale, scale) + RIDGE * np.eye(scale.size)
+    return np.linalg.solve(correlation, (shift / scale).T).T / scale
+
+
+def visible(law: Law) -> list[np.ndarray]:
+    """Which columns one adversary sees: all, or the server's memory at one round beside all that is no memory."""
+    kinds = np.array([column.kind for column in law.columns])
+    rounds = np.array([column.round for column in law.columns])
+    memory = kinds == "memory"
+    return [~memory | (rounds == t) for t in np.unique(rounds[memory])] if memory.any() else [~memory]
+
+
+def best_linear(law: Law, counting: Counting, claimed: float | None) -> list[Score]:
+    """The likelihood ratio of the Gaussian law with this shift and covariance, cut where the claim says; and, where
+    there is less noise than is claimed, cut where this law says, too."""
+    weights = max((whitened(law, seen) for seen in visible(law)), key=lambda one: separation(law, one))
+    reached = separation(law, weights)
+    if claimed is None or reached <= LOUDER * claimed:
+        return [linear("likelihood ratio", law, weights, counting, None if claimed is None else min(claimed, reached))]
+    names = {"likelihood ratio": claimed, "likelihood ratio, as measured": None}
+    return [linear(name, law, weights, counting, mu) for name, mu in names.items()]
+
+
+def alone(law: Law, counting: Counting) -> Score:
+    """The number that tells most by itself."""
+    each = np.eye(law.shift.size) * np.sign(law.shift)[:, None]
+    best = max(each, key=lambda one: separation(law, one))
+    return linear("a message alone", law, best, counting)
+
+
+def differences(name: str, law: Law, alike: Callable[[Column, Column], bool], counting: Counting) -> Score | None:
+    """The difference of two numbers that tells most; None where no two may be compared."""
+    first = np.argsort(-np.abs(law.shift) / np.sqrt(np.maximum(np.diag(law.covariance), 1e-300)))[:4]
+    pairs = [(f, g) for f in first for g, other in enumerate(law.columns) if f != g and alike(law.columns[f], other)]
+    if not pairs:
+        return None
+    candidates = []
+    for f, g in pairs:
+        for ratio in (1.0, -1.0):
+            weights = np.zeros(law.shift.size)
+            weights[f], weights[g] = 1.0, -ratio
+            candidates.append(weights * np.sign(weights @ law.shift))
+    return linear(name, law, max(candidates, key=lambda one: separation(law, one)), counting)
+
+
+def over_rounds(one: Column, other: Column) -> bool:
+    """Whether two numbers are of one sender in different rounds; an intruder sees the server's memory at one alone."""
+    alike = (one.kind, one.machine) == (other.kind, other.machine)
+    return alike and one.round != other.round and one.kind != "memory"
+
+
+def over_machines(one: Column, other: Column) -> bool:
+    """Whether two messages are of one round."""
+    return one.kind == other.kind == "message" and one.round == other.round
+
+
+def mixtures(law: Law, claim: Mixture, machine: int, shift: float, counting: Counting) -> list[Score]:
+    """`mixed` by the claim; and, where messages carry less noise than is claimed, by the noise that is measured, too.
+
+    Args:
+        shift: how far one occurrence moves a message from one world to the other.
+
+    >>> law = Law(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
+    >>> one_in_four = Mixture(ratio=0.5, releases=1, times=np.array([1.0]), chances=np.array([0.25]))
+    >>> score = mixed("a machine's messages", law, one_in_four, 0, 2.0, Counting(1e-5, 1000, 0.05))
+    >>> score.function(np.array([[-1.0], [0.0], [1.0]])).round(3).tolist()  # most messages do not hold the canary
+    [-0.366, 0.0, 0.366]
+    """
+    own = np.diag(law.covariance)[[c.kind == "message" and c.machine == machine for c in law.columns]]
+    measured = max(float(np.sqrt(own.mean())) / shift, SILENT * claim.ratio)
+    found = [mixed("likelihood ratio", law, claim, machine, shift, counting)]
+    if claim.ratio > LOUDER * measured:
+        quieter = claim._replace(ratio=measured)
+        found.append(mixed("likelihood ratio, as measured", law, quieter, machine, shift, counting))
+    return found
+
+
+def mixed(name: str, law: Law, claim: Mixture, machine: int, shift: float, counting: Counting) -> Score:
+    """The likelihood ratio of a machine's messages, each a normal whose mean depends on how often the canary occurs.
+
+    Args:
+        shift: how far one occurrence moves a message from one world to the other.
+    """
+    own = np.array([column.kind == "message" and column.machine == machine for column in law.columns])
+    times, chances = np.append(0.0, claim.times), np.append(1 - claim.chances.sum(), claim.chances)
+    step, means = 0.5 / claim.ratio, law.middle[own]
+    logs = np.log(np.maximum(chances, 1e-300))
+
+    def ratio(messages: np.ndarray) -> np.ndarray:
+        total = np.zeros(messages.shape[0])
+        for message in messages.T:
+            for sign in (1.0, -1.0):
+                total += sign * np.asarray(logsumexp(logs - (message[:, None] - sign * step * times) ** 2 / 2, axis=1))
+        return total
+
+    rng, size = np.random.default_rng(0), (SIMULATED, int(own.sum()))
+    drawn = [rng.choice(times, size, p=chances / chances.sum()) for _ in range(2)]
+    null, other = (ratio(sign * step * d + rng.normal(size=size)) for sign, d in zip((-1.0, 1.0), drawn, strict=True))
+
+    def function(views: np.ndarray) -> np.ndarray:
+        return ratio((views[:, own] - means) / (claim.ratio * shift))
+
+    return Score(name, function, sampled_threshold(null, other, *counting), 0.0)
+
+
+def fixed_scores(law: Law, counting: Counting, claimed: float | None) -> list[Score]:
+    """Every score whose weights follow from the law."""
+    several = [
+        *best_linear(law, counting, claimed),
+        alone(law, counting),
+        differences("a difference over rounds", law, over_rounds, counting),
+        differences("a difference over machines", law, over_machines, counting),
+    ]
+    return [score for score in several if score is not None]
+
+
+class Moments(NamedTuple):
+    """Of views: how many, the sum about an origin, [columns], and of products, [columns, columns]."""
+
+    runs: int
+    origin: np.ndarray
+    total: np.ndarray
+    products: np.ndarray
+
+    @classmethod
+    def of(cls, views: np.ndarray, origin: np.ndarray) -> "Moments":
+        """Of views [runs, columns]; an origin near their mean keeps digits."""
+        moved = views - origin
+        return cls(views.shape[0], origin, moved.sum(axis=0), moved.T @ moved)
+
+    def __add__(self, other: "Moments") -> "Moments":  # type: ignore[override]
+        return Moments(self.runs + other.runs, self.origin, self.total + other.total, self.products + other.products)
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.origin + self.total / self.runs
+
+    @property
+    def covariance(self) -> np.ndarray:
+        off = self.total / self.runs
+        return self.products / self.runs - np.multiply.outer(off, off)
+
+
+def discriminant(moments: Sequence[Moments], columns: tuple[Column, ...], counting: Counting) -> Score:
+    """The whitened discriminant of two worlds' own views, from runs that are not counted."""
+    means = [world.mean for world in moments]
+    covariance = (moments[0].covariance + moments[1].covariance) / 2
+    law = Law(means[1] - means[0], (means[0] + means[1]) / 2, covariance, columns)
+    weights = max((whitened(law, seen) for seen in visible(law)), key=lambda one: separation(law, one))
+    return linear("a fitted discriminant", law, weights, counting)

@@ -1,0 +1,90 @@
+"""A network of 10⁵ parameters beside the same round by hand, and what it takes in memory."""
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.bench.timing import Line, in_a_process, peak_megabytes, ratio_side_by_side
+from fedprivjax.datasets import from_arrays
+from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.engine.ready import ReadyRun, ready
+from fedprivjax.engine.simulate import run_program
+from fedprivjax.noise import Silent
+from fedprivjax.plan.participation import Uniform
+from fedprivjax.problem.networks import MLP
+from fedprivjax.protocols import DPMu2
+
+MACHINES, PER_ROUND, ROUNDS, SIDE, CLASSES, HIDDEN, CLIP = 100, 20, 500, 28, 10, (126,), 1.0
+
+
+def lines() -> Iterator[Line]:
+    """Time of a run over one by hand, both without noise, and peak memory of a run with it."""
+    yield Line("a network of 10⁵ parameters, clipped, over a round by hand", ratio(), "times", "≤ 1.3")
+    peak = in_a_process(__name__)
+    yield Line(f"the same, peak memory, {peak['noise']} noise (chosen)", peak["megabytes"], "MB", "≤ 2000")
+
+
+@cache
+def make() -> ReadyRun:
+    """M = 100, m = 20, T = 500, d = 100,180: DP-μ²-FL, clipped, untrusted, on random pictures."""
+    rng = np.random.default_rng(0)
+    pictures = rng.random((PER_ROUND * ROUNDS, SIDE, SIDE), np.float32)
+    data = from_arrays(pictures, rng.integers(0, CLASSES, len(pictures)), feature_bound=float(SIDE), classes=CLASSES)
+    problem = from_dataset(data, network=MLP(HIDDEN))
+    options = {"rounds": ROUNDS, "record": ("noise_norm",), "every": ROUNDS}
+    return ready(DPMu2(mu=4.0, clip=CLIP), problem, Uniform(MACHINES, PER_ROUND), **options)
+
+
+def ratio() -> float:
+    """The median ratio of a run's time to that of `by_hand`, in turn."""
+    start = make()
+    quiet = start.arguments._replace(mechanism=Silent())
+    pool, samples = start.problem.pool, jnp.asarray(start.plan.samples)
+    step = jnp.float32(start.protocol.step_size)
+    return ratio_side_by_side(
+        partial(run_program, quiet, start.recipe), partial(by_hand, start.problem.start, pool, samples, step), repeats=3
+    )
+
+
+@jax.jit
+def by_hand(start: Any, pool: Any, samples: jax.Array, step: jax.Array) -> Any:
+    """The same rounds as one would write them: two gradients a message by vmap, clipped, added up, and a step."""
+
+    def loss(params, picture, label):
+        hidden = jnp.tanh(picture.reshape(-1) @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"])
+        scores = hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
+        return jax.nn.logsumexp(scores) - scores[label]
+
+    def message(x, before, t, picture, label):
+        now, then = jax.grad(loss)(x, picture, label), jax.grad(loss)(before, picture, label)
+        s = jax.tree.map(lambda a, b: t * a - (t - 1) * b, now, then)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(s)))
+        return jax.tree.map(lambda leaf: leaf * jnp.minimum(1.0, CLIP / norm), s)
+
+    def one_round(state, inputs):
+        (x, before, w, q), (t, chosen) = state, inputs
+        rows = jax.vmap(partial(message, x, before, t))(pool[0][chosen], pool[1][chosen])
+        q = jax.tree.map(lambda q, s: q + jnp.mean(s, axis=0), q, rows)
+        w = jax.tree.map(lambda w, q: w - step * q, w, q)
+        return (jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), x, w), x, w, q), None
+
+    zero = jax.tree.map(jnp.zeros_like, start)
+    rounds = jnp.arange(1, samples.shape[0] + 1, dtype=jnp.float32)
+    return jax.lax.scan(one_round, (start, start, start, zero), (rounds, samples))[0][1]
+
+
+def memory() -> dict[str, object]:
+    """Peak resident memory of this process after one run with noise."""
+    start = make()
+    jax.block_until_ready(run_program(start.arguments, start.recipe))
+    return {"noise": start.mechanism.name, "megabytes": peak_megabytes()}
+
+
+if __name__ == "__main__":
+    json.dump(memory(), sys.stdout)

@@ -1,0 +1,137 @@
+"""What all commands share: where they print, options of several, progress, and what a stop says."""
+
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.report.sheet import usual_width
+
+TRACEBACK = "--traceback"
+
+out = Console(width=None if sys.stdout.isatty() else usual_width())
+err = Console(stderr=True)
+
+Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
+Change = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, in TOML syntax; repeatable")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with a run that was stopped")]
+Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
+
+
+class Stopped(Exception):
+    """A stop by the keyboard, with what it says."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # of which the library would say nothing
+            raise Stopped("stopped") from None
+
+
+app = typer.Typer(
+    help="Differentially private federated optimisation, simulated.",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"fedprivjax {version('fedprivjax')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    traceback: Annotated[
+        bool, typer.Option(TRACEBACK, help="show the traceback of a refusal, with any command")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version, and exit")
+    ] = False,
+) -> None:
+    """Differentially private federated optimisation, simulated."""
+
+
+def load(spec: str, change: list[str] | None):
+    from fedprivjax import experiment
+
+    return experiment.load(spec, dict(parse_change(text) for text in change or ()))
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise Refusal(f"--set must be section.key=value, got {text!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value  # a bare word is a string
+
+
+def require_folders(**files: Path | None) -> None:
+    """Refuse files, by their option, for which there is no folder: before minutes of work, not after."""
+    for option, file in files.items():
+        if file is not None and not file.parent.is_dir():
+            raise Refusal(f"--{option} must be in a folder that exists, got {file}")
+
+
+def write_json(value: Any, file: Path | None) -> None:
+    """Write what JSON takes, if a file is asked for."""
+    if file is not None:
+        file.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def members(spec: str) -> list[str]:
+    """A spec itself, or the bundled experiments of a folder."""
+    from fedprivjax import experiment
+
+    inside = [name for name in experiment.bundled() if name.startswith(spec.rstrip("/") + "/")]
+    return inside or [spec]
+
+
+def name_of(spec: str) -> str:
+    return Path(spec).stem if spec.endswith(".toml") else spec
+
+
+@contextmanager
+def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], None]]:
+    """A bar of what is done, with the time left; nothing where nobody looks."""
+    from fedprivjax.engine.progress import bar
+
+    if not err.is_terminal:  # where it would leave lines among the refusals
+        yield lambda done, total: None
+        return
+    with bar(title, unit, err) as told:
+        yield told
+
+
+@contextmanager
+def saying(what: str) -> Iterator[Callable[[str], None]]:
+    """A line of what happens at the moment, gone when it is done; nothing where nobody looks."""
+    if not err.is_terminal:
+        yield lambda text: None
+        return
+    with err.status(what) as line:
+        yield line.update
+
+
+def each(jobs: Iterable[Any], what: str, say: Callable[[str], None]) -> Iterator[Any]:
+    """The jobs, one after the other, and what is done with each."""
+    every = list(jobs)
+    for number, job in enumerate(every, 1):
+        say(f"{what} {job.label} ({number} of {len(every)})")
+        yield job

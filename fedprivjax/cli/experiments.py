@@ -1,0 +1,213 @@
+"""`fedprivjax run | reproduce | report | privacy`: experiments."""
+
+import shlex
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.warned import warn
+from fedprivjax.cli.console import (
+    Change,
+    Out,
+    Resume,
+    Spec,
+    Stopped,
+    app,
+    each,
+    load,
+    members,
+    name_of,
+    out,
+    progress,
+    saying,
+)
+
+MOST_SHOWN = 2000  # machines in a plot of who holds what
+
+
+@app.command()
+def run(
+    spec: Spec,
+    change: Change = None,
+    folder: Out = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="two seeds and ten rounds, to see that it works")] = False,
+    resume: Resume = False,
+) -> None:
+    """Run an experiment: tables on the screen, and a results folder with the dataset and plots."""
+    from fedprivjax.experiment import run as runner
+
+    experiment = load(spec, change)
+    experiment = runner.tiny(experiment) if tiny else experiment
+    _run(experiment, folder or Path("results") / name_of(spec), {}, resume=resume)
+
+
+@app.command()
+def reproduce(
+    specs: Annotated[list[str], typer.Argument(help="experiments, or a folder of them such as reshef-levy-2024")],
+    change: Change = None,
+    folder: Out = None,
+    resume: Resume = False,
+) -> None:
+    """Run experiments and set our numbers beside the expected ones; exit status 1 if a judged cell misses."""
+    from fedprivjax.experiment import verdict
+    from fedprivjax.report import verdicts
+
+    chosen = {name: load(name, change) for spec in specs for name in members(spec)}
+    for name, experiment in chosen.items():
+        if not experiment.expected:
+            raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
+        verdict.check_cells(experiment)
+    done: dict[str, Any] = {}
+    good = True
+    for name, experiment in chosen.items():
+        into = Path("results") if folder is None else folder
+        into = into if folder is not None and len(chosen) == 1 else into / name_of(name)
+        again = resume and (into / "spec.toml").is_file()
+        judged = verdict.verdicts(experiment, _run(experiment, into, done, resume=again, judge=True))
+        line, holds = verdicts.verdict_line(judged)
+        for table in verdicts.verdict_tables(judged):
+            out.print(table)
+        out.print(f"{name}: {line}")
+        good = good and holds
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> None:
+    """Show finished results again: the tables, the plots and the page, written anew from the dataset."""
+    from fedprivjax.experiment.results import load as load_results
+
+    results = load_results(folder)
+    try:
+        held = _held(results.spec)
+    except (Refusal, OSError) as error:
+        held = None
+        out.print(f"who holds what is not drawn anew: {error}", markup=False, highlight=False, soft_wrap=True)
+    _show(results.spec, results, folder, held)
+
+
+@app.command()
+def privacy(spec: Spec, change: Change = None) -> None:
+    """The guarantee of every protocol of an experiment by two ways, and in prose, without running it."""
+    from fedprivjax.experiment import run as runner
+    from fedprivjax.report import guarantees
+
+    experiment = runner.one_trial(load(spec, change))
+    delta = experiment.record.delta
+    with saying("reading") as say:
+        jobs = runner.jobs(experiment, say)
+        stated = guarantees.guarantee_tables(each(jobs, "stating the guarantees of", say), delta)
+        ledger = guarantees.ledger_table(each(jobs, "accounting a second way for", say), delta)
+    for table in [*stated, ledger]:
+        out.print(table)
+    firsts: dict[str, Any] = {}
+    for job in jobs:
+        firsts.setdefault(job.label, job)
+    for label, job in firsts.items():
+        guarantee = job.prepare().members.events[0][0].guarantee(delta)
+        out.print(f"[bold]{escape(label)}[/bold], first row of its part of the table:")
+        out.print(str(guarantee), markup=False, highlight=False)
+        out.print(f"  {guarantee.paragraph()}", markup=False, highlight=False)
+
+
+def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
+    from fedprivjax.engine.iterates import OUTPUT
+    from fedprivjax.experiment import folder as results_folder
+    from fedprivjax.experiment import run as runner
+    from fedprivjax.experiment import verdict
+    from fedprivjax.experiment.results import load as load_results
+
+    begun = perf_counter()
+    with saying("reading") as say:
+        todo = runner.jobs(experiment, say)
+    if judge or experiment.record.iterate != OUTPUT:
+        judged = experiment if judge else experiment.model_copy(update={"expected": []})
+        verdict.check_recorded(judged, runner.recorded(todo), runner.records(todo))
+    results_folder.claim(folder, experiment, resume=resume)
+    if not (resume and _finished(folder)):
+        found = _computed(experiment, folder, done, todo)
+        results_folder.save(found, folder, experiment.title, perf_counter() - begun)
+    return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
+
+
+def _show(experiment, results, folder: Path, held):
+    """Print the tables, and write the plots and the page."""
+    from fedprivjax.experiment.run import selected
+    from fedprivjax.report.drawing import save
+    from fedprivjax.report.page import write_page
+    from fedprivjax.report.shown import shown
+
+    this = shown(experiment, selected(experiment, results), held)
+    out.print(this.tables())
+    figures = this.figures()
+    written = [*save(figures, folder), write_page(this, results, figures)]
+    names = ", ".join(["results.nc", *(file.name for file in written)])
+    out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
+    return this.best
+
+
+def _held(experiment):
+    """A plot of who holds what, after a line on what names stand for; None where no split is fixed."""
+    from fedprivjax.datasets import Dataset
+    from fedprivjax.experiment import machines_of, make_data
+    from fedprivjax.report.shares import data_lines, who_holds_what
+
+    shape = experiment.shapes[0]
+    if "trial" in shape:
+        return None
+    machines = machines_of(experiment.participation, shape)
+    data, table = make_data(experiment.problem, machines, records=shape.get("records"))
+    if not isinstance(data, Dataset):
+        return None
+    for line in data_lines(data):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if table is None or len(table) > MOST_SHOWN:
+        return None
+    names = {"class_names": data.class_names, "machine_names": data.machine_names}
+    return who_holds_what(data.labels, table, classes=data.classes, **names)
+
+
+def _computed(experiment, folder: Path, done: dict[str, Any], todo: list[Any]):
+    """An experiment's results; a stop says what is kept, and how to go on."""
+    from fedprivjax.experiment import folder as results_folder
+    from fedprivjax.experiment import run as runner
+
+    finished = 0, sum(job.runs for job in todo)
+    try:
+        with progress(experiment.title) as told:
+
+            def noted(runs: int, total: int) -> None:
+                nonlocal finished
+                finished = runs, total
+                told(runs, total)
+
+            return runner.run(experiment, noted, done, todo, folder / results_folder.CHUNKS)
+    except KeyboardInterrupt:
+        raise Stopped(_how_to_go_on(folder, *finished)) from None
+
+
+def _how_to_go_on(folder: Path, runs: int, total: int) -> str:
+    words = sys.argv[1:]
+    words = words if "--resume" in words else [*words, "--resume"]
+    kept = f"{runs} of {total} runs are kept in {folder}" if runs else f"no chunk of {total} runs was finished"
+    return f"stopped: {kept}; go on with fedprivjax {shlex.join(words)}"
+
+
+def _finished(folder: Path) -> bool:
+    """Whether the results of a finished run are there; a file that cannot be read is said, and computed again."""
+    from fedprivjax.experiment import folder as results_folder
+
+    file = folder / results_folder.RESULTS
+    if not file.is_file():
+        return False
+    try:
+        results_folder.load(folder)
+    except Refusal:
+        warn(f"{file} is damaged: it is computed again")
+        return False
+    return True

@@ -1,0 +1,164 @@
+"""A table of one's own, a file or a pandas frame, as a data set."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets.arrays import from_arrays
+from fedprivjax.datasets.columns import Feature, column_names, complete, features_of, require_column
+from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.datasets.preparation import Preparation, prepared_by
+from fedprivjax.datasets.reading import Columns, Frame, checked, read_columns
+from fedprivjax.datasets.targets import Clients, clients_of, target_of
+
+
+def read_table(
+    path: str | Path,
+    target: str | None = None,
+    *,
+    test: str | Path | None = None,
+    missing: Sequence[str] = (),
+    **options,
+) -> Dataset:
+    """A CSV or Parquet file, or an archive of NumPy arrays, as a data set.
+
+    Texts in the target are classes in sorted order, and so are whole numbers other than 0 … k − 1; `class_names` keeps
+    what they stood for. A column with a client's name makes the machines. Numbers beyond the public `bounds` of their
+    column are moved to the limit. What is computed from the data, and so is not private, stands in `uncovered`, which
+    results repeat.
+
+    Args:
+        path: `.csv`, `.parquet` or `.npz`, see `read_columns`.
+        target: the column that is predicted.
+        test: a second file with the examples that are held out, prepared like the first; instead of `test_share`.
+        missing: further texts that stand for a missing value.
+        options: the fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
+
+    Returns:
+        A `Dataset`, training rows in the order of the file.
+
+    Raises:
+        DataError: files that cannot be read.
+        Refusal: columns that are missing, hold other than numbers, gaps, or infinite numbers, by column and row.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "people.csv").write_text("age,likes,who\\n30,yes,a\\n50,no,b\\n40,yes,a\\n")
+    ...     limits, path = {"age": [20, 60]}, Path(folder, "people.csv")
+    ...     data = read_table(path, "likes", client="who", bounds=limits, test_share=0)
+    >>> data.features.tolist(), data.class_names, data.machine_names
+    ([[-0.5, 1.0], [0.5, 1.0], [0.0, 1.0]], ('no', 'yes'), ('a', 'b'))
+    """
+    wanted = prepared_by(target, options, "test", "missing")
+    held = None if test is None else read_columns(test, missing)
+    return _dataset(read_columns(path, missing), held, wanted, str(path))
+
+
+def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **options: Any) -> Dataset:
+    """A pandas frame as a data set, as `read_table` does it.
+
+    Args:
+        frame: a row for each example; its index is not looked at.
+        target: the column that is predicted.
+        test: the examples that are held out, in a frame of the same columns; instead of `test_share`.
+        options: the fields of `fedprivjax.datasets.Preparation`.
+
+    >>> frame = pd.DataFrame({"x": [0.0, 5.0, 10.0], "y": [1.5, 2.5, 3.5]})
+    >>> from_frame(frame, "y", bounds={"x": [0, 10]}, test_share=0, bias=False).features.tolist()
+    [[-1.0], [0.0], [1.0]]
+    """
+    if not isinstance(frame, pd.DataFrame):
+        raise Refusal(f"frame must be a pandas DataFrame, got {type(frame).__name__}")
+    wanted = prepared_by(target, options, "test")
+    held = None if test is None else checked(Columns(test, {}, "the test frame"))
+    return _dataset(checked(Columns(frame, {}, "frame")), held, wanted, "a frame given by the user")
+
+
+class Rows(Mapping):
+    """A table's columns at the training rows, each made when it is asked for."""
+
+    def __init__(self, frame: Frame, rows: np.ndarray):
+        self._frame, self._rows = frame, rows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._frame[require_column(name, list(self._frame))].to_numpy()[self._rows]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame)
+
+    def __len__(self) -> int:
+        return self._frame.shape[1]
+
+
+def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source: str) -> Dataset:
+    names = column_names(columns, wanted)
+    frame = complete(columns, [*names, wanted.target, *filter(None, [wanted.client])], wanted)
+    target = target_of(frame[wanted.target], wanted)
+    clients = None if wanted.client is None else clients_of(frame[wanted.client], wanted)
+    rows, rest = _split(len(frame), clients, 0.0 if held is not None else wanted.test_share, wanted.seed)
+    features = features_of(frame, names, rows, wanted, columns.arrays)
+    bound = wanted.feature_bound or sqrt(len(features))
+    train, test = frame.iloc[rows], frame.iloc[rest] if held is None else _held(held, names, wanted)
+    made = from_arrays(
+        _matrix(features, train, bound),
+        target.of(train),
+        *((_matrix(features, test, bound), target.of(test)) if len(test) else ()),
+        feature_bound=bound,
+        classes=None if target.classes is None else len(target.classes),
+        bias=wanted.bias,
+        label_bound=target.number.length,
+        machine_of=None if clients is None else clients.of[rows],
+        name=columns.name,
+    )
+    return replace(
+        made,
+        source=source,
+        class_names=target.classes or (),
+        machine_names=() if clients is None else clients.names,
+        uncovered=tuple(text for text in (*(feature.uncovered for feature in features), target.uncovered) if text),
+        columns=Rows(columns.frame, rows),
+        picture=_picture(columns, names),
+    )
+
+
+def _held(held: Columns, names: Sequence[str], wanted: Preparation) -> Frame:
+    """The second file's columns."""
+    there = [*held.frame.columns]
+    for name in (*names, wanted.target):
+        require_column(name, there, f"column of {held.name}")
+    return complete(held, [*names, wanted.target], wanted)
+
+
+def _split(count: int, clients: Clients | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Training and held-out rows, each in the order of the table; every client's part of the latter is within one row
+    of the share."""
+    order = np.random.default_rng(seed).permutation(count)
+    first = np.arange(count) == 0
+    if clients is not None:
+        order = order[np.argsort(clients.of[order], kind="stable")]
+        owner = clients.of[order]
+        first = np.append(True, owner[1:] != owner[:-1])
+    due = np.floor(np.arange(count + 1) * share + 1e-9)
+    held = (due[1:] > due[:-1]) & ~first
+    return np.sort(order[~held]), np.sort(order[held])
+
+
+def _matrix(features: Sequence[Feature], frame: Frame, bound: float) -> np.ndarray:
+    """Float64 [rows, numbers], rows of at most this norm."""
+    matrix = np.concatenate([feature.of(frame) for feature in features], axis=1).astype(float)
+    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return matrix * np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))
+
+
+def _picture(columns: Columns, names: Sequence[str]) -> tuple[int, int, int] | None:
+    """Height, width and channels, where one array of pictures is all that there is."""
+    for made, shape in columns.arrays.values():
+        if made == list(names) and len(shape) in (2, 3):
+            return shape[0], shape[1], shape[2] if len(shape) == 3 else 1
+    return None

@@ -1,0 +1,128 @@
+"""Tables in files: CSV, Parquet and NumPy archives as columns, with one clear line for what cannot be read."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+from zipfile import BadZipFile
+
+import numpy as np
+import pandas as pd
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.datasets.dataset import DataError, DataNotFound
+
+Frame: TypeAlias = Any  # a pandas frame and a column of one, of which pandas says too little for a type checker
+Series: TypeAlias = Any
+SUFFIXES = (".csv", ".parquet", ".npz")
+
+
+class Columns(NamedTuple):
+    """A table as it was read.
+
+    Attributes:
+        frame: the columns, rows counted from 0.
+        arrays: of an archive's arrays with several numbers an example: the columns made of each, and the shape of one
+            example's.
+        name: what results call it.
+    """
+
+    frame: Frame
+    arrays: dict[str, tuple[list[str], tuple[int, ...]]]
+    name: str
+
+
+def is_table(name: str) -> bool:
+    """Whether a data set's name is that of a file with a table.
+
+    >>> is_table("people.csv"), is_table("digits"), is_table("my_module:load")
+    (True, False, False)
+    """
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+def read_columns(path: str | Path, missing: Sequence[str] = ()) -> Columns:
+    """The columns of a file.
+
+    Args:
+        path: a `.csv` file in UTF-8 with one line of names (a byte-order mark is skipped), a `.parquet` file, or an
+            `.npz` archive, whose arrays [examples, …] become columns, those of several numbers an example one each.
+        missing: texts that stand for a missing value in a CSV file, beside the empty cell, "NA", "n/a", "null", ….
+
+    Raises:
+        DataNotFound: no such file.
+        DataError: an empty file, two columns of one name, arrays of different lengths, or what cannot be read.
+    """
+    path = Path(path)
+    require_choice("kind of table file", path.suffix.lower(), SUFFIXES)
+    if not path.is_file():
+        raise DataNotFound(f"no data file {str(path)!r}")
+    if isinstance(missing, str) or not all(isinstance(text, str) for text in missing):
+        raise Refusal(f"missing must be a list of texts, got {missing!r}")
+    return _read(path, path.stat().st_mtime_ns, tuple(missing))
+
+
+@lru_cache(maxsize=2)  # a run looks at its data several times
+def _read(path: Path, changed: int, missing: tuple[str, ...]) -> Columns:
+    if not path.stat().st_size:
+        raise DataError(f"{path.name} must have a line of column names and rows, got an empty file")
+    arrays: dict[str, tuple[list[str], tuple[int, ...]]] = {}
+    match path.suffix.lower():
+        case ".csv":
+            frame = _csv(path, missing)
+        case ".parquet":
+            frame = _parquet(path)
+        case _:
+            frame, arrays = _archive(path)
+    return checked(Columns(frame, arrays, path.name))
+
+
+def checked(columns: Columns) -> Columns:
+    """The columns, with texts as names, refused where two have one name or there are no rows."""
+    frame = columns.frame.rename(columns=lambda name: str(name).strip()).reset_index(drop=True)
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise DataError(f"{columns.name} must have columns of different names, got {twice[0]!r} twice")
+    if frame.empty:
+        raise DataError(f"{columns.name} must have at least one row, got none")
+    return columns._replace(frame=frame)
+
+
+def _csv(path: Path, missing: tuple[str, ...]) -> Frame:
+    options = {"encoding": "utf-8-sig", "skipinitialspace": True}
+    try:
+        names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
+        frame = pd.read_csv(path, low_memory=False, na_values=list(missing), index_col=False, **options)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise DataError(f"{path.name} must be a CSV file in UTF-8: {' '.join(str(error).split())}") from None
+    frame.columns = names.iloc[0].tolist()  # pandas would rename the second of two
+    return frame
+
+
+def _parquet(path: Path) -> Frame:
+    try:
+        import pyarrow
+    except ImportError:
+        raise DataError(f"{path.name} needs pyarrow: pip install 'fedprivjax[parquet]'") from None
+    try:
+        return pd.read_parquet(path, engine="pyarrow").reset_index(drop=True)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path.name} must be a Parquet file: {' '.join(str(error).split())}") from None
+
+
+def _archive(path: Path) -> tuple[Frame, dict[str, tuple[list[str], tuple[int, ...]]]]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (BadZipFile, ValueError, EOFError) as error:
+        raise DataError(f"{path.name} must be an archive of plain arrays, as np.savez writes it: {error}") from None
+    lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1:
+        words = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "none"
+        raise DataError(f"{path.name} must have arrays of one length, got {words}")
+    wide = {name: [f"{name}[{i}]" for i in range(array[0].size)] for name, array in arrays.items() if array.ndim > 1}
+    parts = [
+        pd.DataFrame(array.reshape(len(array), -1), columns=wide.get(name, [name])) for name, array in arrays.items()
+    ]
+    return pd.concat(parts, axis=1), {name: (columns, arrays[name].shape[1:]) for name, columns in wide.items()}

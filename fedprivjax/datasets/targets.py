@@ -1,0 +1,91 @@
+"""The target and the clients of a table: classes or numbers, and whose each row is."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets.arrays import MOST_CLASSES
+from fedprivjax.datasets.columns import Feature, as_numbers, numeric, one_of, text_of, textual, values_in
+from fedprivjax.datasets.preparation import TASKS, Preparation
+from fedprivjax.datasets.reading import Frame, Series
+
+
+class Target(NamedTuple):
+    """What is made of the target: one of some classes, or a number moved to its limits and scaled."""
+
+    column: str
+    classes: tuple[str, ...] | None
+    number: Feature
+    uncovered: str = ""
+
+    def of(self, frame: Frame) -> np.ndarray:
+        """Labels [rows]."""
+        if self.classes is not None:
+            return one_of(self.column, frame[self.column], self.classes)
+        return self.number.of(frame)[:, 0]
+
+
+class Clients(NamedTuple):
+    """Whose each row is, int [rows], and their names by machine."""
+
+    of: np.ndarray
+    names: tuple[str, ...]
+
+
+def target_of(values: Series, wanted: Preparation) -> Target:
+    """What is made of the target's column."""
+    name, bare = wanted.target, Feature(wanted.target)
+    task = wanted.task or ("classification" if wanted.classes is not None or _countable(values) else "regression")
+    if task == TASKS[0]:
+        if name in wanted.bounds:
+            raise Refusal(f"bounds of {name!r} must go with task = 'regression', got a target with classes")
+        return _classes(values, wanted, bare)
+    if wanted.classes is not None:
+        raise Refusal(f"classes must be left out for task 'regression', got {list(wanted.classes)!r}")
+    numeric(name, values)
+    if name not in wanted.bounds:
+        return Target(name, None, bare)
+    low, high = map(float, wanted.bounds[name])
+    return Target(name, None, Feature(name, None, low, high, (low + high) / 2, (high - low) / 2, 1.0))
+
+
+def clients_of(values: Series, wanted: Preparation) -> Clients:
+    """Every client a machine, in the given order or sorted."""
+    known = tuple(values_in(values)) if wanted.clients is None else tuple(map(text_of, wanted.clients))
+    owner = one_of(values.name, values, known)
+    sizes = np.bincount(owner, minlength=len(known))
+    bare = [name for name, size in zip(known, sizes, strict=True) if not size]
+    if bare and wanted.empty == "refuse":
+        raise Refusal(
+            f"clients must have a row each, got none of {', '.join(map(repr, bare[:5]))}: "
+            f'empty = "drop" leaves them out'
+        )
+    return Clients((np.cumsum(sizes > 0) - 1)[owner], tuple(name for name in known if name not in bare))
+
+
+def _countable(values: Series) -> bool:
+    """Whether a column holds classes, going by its kind: texts, truth values, few whole numbers."""
+    if pd.api.types.is_bool_dtype(values) or textual(values):
+        return True
+    numbers = as_numbers(values)
+    return bool((numbers == np.floor(numbers)).all()) and np.unique(numbers).size <= MOST_CLASSES
+
+
+def _classes(values: Series, wanted: Preparation, bare: Feature) -> Target:
+    name = wanted.target
+    if wanted.classes is not None:
+        return Target(name, tuple(map(text_of, wanted.classes)), bare)
+    if pd.api.types.is_float_dtype(values):
+        numbers = numeric(name, values)
+        wrong = np.flatnonzero(numbers != np.floor(numbers))
+        if wrong.size:
+            raise Refusal(
+                f"column {name!r} must hold classes, whole numbers or texts, "
+                f"got {numbers[wrong[0]]:g} (row {wrong[0] + 1} of the data): or task = 'regression'"
+            )
+    found = tuple(values_in(values))
+    if len(found) < 2:
+        raise Refusal(f"column {name!r} must have at least two classes, got {', '.join(map(repr, found))}")
+    return Target(name, found, bare, f"classes of {name!r} are those in the data")

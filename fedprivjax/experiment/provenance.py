@@ -1,0 +1,83 @@
+"""Where results come from: versions, commit, date, wall time, machine, and which data."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import xarray as xr
+
+from fedprivjax.sweeps.store import code_version
+
+PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
+Provenance = dict[str, Any]
+
+
+def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) -> Provenance:
+    """Versions, the package's commit, date, wall time, machine and device, and checksums of the data.
+
+    Args:
+        found: results by label, whose `data` attribute has the checksums.
+        seconds: wall time of the runs.
+    """
+    return {
+        **{name: version(name) for name in PACKAGES},
+        "commit": commit(Path(__file__).parents[2]),
+        "code": code_version(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "wall_seconds": None if seconds is None else round(seconds, 3),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": cpu(),
+        "cpus": os.cpu_count(),
+        "device": str(jax.devices()[0].device_kind),
+        "devices": jax.device_count(),
+        "data_sha256": checksums(found),
+    }
+
+
+def commit(checkout: Path) -> str | None:
+    """The commit of a checkout, with "+" where tracked files differ from it; None where there is none.
+
+    >>> commit(Path("/"))
+    """
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        head = _git(checkout, "rev-parse", "HEAD")
+        return head + ("+" if _git(checkout, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):  # no git, or no commit
+        return None
+
+
+def cpu() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def checksums(found: Mapping[str, xr.Dataset]) -> dict[str, Any]:
+    """The checksums of all data that the results are of: by array's name, a list where they are of several data sets
+    (trials, say), equal ones once."""
+    texts = [text for data in found.values() for text in str(data.attrs.get("data", "")).splitlines()]
+    sets = [json.loads(text) for text in dict.fromkeys(texts)]
+    by_name: dict[str, dict[str, None]] = {}
+    for each in sets:
+        for name, digest in each.items():
+            by_name.setdefault(name, {})[digest] = None
+    return {name: list(digests) if len(digests) > 1 else next(iter(digests)) for name, digests in by_name.items()}
+
+
+def _git(checkout: Path, *words: str) -> str:
+    command = ["git", "-C", str(checkout), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,0 +1,142 @@
+"""A finished experiment, read back: datasets, guarantees, settings and where they came from."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.experiment import Experiment, folder, parse
+from fedprivjax.experiment.provenance import Provenance
+from fedprivjax.experiment.run import selected
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+
+class UnknownLabel(Refusal, KeyError):
+    """A protocol's label that results do not have; a `KeyError` too, as of any mapping."""
+
+    __str__ = Exception.__str__  # a KeyError's would quote the line
+
+
+@dataclass(frozen=True, eq=False)
+class Results(Mapping[str, xr.Dataset]):
+    """What `fedprivjax run` left in a folder; a mapping from protocol labels to datasets.
+
+    Attributes:
+        folder: where it was read from.
+        datasets: by protocol label, over the swept axes, `seed` and `round`, a protocol's own grid included.
+        provenance: versions, commit, date, wall time, machine, checksums of the data.
+        settings: the experiment file as it ran, TOML.
+    """
+
+    folder: Path
+    datasets: dict[str, xr.Dataset]
+    provenance: Provenance
+    settings: str
+
+    @cached_property
+    def spec(self) -> Experiment:
+        """The experiment's settings, checked again; its data need not be there.
+
+        Raises:
+            Refusal: there is no `spec.toml`, it is broken, or a module that it names is not to be found from here.
+        """
+        file = self.folder / folder.SPEC
+        if not self.settings:
+            raise Refusal(f"results folder must hold {folder.SPEC}, got {self.folder} without it")
+        try:
+            return parse(tomllib.loads(self.settings), self.folder, data=False)
+        except tomllib.TOMLDecodeError as error:
+            raise Refusal(f"{file} is not valid TOML: {error}") from None
+
+    @cached_property
+    def best(self) -> dict[str, xr.Dataset]:
+        """The datasets with each protocol's own grid reduced to its best point, as tables and plots show them.
+
+        The choice looks at the results, so no guarantee covers it.
+        """
+        return selected(self.spec, self.datasets)
+
+    @cached_property
+    def guarantees(self) -> dict[str, xr.DataArray]:
+        """Guarantees by label and point: `results.guarantees["ours"].sel(mu=2.0).item()` is a `PrivacyGuarantee`."""
+        return {label: _guarantees(data["guarantee"]) for label, data in self.datasets.items() if "guarantee" in data}
+
+    def guarantee(self, label: str, **point: float) -> PrivacyGuarantee:
+        """One guarantee.
+
+        Args:
+            label: of a protocol.
+            point: a value of every swept axis of it; axes of one value may be left out.
+
+        Raises:
+            Refusal: no such label, axis or value, or an axis that is left open.
+        """
+        require_choice("protocol label", label, self.guarantees)
+        found = self.guarantees[label]
+        for axis, value in point.items():
+            require_choice(f"axis of {label!r}", axis, [str(name) for name in found.dims])
+            near = np.isclose(found[axis].values, value, rtol=1e-6, atol=0)
+            if not near.any():
+                raise Refusal(f"{axis} of {label!r} must be one of {found[axis].values.tolist()}, got {value}")
+            found = found.isel({axis: int(np.argmax(near))})
+        found = found.squeeze()
+        if found.size != 1:
+            raise Refusal(f"point must fix {', '.join(map(str, found.dims))} of {label!r}, got {point}")
+        return found.item()
+
+    def __getitem__(self, label: str) -> xr.Dataset:
+        try:
+            require_choice("protocol label", label, self.datasets)
+        except Refusal as refusal:
+            raise UnknownLabel(str(refusal)) from None
+        return self.datasets[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.datasets)
+
+    def __len__(self) -> int:
+        return len(self.datasets)
+
+    def __str__(self) -> str:
+        made = self.provenance
+        took = "" if made.get("wall_seconds") is None else f", in {made['wall_seconds']:.3g} s"
+        version, date, device = (made.get(name, "?") for name in ("fedprivjax", "date", "device"))
+        origin = f"fedprivjax {version}, {date}{took}, on {device}"
+        return "\n  ".join([f"results in {self.folder}", origin, *map(self._line, self.datasets)])
+
+    __repr__ = __str__
+
+    def _line(self, label: str) -> str:
+        data = self.datasets[label]
+        sizes = " × ".join(f"{size} {name}" for name, size in data["diverged"].sizes.items())
+        epsilons = data["realised_epsilon"].values
+        private = np.isfinite(epsilons).any()
+        words = f"ε from {np.nanmin(epsilons):.3g} to {np.nanmax(epsilons):.3g}" if private else "non-private"
+        return f"{label}: {sizes}; {words} at δ = {data.attrs['delta']:g}"
+
+
+def load(results: str | Path) -> Results:
+    """Everything in a results folder.
+
+    Raises:
+        Refusal: a file that is missing or cannot be read, by its name.
+    """
+    given = Path(results)
+    if not given.is_dir():
+        raise Refusal(f"results folder must exist, got {given}")
+    return Results(given, folder.load(given), folder.load_provenance(given), folder.load_settings(given))
+
+
+def _guarantees(texts: xr.DataArray) -> xr.DataArray:
+    """The guarantees that texts say, equal ones once."""
+    made: dict[str, Any] = {text: PrivacyGuarantee.from_json(text) for text in map(str, texts.values.ravel())}
+    found = np.empty(texts.shape, object)
+    found[...] = np.array([made[str(text)] for text in texts.values.ravel()], object).reshape(texts.shape)
+    return xr.DataArray(found, texts.coords, texts.dims, "guarantee")

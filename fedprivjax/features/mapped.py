@@ -1,0 +1,161 @@
+"""Feature maps applied to a data set: once, before anything is fitted, with the bound that they have together."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
+from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.features.interface import FeatureMap, Shape
+from fedprivjax.features.kept import cache, kept, named
+from fedprivjax.features.known import Said, as_maps
+
+CHUNK_NUMBERS = 2**23  # of what comes in and out of a map, of the examples that are computed together
+MOST_AT_ONCE = 256  # examples
+Say = Callable[[str], None]
+
+
+def mapped(
+    dataset: Dataset,
+    maps: Said | Sequence[Said],
+    *,
+    picture: Sequence[int] | None = None,
+    keep: bool | str | Path = True,
+    say: Say | None = None,
+) -> Dataset:
+    """A data set whose features are maps of those that came in, one map after the other.
+
+    The maps see a picture as [height, width, channels], without the constant that follows it; `Constant` appends one.
+    Other features they see as they are. What comes out of the maps up to the last that is dear (`FeatureMap.kept`,
+    `Scattering`) is kept on disk under a digest of the data and of the maps, and what follows is computed at each call.
+
+    **Privacy.** An example's features are a function of that example alone, which is public, so every guarantee about
+    examples holds as it is. `feature_bound` is what follows for any example from the bound that came in.
+
+    Args:
+        maps: `FeatureMap`s, or their names, or tables of a name as `kind` and settings; one or several.
+        picture: height, width (and channels, else 1) of the picture that an example begins with, row by row, where the
+            data set does not say.
+        keep: whether to keep on disk what is dear, in `cache()` or in a folder of yours.
+        say: called with how far it is, in words.
+
+    Returns:
+        The data set with other features, bound and picture. Its optimum, and what was known of its population or of
+        its authors' noise, belong to the old features and are dropped.
+
+    Raises:
+        Refusal: a map that does not fit what comes in, or has other settings; nothing is computed then.
+
+    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, 1.1 GB in float32: on disk,
+    once more in memory where other maps follow, and once as the arrays of a problem.
+
+    >>> from fedprivjax import datasets
+    >>> small = mapped(datasets.load("digits"), ["pooling", "unit_norm"])
+    >>> small, small.feature_bound, small.picture
+    (Dataset('digits': 1437 training and 360 test examples, 16 features, 10 classes), 1.0, (4, 4, 1))
+    """
+    if not isinstance(dataset, Dataset):
+        raise Refusal(f"features must be of a Dataset, which is stored, got {called(dataset)}")
+    chosen = as_maps(maps)
+    shapes, bound = _checked(dataset, chosen, picture)
+    if not chosen:
+        return replace(dataset, picture=shapes[0] if len(shapes[0]) == 3 else None)
+    folder = Path(keep) if isinstance(keep, str | Path) else cache() if keep else None
+    features, tested = dataset.features, dataset.test_features
+    features, tested = features[:, : prod(shapes[0])], None if tested is None else tested[:, : prod(shapes[0])]
+    for stage in _stages(chosen, shapes, folder, say):
+        features, tested = stage(features), None if tested is None else stage(tested)
+    return replace(
+        dataset,
+        features=features,
+        test_features=tested,
+        feature_bound=bound,
+        picture=shapes[-1] if len(shapes[-1]) == 3 else None,
+        optimum=None,
+        population=None,
+        noise_lipschitz=None,
+    )
+
+
+def _checked(dataset: Dataset, maps: Sequence[FeatureMap], picture: Sequence[int] | None) -> tuple[list[Shape], float]:
+    """What comes in and out of each map, and the bound on the norm in the end."""
+    shapes = [_incoming(dataset, picture)]
+    bound = dataset.feature_bound
+    for each in maps:
+        out = tuple(map(int, each.shape(shapes[-1])))
+        bound = float(each.bound(shapes[-1], bound))
+        if not 0 < bound < np.inf:
+            raise Refusal(f"features {each} must state a bound that is positive and finite, got {bound}")
+        shapes.append(out)
+    return shapes, bound
+
+
+def _incoming(dataset: Dataset, picture: Sequence[int] | None) -> Shape:
+    width = dataset.features.shape[1]
+    if picture is None:
+        return (width,) if dataset.picture is None else dataset.picture
+    shape = as_picture(picture)
+    if dataset.picture not in (None, shape):
+        raise Refusal(f"picture must be {list(dataset.picture)}, as the data set says, got {list(shape)}")
+    if prod(shape) > width:
+        raise Refusal(f"picture must have {width} numbers at most, got {list(shape)}")
+    return shape
+
+
+def as_picture(picture: Any) -> tuple[int, int, int]:
+    """Height, width and channels.
+
+    >>> as_picture([28, 28])
+    (28, 28, 1)
+    """
+    sides = list(picture) if isinstance(picture, Sequence) and not isinstance(picture, str) else []
+    whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
+    if len(sides) not in (2, 3) or not whole:
+        raise Refusal(f"picture must be [height, width] or [height, width, channels], got {picture!r}")
+    return sides[0], sides[1], (*sides, 1)[2]
+
+
+class _Stage:
+    """Maps that are computed together, as one program; kept on disk where a folder is given."""
+
+    def __init__(self, maps: Sequence[FeatureMap], shapes: Sequence[Shape], folder: Path | None, say: Say | None):
+        self.maps, self.shapes, self.folder, self.say = maps, shapes, folder, say
+        numbers = max(prod(one) + prod(two) for one, two in pairwise(shapes))
+        self.size = max(1, min(MOST_AT_ONCE, CHUNK_NUMBERS // numbers))
+        self.program = jax.jit(self._features)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Features [examples, features]."""
+        name = "" if self.folder is None else named(self.maps, rows, self.shapes[0])
+        return kept(self.folder, name, (len(rows), prod(self.shapes[-1])), lambda: self._pieces(rows))
+
+    def _pieces(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """So many examples at a time that memory stays bounded; the last are filled up, for one program serves all."""
+        for start in range(0, len(rows), self.size):
+            piece = np.asarray(rows[start : start + self.size], np.float32)
+            if self.say is not None:
+                self.say(f"computing features of {len(rows)} examples ({start / len(rows):.0%})")
+            filled = np.pad(piece, ((0, self.size - len(piece)), (0, 0)))
+            yield np.asarray(self.program(filled))[: len(piece)]
+
+    def _features(self, rows):
+        examples = rows.reshape(len(rows), *self.shapes[0])
+        for each, shape in zip(self.maps, self.shapes[1:], strict=True):
+            examples = each(examples)
+            if examples.shape[1:] != shape:
+                raise Refusal(f"features {each} must give shape {shape} for an example, got {examples.shape[1:]}")
+        return examples.reshape(len(rows), -1).astype(np.float32)
+
+
+def _stages(maps: Sequence[FeatureMap], shapes: Sequence[Shape], folder: Path | None, say: Say | None) -> list[_Stage]:
+    """The maps up to the last that is dear, which are kept, and those after it."""
+    dear = max((place + 1 for place, each in enumerate(maps) if each.kept), default=0)
+    first = [_Stage(maps[:dear], shapes[: dear + 1], folder, say)] if dear else []
+    return first + ([_Stage(maps[dear:], shapes[dear:], None, say)] if dear < len(maps) else [])

@@ -1,0 +1,110 @@
+"""Normalisation within an example, and a constant beside it."""
+
+from dataclasses import dataclass
+from math import hypot, prod, sqrt
+
+import jax.numpy as jnp
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_number, require_positive
+from fedprivjax.features.interface import FeatureMap, require_picture
+
+
+@dataclass(frozen=True)
+class GroupNorm(FeatureMap):
+    r"""Mean zero and variance one within groups of an example's channels, all positions together.
+
+        x ↦ (x − mean)/√(variance + floor)        over the numbers of one group of one example
+
+    A group of n numbers has norm below √n after it, whatever the example: no statistic of the data is used.
+
+    Attributes:
+        groups: how many, alike in size and of neighbouring channels; None is a group for each channel.
+        floor: added to the variance, so that a group of equal numbers becomes zero.
+
+    Source: Wu & He 2018, Group Normalization.
+
+    >>> import numpy as np
+    >>> GroupNorm(1)(np.array([[[[0.0, 2.0]], [[2.0, 0.0]]]])).round(3).ravel().tolist()
+    [-1.0, 1.0, 1.0, -1.0]
+    >>> GroupNorm().bound((7, 7, 81), 100.0)
+    63.0
+    """
+
+    groups: int | None = None
+    floor: float = 1e-5
+
+    def __post_init__(self):
+        if self.groups is not None:
+            require_at_least("group_norm groups", self.groups, 1)
+        require_number("group_norm floor", self.floor)
+        require_positive("group_norm floor", self.floor)
+
+    def shape(self, shape):
+        require_picture("group_norm", shape)
+        if self.groups is not None and shape[2] % self.groups:
+            raise Refusal(f"group_norm groups must divide the {shape[2]} channels, got {self.groups}")
+        return shape
+
+    def bound(self, shape, bound):
+        return sqrt(prod(shape))
+
+    def __call__(self, examples):
+        _, height, width, channels = examples.shape
+        groups = channels if self.groups is None else self.groups
+        grouped = examples.reshape(-1, height * width, groups, channels // groups)
+        centred = grouped - grouped.mean(axis=(1, 3), keepdims=True)
+        variance = jnp.square(centred).mean(axis=(1, 3), keepdims=True)
+        return (centred / jnp.sqrt(variance + self.floor)).reshape(examples.shape)
+
+
+@dataclass(frozen=True)
+class UnitNorm(FeatureMap):
+    """Every example divided by its norm; an example of zeros stays so.
+
+    >>> import numpy as np
+    >>> UnitNorm()(np.array([[3.0, 4.0], [0.0, 0.0]])).round(3).tolist()
+    [[0.6..., 0.8...], [0.0, 0.0]]
+    """
+
+    def shape(self, shape):
+        return shape
+
+    def bound(self, shape, bound):
+        return 1.0
+
+    def __call__(self, examples):
+        flat = examples.reshape(len(examples), -1)
+        largest = jnp.max(jnp.abs(flat), axis=1, keepdims=True)
+        flat = flat / jnp.where(largest > 0, largest, 1.0)  # squares of small numbers are zero in float32
+        norms = jnp.linalg.norm(flat, axis=1, keepdims=True)
+        return (flat / jnp.where(norms > 0, norms, 1.0)).reshape(examples.shape)
+
+
+@dataclass(frozen=True)
+class Constant(FeatureMap):
+    """A last feature that is the same for all examples: a linear predictor's intercept.
+
+    Attributes:
+        value: of the feature; 1 beside features of unit norm is half of the squared norm.
+
+    >>> import numpy as np
+    >>> Constant(0.5)(np.array([[3.0, 4.0]])).tolist(), Constant(0.75).bound((2,), 1.0)
+    ([[3.0, 4.0, 0.5]], 1.25)
+    """
+
+    value: float = 1.0
+
+    def __post_init__(self):
+        require_number("constant value", self.value)
+        require_positive("constant value", self.value)
+
+    def shape(self, shape):
+        return (prod(shape) + 1,)
+
+    def bound(self, shape, bound):
+        return hypot(bound, self.value)
+
+    def __call__(self, examples):
+        flat = jnp.asarray(examples).reshape(len(examples), -1)
+        return jnp.concatenate([flat, jnp.full_like(flat[:, :1], self.value)], axis=1)

@@ -1,0 +1,136 @@
+r"""The scattering transform: how strong a picture's waves of each scale and direction are, and those waves' own.
+
+    S = ( x∗φ,  |x∗ψ_λ|∗φ,  ||x∗ψ_λ|∗ψ_μ|∗φ ),  every 2^scales pixels;  λ, μ = (scale, angle), μ's scale above λ's
+
+It changes little where a picture is shifted or bent a little, and needs no training.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least
+from fedprivjax.features.interface import FeatureMap, require_picture
+from fedprivjax.features.morlet import smoothing, wavelets
+
+
+@dataclass(frozen=True)
+class Scattering(FeatureMap):
+    """Two orders of Morlet wavelets, each modulus smoothed and subsampled; every channel of a picture for itself.
+
+    Pictures are continued by reflection, 2^scales pixels to each side. Channels come out in the order of the formula
+    above: 1 + J·L + L²·J·(J − 1)/2 of J scales and L angles, so 81 × 7 × 7 numbers for 28 × 28 pixels. A wave of scale
+    j is known on every 2^j-th pixel.
+
+    Attributes:
+        scales: J; both sides of a picture must be multiples of 2^J, and larger than it.
+        angles: L, over half a turn.
+        order: 1, without waves of waves, or 2.
+
+    Source: Bruna & Mallat 2013, Invariant Scattering Convolution Networks.
+
+    >>> Scattering().shape((28, 28, 1))
+    (7, 7, 81)
+    """
+
+    kept: ClassVar[bool] = True
+
+    scales: int = 2
+    angles: int = 8
+    order: int = 2
+
+    def __post_init__(self):
+        require_at_least("scattering scales", self.scales, 1)
+        require_at_least("scattering angles", self.angles, 1)
+        require_at_least("scattering order", self.order, 1)
+        if self.order > 2:
+            raise Refusal(f"scattering order must be 1 or 2, got {self.order}")
+
+    @property
+    def paths(self) -> int:
+        """Channels that come out for each that comes in."""
+        pairs = self.scales * (self.scales - 1) // 2 if self.order == 2 else 0
+        return 1 + self.scales * self.angles + pairs * self.angles**2
+
+    def shape(self, shape):
+        require_picture("scattering", shape)
+        height, width, channels = shape
+        block = 2**self.scales
+        if height % block or width % block or min(height, width) <= block:
+            wanted = f"multiples of 2^scales ({block}) and larger"
+            raise Refusal(f"scattering must be of pictures with sides that are {wanted}, got {height}×{width}")
+        return height // block, width // block, channels * self.paths
+
+    def bound(self, shape, bound):
+        return bound * _gain(self, *shape[:2])
+
+    def __call__(self, examples):
+        count, height, width, channels = examples.shape
+        pictures = jnp.moveaxis(examples, 3, 1).reshape(-1, height, width)
+        block = 2**self.scales
+        padded = jnp.pad(pictures, ((0, 0), (block, block), (block, block)), mode="reflect")
+        spectrum = jnp.fft.fft2(padded)[:, None]
+        waves = [self._waves(spectrum, 0, scale) for scale in range(self.scales)]
+        found = [self._smoothed(padded[:, None], height, width, 0)]
+        found += [self._smoothed(wave, height, width, scale) for scale, wave in enumerate(waves)]
+        if self.order == 2:
+            for first, wave in enumerate(waves[:-1]):
+                spectra = jnp.fft.fft2(wave)
+                for second in range(first + 1, self.scales):
+                    found.append(self._smoothed(self._waves(spectra, first, second), height, width, second))
+        every = jnp.concatenate(found, axis=1)
+        every = every.reshape(count, channels * self.paths, *every.shape[2:])
+        return jnp.moveaxis(every, 1, 3)
+
+    def _waves(self, spectra, known: int, scale: int):
+        """`|x∗ψ|` of a scale at every 2^scale-th pixel, from transforms [pictures, waves, …] of what is known at every
+        2^known-th: [pictures, waves·angles, …]."""
+        height, width = (side << known for side in spectra.shape[2:])
+        bank = _aliased(wavelets(height, width, scale, self.angles), 1 << known)
+        folds = 1 << (scale - known)
+        products = spectra[:, :, None] * jnp.asarray(bank, jnp.float32)[None, None]
+        waves = jnp.abs(jnp.fft.ifft2(_aliased(products, folds) / folds**2))
+        return waves.reshape(len(spectra), -1, *waves.shape[3:])
+
+    def _smoothed(self, waves, height: int, width: int, scale: int):
+        down, across = (_window(self, side, scale).astype(np.float32) for side in (height, width))
+        return jnp.einsum("iu,ncuv,jv->ncij", down, waves, across)
+
+
+def _aliased(spectra, folds: int):
+    """Transforms added up over the frequencies that coincide on every `folds`-th pixel."""
+    *front, height, width = spectra.shape
+    return spectra.reshape(*front, folds, height // folds, folds, width // folds).sum(axis=(-4, -2))
+
+
+def _window(settings: Scattering, side: int, scale: int) -> np.ndarray:
+    return smoothing(side, 2**settings.scales, settings.scales, 2**scale)
+
+
+@lru_cache(maxsize=64)
+def _gain(settings: Scattering, height: int, width: int) -> float:
+    """How much longer than a picture its features can be: operator norms of the parts, from the filters alone."""
+    block, scales = 2**settings.scales, range(settings.scales)
+    repeats = [np.bincount(np.pad(np.arange(side), block, mode="reflect")).max() for side in (height, width)]
+    smooth = [float(np.prod([np.linalg.norm(_window(settings, s, j), 2) for s in (height, width)])) for j in scales]
+    padded = height + 2 * block, width + 2 * block
+    first = [_energy(settings, padded, 0, scale) for scale in scales]
+    total = smooth[0] ** 2 + sum(smooth[scale] ** 2 * first[scale] for scale in scales)
+    if settings.order == 2:
+        pairs = [(one, two) for two in scales for one in range(two)]
+        total += sum(smooth[two] ** 2 * first[one] * _energy(settings, padded, one, two) for one, two in pairs)
+    return sqrt(float(np.prod(repeats)) * total)
+
+
+def _energy(settings: Scattering, padded: tuple[int, int], known: int, scale: int) -> float:
+    """The most that all waves of a scale can have of a real signal's energy, on the grids where both are known."""
+    bank = _aliased(wavelets(*padded, scale, settings.angles), 1 << known)
+    folds = 1 << (scale - known)
+    weight = _aliased(bank**2, folds).sum(axis=0) / folds**2
+    mirrored = np.roll(weight[::-1, ::-1], 1, axis=(0, 1))  # a real signal has as much at ω as at −ω
+    return float((weight + mirrored).max() / 2)

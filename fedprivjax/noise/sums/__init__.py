@@ -1,0 +1,17 @@
+"""Noise on running sums that is correlated over all of a machine's messages, by a factor of the prefix sums."""
+
+from fedprivjax.noise.sums.correlated import CorrelatedSums
+from fedprivjax.noise.sums.factor import SUM_FACTORS, Given, Optimal, SumFactor, Toeplitz
+from fedprivjax.noise.sums.optimum import least_noise, noise_of, optimal_factor
+
+__all__ = [
+    "SUM_FACTORS",
+    "CorrelatedSums",
+    "Given",
+    "Optimal",
+    "SumFactor",
+    "Toeplitz",
+    "least_noise",
+    "noise_of",
+    "optimal_factor",
+]

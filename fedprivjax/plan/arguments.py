@@ -1,0 +1,75 @@
+"""Refusals of arguments of another kind than a run takes: swapped, a class for an object, a name, a number."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import NUMBERS, called, require_one, require_positive
+from fedprivjax.plan.participation import check_participation
+from fedprivjax.problem.problem import Problem
+
+INFINITE = ("mu", "epsilon")  # which is non-private
+POSITIVE = (*INFINITE, "step_size", "step_scale", "clip")
+
+
+def require_arguments(protocol: Any, problem: Any, participation: Any) -> None:
+    """Refuse a protocol, problem or participation that is none, in words that say what to write.
+
+    >>> import numpy as np
+    >>> from fedprivjax import DPMu2, Full, Softmax, linear_problem
+    >>> require_arguments(linear_problem(np.eye(2), [0, 1], Softmax(2)), DPMu2(mu=1.0), Full(2))
+    Traceback (most recent call last):
+    fedprivjax.Refusal: protocol must come first, then problem and participation, got a Problem as protocol
+    """
+    require_protocol(protocol)
+    require_problem(problem)
+    check_participation(participation)
+
+
+def require_protocol(protocol: Any) -> None:
+    """Refuse what is no protocol's object, and several values where it takes one number.
+
+    >>> from fedprivjax import DPMu2
+    >>> require_protocol(DPMu2)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: protocol must be an object, such as DPMu2(...), got the class DPMu2
+    """
+    if isinstance(protocol, Problem):
+        raise Refusal("protocol must come first, then problem and participation, got a Problem as protocol")
+    if isinstance(protocol, type):
+        raise Refusal(f"protocol must be an object, such as {protocol.__name__}(...), got {called(protocol)}")
+    if not is_dataclass(protocol):
+        raise Refusal(
+            f"protocol must be an object of a flax.struct.dataclass, such as DPMu2(mu=1.0), got {called(protocol)}"
+        )
+    for name in [field.name for field in fields(protocol) if field.name in NUMBERS]:
+        require_one(name, getattr(protocol, name))
+    _require_settings(protocol)
+
+
+def _require_settings(protocol: Any) -> None:
+    """Refuse settings that no protocol may have, one's own among them, which need not look at theirs."""
+    for field in (field for field in fields(protocol) if field.metadata.get("pytree_node", True)):
+        name, value = field.name, getattr(protocol, field.name)
+        if isinstance(value, str):
+            static = "a setting that is none must be a struct.field(pytree_node=False)"
+            raise Refusal(f"{name} must be a number, got {value!r}: {static}")
+        if name in POSITIVE and isinstance(value, int | float | np.number):
+            require_positive(name, value, infinite=name in INFINITE)
+        if name == "noise_std" and isinstance(value, int | float | np.number) and not 0 <= value < np.inf:
+            raise Refusal(f"noise_std must be finite and not negative, got {value}")
+
+
+def require_problem(problem: Any) -> None:
+    """Refuse what is no problem.
+
+    >>> import numpy as np
+    >>> require_problem(np.eye(3))
+    Traceback (most recent call last):
+    fedprivjax.Refusal: problem must be a Problem, ... linear_problem(X, y, loss) make it, got an array of shape (3, 3)
+    """
+    if not isinstance(problem, Problem):
+        makers = "as from_dataset(data) and linear_problem(X, y, loss) make it"
+        raise Refusal(f"problem must be a Problem, {makers}, got {called(problem)}")

@@ -1,0 +1,52 @@
+"""Which examples each slot of a schedule uses: one a message, int32 [rounds, per_round], or a batch of them."""
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.samplers import epoch_places, places_in_order
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.problem.problem import Problem
+
+
+def deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None, batch: int = 1) -> np.ndarray:
+    """Slot (t, j) takes the next `batch` examples of one permutation of the pool, int32 [rounds, per_round, batch]; so
+    does an empty one, if not announced."""
+    order = np.arange(problem.examples) if rng is None else rng.permutation(problem.examples)
+    samples = np.zeros((*schedule.participants.shape, batch), np.int32)
+    taken = schedule.present if schedule.announced else np.ones_like(schedule.present)
+    samples[taken] = order[: batch * taken.sum()].reshape(-1, batch)
+    return samples
+
+
+def deal_computed(schedule: Schedule, batch: int = 1) -> np.ndarray:
+    """A machine's k-th participation computes its k-th `batch` examples, [rounds, per_round, batch]."""
+    return batch * np.maximum(schedule.counts - 1, 0)[..., None] + np.arange(batch, dtype=np.int32)
+
+
+def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:
+    """A machine of n records takes, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
+    assert problem.table is not None
+    rows, sizes = problem.table.rows, problem.table.sizes
+    if not sizes.all():
+        raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
+    ones = np.ones(sizes.size, int)
+    places, _ = epoch_places(rows, schedule, ones, rng, reshuffle=order == "reshuffled")
+    return rows[schedule.participants, places[:, :, 0]]
+
+
+def deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
+    """A machine's k-th participation takes the k-th example of a permutation of its own share."""
+    assert problem.table is not None
+    rows, sizes = problem.table.rows, problem.table.sizes
+    short = np.flatnonzero(schedule.total > sizes)
+    if short.size:
+        needs, has = schedule.total[short[0]], sizes[short[0]]
+        raise Refusal(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
+    place = np.maximum(schedule.counts - 1, 0)  # of those who are absent, no place is used
+    return np.maximum(np.take_along_axis(rows, places_in_order(rows, rng), axis=1)[schedule.participants, place], 0)
+
+
+def epoch_uses(problem: Problem, schedule: Schedule) -> np.ndarray:
+    """Rounds that would use a machine's most used record if nobody dropped out, in epochs, int [machines]."""
+    assert problem.table is not None
+    return -(-schedule.total // problem.table.sizes)

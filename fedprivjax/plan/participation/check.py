@@ -1,0 +1,139 @@
+"""What a law of one's own must not do: looked at before a run, in every schedule that is drawn."""
+
+import inspect
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called, require_at_least
+from fedprivjax.plan.participation.interface import Participation, check_sizes
+from fedprivjax.plan.schedule import Schedule
+
+PACKAGE = __name__.partition(".")[0]
+MOST_COMPARED = 100_000  # slots of a schedule that is drawn a second time
+
+
+def check_participation(participation) -> None:
+    """Refuse what is no law of participation, or one of impossible sizes.
+
+    >>> check_participation(10)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: participation must say who takes part, such as Full(10) or Uniform(10, per_round), got 10
+    """
+    if not isinstance(participation, Participation):
+        machines = participation if isinstance(participation, int) and participation > 0 else "machines"
+        examples = f"Full({machines}) or Uniform({machines}, per_round)"
+        raise Refusal(f"participation must say who takes part, such as {examples}, got {called(participation)}")
+    for name in ("machines", "per_round"):
+        given: Any = getattr(participation, name, None)
+        require_at_least(name, given, 1)
+    check_sizes(participation.machines, participation.per_round)
+
+
+def draw_schedule(participation: Participation, rounds: int, rng: np.random.Generator) -> Schedule:
+    """The law's schedule, checked, with int32 participants, and the moments of the law where it leaves them out.
+
+    Raises:
+        Refusal: as `checked_draw`, or moments that no number of machines has.
+    """
+    drawn = checked_draw(participation, rounds, rng)
+    return _with_moments(type(participation).__name__, participation, drawn) if drawn.varies else drawn
+
+
+def checked_draw(participation: Participation, rounds: int, rng: np.random.Generator) -> Schedule:
+    """What the law draws, with int32 participants.
+
+    Raises:
+        Refusal: a schedule of another shape, with a machine that there is not or twice in a round, with rounds that
+            nobody fills, or of a varying number where the law says that it is fixed; a law of one's own that does not
+            take `rounds` and `rng`, or draws by other randomness than `rng`'s.
+    """
+    name = type(participation).__name__
+    own = type(participation).__module__.partition(".")[0] != PACKAGE
+    if own:
+        _check_arguments(name, participation.draw, rounds, rng)
+    before = deepcopy(rng)
+    drawn = participation.draw(rounds, rng)
+    if not isinstance(drawn, Schedule):
+        raise Refusal(f"{name}.draw must give a Schedule, got {type(drawn).__name__}")
+    drawn = _as_int32(name, participation, drawn)
+    _check_participants(name, participation, drawn, rounds)
+    _check_slots(name, drawn)
+    if drawn.varies and not participation.varies:
+        raise Refusal(f"{name}.varies must be True where its schedule has empty slots, got False")
+    if own and drawn.participants.size <= MOST_COMPARED:
+        _check_alike(name, drawn, participation.draw(rounds, before))
+    return drawn
+
+
+def _check_arguments(name: str, draw: Any, *given: Any) -> None:
+    taken = inspect.signature(draw)
+    try:
+        taken.bind(*given)
+    except TypeError:
+        raise Refusal(f"{name}.draw must take (rounds, rng), got {taken}") from None
+
+
+def _check_alike(name: str, first: Schedule, second: Schedule) -> None:
+    """Seeds must reproduce a schedule: members of a sweep share it, and a stopped run draws it anew."""
+    parts = ("participants", "filled", "dropped")
+    if not all(np.array_equal(getattr(first, part), getattr(second, part)) for part in parts):
+        raise Refusal(f"{name}.draw must use no randomness but rng's, got two schedules from equal ones")
+
+
+def _as_int32(name: str, law: Participation, drawn: Schedule) -> Schedule:
+    """The schedule with int32 participants, whose differences tell which is larger."""
+    rows = drawn.participants
+    if not isinstance(rows, np.ndarray) or not np.issubdtype(rows.dtype, np.integer):
+        given = rows.dtype if isinstance(rows, np.ndarray) else type(rows).__name__
+        raise Refusal(f"{name}.draw must give participants as an array of integers, got {given}")
+    if rows.size and (rows.min() < 0 or rows.max() >= law.machines):
+        raise Refusal(f"{name}.draw must give machines in 0..{law.machines - 1}, got {rows.min()}..{rows.max()}")
+    return drawn if rows.dtype == np.int32 else replace(drawn, participants=rows.astype(np.int32))
+
+
+def _check_participants(name: str, law: Participation, drawn: Schedule, rounds: int) -> None:
+    rows = drawn.participants
+    if drawn.machines != law.machines:
+        raise Refusal(f"{name}.draw must give a schedule of machines ({law.machines}), got {drawn.machines}")
+    widest = 1 if drawn.announced else law.per_round  # announced cohorts are as wide as the largest that is drawn
+    if rows.ndim != 2 or len(rows) != rounds or not widest <= rows.shape[1] <= law.per_round:
+        wanted = f"[rounds, per_round] = [{rounds}, {law.per_round}]"
+        raise Refusal(f"{name}.draw must give participants {wanted}, got {list(rows.shape)}")
+    if (np.diff(rows, axis=1) > 0).all():
+        return
+    ordered = np.sort(rows, axis=1)
+    twice = np.argwhere(ordered[:, 1:] == ordered[:, :-1])
+    if twice.size:
+        round, slot = twice[0]
+        given = f"machine {ordered[round, slot]} twice in round {round + 1}"
+        raise Refusal(f"{name}.draw must give distinct machines in a round (in empty slots, too), got {given}")
+
+
+def _check_slots(name: str, drawn: Schedule) -> None:
+    rounds, per_round = drawn.participants.shape
+    filled, dropped = drawn.filled, drawn.dropped
+    if filled is not None:
+        filled = np.asarray(filled)
+        if filled.shape != (rounds,) or not np.issubdtype(filled.dtype, np.integer):
+            raise Refusal(f"{name}.draw must give filled as integers [{rounds}], got {filled.dtype} {filled.shape}")
+        if filled.min() < 1 or filled.max() > per_round:
+            raise Refusal(f"{name}.draw must fill 1 to {per_round} slots a round, got {filled.min()}..{filled.max()}")
+    if dropped is None:
+        return
+    if np.shape(dropped) != (rounds, per_round) or np.asarray(dropped).dtype != bool:
+        raise Refusal(f"{name}.draw must give dropped as bool [{rounds}, {per_round}], got {list(np.shape(dropped))}")
+    if not drawn.present.any(axis=1).all():
+        raise Refusal(f"{name}.draw must leave someone in every round, got one in which all drop out")
+
+
+def _with_moments(name: str, law: Participation, drawn: Schedule) -> Schedule:
+    mean = 1 / law.inverse_moment() if drawn.mean is None else drawn.mean
+    expected = law.mean_size if drawn.expected is None else drawn.expected
+    for moment, value in (("1/E[1/M]", mean), ("E[M]", expected)):
+        if not 1 - 1e-9 <= value <= drawn.participants.shape[1] * (1 + 1e-9):
+            raise Refusal(f"{name} must have {moment} from 1 to {drawn.participants.shape[1]} machines, got {value}")
+    return replace(drawn, mean=mean, expected=expected)

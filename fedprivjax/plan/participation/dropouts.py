@@ -1,0 +1,131 @@
+"""Machines that are asked and send nothing."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.participation.check import checked_draw
+from fedprivjax.plan.participation.interface import Participation
+from fedprivjax.plan.participation.sizes import moment, thinned, thinned_cohorts, thinned_subsets
+from fedprivjax.plan.schedule import Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Dropouts(Participation):
+    """Any law, of whose machines each fails to send with a probability of its own, by itself and in each round.
+
+    A dropout sends nothing and uses up no sample. In a round in which all would fail, one stays: that whose chance came
+    nearest to its rate, so among machines of one rate any with the same probability. The schedule that is planned is
+    the law's own, and guarantees are of that: they count dropouts as if they had sent.
+
+    Args:
+        law: who is asked.
+        rate: probability that a machine drops out, at least 0 and below 1: one for all, or one for each, [machines].
+
+    >>> from fedprivjax import Full
+    >>> law = Dropouts(Full(2), 0.5)
+    >>> law.sizes_law.round(9).tolist(), round(law.mean_size, 9), round(law.inverse_moment(), 9)
+    ([0.75, 0.25], 1.25, 0.875)
+    """
+
+    law: Participation
+    rate: Any
+
+    def __post_init__(self):
+        if not isinstance(self.law, Participation):
+            raise Refusal(f"law must be a law of participation, such as Uniform(100, 10), got {str(self.law)[:80]}")
+        rates = _numbers(self.rate)
+        if rates.ndim and rates.shape != (self.machines,):
+            raise Refusal(f"dropouts must be one rate or one for each of {self.machines} machines, got {rates.size}")
+        wrong = rates[~((rates >= 0) & (rates < 1))]
+        if wrong.size:
+            raise Refusal(f"dropouts must be at least 0 and below 1, got {wrong.flat[0]}")
+
+    @property
+    def machines(self) -> int:
+        return self.law.machines
+
+    @property
+    def per_round(self) -> int:
+        return self.law.per_round
+
+    @property
+    def rates(self) -> np.ndarray:
+        """Each machine's, float64 [machines]."""
+        return np.broadcast_to(_numbers(self.rate), self.machines)
+
+    @property
+    def varies(self) -> bool:
+        return bool(self.law.varies or self.rates.any())
+
+    @property
+    def at_most_once(self) -> bool:
+        return self.law.at_most_once
+
+    @property
+    def of_shares(self) -> bool:
+        return self.law.of_shares
+
+    @property
+    def sizes_law(self) -> np.ndarray:
+        """Of those present, exactly.
+
+        Raises:
+            Refusal: rates that differ, for a law under which the machines of a round are not alike: it differs from
+                round to round. A drawn schedule has its own `expected` and `mean`.
+        """
+        if np.ndim(self.rate) == 0 or np.ptp(self.rates) == 0:
+            return thinned(self.law.sizes_law, float(self.rates[0]))
+        if not self.law.exchangeable:
+            raise Refusal(f"dropouts must be one rate for the sizes of {self.law} to have one law")
+        return thinned_subsets(self.law.sizes_law, self.rates)
+
+    @property
+    def rounds_given(self) -> int | None:
+        return self.law.rounds_given
+
+    def examples(self, rounds: int) -> int:
+        return self.law.examples(rounds)
+
+    def most_rounds(self, examples: int) -> int:
+        return self.law.most_rounds(examples)
+
+    def rounds_of_shares(self, shares: np.ndarray) -> int:
+        return self.law.rounds_of_shares(shares)
+
+    def fitted(self, shares: np.ndarray | None) -> "Dropouts":
+        return replace(self, law=self.law.fitted(shares))
+
+    def resized(self, **sizes: int) -> "Dropouts":
+        return replace(self, law=self.law.resized(**sizes))
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        planned = checked_draw(self.law, rounds, rng)
+        if planned.announced:
+            raise Refusal("dropouts must be left out where the sizes of cohorts are announced")
+        if not self.rates.any():
+            return planned
+        if planned.dropped is not None:
+            raise Refusal(f"dropouts must be given once, got others from {str(self.law)[:80]}")
+        rates = np.where(planned.asked, self.rates[planned.participants], 1.0)
+        chance = rng.random(rates.shape)
+        dropped = planned.asked & (chance < rates)
+        nobody = np.flatnonzero(~(planned.asked & ~dropped).any(axis=1))
+        nearest = np.where(planned.asked, chance, -1.0)[nobody] / rates[nobody]
+        dropped[nobody, nearest.argmax(axis=1)] = False
+        law = self._law_of(rates)
+        return replace(planned, dropped=dropped, mean=1 / moment(law, -1), expected=moment(law, 1))
+
+    def _law_of(self, rates: np.ndarray) -> np.ndarray:
+        """`sizes_law`, or where there is none that of a round of this schedule picked at random."""
+        alike = np.ndim(self.rate) == 0 or self.law.exchangeable or np.ptp(self.rates) == 0
+        return self.sizes_law if alike else thinned_cohorts(rates)
+
+
+def _numbers(rate) -> np.ndarray:
+    try:
+        return np.asarray(rate, float)
+    except (TypeError, ValueError):
+        raise Refusal(f"dropouts must be one rate or one for each machine, got {str(rate)[:80]}") from None

@@ -1,0 +1,83 @@
+"""Laws of the number of machines in a round: a probability for each number from 1 up, float64 [most]."""
+
+from math import ceil, sqrt
+
+import numpy as np
+from scipy.stats import binom
+
+
+def moment(law: np.ndarray, power: float) -> float:
+    """E[M^power].
+
+    >>> moment(np.array([0.5, 0.5]), -1)
+    0.75
+    """
+    return float(np.sum(law * np.arange(1.0, law.size + 1) ** power))
+
+
+def binomial_law(machines: int, rate: float, tail: float) -> np.ndarray:
+    """Binomial(machines, rate) given that it is at least 1 and at most its mean and `tail` standard deviations.
+
+    >>> binomial_law(100, 0.5, 4.0).size
+    70
+    """
+    most = machines * rate + tail * sqrt(machines * rate * (1 - rate))
+    law = binom.pmf(np.arange(1, max(1, min(machines, ceil(most))) + 1), machines, rate)
+    return law / law.sum()
+
+
+def thinned(law: np.ndarray, rate: float) -> np.ndarray:
+    """The law of those who are left where each drops out with probability `rate`, and the last one stays.
+
+    >>> thinned(np.array([0.0, 1.0]), 0.5).round(9).tolist()
+    [0.75, 0.25]
+    """
+    left, kept = np.arange(law.size + 1), np.zeros(law.size + 1)
+    for size in np.flatnonzero(law) + 1:
+        kept += law[size - 1] * binom.pmf(left, size, 1 - rate)
+    return at_least_one(kept)
+
+
+def thinned_subsets(law: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """As `thinned`, where each machine has a rate of its own and a round's are a uniformly random subset of all.
+
+    With f_i[j, k] the probability that k are left of a random subset of j of the first i machines,
+
+        f_i[j] = (1 − j/i)·f_{i−1}[j] + (j/i)·(r_i·f_{i−1}[j−1, k] + (1 − r_i)·f_{i−1}[j−1, k−1])
+
+    which takes machines · most² steps.
+
+    >>> thinned_subsets(np.array([1.0]), np.array([0.0, 1.0])).tolist()
+    [1.0]
+    """
+    most = law.size
+    left = np.zeros((most + 1, most + 1))
+    left[0, 0] = 1.0
+    share = np.arange(most + 1)[:, None]
+    for i, rate in enumerate(rates, start=1):
+        one_more = np.zeros_like(left)
+        one_more[1:] = rate * left[:-1]
+        one_more[1:, 1:] += (1 - rate) * left[:-1, :-1]
+        part = np.minimum(share / i, 1.0)
+        left = (1 - part) * left + part * one_more
+    return at_least_one(law @ left[1:])
+
+
+def thinned_cohorts(rates: np.ndarray) -> np.ndarray:
+    """The law of those who are left of a uniformly random one of these cohorts.
+
+    Args:
+        rates: of each slot's machine, [rounds, per_round]; 1 in slots that nobody was asked for.
+    """
+    rounds, per_round = rates.shape
+    left = np.zeros((rounds, per_round + 1))
+    left[:, 0] = 1.0
+    for rate in rates.T[:, :, None]:
+        left[:, 1:] = rate * left[:, 1:] + (1 - rate) * left[:, :-1]
+        left[:, :1] *= rate
+    return at_least_one(left.mean(axis=0))
+
+
+def at_least_one(law: np.ndarray) -> np.ndarray:
+    """A law of numbers from 0 up as one from 1 up, none being counted as one."""
+    return np.append(law[0] + law[1], law[2:])

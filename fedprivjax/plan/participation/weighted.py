@@ -1,0 +1,129 @@
+"""Machines by public weights, which may change with the hour, and with caps."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least
+from fedprivjax.plan.participation.caps import draw_capped, rounds_filled
+from fedprivjax.plan.participation.interface import Participation, check_sizes
+from fedprivjax.plan.participation.urn import draw_weighted
+from fedprivjax.plan.schedule import Schedule
+
+NIGHT = 1e-12  # weights that are 0 but for rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted(Participation):
+    """`per_round` distinct machines, one after another, each with probability proportional to its public weight.
+
+    With weights w of the round and c_i draws left, the next machine is i with probability ∝ w_i·1{c_i > 0} among those
+    not drawn in this round. Where the caps leave no choice (as many draws left as rounds), machines that are due come
+    first, so that every round is filled. A draw costs some microseconds a machine drawn, whatever their number, and
+    24 bytes a weight while it draws; caps cost a look at every machine in every round.
+
+    Args:
+        weights: at least 0, [machines]; or [period, machines], of rounds 0, 1, … and over again. 0 is not available.
+        most: how often a machine may be drawn in all, one integer or one for each, [machines]; None is no bound.
+
+    >>> Weighted(4, 2, [0.0, 1.0, 1.0, 0.0]).draw(2, np.random.default_rng(0)).total.tolist()
+    [0, 2, 2, 0]
+    """
+
+    machines: int
+    per_round: int
+    weights: object = field(repr=False)
+    most: object = field(default=None, repr=False)
+
+    def __post_init__(self):
+        check_sizes(self.machines, self.per_round)
+        weights = _floats("weights", self.weights)
+        if weights.ndim not in (1, 2) or weights.shape[-1] != self.machines or not weights.size:
+            wanted = f"[machines] or [period, machines] = [..., {self.machines}]"
+            raise Refusal(f"weights must be {wanted}, got {list(weights.shape)}")
+        if not (np.isfinite(weights) & (weights >= 0)).all():
+            raise Refusal("weights must be at least 0 and finite, got others")
+        object.__setattr__(self, "weights", np.atleast_2d(weights))
+        object.__setattr__(self, "most", _caps("most", self.most, self.machines))
+        available = np.count_nonzero(self.phases, axis=1)
+        if available.min() < self.per_round:
+            where = f" in round {available.argmin()} of the period" if len(self.phases) > 1 else ""
+            given = f"{available.min()}{where}"
+            raise Refusal(f"weights must be positive for at least per_round ({self.per_round}) machines, got {given}")
+
+    @classmethod
+    def diurnal(
+        cls,
+        machines: int,
+        per_round: int,
+        peaks,
+        strength: float = 1.0,
+        period: int = 24,
+        most: object = None,
+    ) -> "Weighted":
+        """Machines that come and go by the hour: w_{r,i} = max(0, 1 + strength·cos(2π·(r − peak_i)/period)).
+
+        Args:
+            peaks: the round of the period in which a machine is drawn most, [machines].
+            strength: at least 0; with 0 all hours are alike, with 1 a machine is out in one of them, with 2 in a third.
+            period: rounds of a day.
+
+        >>> Weighted.diurnal(4, 1, [0, 0, 2, 2], period=4).phases.round(2).tolist()[:2]
+        [[2.0, 2.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
+        """
+        require_at_least("period", period, 1)
+        require_at_least("machines", machines, 1)
+        peaks = _floats("peaks", peaks)
+        if peaks.shape != (machines,) or not np.isfinite(peaks).all():
+            raise Refusal(f"peaks must be a number for each of {machines} machines, got {list(peaks.shape)}")
+        if np.ndim(strength) or not np.isfinite(_floats("strength", strength)) or strength < 0:
+            raise Refusal(f"strength must be a number of at least 0, got {strength}")
+        waves = 1 + strength * np.cos(2 * np.pi * (np.arange(period)[:, None] - peaks) / period)
+        return cls(machines, per_round, np.where(waves > NIGHT, waves, 0.0), most)
+
+    @property
+    def phases(self) -> np.ndarray:
+        """The weights of each round of the period, float64 [period, machines]."""
+        return np.asarray(self.weights)
+
+    @property
+    def caps(self) -> np.ndarray | None:
+        """Draws of each machine in all, none of one that is never available, int [machines]; None is no bound."""
+        return None if self.most is None else np.where(self.phases.any(axis=0), np.asarray(self.most), 0)
+
+    @property
+    def rounds_given(self) -> int | None:
+        return None if self.caps is None else rounds_filled(self.caps, self.per_round)
+
+    def rounds_of_shares(self, shares: np.ndarray) -> int:
+        """Only those that may be drawn more often than they have messages set an end."""
+        drawn = self.phases.any(axis=0)
+        short = drawn if self.caps is None else self.caps > shares
+        return int(shares[short].min()) if short.any() else int(shares.sum()) // self.per_round
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        if self.caps is None:
+            return Schedule(self.machines, draw_weighted(self.phases, self.per_round, rounds, rng))
+        rows = draw_capped(self.phases, self.caps, self.per_round, rounds, rng, factor=lambda left: left > 0)
+        return Schedule(self.machines, rows)
+
+
+def _floats(name: str, values) -> np.ndarray:
+    try:
+        return np.asarray(values, float)
+    except (TypeError, ValueError):
+        raise Refusal(f"{name} must be numbers, of one length each, got {str(values)[:80]}") from None
+
+
+def _caps(name: str, values, machines: int) -> np.ndarray | None:
+    """Caps as int [machines]."""
+    if values is None:
+        return None
+    caps = _floats(name, values)
+    if caps.ndim and caps.shape != (machines,):
+        raise Refusal(f"{name} must be one integer or one for each of {machines} machines, got {caps.size}")
+    wrong = caps[~((caps >= 1) & (caps % 1 == 0))]
+    if wrong.size:
+        raise Refusal(f"{name} must be an integer of at least 1, got {wrong.flat[0]:g}")
+    return np.broadcast_to(caps, machines).astype(int)

@@ -1,0 +1,195 @@
+"""What a plan is made for: the federation, the privacy that is asked for, and the constants of the losses."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
+from fedprivjax.plan.participation import Full, Participation, Uniform
+from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.seeds import as_seeds, participation_rng
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import TRUST
+from fedprivjax.problem.build import procedural_problem
+from fedprivjax.problem.constraints import Ball
+from fedprivjax.problem.problem import Problem, Table
+
+DEFAULTS = {"delta": 1e-6, "trust": "none", "lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0}
+MOST_USES = 5 * 10**6 // 2  # of records, or slots of machines, in a plan that is drawn to be looked at
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation of machines alike, and one privacy target.
+
+    Attributes:
+        machines, per_round: M in all, m in a round; uniformly random subsets, or all.
+        samples: n, records of a machine.
+        dimension: d, parameters of the model.
+        epsilon, delta: what every machine's noise must give.
+        trust: who sees what, a key of `privacy.terms.TRUST`.
+        lipschitz: G, bound on the gradient norm of one record's loss.
+        smoothness: L, bound on its curvature.
+        diameter: D, of the ball of parameters.
+        gap: bound on the first loss above the least; None is G·D.
+        rounds, batch: instead of what each method's theory chooses.
+        seed: of the schedules.
+        kept: what settings that differ in ε alone share.
+
+    Raises:
+        Refusal: a number out of range.
+
+    >>> Setting(machines=10, per_round=20, samples=5, dimension=3, epsilon=1.0)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: per_round must be at most machines (10), got 20
+    """
+
+    machines: int
+    per_round: int
+    samples: int
+    dimension: int
+    epsilon: float
+    delta: float = DEFAULTS["delta"]
+    trust: str = DEFAULTS["trust"]
+    lipschitz: float = DEFAULTS["lipschitz"]
+    smoothness: float = DEFAULTS["smoothness"]
+    diameter: float = DEFAULTS["diameter"]
+    gap: float | None = None
+    rounds: int | None = None
+    batch: int | None = None
+    seed: int = 0
+    kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self):
+        for name in ("machines", "per_round", "samples", "dimension"):
+            require_at_least(name, getattr(self, name), 1)
+        for name in ("rounds", "batch"):
+            if getattr(self, name) is not None:
+                require_at_least(name, getattr(self, name), 1)
+        if self.per_round > self.machines:
+            raise Refusal(f"per_round must be at most machines ({self.machines}), got {self.per_round}")
+        require_positive("epsilon", self.epsilon)
+        require_between("delta", self.delta, 0, 1)
+        require_choice("trust", self.trust, TRUST)
+        for name in ("lipschitz", "smoothness", "diameter"):
+            require_positive(name, getattr(self, name))
+        require_positive("gap", self.gap, optional=True)
+        require_at_least("seed", self.seed, 0)
+
+    @property
+    def target(self) -> Target:
+        """ε at δ."""
+        return Target(epsilon=float(self.epsilon), delta=self.delta)
+
+    @property
+    def trivial(self) -> float:
+        """G·D, above which no point of the ball is: a bound that large says nothing."""
+        return self.lipschitz * self.diameter
+
+    @property
+    def first_gap(self) -> float:
+        """How far the first loss is above the least, at most."""
+        return self.trivial if self.gap is None else self.gap
+
+    @property
+    def full(self) -> bool:
+        """Whether all machines take part in every round."""
+        return self.per_round == self.machines
+
+    @property
+    def participation(self) -> Participation:
+        """All machines in every round, or random subsets."""
+        return Full(self.machines) if self.full else Uniform(self.machines, self.per_round)
+
+    def one_pass(self, batch: int = 1) -> int:
+        """Rounds in which messages of so many records each use up all records."""
+        return max(1, self.machines * self.samples // (self.per_round * batch))
+
+    @property
+    def problem(self) -> Problem:
+        """A problem of this size with these constants, without data, whose records are dealt in order of use."""
+        return self._once("problem", self._make_problem)
+
+    @property
+    def split(self) -> Problem:
+        """The same where machines draw from records of their own, which have no names."""
+        return self._once("split", lambda: replace(self.problem, table=AlikeTable(self.machines, self.samples)))
+
+    @property
+    def owned(self) -> Problem:
+        """The same where every record has a name, for methods whose privacy is counted record by record."""
+
+        def make():
+            rows = np.arange(self.machines * self.samples, dtype=np.int32).reshape(self.machines, self.samples)
+            return replace(self.problem, table=Table(rows))
+
+        return self._once("owned", make)
+
+    def pool_plan(self, rounds: int, sampler: Sampler | None = None) -> Plan:
+        """Messages of one record each, or of those that a sampler deals, as a run draws it."""
+
+        def draw():
+            return draw_plan(self.problem, self.participation, rounds, self.seed, sampler=sampler)
+
+        return self._once(("pool", rounds, sampler), draw)
+
+    def outline(self, sampler: Sampler, rounds: int) -> Plan:
+        """The schedule that a run draws for messages of many records, without them: enough where no record is looked
+        at, because samples are secret or each is used as often as any other."""
+        draw = self.participation.draw
+        schedule = self._once(("schedule", rounds), lambda: draw(rounds, participation_rng(as_seeds(self.seed))))
+        nothing = np.zeros((rounds, self.per_round, 0))
+        samples, weights = nothing.astype(np.int32), nothing.astype(np.float32)
+        return Plan(schedule, samples, weights, secret=sampler.secret, sampler=sampler)
+
+    def epochs(self, sampler: Sampler, rounds: int) -> Plan:
+        """A plan with every record in it, as a run draws it.
+
+        Raises:
+            Refusal: more uses of records than are looked at here.
+        """
+        uses = rounds * self.per_round * sampler.batch_of(self.samples)
+        if max(uses, self.machines * self.samples) > MOST_USES:
+            raise Refusal(
+                f"rounds · per_round · batch must be at most {MOST_USES:.2g} to be planned for a method whose privacy "
+                f"is counted record by record, got {uses:.3g}"
+            )
+
+        def draw():
+            return draw_plan(self.owned, self.participation, rounds, self.seed, sampler=sampler)
+
+        return self._once(("epochs", sampler, rounds), draw)
+
+    def _make_problem(self) -> Problem:
+        def nothing(key: Any, machine: Any):
+            return jnp.zeros(())
+
+        def loss(params, example):
+            return jnp.sum(params) * example
+
+        return procedural_problem(
+            nothing,
+            loss,
+            start=np.zeros(self.dimension, np.float32),
+            constraint=Ball(float(self.diameter) / 2),
+            lipschitz=float(self.lipschitz),
+            smoothness=float(self.smoothness),
+        )
+
+    def _once(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+
+class AlikeTable(Table):
+    """Machines with equally many records, which take no memory: row i lists 0, 1, … whoever i is."""
+
+    def __init__(self, machines: int, records: int):
+        super().__init__(np.broadcast_to(np.arange(records, dtype=np.int32), (machines, records)))
+        self.__dict__["sizes"] = np.full(machines, records)

@@ -1,0 +1,220 @@
+"""Every protocol's plan at one or several ε, as a dataset."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.planner.bounds import KINDS, TERMS, Bound, Calibrated
+from fedprivjax.planner.calibrated import calibrated
+from fedprivjax.planner.candidates import METHODS, REFUSED, Draft, Use
+from fedprivjax.planner.setting import DEFAULTS, Setting
+
+NUMBERS = {
+    "bound": "excess loss, or norm of the gradient, at most",
+    "noise_std": "noise of one message, per coordinate",
+    "realised_epsilon": "ε that the noise gives the worst machine",
+    "realised_mu": "GDP parameter of the worst machine, where one holds",
+    "step_size": "",
+    "rounds": "",
+    "batch": "records of a message",
+    "gradients": "of all machines",
+    "messages": "of all machines",
+    "bytes": "that all machines send in all",
+}
+WORDS = ("bound_kind", "bound_of", "theorem", "settings", "note", "guarantee", "refusal")
+
+
+def plan(
+    *,
+    machines: int,
+    per_round: int,
+    samples: int,
+    dimension: int,
+    epsilon: float | Sequence[float],
+    delta: float = DEFAULTS["delta"],
+    trust: str = DEFAULTS["trust"],
+    lipschitz: float = DEFAULTS["lipschitz"],
+    smoothness: float = DEFAULTS["smoothness"],
+    diameter: float = DEFAULTS["diameter"],
+    gap: float | None = None,
+    rounds: int | None = None,
+    batch: int | None = None,
+    seed: int = 0,
+    protocols: Sequence[str] | None = None,
+) -> xr.Dataset:
+    """Noise, guarantee, bound and cost of every protocol that fits a trust model, without running anything.
+
+    A guarantee for all of a machine's messages ("none") also holds against those who see less, so a protocol without a
+    form for the trust model is planned in that one.
+
+    Args:
+        machines, per_round: M in all, and m in a round: random subsets, or all.
+        samples: n, records of each machine.
+        dimension: d.
+        epsilon: what the noise must really give at `delta`, one value or several.
+        trust: who sees what, a key of `privacy.terms.TRUST`.
+        lipschitz, smoothness, diameter: G, L and D of the losses and the ball.
+        gap: a bound on the first loss above the least; None is G·D.
+        rounds, batch: instead of what each method's theory chooses.
+        protocols: names in `fedprivjax.protocols.PROTOCOLS`; None is all.
+
+    Returns:
+        Axes `protocol` (and its use, after a comma), `epsilon` and `term`. `bound` with its terms `bound_term`, its
+        `bound_kind` (see `KINDS`: compare within "explicit" only) and the loss it is of, `bound_of`; `noise_std`,
+        `realised_epsilon`, `realised_mu`, `step_size`, costs, the `guarantee` as JSON; where a method is not planned,
+        the reason is its `refusal`, and its numbers are NaN. Attributes are the settings, and `trivial`, G·D.
+
+    Raises:
+        Refusal: settings out of range, or none that can be planned; what single methods refuse is in the dataset.
+
+    >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["noisy_sgd"])
+    >>> round(found["noise_std"].sel(protocol="noisy_sgd").item(), 2), found["bound_kind"].item()
+    (8.45, 'explicit')
+    """
+    levels = [float(value) for value in np.ravel(epsilon)]
+    if not levels:
+        raise Refusal("epsilon must have at least one value, got none")
+    for name in protocols or ():
+        require_choice("protocol", name, [*METHODS, *REFUSED])
+    first = Setting(
+        machines=machines,
+        per_round=per_round,
+        samples=samples,
+        dimension=dimension,
+        epsilon=levels[0],
+        delta=delta,
+        trust=trust,
+        lipschitz=lipschitz,
+        smoothness=smoothness,
+        diameter=diameter,
+        gap=gap,
+        rounds=rounds,
+        batch=batch,
+        seed=seed,
+    )
+    rows = list(_labels(protocols))
+    table = [[_cell(name, use, replace(first, epsilon=level)) for level in levels] for _, name, use in rows]
+    _require_any([label for label, _, _ in rows], table)
+    return _dataset(first, [label for label, _, _ in rows], levels, table)
+
+
+def grid_around(epsilon: float, points: int = 7, factor: float = 10.0) -> list[float]:
+    """Levels from ε/factor to ε·factor, ε among them, for a plot.
+
+    >>> grid_around(2.0, points=3)
+    [0.2, 2.0, 20.0]
+    """
+    return [float(f"{value:.6g}") for value in epsilon * np.geomspace(1 / factor, factor, points)]
+
+
+def mapping(found: xr.Dataset) -> dict[str, Any]:
+    """A plan as JSON takes it: the settings, and one entry for each protocol and ε; None where nothing is known.
+
+    >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["stale_momentum"])
+    >>> (entry,) = mapping(found)["plans"]
+    >>> entry["bound"], entry["bound_kind"], entry["rounds"]
+    (None, 'missing', 20.0)
+    """
+    entries = []
+    for label in found["protocol"].values.tolist():
+        for level in found["epsilon"].values.tolist():
+            cell = found.sel(protocol=label, epsilon=level)
+            entry = {"protocol": label, "epsilon": level}
+            entry |= {name: _plain(cell[name].item()) for name in (*NUMBERS, *WORDS)}
+            terms = dict(zip(found["term"].values.tolist(), cell["bound_term"].values.tolist(), strict=True))
+            entry["terms"] = {name: value for name, value in terms.items() if not np.isnan(value)}
+            entry["guarantee"] = json.loads(entry["guarantee"]) if entry["guarantee"] else None
+            entries.append(entry)
+    return {"settings": {name: _plain(value) for name, value in found.attrs.items()}, "plans": entries}
+
+
+def _labels(protocols: Sequence[str] | None) -> Iterator[tuple[str, str, Use | None]]:
+    """Every row: label, protocol, and which use of it."""
+    for name in (*METHODS, *REFUSED) if protocols is None else protocols:
+        if name in REFUSED:
+            yield name, name, None
+        for use in METHODS.get(name, ()):
+            yield f"{name}, {use.name}" if use.name else name, name, use
+
+
+def _require_any(labels: list[str], table: list[list[dict[str, Any]]]) -> None:
+    """Refuse settings in which nothing can be planned, with the first reason that is not of principle."""
+    if any("bound_kind" in cell for row in table for cell in row):
+        return
+    refused = [(label, row[0]["refusal"]) for label, row in zip(labels, table, strict=True)]
+    label, why = next((each for each in refused if each[0] not in REFUSED), refused[0])
+    raise Refusal(f"protocols must be such that one can be planned, and none can: {label}: {why}")
+
+
+def _cell(name: str, use: Use | None, setting: Setting) -> dict[str, Any]:
+    """What is known of one use of a protocol at one ε."""
+    if use is None:
+        return {"refusal": REFUSED[name]}
+    try:
+        with np.errstate(divide="ignore", over="ignore"):  # of an ε near 0; what becomes infinite is refused
+            found = [
+                (run, use.bound(run), draft) for draft in use.drafts(setting) for run in [calibrated(draft, setting)]
+            ]
+    except Refusal as refusal:
+        return {"refusal": str(refusal)}
+    if not found:
+        return {"refusal": "rounds and batch leave nothing to run"}
+    return _described(use, *min(found, key=lambda each: np.nan_to_num(each[1].total, nan=np.inf)))
+
+
+def _described(use: Use, run: Calibrated, bound: Bound, draft: Draft) -> dict[str, Any]:
+    s, size, sampler = run.setting, run.plan.size, run.protocol.minibatches
+    costs = run.protocol.costs(run.problem)
+    sent, batch = size.rounds * size.per_round, 1 if sampler is None else sampler.batch_of(s.samples)
+    guarantee = run.event.guarantee(s.delta)
+    return {
+        "bound": bound.total,
+        "bound_term": bound.terms,
+        "bound_kind": bound.kind,
+        "bound_of": bound.of,
+        "theorem": bound.theorem,
+        "noise_std": float(run.protocol.noise_std),
+        "realised_epsilon": guarantee.epsilon,
+        "realised_mu": np.nan if guarantee.mu is None else guarantee.mu,
+        "step_size": run.step,
+        "rounds": size.rounds,
+        "batch": batch,
+        "gradients": use.gradients * sent * batch,
+        "messages": sent * costs["sent_messages"],
+        "bytes": sent * costs["sent_bits"] / 8,
+        "settings": _call(draft, run),
+        "note": draft.note,
+        "guarantee": guarantee.to_json(),
+    }
+
+
+def _call(draft: Draft, run: Calibrated) -> str:
+    """The protocol as one would write it; its noise is rounded up, for less would give more ε than the row says."""
+    given = {**draft.settings, "noise_std": float(f"{float(run.protocol.noise_std) * (1 + 5e-6):.6g}")}
+    return f"{draft.method.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def _dataset(setting: Setting, labels: list[str], levels: list[float], table: list[list[dict[str, Any]]]) -> xr.Dataset:
+    axes = ("protocol", "epsilon")
+    found: dict[str, Any] = {
+        name: (axes, [[float(cell.get(name, np.nan)) for cell in row] for row in table], {"words": words})
+        for name, words in NUMBERS.items()
+    }
+    found |= {name: (axes, np.array([[cell.get(name, "") for cell in row] for row in table], object)) for name in WORDS}
+    terms = [[[cell.get("bound_term", {}).get(term, np.nan) for term in TERMS] for cell in row] for row in table]
+    found["bound_term"] = ((*axes, "term"), np.array(terms, float))
+    names = (each.name for each in fields(setting) if each.name not in ("epsilon", "kept"))
+    attributes = {name: getattr(setting, name) for name in names if getattr(setting, name) is not None}
+    attributes |= {"trivial": setting.trivial, "kinds": json.dumps(KINDS, ensure_ascii=False)}
+    return xr.Dataset(found, coords={"protocol": labels, "epsilon": levels, "term": list(TERMS)}, attrs=attributes)
+
+
+def _plain(value: Any) -> Any:
+    """A number or a text; None for NaN."""
+    return None if isinstance(value, float) and np.isnan(value) else value

@@ -1,0 +1,98 @@
+"""From a guarantee to another unit or relation, where that is valid: by group privacy, and in no other way.
+
+Data sets that differ in k records are k neighbours apart, so that (Dong, Roth & Su 2022, Theorem 2.14; Dwork & Roth
+2014, Theorem 2.2)
+
+    μ-GDP becomes kμ-GDP                (ε, δ) becomes (kε, δ·(e^{kε} − 1)/(e^ε − 1))
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.privacy.curve import GroupCurve, spread
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, SAMPLE
+
+if TYPE_CHECKING:  # which is made of these functions
+    from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+
+def for_group(
+    guarantee: "PrivacyGuarantee", members: int, unit: str | None = None, relation: str | None = None
+) -> "PrivacyGuarantee":
+    """The guarantee for `members` units at once; without a μ its δ is larger, too.
+
+    Args:
+        members: k.
+        unit, relation: what the result says of itself; None says that of the guarantee, for a group.
+
+    Raises:
+        Refusal: a group so large that no δ below 1 is left.
+
+    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
+    >>> from fedprivjax.privacy.terms import Terms
+    >>> one = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), epsilons=Grouped.of([0.5]))
+    >>> two = for_group(one, 2)
+    >>> two.epsilon, round(two.delta * 1e6, 3), two.unit
+    (1.0, 2.649, 'any 2 of: one sample of one machine')
+    """
+    require_at_least("members", members, 1)
+    unit = (guarantee.unit if members == 1 else f"any {members} of: {guarantee.unit}") if unit is None else unit
+    terms = replace(guarantee.terms, unit=unit, relation=relation or guarantee.relation)
+    derived = f"group privacy, {members} changes" if members > 1 else ""
+    words = "; ".join(part for part in (guarantee.accounting, derived) if part)
+    common = {"terms": terms, "accounting": words, "event": None}
+    if guarantee.mus is not None:
+        return replace(guarantee, mus=guarantee.mus.map(lambda mus: members * mus), **common)
+    delta = spread(guarantee.epsilon, guarantee.delta, members)
+    if not delta < 1 and guarantee.private:
+        raise Refusal(f"members must be few enough for a δ below 1 at ε = {guarantee.epsilon:.4g}, got {members}")
+    delta = delta if guarantee.private else guarantee.delta
+    epsilons = guarantee.stated.map(lambda epsilons: members * epsilons)
+    return replace(guarantee, delta=delta, epsilons=epsilons, listed=GroupCurve(guarantee.curve, members), **common)
+
+
+def for_relation(guarantee: "PrivacyGuarantee", relation: str) -> "PrivacyGuarantee":
+    """The guarantee for another neighbouring relation: a record that is replaced is one removed and one added.
+
+    Raises:
+        Refusal: any other change; a guarantee for replacing a record says nothing of data sets of another size.
+
+    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
+    >>> from fedprivjax.privacy.terms import Terms
+    >>> terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
+    >>> for_relation(PrivacyGuarantee(1e-6, terms, mus=Grouped.of([1.0])), REPLACE_ONE).mu
+    2.0
+    """
+    require_choice("relation", relation, RELATIONS)
+    if relation == guarantee.relation:
+        return guarantee
+    if (guarantee.relation, relation) != (ADD_OR_REMOVE, REPLACE_ONE):
+        if any(one.name == "public sizes" for one in guarantee.assumptions):
+            raise Refusal(
+                f"relation must stay {guarantee.relation!r} where who takes part follows from machines' numbers "
+                f"of records, got {relation!r}"
+            )
+        raise Refusal(f"relation must stay {guarantee.relation!r}, which does not give {relation!r}")
+    return for_group(guarantee, 2, guarantee.unit, relation)
+
+
+def for_user(guarantee: "PrivacyGuarantee", records: int) -> "PrivacyGuarantee":
+    """The guarantee for a whole user who holds at most so many records, which are all replaced.
+
+    Raises:
+        Refusal: a guarantee whose unit is not one record or sample, from which none for a user follows.
+
+    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
+    >>> from fedprivjax.privacy.terms import Terms
+    >>> user = for_user(PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])), 3)
+    >>> user.mu, user.unit
+    (3.0, 'one user, who holds at most 3 records of one machine')
+    """
+    if guarantee.unit not in (RECORD, SAMPLE):
+        raise Refusal(f"unit must be {RECORD!r} or {SAMPLE!r} to be converted to a user, got {guarantee.unit!r}")
+    return for_group(guarantee, records, f"one user, who holds at most {records} records of one machine")

@@ -1,0 +1,100 @@
+"""A guarantee as prose for a paper, with the fields that readers of one ask for."""
+
+from math import ceil, floor, inf, log10
+from typing import TYPE_CHECKING
+
+from fedprivjax.privacy.terms import TRUST
+
+if TYPE_CHECKING:  # which is made of these functions
+    from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+RATES = (0.01, 0.001)  # false-positive rates at which an attacker's gain is stated
+TUNING = "hyper-parameters, what the data were prepared with, and metrics of private data are not covered"
+PRNG = (
+    "The noise was simulated in float32 with jax's pseudo-random generator, which is no implementation of the "
+    "mechanism for deployment."
+)
+
+
+def paragraph(guarantee: "PrivacyGuarantee") -> str:
+    """Trust model, unit, relation, composition and accountant, sampling and other assumptions, tuning, what was
+    released, what an attacker gains, and where the randomness came from.
+
+    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
+    >>> from fedprivjax.privacy.terms import Terms
+    >>> text = paragraph(PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0])))
+    >>> text.split(" for ")[0]
+    'The mechanism is (ε, δ) = (4.378, 1e-05)-differentially private, 1-GDP,'
+    """
+    subject = f"{guarantee.unit} ({guarantee.relation})"
+    seen = f"Trust model: {guarantee.trust}. Released, and seen by the adversary: {TRUST[guarantee.trust]}"
+    if not guarantee.private:
+        return f"Nothing is promised for {subject}: the run is not private. {seen}."
+    level = f"(ε, δ) = ({up(guarantee.epsilon, 4)}, {guarantee.delta:g})-differentially private"
+    gdp = "" if guarantee.mu is None else f", {up(guarantee.mu, 4)}-GDP,"
+    accounting = f"; accounting: {guarantee.accounting}" if guarantee.accounting else ""
+    assumed = "; ".join(str(one) for one in guarantee.assumptions if one.name != "not covered")  # said of tuning
+    verb = "is" if guarantee.proved else "is claimed, without a proof, to be"
+    return " ".join(
+        [
+            f"The mechanism {verb} {level}{gdp} for {subject}{_machines(guarantee)}.",
+            f"{seen}; what is computed from that alone, the trained model among it, is covered as post-processing.",
+            f"Proof: {guarantee.theorem}{accounting}.",
+            *([f"It assumes that {assumed}."] if assumed else []),
+            gains(guarantee),
+            *smallest(guarantee),
+            f"Tuning: {TUNING}.",
+            PRNG,
+        ]
+    )
+
+
+def up(value: float, digits: int) -> str:
+    """A positive number with so many digits, never smaller than it is but for rounding of float64.
+
+    >>> up(9.99726, 4), up(2.000000000000001, 4), up(0.0, 3)
+    ('9.998', '2', '0')
+    """
+    if not 0 < value < inf:
+        return f"{value:g}"
+    scale = 10.0 ** (digits - 1 - floor(log10(value)))
+    return f"{ceil(value * (1 - 1e-9) * scale) / scale:.{digits}g}"
+
+
+def smallest(guarantee: "PrivacyGuarantee") -> list[str]:
+    """The least μ that may be stated where none is proved, and what it gives away; none where one ε alone is known."""
+    if guarantee.mu is not None or guarantee.curve.known_from:
+        return []
+    mu, regret, floor = guarantee.smallest_mu()
+    if not mu < 100:
+        return []
+    return [
+        f"No μ is proved; the least whose trade-off function is below that of this curve for δ ≥ {floor:.2g} is "
+        f"{up(mu, 3)}, which gives away up to {regret:.2g} of a false-negative rate."
+    ]
+
+
+def _machines(guarantee: "PrivacyGuarantee") -> str:
+    """How machines differ; nothing where they do not."""
+    each, symbol = guarantee.stated, "ε" if guarantee.mu is None else "μ"
+    if each.max <= each.min * (1 + 1e-9):
+        return ""
+    return f"; this is the worst of {each.machines} machines, whose {symbol} is {each.median:.4g} in the median"
+
+
+def gains(guarantee: "PrivacyGuarantee") -> str:
+    """What an attacker gains, in words.
+
+    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
+    >>> from fedprivjax.privacy.terms import Terms
+    >>> gains(PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0])))
+    'An attacker who knows all else has an advantage of at most 0.383, and a true-positive rate of at most 9.24% at \
+false-positive rate 1%, 1.83% at 0.1%.'
+    """
+    shown = [f"{up(100 * guarantee.true_positive_rate(rate), 3)}%" for rate in RATES]
+    return (
+        f"An attacker who knows all else has an advantage of at most {up(guarantee.advantage, 3)}, and a true-positive "
+        f"rate of at most {shown[0]} at false-positive rate {RATES[0]:.0%}, {shown[1]} at {RATES[1]:.1%}."
+    )

@@ -1,0 +1,46 @@
+"""What methods share whose messages are noised means, or steps, of a machine's own records."""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.target import RULE, Target
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.interface import Protocol
+from fedprivjax.protocols.records import RecordMechanism
+from fedprivjax.protocols.settings import follows_epsilon
+
+
+class RecordMethod(Protocol):
+    """A method whose noise and guarantee follow from its `records`, with an ε for each machine where they differ.
+
+    Attributes:
+        plain: the static settings of its own that only the host reads, as the traced protocol has them.
+    """
+
+    profile: Any = None
+    plain: ClassVar[dict[str, Any]] = {"sampler": "full"}
+
+    @property
+    def records(self) -> RecordMechanism:
+        """How records enter a machine's message, and the noise that it needs."""
+        raise TypeError(f"{self.name} must define records")
+
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        return follows_epsilon(self)
+
+    @property
+    def traced(self):
+        host = {"profile": None, "epsilon": None, "batch": None, "noise_rule": "accountant", "delta": None}
+        return replace(self, **host, **self.plain, calibrate_to=RULE)  # type: ignore[type-var]
+
+    def asked(self, target: Target) -> Target:
+        return target.shared(self.profile)
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The noisiest machine's σ."""
+        return self.records.noise_std(problem, plan.size, target)
+
+    def asked_delta(self, problem: Problem, target: Target) -> Any:
+        return self.records.asked_delta(problem, target)

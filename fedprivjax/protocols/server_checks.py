@@ -1,0 +1,150 @@
+"""Refusals of a server's optimiser: its factory and settings, and what it does to parameters."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import isfinite
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called, require_choice
+
+RATE = "learning_rate"  # what a protocol's step is to a factory
+
+
+def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+    """Optimisers of optax's that have a name: its public functions that take a learning rate.
+
+    >>> [name in optimizers() for name in ("adam", "sgd", "yogi", "inject_hyperparams")]
+    [True, True, True, False]
+    """
+    public = {name: value for name, value in vars(optax).items() if inspect.isfunction(value)}
+    hidden = ("_", "scale_by_")
+    return {name: one for name, one in public.items() if not name.startswith(hidden) and RATE in parameters(one)}
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a real number, which is traced: integers, flags and names fix the program."""
+    if isinstance(value, float | np.floating):
+        return True
+    return isinstance(value, np.ndarray | jax.Array) and jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def factory_of(factory: Any) -> Callable[..., Any]:
+    """A factory, by itself or by its name in optax."""
+    if isinstance(factory, str):
+        require_choice("server optimiser", factory, optimizers())
+        return optimizers()[factory]
+    if isinstance(factory, optax.GradientTransformation):
+        raise Refusal(
+            "server optimiser must be a factory, such as optax.adam, got what one has made: "
+            "its step and settings are the protocol's"
+        )
+    if not callable(factory):
+        raise Refusal(f"server optimiser must be a factory, such as optax.adam, or its name, got {called(factory)}")
+    try:
+        hash(factory)
+        inspect.signature(factory)
+    except (TypeError, ValueError):
+        raise Refusal(f"server optimiser must be a hashable function of its settings, got {called(factory)}") from None
+    return factory
+
+
+def check_settings(factory: Callable, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a factory has not, lacks, or cannot be told by."""
+    known, name = parameters(factory), name_of(factory)
+    if RATE in settings:
+        raise Refusal(f"{RATE} must be left out of a server optimiser: it is the protocol's step, got {settings[RATE]}")
+    if all(one.kind is not one.VAR_KEYWORD for one in known.values()):
+        for setting in settings:
+            require_choice(f"setting of {name}", setting, [each for each in known if each != RATE])
+    for setting, value in settings.items():
+        if isinstance(value, float | np.floating) and not isfinite(value):
+            raise Refusal(f"{setting} of {name} must be finite, got {value}")
+        if not is_number(value) and not _hashable(value):
+            raise Refusal(f"{setting} of {name} must be a number, a flag or a name, got {called(value)}")
+    try:
+        inspect.signature(factory).bind(**settings, **({RATE: 0.1} if RATE in known else {}))
+    except TypeError as error:
+        raise Refusal(f"server optimiser {name} must be given its settings, got {error}") from None
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+@cache
+def parameters(factory: Callable) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(factory).parameters
+
+
+def free_names(factory: Callable) -> set[str]:
+    """Settings that may be real numbers, by their defaults."""
+    return {
+        name
+        for name, one in parameters(factory).items()
+        if name != RATE and not isinstance(one.default, bool) and isinstance(one.default, float | int | None)
+    }
+
+
+@cache
+def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> None:
+    """`ServerOptimizer.check`, once for every kind of optimiser and parameters: the numbers do not matter.
+
+    Args:
+        blank: a `ServerOptimizer` without its numbers.
+        shapes, tree: of the parameters.
+    """
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    server = blank.filled([number] * len(blank.names))
+    params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes])
+
+    def once(server, params, step):
+        made = server.made(step)
+        if not isinstance(made, optax.GradientTransformation):
+            raise Refusal(f"server optimiser {server.name} must give a GradientTransformation, got {called(made)}")
+        state = made.init(params)
+        for leaf in jax.tree.leaves(state):
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
+                raise Refusal(f"state of server optimiser {server.name} must be a pytree of arrays, got {called(leaf)}")
+        return state, *reversed(made.update(params, state, params))
+
+    try:
+        before, after, updates = jax.eval_shape(once, server, params, number)
+    except Refusal:
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        raise Refusal(
+            f"server optimiser {server.name} must take parameters of shape {_shapes(shapes)}, got {cause}"
+        ) from error
+    if _kinds(before) != _kinds(after):
+        raise Refusal(f"state of server optimiser {server.name} must keep its structure and shapes from round to round")
+    if jax.tree.structure(updates) != tree or [leaf.shape for leaf in jax.tree.leaves(updates)] != list(shapes):
+        raise Refusal(f"updates of server optimiser {server.name} must have the parameters' shape, {_shapes(shapes)}")
+
+
+def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(map(str, shapes))
+
+
+def _kinds(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+
+def name_of(factory: Callable) -> str:
+    """What a factory is called.
+
+    >>> name_of(optax.adam)
+    'adam'
+    """
+    return getattr(getattr(factory, "func", factory), "__name__", type(factory).__name__)

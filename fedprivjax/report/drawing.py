@@ -1,0 +1,178 @@
+"""What plots of results share: panels, points on a grid, curves with intervals, axes; and the one place that saves."""
+
+from base64 import b64encode
+from collections.abc import Collection, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.transforms import offset_copy
+
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import recorded_name
+from fedprivjax.sweeps.results import INTERVAL, mean_interval
+
+MARKERS = "os^vDxP*<>"
+PANELS = ("machines", "per_round", "rounds", "records")
+ACROSS = 3  # panels beside one another
+APART = 3.5  # points between the bars of neighbouring curves
+HANDLE, LETTER = 0.7, 0.08  # inches of a legend's line and of a letter
+SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
+Point = Mapping[str, float]
+
+
+def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write figures as PNG files named by their keys; the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}.png" for name in figures]
+    for file, figure in zip(files, figures.values(), strict=True):
+        save_figure(figure, file)
+    return files
+
+
+def save_figure(figure: Figure, file: Path) -> Path:
+    """Write a figure as PNG."""
+    with matplotlib.rc_context({"savefig.dpi": 130}):
+        figure.savefig(file, format="png")
+    return file
+
+
+def as_address(figure: Figure) -> str:
+    """A figure as SVG within a `data:` address, for a page that needs no other file."""
+    written = BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "fedprivjax"}):
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{b64encode(written.getvalue()).decode()}"
+
+
+def panelled(count: int, width: float = 4.2, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels, a few beside one another, and these."""
+    across = min(count, ACROSS)
+    rows = -(-count // across)
+    figure = Figure(figsize=(width * across, height * rows), layout="constrained")
+    axes = figure.subplots(rows, across, sharey=True, squeeze=False).ravel().tolist()
+    for spare in axes[count:]:
+        spare.set_axis_off()
+    return figure, axes[:count]
+
+
+def finish(figure: Figure, axes: list[Axes], metric: Metric, words: str, limits: tuple[float, float]) -> Figure:
+    """Labels, ticks in the metric's unit, no space where no value can be, and one legend."""
+    for axis in axes[::ACROSS]:
+        axis.set_ylabel(words)
+    if metric.unit == "%":
+        axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    low, high = axes[0].get_ylim()
+    if axes[0].get_yscale() == "linear":
+        axes[0].set_ylim(max(low, limits[0]), min(high, limits[1]))
+    for axis in axes:
+        axis.grid(alpha=0.3, which="major")
+    handles, labels = axes[0].get_legend_handles_labels()
+    if len(labels) > 1:
+        fitting = int(figure.get_size_inches()[0] / (HANDLE + LETTER * max(map(len, labels))))
+        across = max(1, min(len(labels), fitting))
+        figure.legend(handles, labels, loc="outside lower center", ncols=across, fontsize=9)
+    else:
+        place = figure.suptitle if len(axes) > 1 or axes[0].get_title() else axes[0].set_title
+        place("".join(labels), fontsize=10)
+    return figure
+
+
+def epsilon_axis(axis: Axes) -> None:
+    """A logarithmic axis of ε, with ticks in plain numbers."""
+    axis.set_xscale("log")
+    plain_ticks(axis.xaxis, *axis.get_xlim())
+
+
+def plain_ticks(axis: Axis, low: float, high: float) -> None:
+    """Ticks of a logarithmic axis as plain numbers, at 1, 2 and 5 where there is room."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def aside(axis: Axes, figure: Figure, bars: ErrorbarContainer, index: int, count: int) -> None:
+    """Move the index-th of several curves a little to a side, for bars at one place would hide each other.
+
+    The data stay where they are, and so do the axis's limits.
+    """
+    moved = offset_copy(axis.transData, figure, x=APART * (index - (count - 1) / 2), units="points")
+    for artist in bars.get_children():
+        artist.set_transform(moved)
+
+
+def limits_of(best: Mapping[str, xr.Dataset], metric: Metric) -> tuple[float, float]:
+    """What no value of the metric can be beyond, as the datasets say it; of what is made of a mean, likewise."""
+    return _limit(best, metric, "valid_min", -np.inf, min), _limit(best, metric, "valid_max", np.inf, max)
+
+
+def bars_of(runs: xr.DataArray, bars: str, limits: tuple[float, float]) -> tuple[xr.DataArray, xr.DataArray | None]:
+    """Means, and how far bars go below and above them, [2, ...], no further than `limits`; None below three seeds.
+
+    Bars are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles` of the runs.
+    """
+    mean, half = mean_interval(runs)
+    if runs.sizes["seed"] < INTERVAL:
+        return mean, None
+    if bars == "percentiles":
+        half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
+    below, above = half.clip(max=mean - limits[0]), half.clip(max=limits[1] - mean)
+    return mean, xr.concat([below.clip(min=0), above.clip(min=0)], xr.Variable("side", ["below", "above"]))
+
+
+def draw_path(axis: Axes, label: str, values: xr.DataArray, colour: str, limits: tuple[float, float]) -> None:
+    """Means over rounds, and their intervals as a band."""
+    values = values.dropna("round", how="all")
+    mean, beyond = bars_of(values, "interval", limits)
+    axis.plot(mean["round"], mean, color=colour, label=label)
+    if beyond is not None:
+        axis.fill_between(mean["round"], mean - beyond[0], mean + beyond[1], color=colour, alpha=0.2, lw=0)
+
+
+def panels_of(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
+    """A panel for each value of the swept integers."""
+    data = next(iter(best.values()))
+    points: list[dict[str, float]] = [{}]
+    for name in PANELS:
+        if name in data.dims:
+            points = [{**point, name: value} for point in points for value in data[name].values.tolist()]
+    return points
+
+
+def middle_of(best: Mapping[str, xr.Dataset], but: Collection[str] = PANELS) -> dict[str, float]:
+    """The middle value of every swept setting but some."""
+    chosen = {}
+    for data in best.values():
+        for name in data["diverged"].dims:
+            if name not in (*but, "seed"):
+                chosen[str(name)] = float(data[name].values[data.sizes[name] // 2])
+    return chosen
+
+
+def at(data: xr.Dataset, point: Point) -> xr.Dataset:
+    """The dataset at a point, of which axes that it lacks are left out."""
+    return data.sel({name: value for name, value in point.items() if name in data.dims}, method="nearest")
+
+
+def point_title(point: Point) -> str:
+    """A panel's title.
+
+    >>> point_title({"per_round": 5, "mu": 2.0})
+    'm = 5, μ = 2'
+    """
+    return ", ".join(f"{SYMBOLS.get(name, name)} = {value:g}" for name, value in point.items())
+
+
+def _limit(best: Mapping[str, xr.Dataset], metric: Metric, name: str, none: float, widest: Any) -> float:
+    source = recorded_name(metric.name)
+    said = [(data[source] if source in data else data[metric.name]).attrs.get(name, none) for data in best.values()]
+    limit = widest(map(float, said))
+    return float(metric.function(limit)) if metric.of == "mean" and np.isfinite(limit) else limit

@@ -1,0 +1,125 @@
+"""What experiments guarantee before they run: a table of guarantees, and of two ways to each ε."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Group
+from rich.text import Text
+
+from fedprivjax.experiment import TRIAL
+from fedprivjax.experiment.run import Job
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.ledger import entry
+from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.numbers import epsilon_text, points_of
+from fedprivjax.report.sheet import Sheet
+from fedprivjax.sweeps.sweep import ReadySweep
+
+
+def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
+    """The guarantees of an experiment on the schedule of its first seed, a table for each kind of guarantee.
+
+    Settings that change neither a target nor what an event's figures say share a row.
+    """
+    title = f"guarantees at δ = {delta:g}, on the first seed's schedule"
+    tables: dict[tuple[str, ...], Sheet] = {}
+    for job in jobs:
+        for row in _rows(job.prepare(), delta):
+            table = tables.setdefault(tuple(row.figures), _guarantees(title, list(row.figures)))
+            figures = [_figure(name, value) for name, value in row.figures.items()]
+            figures = figures if row.noise_std[0] else ["non-private", *[""] * (len(figures) - 1)]
+            table.add_row(
+                job.label,
+                _in_common([_shared(job, row.points)]),
+                _range(row.noise_std),
+                *figures,
+                _range(row.sensitivity),
+            )
+    return list(tables.values())
+
+
+def ledger_table(jobs: Iterable[Job], delta: float) -> Group:
+    """Two ways to each guarantee of an experiment: what its theorem gives, or a published rule claims, beside what an
+    accountant makes of the same releases; a row for each that differs in what it says."""
+    title = f"two ways to each ε at δ = {delta:g}, for the worst machine on the first seed's schedule"
+    table = Sheet(title)
+    for name in ("protocol", "setting", "theorem's ε", "accountant", "its ε", "verdict", "smallest valid ε"):
+        table.add_column(name, "right" if "ε" in name else "left")
+    rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    claims: dict[str, str] = {}
+    for job in jobs:
+        for row in (row for row in _rows(job.prepare(), delta) if row.noise_std[0]):
+            line = entry(row.event, delta)
+            if row.event.claim is not None:
+                claims[job.label] = line.theorem
+            figures = [_or_nothing(line.epsilon), line.accountant, _or_nothing(line.accountant_epsilon)]
+            said = (job.label, *figures, line.verdict, _or_nothing(line.valid))
+            rows.setdefault(said, []).append(_shared(job, row.points))
+    for (label, *figures), settings in rows.items():
+        table.add_row(label, _in_common(settings), *figures)
+    return Group(table, *(Text(f"{label}: the claim is that of {theorem}") for label, theorem in claims.items()))
+
+
+def _or_nothing(epsilon: float) -> str:
+    return epsilon_text(epsilon) if np.isfinite(epsilon) else "–"
+
+
+class _Row(NamedTuple):
+    """Members of a sweep that are alike in privacy: points, figures, noise, sensitivity, and the first one's event."""
+
+    points: list[dict[str, float]]
+    figures: dict[str, float]
+    noise_std: list[float]
+    sensitivity: list[float]
+    event: Event
+
+
+def _shared(job: Job, points: list[dict[str, float]]) -> dict[str, float]:
+    """What members that are alike share."""
+    shared = {n: value for n, value in points[0].items() if all(p[n] == value for p in points)}
+    return {name: value for name, value in {**job.shape, **shared}.items() if name != TRIAL}
+
+
+def _in_common(settings: list[dict[str, float]]) -> str:
+    """The settings that all of these have, in words."""
+    first, *rest = settings
+    return ", ".join(f"{name} {value:g}" for name, value in first.items() if all(o.get(name) == value for o in rest))
+
+
+def _rows(start: ReadySweep, delta: float) -> list[_Row]:
+    rows: dict[tuple, _Row] = {}
+    points = points_of({name: values.tolist() for name, values in start.axes.items()})
+    for point, noise_std, event in zip(points, start.members.noise_std.tolist(), _first_events(start), strict=True):
+        figures = event.figures(delta)
+        alike = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in figures.items()))
+        row = rows.setdefault(alike, _Row([], figures, [], [], event))
+        row.points.append(point)
+        row.noise_std.append(noise_std)
+        row.sensitivity.append(event.sensitivity)
+    return list(rows.values())
+
+
+def _first_events(start: ReadySweep) -> list[Event]:
+    """What each member does to privacy on the first draw's schedule, though resampled axes give it another."""
+    if len(start.index) == 1:
+        return [events[0] for events in start.members.events]
+    members = zip(start.members.protocols, start.grid, strict=True)
+    return [protocol.event(member.problem, start.first.plan) for protocol, member in members]
+
+
+def _guarantees(title: str, figures: list[str]) -> Sheet:
+    table = Sheet(title)
+    table.add_column("protocol")
+    for name in ("setting", "noise_std", *figures, "sensitivity"):
+        table.add_column(name, "right")
+    return table
+
+
+def _figure(name: str, value: float) -> str:
+    return epsilon_text(value) if "ε" in name else f"{value:.4g}"
+
+
+def _range(values: list[float]) -> str:
+    low, high = f"{min(values):.4g}", f"{max(values):.4g}"
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,44 @@
+"""How numbers and points of a grid stand in tables."""
+
+from collections.abc import Mapping
+
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import Metric
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.guarantee import LARGE_EPSILON
+
+
+def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
+    """Every point of a grid, the last axis changing fastest.
+
+    >>> points_of({"machines": [5], "mu": [1, 2]})
+    [{'machines': 5, 'mu': 1}, {'machines': 5, 'mu': 2}]
+    """
+    points: list[dict[str, float]] = [{}]
+    for name, values in axes.items():
+        points = [{**point, name: value} for point in points for value in values]
+    return points
+
+
+def epsilon_text(value: float) -> str:
+    """An ε to three digits, marked where it protects little by itself.
+
+    >>> epsilon_text(4.3778), epsilon_text(65.32)
+    ('4.38', '65.3 !')
+    """
+    return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
+
+
+def target_epsilon(name: str, value: float, delta: float) -> float:
+    """The ε of a privacy target, "mu" or "epsilon".
+
+    >>> target_epsilon("epsilon", 2.0, 1e-5), round(target_epsilon("mu", 1.0, 1e-5), 2)
+    (2.0, 4.38)
+    """
+    return value if name == "epsilon" else float(gdp.epsilon(value, delta))
+
+
+def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str:
+    """A metric in a title: of which iterate, and over which rounds."""
+    of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
+    return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")

@@ -1,0 +1,128 @@
+"""Results as one HTML page that needs no other file: tables, plots, guarantees and their gaps, settings, origin."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from fedprivjax.experiment.results import Results
+from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
+from fedprivjax.privacy.paragraph import PRNG
+from fedprivjax.report.drawing import as_address
+from fedprivjax.report.sheet import html_table
+from fedprivjax.report.shown import Shown
+from fedprivjax.report.tables import footnotes, non_private_metrics, results_tables
+from fedprivjax.sweeps.store import write_whole
+
+PAGE = "report.html"
+LEAST, MOST = 72, 115  # pixels an inch of a plot: smaller ones are scrolled, not shrunk
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A guarantee in prose, and the points of a sweep at which it holds."""
+
+    points: str
+    paragraph: str
+
+
+def write_page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> Path:
+    """Write `report.html` into the results folder, whole or not at all; its path."""
+    file = results.folder / PAGE
+    text = page(shown, results, figures)
+    write_whole(file, lambda aside: aside.write_text(text, encoding="utf-8"))
+    return file
+
+
+def page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> str:
+    """The page's text; everything that a user may have named is escaped."""
+    return _template().render(
+        title=shown.layout.title or str(results.folder),
+        notes=shown.layout.notes,
+        tables=[(t.title, Markup(html_table(t, caption=False))) for t in results_tables(shown.layout, shown.best)],
+        remarks=_joined(line for line in footnotes(shown.layout, shown.best) if line != shown.layout.notes),
+        plots=[_plot(name, figure) for name, figure in figures.items()],
+        promises={label: promises(data) for label, data in shown.best.items()},
+        uncovered=uncovered(shown.best),
+        settings=results.settings,
+        origin=_rows(results.provenance),
+    )
+
+
+def promises(data: xr.Dataset) -> list[Promise]:
+    """The guarantees of a protocol's members in prose, each once, in the grid's order."""
+    texts = data["guarantee"]
+    points: dict[str, list[str]] = {}
+    for index in np.ndindex(texts.shape):
+        cell = texts[index]
+        words = ", ".join(f"{name} = {float(cell[name]):g}" for name in texts.dims)
+        points.setdefault(str(cell.item()), []).append(words)
+    said: dict[str, list[str]] = {}
+    for text, where in points.items():
+        said.setdefault(PrivacyGuarantee.from_json(text).paragraph(), []).extend(where)
+    return [Promise("; ".join(filter(None, where)), paragraph) for paragraph, where in said.items()]
+
+
+def uncovered(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """What no guarantee on the page covers, a sentence each."""
+    chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
+    private = non_private_metrics(best)
+    large = [label for label, data in best.items() if _finite_above(data["realised_epsilon"], LARGE_EPSILON)]
+    none = [label for label, data in best.items() if np.isinf(data["realised_epsilon"]).any()]
+    return [
+        "Hyper-parameters that are chosen by looking at these results; what the data were prepared with.",
+        *chosen,
+        *([f"Metrics computed on private data: {', '.join(private)}."] if private else []),
+        *([f"ε > {LARGE_EPSILON:g} protects little by itself: {'; '.join(large)}."] if large else []),
+        *([f"Runs without privacy: {'; '.join(none)}."] if none else []),
+        "Members of a sweep that share data: their guarantees do not compose.",
+        "Checksums of the data, below, are made of private data.",
+        PRNG,
+    ]
+
+
+def _joined(lines: Iterable[str]) -> list[str]:
+    """Lines that are indented, behind the line that they belong to."""
+    joined: list[str] = []
+    for line in lines:
+        if line.startswith(" ") and joined:
+            joined[-1] += f"; {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
+
+
+def _finite_above(values: xr.DataArray, level: float) -> bool:
+    return bool(((values > level) & np.isfinite(values)).any())
+
+
+def _plot(name: str, figure: Figure) -> dict[str, Any]:
+    inches = figure.get_size_inches()[0]
+    sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
+    return {"name": name.replace("_", " "), "address": as_address(figure), **sizes}
+
+
+def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """Names and values, nested ones by their path."""
+    rows: list[tuple[str, str]] = []
+    for name, value in provenance.items():
+        if isinstance(value, Mapping):
+            rows += _rows(value, f"{above}{name} ")
+        else:
+            rows.append((above + name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    return rows
+
+
+@cache
+def _template() -> Template:
+    loader = PackageLoader("fedprivjax.report", "")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(
+        "page.html"
+    )

@@ -1,0 +1,176 @@
+"""A plan on the screen: what theory promises, what it takes, what is guaranteed; no ranking across kinds of bound."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from rich.console import Group
+from rich.text import Text
+
+from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.terms import TRUST
+from fedprivjax.report.sheet import Sheet
+
+SECTIONS = (
+    (EXPLICIT, POPULATION, "excess loss on the population, constants proved: the smaller the better"),
+    (
+        EXPLICIT,
+        TRAINING,
+        "excess loss on the records at hand, constants proved: not the population's",
+    ),
+    (ORDER, None, "rates without constants: not comparable"),
+    (GRADIENT, None, "norm of the gradient: not comparable with a loss"),
+    (MISSING, None, "no bound"),
+)
+PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+SHORT = {"optimisation": "steps", "sampling": "sampling", "noise": "noise", "stability": "reuse", "bias": "old points"}
+
+
+def plan_report(found: xr.Dataset, given: set[str]) -> Group:
+    """All of a plan at each of its ε.
+
+    Args:
+        found: from `planner.plan`.
+        given: settings that were not left to their defaults.
+    """
+    parts: list[Any] = [Text(line) for line in _settings(found, given)]
+    for level in found["epsilon"].values.tolist():
+        at = found.sel(epsilon=level)
+        parts += [Text(), Text(_headline(at), style="bold"), *bound_tables(at), cost_table(at)]
+    at = found.isel(epsilon=0)
+    lists = (_notes(at), _theorems(at), _guarantees(at), _refusals(at))
+    return Group(*parts, *(Text(line) for lines in lists for line in lines))
+
+
+def bound_tables(at: xr.Dataset) -> Iterator[Sheet]:
+    """Bounds and their terms, a table for each kind."""
+    terms = [str(term) for term in at["term"].values]
+    for words, labels in sections(at):
+        rows = [at.sel(protocol=label) for label in labels]
+        shown = [term for term in terms if any(np.nan_to_num(row["bound_term"].sel(term=term)).any() for row in rows)]
+        table = Sheet(words)
+        table.add_column("method")
+        for name in ("bound", *(SHORT[term] for term in shown), "bound_kind"):
+            table.add_column(name, "right")
+        for label, row in zip(labels, rows, strict=True):
+            parts = [_number(float(row["bound_term"].sel(term=term))) for term in shown]
+            table.add_row(label, _bound(row), *parts, row["bound_kind"].item())
+        yield table
+
+
+def cost_table(at: xr.Dataset) -> Sheet:
+    """Noise, the ε that it gives, and what a run takes, in the bounds' order."""
+    title = (
+        f"what it takes: each method's own noise_std, the worst machine's ε at δ = {at.attrs['delta']:g}, costs in all"
+    )
+    table = Sheet(title)
+    table.add_column("method")
+    columns = {
+        "noise_std": "noise_std",
+        "realised_epsilon": "ε",
+        "step_size": "step",
+        "rounds": "rounds",
+        "batch": "batch",
+    }
+    counted = ("gradients", "messages", "bytes")
+    for name in (*columns.values(), *counted):
+        table.add_column(name, "right")
+    for _, labels in sections(at):
+        table.add_section()
+        for label in labels:
+            row = at.sel(protocol=label)
+            cells = [_number(float(row[name]), whole=name in ("rounds", "batch")) for name in columns]
+            table.add_row(label, *cells, *(_count(float(row[name])) for name in counted))
+    return table
+
+
+def sections(at: xr.Dataset) -> Iterator[tuple[str, list[str]]]:
+    """The methods that are planned, by kind of bound, each sorted by its own bound."""
+    for kind, of, words in SECTIONS:
+        chosen = (at["bound_kind"] == kind) & ((at["bound_of"] == of) if of else True)
+        labels = at["protocol"].values[chosen.values]
+        if labels.size:
+            yield words, labels[np.argsort(at["bound"].values[chosen.values], kind="stable")].tolist()
+
+
+def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
+    s = found.attrs
+    constants = [("lipschitz", "G"), ("smoothness", "L"), ("diameter", "D")]
+    values = ", ".join(f"{letter} = {s[name]:g}{'' if name in given else ' (default)'}" for name, letter in constants)
+    sizes = f"{s['per_round']} a round, {s['samples']} records each; d = {s['dimension']}"
+    first = f"{s['machines']} machines alike, {sizes}"
+    trust = f"trust {s['trust']}: an adversary sees {TRUST[s['trust']]}"
+    return [first, f"constants of the losses on a ball of diameter D: {values}", trust]
+
+
+def _headline(at: xr.Dataset) -> str:
+    """Which bound is the least, of those that can be compared."""
+    trivial, level = at.attrs["trivial"], float(at["epsilon"])
+    comparable = at["bound"].where((at["bound_kind"] == EXPLICIT) & (at["bound_of"] == POPULATION))
+    if not (comparable < trivial).any():
+        return f"actual ε = {level:g}: no bound on the population's loss is below G·D = {trivial:g}, which says nothing"
+    best = comparable["protocol"].values[int(np.nanargmin(comparable.values))]
+    least = _number(float(comparable.min()))
+    return f"actual ε = {level:g}: the least proved bound is {least}, of {best} (G·D = {trivial:g} would say nothing)"
+
+
+def _notes(at: xr.Dataset) -> Iterator[str]:
+    named = ((label, at["note"].sel(protocol=label).item()) for label in at["protocol"].values)
+    lines = [f"  {label}: {note}" for label, note in named if note]
+    yield from ["notes:", *lines] if lines else []
+
+
+def _theorems(at: xr.Dataset) -> Iterator[str]:
+    """Where bounds are from, or why there is none."""
+    yield "bounds:"
+    for _, labels in sections(at):
+        yield from (f"  {label}: {at['theorem'].sel(protocol=label).item()}" for label in labels)
+
+
+def _guarantees(at: xr.Dataset) -> Iterator[str]:
+    """What is guaranteed, methods with the same words together."""
+    yield "guarantees:"
+    alike: dict[str, list[str]] = {}
+    for label in at["protocol"].values:
+        text = at["guarantee"].sel(protocol=label).item()
+        if text:
+            terms = PrivacyGuarantee.from_json(text).terms
+            words = f"{terms.unit}, {terms.relation}, trust {terms.trust}; {terms.theorem}"
+            alike.setdefault(words, []).append(str(label))
+    yield from (f"  {'; '.join(labels)}: {words}" for words, labels in alike.items())
+
+
+def _refusals(at: xr.Dataset) -> Iterator[str]:
+    named = [(label, at["refusal"].sel(protocol=label).item()) for label in at["protocol"].values]
+    if any(why for _, why in named):
+        yield "not planned:"
+    yield from (f"  {label}: {why}" for label, why in named if why)
+
+
+def _bound(row: xr.Dataset) -> str:
+    """The bound, marked where it is no less than what holds anyhow: G·D for an excess loss, G for a gradient."""
+    value, kind = float(row["bound"]), row["bound_kind"].item()
+    if np.isnan(value):
+        return "missing"
+    most = {EXPLICIT: row.attrs["trivial"], GRADIENT: row.attrs["lipschitz"]}.get(kind, np.inf)
+    return _number(value) + (" vacuous" if value >= most else "")
+
+
+def _number(value: float, *, whole: bool = False) -> str:
+    if np.isnan(value):
+        return ""
+    return f"{value:.0f}" if whole else f"{value:.3g}"
+
+
+def _count(value: float) -> str:
+    """A count with its prefix.
+
+    >>> _count(2.88e6), _count(450.0)
+    ('2.88 M', '450')
+    """
+    if np.isnan(value) or value < 1000:
+        return _number(value)
+    power = min(int(np.log10(value * (1 + 5e-4)) // 3), len(PREFIXES) - 1)
+    return f"{value / 1000**power:.3g} {PREFIXES[power]}"

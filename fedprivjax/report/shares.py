@@ -1,0 +1,115 @@
+"""Who holds what: a plot of the examples of every machine, by class or by the label's size."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedprivjax.datasets import Dataset
+
+NAMED = 30  # machines, up to which each has its name below it
+LISTED = 20  # classes, up to which each has a colour of its own in the legend
+LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's labels, where these are numbers
+
+
+def who_holds_what(
+    labels: Any,
+    table: Any,
+    *,
+    class_names: Sequence[str] = (),
+    machine_names: Sequence[str] = (),
+    classes: int | None = None,
+) -> Figure:
+    """Examples of every machine: bars stacked by class, or for numbers, sizes over the percentiles of the labels.
+
+    Args:
+        labels: [examples].
+        table: int [machines, most], padded with −1, the examples that each machine owns; or a list of their indices.
+        class_names, machine_names: shown in place of numbers, where given.
+        classes: how many there are; None is for labels that are numbers.
+
+    >>> figure = who_holds_what([0, 1, 1, 0], [[0, 1], [2, -1]], classes=2)
+    >>> [float(patch.get_height()) for patch in figure.axes[0].patches]
+    [1.0, 0.0, 1.0, 1.0]
+    """
+    labels = np.asarray(labels)
+    parts = [np.asarray(part, int)[np.asarray(part, int) >= 0] for part in table]
+    figure = Figure(figsize=(min(4.0 + 0.22 * len(parts), 14.0), 3.8), layout="constrained")
+    if classes is None:
+        axis, below = figure.subplots(2, 1, sharex=True)
+        axis.bar(np.arange(len(parts)), [part.size for part in parts], width=1.0, color="C0", ec="white", lw=0.3)
+        _draw_percentiles(below, labels, parts)
+    else:
+        axis = below = figure.subplots()
+        _draw_classes(axis, labels, parts, classes, class_names)
+    sizes = np.array([part.size for part in parts])
+    spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+    axis.set(ylabel="examples", title=f"{len(parts)} machines of {spread} examples, {sizes.sum()} in all")
+    _name_machines(below, len(parts), machine_names)
+    return figure
+
+
+def data_lines(data: Dataset) -> list[str]:
+    """What a table's classes and machines stand for, in lines; none for other data.
+
+    >>> import pandas as pd
+    >>> from fedprivjax.datasets import from_frame
+    >>> frame = pd.DataFrame({"x": [1, 0, 1], "y": ["no", "yes", "no"]})
+    >>> data_lines(from_frame(frame, "y", bounds={"x": [0, 1]}, test_share=0))
+    ["frame: 3 training and 0 test rows; classes: 0 = 'no', 1 = 'yes'"]
+    """
+    if data.columns is None:
+        return []
+    tested = 0 if data.test_labels is None else len(data.test_labels)
+    line = f"{data.name}: {len(data.labels)} training and {tested} test rows"
+    if data.machine_names:
+        line += f"; {len(data.machine_names)} machines: {_listed(data.machine_names)}"
+    if data.class_names:
+        line += f"; classes: {_listed(data.class_names)}"
+    return [line]
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = [f"{place} = {name!r}" for place, name in enumerate(names)]
+    return ", ".join(words if len(words) <= LISTED else [*words[:3], "…", words[-1]])
+
+
+def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: int, names: Sequence[str]) -> None:
+    """A stack of bars for each machine."""
+    counts = np.array([np.bincount(labels[part], minlength=classes) for part in parts], float)
+    floor = np.zeros(len(parts))
+    colours = "tab10" if classes <= 10 else "tab20" if classes <= LISTED else "viridis"
+    for label in range(classes):
+        colour = _colour(colours, label, classes)
+        words = names[label] if names else str(label)
+        axis.bar(np.arange(len(parts)), counts[:, label], 1.0, floor, color=colour, ec="white", lw=0.3, label=words)
+        floor += counts[:, label]
+    if classes <= LISTED:
+        axis.figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", title="class", fontsize=8)
+
+
+def _draw_percentiles(axis, labels: np.ndarray, parts: list[np.ndarray]) -> None:
+    """A box from the 25th to the 75th percentile of each machine's labels, and lines from the 5th to the 95th."""
+    held = [(place, np.percentile(labels[part], LEVELS)) for place, part in enumerate(parts) if part.size]
+    places = np.array([place for place, _ in held])
+    low, first, middle, third, high = np.array([levels for _, levels in held]).T
+    axis.vlines(places, low, high, color="C0", lw=1)
+    axis.bar(places, third - first, 0.6, first, color="C0", alpha=0.5)
+    axis.plot(places, middle, "_", color="black", ms=6)
+    axis.set_ylabel("label (median,\n25–75%, 5–95%)")
+
+
+def _colour(name: str, label: int, classes: int) -> Any:
+    colours = matplotlib.colormaps[name]
+    return colours(label) if classes <= LISTED else colours(label / (classes - 1))
+
+
+def _name_machines(axis, machines: int, names: Sequence[str]) -> None:
+    axis.set_xlim(-0.6, machines - 0.4)
+    if machines <= NAMED:
+        words = names or [str(machine) for machine in range(machines)]
+        long = max(map(len, words)) > 3
+        axis.set_xticks(range(machines), words, rotation=60 if long else 0, ha="right" if long else "center")
+    axis.set_xlabel("machine")

@@ -1,0 +1,160 @@
+"""A table as columns of text: shown on a screen of any width, in a notebook, on a page, or as a data frame."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from html import escape
+from io import StringIO
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:  # which takes a third of a second
+    import pandas as pd
+
+PLAIN_WIDTH = 120  # columns of output that goes to no terminal, where $COLUMNS says nothing
+BORDER = 3  # columns of a line and two blanks, between columns of a table
+
+Justify = Literal["left", "right"]
+
+
+@dataclass
+class Column:
+    """A column: its header and cells, numbers to the right, words to the left."""
+
+    header: str
+    justify: Justify = "left"
+    cells: list[str] = field(default_factory=list)
+
+    @property
+    def natural(self) -> int:
+        """Its width where nothing is broken into lines."""
+        return max(map(cell_len, (self.header, *self.cells)))
+
+    @property
+    def least(self) -> int:
+        """Its width where headers and words are broken between words, and numbers are whole."""
+        words = self.header.split()
+        words += self.cells if self.justify == "right" else [word for cell in self.cells for word in cell.split()]
+        return max(map(cell_len, words), default=1)
+
+
+@dataclass
+class Sheet:
+    """A table; too wide a one is cut into several below one another, each with the first `keys` columns.
+
+    >>> sheet = Sheet("accuracy")
+    >>> sheet.add_column("mu", "right")
+    >>> sheet.add_column("ours")
+    >>> sheet.add_row("1", "0.5 ± 0.1")
+    >>> [column.header for column in sheet.columns], sheet.rows
+    (['mu', 'ours'], [['1', '0.5 ± 0.1']])
+    """
+
+    title: str
+    keys: int = 1
+    columns: list[Column] = field(default_factory=list)
+    sections: set[int] = field(default_factory=set)
+
+    def add_column(self, header: str, justify: Justify = "left") -> None:
+        """A further column, before any row."""
+        self.columns.append(Column(header, justify))
+
+    def add_row(self, *cells: str) -> None:
+        """A row, a cell for each column."""
+        for column, cell in zip(self.columns, cells, strict=True):
+            column.cells.append(cell)
+
+    def add_section(self) -> None:
+        """A line under the rows so far."""
+        self.sections.add(len(self.rows))
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells, row by row."""
+        return [list(cells) for cells in zip(*(column.cells for column in self.columns), strict=True)]
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The cells as text, by their headers."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=[column.header for column in self.columns])
+
+    def parts(self, width: int) -> Iterator[Text | Table]:
+        """What is printed where there are so many columns of text: titles and tables."""
+        groups = list(self._groups(width))
+        for place, columns in enumerate(groups):
+            part = f" ({place + 1} of {len(groups)})" if len(groups) > 1 else ""
+            yield Text(self.title + part, style="italic")
+            table = Table()
+            for column, size in zip(columns, _widths(columns, width), strict=True):
+                table.add_column(Text(column.header), justify=column.justify, width=size, overflow="fold")
+            for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True), start=1):
+                table.add_row(*map(Text, cells), end_section=row in self.sections)
+            yield table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text | Table]:
+        return self.parts(options.max_width)
+
+    def __str__(self) -> str:
+        return plain(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+    def _groups(self, width: int) -> Iterator[list[Column]]:
+        """The columns of each table: the first ones, and of the others as many as fit."""
+        keys, others = self.columns[: self.keys], self.columns[self.keys :]
+        here = list(keys)
+        for column in others:
+            if len(here) > len(keys) and _total([c.least for c in (*here, column)]) > width:
+                yield here
+                here = list(keys)
+            here.append(column)
+        yield here
+
+
+def usual_width() -> int:
+    """Columns of the terminal, or of $COLUMNS, if there is one."""
+    return get_terminal_size((PLAIN_WIDTH, 24)).columns
+
+
+def plain(renderable: Any, width: int | None = None) -> str:
+    """What the command line prints, as text; by default as wide as the terminal, if there is one."""
+    console = Console(width=width or usual_width(), file=StringIO(), color_system=None)
+    console.print(renderable)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def html_table(sheet: Sheet, *, caption: bool = True) -> str:
+    """A sheet as an HTML table, everything escaped; sections are marked by a class."""
+    head = "".join(f'<th scope="col" class="{c.justify}">{escape(c.header)}</th>' for c in sheet.columns)
+    lines = []
+    for number, row in enumerate(sheet.rows, start=1):
+        cells = "".join(f'<td class="{c.justify}">{escape(x)}</td>' for c, x in zip(sheet.columns, row, strict=True))
+        mark = ' class="section"' if number in sheet.sections else ""
+        lines.append(f"<tr{mark}>{cells}</tr>")
+    titles = [f"<caption>{escape(sheet.title)}</caption>"] if caption else []
+    parts = (*titles, f"<thead><tr>{head}</tr></thead>", "<tbody>", *lines)
+    return "\n".join(("<table>", *parts, "</tbody>", "</table>"))
+
+
+def _total(widths: list[int]) -> int:
+    return sum(widths) + BORDER * len(widths) + 1
+
+
+def _widths(columns: list[Column], width: int) -> list[int]:
+    """Each column's width: its natural one where all fit, else its least and an even share of what is left."""
+    natural, sizes = [c.natural for c in columns], [c.least for c in columns]
+    spare = width - _total(sizes)
+    while spare > 0 and sizes != natural:
+        for place in range(len(sizes)):
+            if spare > 0 and sizes[place] < natural[place]:
+                sizes[place] += 1
+                spare -= 1
+    return sizes

@@ -1,0 +1,67 @@
+"""Ours beside expected numbers: a table for each entry, and the verdict in a line."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+import numpy as np
+
+from fedprivjax.engine.metrics import known
+from fedprivjax.experiment.verdict import Verdict, describe
+from fedprivjax.report.numbers import title_of
+from fedprivjax.report.sheet import Sheet
+
+VERDICTS = {None: "–", True: "ok", False: "MISS"}
+
+
+def verdict_tables(found: Iterable[Verdict]) -> list[Sheet]:
+    """Ours beside the expected numbers with the verdict on each: a table for each `[[expected]]` entry."""
+    return [_verdict_table(list(cells)) for _, cells in groupby(found, key=lambda v: id(v.expected))]
+
+
+def _verdict_table(found: list[Verdict]) -> Sheet:
+    expected = found[0].expected
+    metric = known(expected.metric)
+    source = f", {expected.source}" if expected.source else ""
+    what, text = f"{title_of(metric, expected.iterate, expected.rounds)} (mean ± 95% interval)", metric.text
+    if expected.axis is not None:
+        words = title_of(metric, expected.iterate, expected.rounds)
+        what, text = f"exponent of {words} in {expected.axis} (least squares of logarithms ± 95% interval)", _exponent
+    table = Sheet(f"{expected.protocol}: {what}{source}; {describe(expected)}")
+    spread = "standard error" if expected.rule in ("within_se", "slope") else "sd"
+    for name in ("cell", "ours", spread, "expected", "difference", "verdict"):
+        table.add_column(name, "left" if name == "verdict" else "right")
+    for v in found:
+        where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
+        value, difference = "", ""
+        if v.value is not None:
+            value = text(v.value)
+            difference = "" if np.isnan(v.mean) else text(v.mean - v.value, sign=True)
+        table.add_row(where, f"{text(v.mean)} ± {text(v.half)}", text(v.sd), value, difference, VERDICTS[v.holds])
+    return table
+
+
+def _exponent(value: float, *, sign: bool = False) -> str:
+    return "–" if np.isnan(value) else f"{value:{'+' * sign}.3f}"
+
+
+def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
+    """How many of how many judged cells hold, and whether enough do: all, but for entries that ask for a share."""
+    judged = [v for v in found if v.holds is not None]
+    if not judged:
+        return "nothing to judge", True
+    line = f"{sum(bool(v.holds) for v in judged)} of {len(judged)} cells within their tolerance"
+    shares = sorted({v.expected.share for v in judged})
+    enough = [np.mean([bool(v.holds) for v in judged if v.expected.share == share]) >= share for share in shares]
+    far = [_errors(v) for v in judged if v.expected.rule == "within_se"]
+    within = all(_errors(v) <= v.expected.limit for v in judged if v.expected.limit is not None)
+    if shares[0] < 1:
+        line += f" ({' and '.join(f'{share:.0%}' for share in shares)} asked for)"
+    if far:
+        line += f", the furthest at {max(far):.2g} standard errors"
+    return line, all(enough) and within
+
+
+def _errors(v: Verdict) -> float:
+    """How many standard errors ours is from the expected value."""
+    difference = abs(v.mean - (v.value or 0.0))
+    return difference / v.sd if v.sd else np.inf if difference else 0.0

@@ -1,0 +1,73 @@
+"""What the names in a dataset mean: `long_name` and `units` of every variable and coordinate."""
+
+from collections.abc import Iterable, Mapping
+from math import isinf
+from typing import Any
+
+import xarray as xr
+
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known
+from fedprivjax.problem.problem import Problem
+
+BEST = "best_"  # of a variable that holds the chosen values of a protocol's own grid
+WORDS = {
+    "batch": "records in a message",
+    "clip": "bound on a message's norm, C",
+    "diverged": "whether any parameter or metric is not finite",
+    "epsilon": "target ε",
+    "guarantee": "privacy guarantee on the schedule that protects least, as JSON: fedprivjax.guarantee_of reads it",
+    "iterate": "which of a protocol's points a metric is of",
+    "machines": "machines in all, M",
+    "mu": "target μ of Gaussian differential privacy",
+    "noise_std": "standard deviation of the noise in one coordinate, before a schedule's weights",
+    "per_round": "machines in a round, m",
+    "radius": "radius of the ball of parameters",
+    "realised_epsilon": "realised ε of the worst machine, at the dataset's delta",
+    "realised_mu": "realised μ of the worst machine; NaN where none is stated",
+    "records": "records of a machine",
+    "round": "rounds done",
+    "rounds": "rounds of a run, T",
+    "seed": "seed of a run",
+    "sent_bits": "bits that a machine sends in a round in which it takes part",
+    "sent_messages": "messages that a machine sends in a round in which it takes part",
+    "step_scale": "step size, relative to the protocol's own",
+    "step_size": "step size, as calibrated",
+    "target_epsilon": "ε that was asked for; NaN where it was noise",
+    "trial": "trial: data drawn anew",
+}
+UNITS = {"sent_bits": "bit"}
+
+
+def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = None) -> xr.Dataset:
+    """The dataset with `long_name` and `units` ("1" where there is none) on every variable and coordinate.
+
+    Args:
+        words: further attributes by name, which go before the usual ones; what a variable says already is kept.
+
+    >>> described(xr.Dataset({"test_loss": ("seed", [0.5])}, {"seed": [0]}))["test_loss"].attrs
+    {'long_name': 'test loss', 'units': '1'}
+    """
+    own = words or {}
+    named = {name: {**_words(str(name)), **own.get(str(name), {}), **data[name].attrs} for name in data.variables}
+    copy = data.copy()
+    for name, attributes in named.items():
+        copy[name].attrs = attributes
+    return copy
+
+
+def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[str, Any]]:
+    """Attributes of metrics by name: their words, and the limits that no value of this problem's is beyond."""
+    return {metric.name: {"long_name": metric.words, **_limits(metric, problem)} for metric in metrics}
+
+
+def _limits(metric: Metric, problem: Problem) -> dict[str, float]:
+    limits = zip(("valid_min", "valid_max"), metric.limits(problem), strict=True)
+    return {name: value for name, value in limits if not isinf(value)}
+
+
+def _words(name: str) -> dict[str, str]:
+    if name.startswith(BEST):
+        of = _words(name.removeprefix(BEST))
+        return {"long_name": f"{of['long_name']}: the best of the grid", "units": of["units"]}
+    return {"long_name": WORDS.get(name) or known(name).words, "units": UNITS.get(name, "1")}

@@ -1,0 +1,80 @@
+"""Swept integers, each of which is a program of its own: sweeps at single points, and their datasets joined."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called, require_at_least
+from fedprivjax.plan.participation import Participation
+
+ROUNDS = "rounds"
+OF_SHAPES = ("noise", "data_used")  # what a dataset says in words, and may be another at each point
+INTEGERS = ("machines", "per_round", ROUNDS)  # in the order of a dataset's dimensions
+
+
+class Shape(NamedTuple):
+    """One combination of swept integers: their values, and what a sweep takes there."""
+
+    at: dict[str, int]
+    participation: Participation
+    rounds: int | None
+
+
+def shapes_of(participation: Participation, rounds: int | None, axes: Mapping[str, Sequence[int]]) -> list[Shape]:
+    """Every combination of the swept integers; where none is swept, the one that is given.
+
+    Raises:
+        Refusal: values that are no distinct positive integers, or a number that the participation has not.
+
+    >>> from fedprivjax import Uniform
+    >>> [shape.participation.per_round for shape in shapes_of(Uniform(10, 2), 5, {"per_round": [2, 5]})]
+    [2, 5]
+    """
+    for name, values in axes.items():
+        _check(rounds, name, values)
+    every = [dict(zip(axes, map(int, point), strict=True)) for point in product(*axes.values())]
+    return [_shape(participation, rounds, at) for at in every]
+
+
+def _shape(participation: Participation, rounds: int | None, at: dict[str, int]) -> Shape:
+    sizes = {name: value for name, value in at.items() if name != ROUNDS}
+    return Shape(at, participation.resized(**sizes) if sizes else participation, at.get(ROUNDS, rounds))
+
+
+def _check(rounds: int | None, name: str, values: Any) -> None:
+    if isinstance(values, str | Mapping) or np.ndim(values) != 1 or len(values) == 0:
+        raise Refusal(f"{name} must be swept over a list of integers, got {called(values)}")
+    for value in values:
+        require_at_least(name, value, 1)
+    if len(set(values)) < len(values):
+        raise Refusal(f"{name} must be swept over distinct integers, got {list(values)}")
+    if name == ROUNDS and rounds is not None:
+        raise Refusal(f"rounds must be left out where they are swept, got {rounds}")
+
+
+def joined(parts: Sequence[tuple[Mapping[str, Any], xr.Dataset]]) -> xr.Dataset:
+    """Datasets at single points of some settings, as one dataset with these as dimensions.
+
+    Rounds that a part has not recorded are NaN.
+
+    >>> at = [({"per_round": m}, xr.Dataset({"loss": ("round", [float(m)])}, {"round": [1]})) for m in (2, 5)]
+    >>> dict(joined(at)["loss"].sizes)
+    {'per_round': 2, 'round': 1}
+    """
+    rounds = np.unique(np.concatenate([data["round"].values for _, data in parts]))
+    points = [data.reindex(round=rounds).expand_dims({k: [v] for k, v in shape.items()}) for shape, data in parts]
+    whole = points[0]
+    if len(points) > 1:
+        whole = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
+    assert isinstance(whole, xr.Dataset)
+    attributes = [data.attrs for _, data in parts]
+    several = {name: _each_once(name, attributes) for name in OF_SHAPES if name in attributes[0]}
+    return whole.assign_attrs({**attributes[0], **several})
+
+
+def _each_once(name: str, attributes: Sequence[Mapping[str, Any]]) -> str:
+    return " / ".join(dict.fromkeys(str(each[name]) for each in attributes if name in each))

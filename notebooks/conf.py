@@ -1,0 +1,211 @@
+"""The documentation site: guides, which run while it is built, and a reference from the package's docstrings.
+
+    sphinx-build -W --keep-going -j auto notebooks build/site
+
+Warnings are errors, names that lead nowhere among them. Nothing is fetched: where other projects' names stand on their
+pages is listed in `inventories/`.
+"""
+
+import importlib
+import inspect
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version as version_of
+
+import numpy.typing
+import typer
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx import addnodes
+from sphinx.util.docutils import SphinxDirective
+from typer.cli import get_docs_for_click
+
+
+class ArrayLike:
+    """What NumPy makes an array of, by its name: in a signature, the union that it stands for takes three lines."""
+
+    __module__ = "numpy.typing"
+
+
+numpy.typing.ArrayLike = ArrayLike  # before the package takes it from there
+
+import fedprivjax  # noqa: E402
+from fedprivjax.cli import app as command_line  # noqa: E402
+
+project = "fedprivjax"
+copyright = "the authors of fedprivjax"
+version = release = version_of("fedprivjax")
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "sphinx.ext.viewcode", "myst_nb"]
+html_theme = "furo"
+html_title = f"fedprivjax {release}"
+html_copy_source = False
+html_math_renderer = "mathml"
+nitpicky = True
+default_role = "ours"
+
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_merge_streams = True
+myst_enable_extensions = ["dollarmath", "deflist"]
+os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # a kernel's warning about debuggers is no output of a guide
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # guides compile much and run little
+
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Source", "notes_style"), ("Attributes", "params_style")]
+python_maximum_signature_line_length = 90
+
+SITES = {
+    "python": "https://docs.python.org/3/",
+    "numpy": "https://numpy.org/doc/stable/",
+    "jax": "https://docs.jax.dev/en/latest/",
+    "flax": "https://flax-linen.readthedocs.io/en/latest/",
+    "optax": "https://optax.readthedocs.io/en/latest/",
+    "xarray": "https://docs.xarray.dev/en/stable/",
+}
+intersphinx_mapping = {name: (site, f"inventories/{name}.inv") for name, site in SITES.items()}
+
+PUBLIC_ELSEWHERE = {  # by where it is defined
+    "flax.linen.module.Module": "flax.linen.Module",
+    "jax._src.mesh.Mesh": "jax.sharding.Mesh",
+    "jax.jaxlib._jax.Array": "jax.Array",
+    "optax._src.base.GradientTransformation": "optax.GradientTransformation",
+    "numpy.random._generator.Generator": "numpy.random.Generator",
+    "numpy.random.bit_generator.SeedSequence": "numpy.random.SeedSequence",
+    "xarray.core.dataarray.DataArray": "xarray.DataArray",
+    "xarray.core.dataset.Dataset": "xarray.Dataset",
+}
+nitpick_ignore = [  # not documented anywhere
+    ("py:class", "dict[~collections.abc.Hashable"),  # cut in two by Sphinx
+    ("py:class", "collections.abc.Mapping[str"),
+    ("py:class", "dp_accounting.dp_event.DpEvent"),
+    ("py:class", "flax.core.scope.Scope"),
+    ("py:class", "flax.linen.module._Sentinel"),
+    ("py:class", "matplotlib.figure.Figure"),  # of a project that is not among the inventories
+]
+PAPERS = (".theory.cheu", ".theory.lowy_razaviyayn", ".theory.tran_cutkosky")
+MODULES = ("", ".datasets", ".noise", ".noise.factors", ".planner", ".privacy", ".testing", ".theory", *PAPERS)
+
+
+@cache
+def public() -> dict[str, str]:
+    """Where every public object stands, by its public place and by the place where it is defined."""
+    places = {}
+    for module in (importlib.import_module(f"fedprivjax{suffix}") for suffix in MODULES):
+        for name in module.__all__:
+            value, place = getattr(module, name), f"{module.__name__}.{name}"
+            if not inspect.ismodule(value):
+                places.setdefault(place, place)
+                places.setdefault(f"{getattr(value, '__module__', '')}.{name}", place)
+    return places
+
+
+@cache
+def by_word() -> dict[str, str]:
+    """Words that mean a public object wherever they stand: names of the package itself, and of classes."""
+    words = {}
+    for place in public().values():
+        module, _, name = place.rpartition(".")
+        if module == "fedprivjax" or (name[0].isupper() and not name.isupper()):
+            words.setdefault(name, place)
+    return words
+
+
+def exists(target: str) -> bool:
+    """Whether a full name is that of something in the package, public or not."""
+    module, *rest = target.split(".")
+    if module != "fedprivjax":
+        return False
+    value = fedprivjax
+    for name in rest:
+        module = f"{module}.{name}"
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            try:
+                value = importlib.import_module(module)
+            except ImportError:
+                return False
+    return True
+
+
+def in_backticks(name, rawtext, text, lineno, inliner, options=None, content=()):
+    """What stands in single backticks: a link where it is a public name, code as it is elsewhere."""
+    literal = nodes.literal(text, text)
+    head, _, member = text.partition(".")
+    target = public().get(text) or by_word().get(head, "") + (f".{member}" if member else "")
+    if not exists(target):
+        return [literal], []
+    link = addnodes.pending_xref("", literal, refdomain="py", reftype="ours", reftarget=target, refexplicit=True)
+    link["refdoc"] = inliner.document.settings.env.docname
+    return [link], []
+
+
+def by_public_name(app, env, node, contnode):
+    """A link to what is documented by its public name; an object of the package that is not public stays unlinked."""
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"] = PUBLIC_ELSEWHERE.get(node["reftarget"], node["reftarget"])
+    place = public().get(target, target)
+    found = env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", place, node, contnode)
+    if found is not None:
+        return found
+    return contnode if node["reftype"] == "ours" or exists(target) or "." not in target else None
+
+
+def described(app, what, name, value, options, lines):
+    """Data are described by what they hold, in the place of their type's docstring."""
+    if what != "data":
+        return
+    lines.clear()
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            words = getattr(entry, "help", None) or (entry.__doc__ if callable(entry) else str(entry))
+            lines += [f"``{key}``", f"    {' '.join(words.split())}", ""]
+    elif isinstance(value, tuple | list):
+        lines += [f"* {' '.join(str(entry).split())}" for entry in value]
+
+
+def readable(app, what, name, value, options, lines):
+    """What reads well as text but means something else as markup: a plural after a name, a letter and a full stop."""
+    for at, line in enumerate(lines):
+        line = re.sub(r"(`[\w.]+`)([a-z])", r"\1\\ \2", line)
+        lines[at] = re.sub(r"^(\s*[\w, ]+: )(\w\.(?: |$))", r"\1\\\2", line)
+
+
+def guides_apart(app, env, docnames):
+    """Two processes read two halves of the pages, each with half of the guides, which take nearly all of the time."""
+    docnames[:] = docnames[::2] + docnames[1::2]
+
+
+def math(translator, node):
+    """A formula as MathML, which browsers draw by themselves: no script is fetched from elsewhere."""
+    translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
+class CommandLine(SphinxDirective):
+    """Every command with its options, as the program itself describes them."""
+
+    def run(self):
+        command = typer.main.get_command(command_line)
+        text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="fedprivjax")
+        text = re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "\\<", text.partition("\n")[2])
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
+def setup(app):
+    app.add_role("ours", in_backticks)
+    app.add_html_math_renderer("mathml", inline_renderers=(math, None), block_renderers=(math, None))
+    app.add_directive("command-line", CommandLine)
+    app.connect("env-before-read-docs", guides_apart)
+    app.connect("missing-reference", by_public_name, priority=400)  # before intersphinx
+    app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", described)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,307 @@
+"""A whole audit: what it refuses, that it can be stopped and repeated, and how tight it is."""
+
+import json
+import tracemalloc
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import numpy as np
+import pytest
+from audited import FEDERATION, SETTINGS, smaller
+from flax import struct
+
+from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, Uniform
+from fedprivjax.auditing import views
+from fedprivjax.auditing.audit import VERDICT, audit, prepared
+from fedprivjax.auditing.bounds import lower_bounds
+from fedprivjax.auditing.running import Runs, _claim, score_runs
+from fedprivjax.auditing.scores import Counting, best_linear
+from fedprivjax.auditing.small import in_small
+from fedprivjax.auditing.views import Sight, observed
+from fedprivjax.auditing.worlds import Federation, worlds
+from fedprivjax.privacy import gdp
+
+PROTOCOL = DPMu2(mu=2.0, clip=1.0)
+
+
+@pytest.fixture(autouse=True)
+def few(request, monkeypatch):
+    if request.node.get_closest_marker("optimised") is None:
+        smaller(monkeypatch, preparing=1024)
+
+
+def run(protocol=PROTOCOL, federation=FEDERATION, **options):
+    return audit(protocol, federation, **({"runs": 1000} | options))
+
+
+@pytest.fixture(scope="module")
+def finished():
+    with pytest.MonkeyPatch.context() as patch:
+        smaller(patch, preparing=1024)
+        return run()
+
+
+@struct.dataclass
+class Forgetful(DPMu2):
+    """One that adds a part of its noise, and does not say so."""
+
+    part: float = struct.field(pytree_node=False, default=0.5)
+
+    def noise(self, state, drawn, tape):
+        state, noise = super().noise(state, drawn, tape)
+        return state, self.part * noise
+
+
+# ---- what it says
+
+
+def test_an_audit_stays_below_its_claim(finished):
+    assert not finished.refuted
+    assert 0 < finished.epsilon_lower < finished.guarantee.epsilon
+    assert 0.5 < finished.best.bounds.mu_lower <= 2.0
+    assert finished.attained == pytest.approx(2.0, rel=0.1)
+    assert finished.tightness == finished.epsilon_lower / finished.guarantee.epsilon
+    assert finished.best.name == "likelihood ratio"
+    assert [found.bounds.runs for found in finished.found] == [(1000, 1000)] * 4 + [(500, 500)]
+
+
+def test_no_score_is_tighter_than_the_likelihood_ratio_by_much(finished):
+    best = finished.best.bounds.mu_lower
+    assert all(found.bounds.mu_lower < best + 0.2 for found in finished.found)
+
+
+def test_a_verdicts_error_is_shared_by_all_it_looks_at(finished):
+    """By five scores, and by the bound on ε and that on μ of each."""
+    assert finished.verdict == VERDICT
+    assert [found.strict.level for found in finished.found] == pytest.approx([VERDICT / 10] * 5)
+    assert {found.bounds.level for found in finished.found} == {0.05}
+    assert all(found.strict.mu_lower < found.bounds.mu_lower for found in finished.found)
+
+
+def test_an_audit_can_be_saved(finished):
+    saved = json.loads(json.dumps(finished.as_mapping(), allow_nan=False))
+    assert saved["claimed"]["mu"] == pytest.approx(2.0)
+    assert saved["scores"]["likelihood ratio"]["mu_lower"] == finished.best.bounds.mu_lower
+    assert (saved["runs"], saved["refuted_by"]) == ([1000, 1000], [])
+
+
+def test_the_same_seed_gives_the_same_audit(finished):
+    assert run().found == finished.found
+    assert run(seed=1).found != finished.found
+
+
+def test_half_the_noise_is_refuted():
+    found = run(Forgetful(mu=2.0, clip=1.0), runs=2000)
+    assert "likelihood ratio" in found.refuted
+    assert found.best.strict.mu_lower > 2.0
+
+
+@pytest.mark.slow
+def test_a_tenth_less_of_the_noise_is_refuted_with_many_runs():
+    assert run(Forgetful(mu=2.0, clip=1.0, part=0.9), runs=40_000).refuted
+    assert not run(runs=40_000).refuted
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"runs": 999}, "runs must be at least 1000, got 999"),
+        ({"delta": 0.0}, "delta must be .*, got 0.0"),
+        ({"delta": 1.0}, "delta must be .*, got 1.0"),
+        ({"verdict": 0.0}, "verdict must be .*, got 0.0"),
+        ({"verdict": 2.0}, "verdict must be .*, got 2.0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"protocol": DPMu2(noise_std=0.0, clip=1.0)}, "DPMu2 must promise something to be audited, got inf for ε"),
+    ],
+)
+def test_bad_input_is_refused(options, said):
+    with pytest.raises(Refusal, match=f"^{said}$"):
+        run(**options)
+
+
+def test_a_canary_below_the_sensitivity_is_refused_with_how_far_it_is():
+    """Its gradient is shorter than the clip."""
+    with pytest.raises(
+        Refusal, match=r"^canary must attain at least 50% of the sensitivity that is claimed, "
+    ) as found:
+        run(federation=Federation(**SETTINGS, canary=0.3))
+    reached = float(str(found.value).split("got ")[1].split("%")[0]) / 100
+    assert reached == pytest.approx(0.3, abs=0.03)
+
+
+@dataclass(frozen=True)
+class Smooth(Federation):
+    """One whose problem declares a smoothness that no record shows: without a clip it enters the sensitivity."""
+
+    def problem(self, clip, split, canary, label):
+        return replace(super().problem(clip, split, canary, label), own_smoothness=1e-3)
+
+
+@pytest.mark.slow
+def test_a_declared_smoothness_that_no_canary_shows_is_refused():
+    """G + 2LD is claimed for DP-μ² without a clip, and G is attained: 1 of 1 + 2·1e-3·2000."""
+    with pytest.raises(Refusal, match=r"got \d+% \(μ = 0\.\d+ of 2\)$") as found:
+        run(DPMu2(mu=2.0), Smooth(**SETTINGS))
+    reached = float(str(found.value).split("got ")[1].split("%")[0]) / 100
+    assert reached == pytest.approx(1 / 5, abs=0.03)
+
+
+def test_a_canary_that_moves_nothing_is_refused():
+    with pytest.raises(Refusal, match=r"^canary must move what the adversary sees, and it does not"):
+        run(federation=Federation(**SETTINGS, canary=0.0))
+
+
+# ---- chunks
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(runs):
+    def progress(done, total):
+        if done >= runs:
+            raise Stopped
+
+    return progress
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often the engine runs for scores."""
+    calls = []
+
+    def watched(*arguments):
+        calls.append(arguments)
+        return observed(*arguments)
+
+    monkeypatch.setattr("fedprivjax.auditing.running.observed", watched)
+    return calls
+
+
+def test_a_stopped_audit_goes_on(tmp_path, finished, counted):
+    with pytest.raises(Stopped):
+        run(folder=tmp_path, progress=stop_after(1))
+    assert len(counted) == 2
+    seen = []
+    assert run(folder=tmp_path, progress=lambda *done: seen.append(done)).found == finished.found
+    assert len(counted) == 4
+    assert seen == [(500, 1000), (1000, 1000)]
+    assert run(folder=tmp_path).found == finished.found
+    assert len(counted) == 4
+    assert not list(tmp_path.glob("*.part*"))
+
+
+@pytest.mark.slow
+def test_chunks_change_nothing(monkeypatch, finished):
+    """Public samples: a run's noise follows from its number."""
+    pair, law, sight = prepared(PROTOCOL, FEDERATION, 1e-5, 0, ())
+    counting = Counting(1e-5, 1000, 0.05)
+    scores = best_linear(law, counting, 2.0)[:1]
+    whole = score_runs(Runs(pair, sight, 0), law, scores, counting)
+    monkeypatch.setattr(views, "MOST", 200)
+    parts = score_runs(Runs(pair, sight, 0), law, scores, counting)
+    for (one, numbers), (other, others) in zip(whole, parts, strict=True):
+        assert one.name == other.name
+        np.testing.assert_allclose(numbers, others, rtol=1e-3, atol=1e-3)
+
+
+def claimed(folder, protocol=PROTOCOL, federation=FEDERATION, runs=1000, delta=1e-5, seed=0, public=()):
+    """Take a folder, as an audit does before its first run."""
+    pair = worlds(protocol, federation, 0, delta=delta)
+    _claim(Runs(pair, Sight(public), seed, folder), Counting(delta, runs, 0.05))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"runs": 1001},
+        {"delta": 1e-6},
+        {"public": ("clipped_share",)},
+        {"protocol": DPMu2(mu=2.0001, clip=1.0)},
+        {"protocol": Forgetful(mu=2.0, clip=1.0)},
+        {"federation": Federation(**SETTINGS, canary=50.0)},
+    ],
+    ids=["seed", "runs", "delta", "public", "fourth digit", "another protocol", "canary"],
+)
+def test_another_audits_folder_is_refused(tmp_path, other):
+    claimed(tmp_path)
+    claimed(tmp_path)
+    with pytest.raises(Refusal, match=r"^folder must be empty or of the same audit, got "):
+        claimed(tmp_path, **other)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_runs_but_for_their_scores():
+    pair, law, sight = prepared(PROTOCOL, FEDERATION, 1e-5, 0, ())
+
+    def peak(runs):
+        counting = Counting(1e-5, runs, 0.05)
+        scores = best_linear(law, counting, 2.0)[:1]
+        tracemalloc.start()
+        try:
+            score_runs(Runs(pair, sight, 0), law, scores, counting)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1024)
+    few, many = 1024, 8192
+    views_of_all = 2 * many * len(law.columns) * 8
+    assert peak(many) - peak(few) < 0.5 * views_of_all
+
+
+# ---- protocols in small
+
+
+def test_protocols_in_small_keep_their_promise_and_lose_their_sizes():
+    large = NoisyMinibatchSGD(epsilon=(1.0, 2.0), clip=0.7, batch=600, sampler="poisson")
+    small = in_small(large)
+    assert (small.epsilon, small.batch, small.clip, small.sampler) == (1.0, 3, 0.7, "poisson")
+    assert in_small(PROTOCOL) == PROTOCOL
+
+
+# ---- the numbers to reach
+
+DELTA, KEYS, EACH = 1e-5, 6, 50_000
+
+
+@pytest.fixture(scope="module")
+def tightness():
+    """Medians over keys of the share of ε that each bound proves: the runs of all keys from one preparation."""
+    found = {}
+    for epsilon in (1.0, 2.0, 4.0):
+        mu = float(gdp.mu(epsilon, DELTA))
+        pair, law, sight = prepared(DPMu2(mu=mu, clip=1.0), Federation(Uniform(4, 2), 8, 12, dimension=4), DELTA, 0, ())
+        score = best_linear(law, Counting(DELTA, EACH, 0.05), mu)[0]
+        numbers = score_runs(Runs(pair, sight, 0), law, [score], Counting(DELTA, KEYS * EACH, 0.05))[0][1]
+        keys = zip(*(np.split(world, KEYS) for world in numbers), strict=True)
+        bounds = [lower_bounds(*worlds, score.threshold, score.middle, DELTA) for worlds in keys]
+        claimed = pair.start.guarantee.epsilon
+        shares = [(one.epsilon_lower / claimed, one.gdp_epsilon_lower / claimed) for one in bounds]
+        found[epsilon] = np.median(shares, axis=0)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.optimised
+@pytest.mark.parametrize(("epsilon", "least"), [(1.0, 0.47), (2.0, 0.54), (4.0, 0.56)])
+def test_tight_on_gaussian_protocols(tightness, epsilon, least):
+    by_epsilon, by_mu = tightness[epsilon]
+    assert least <= by_epsilon <= 1
+    assert 0.85 <= by_mu <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.optimised
+def test_a_hundred_thousand_runs_of_fifty_rounds_are_quick():
+    """15 s on two quiet cores; the limit is one that a busy machine meets."""
+    begin = perf_counter()
+    found = audit(PROTOCOL, Federation(Uniform(4, 2), 50, 50), runs=50_000)
+    assert perf_counter() - begin < 60
+    assert found.best.bounds.runs == (50_000, 50_000)
+    assert not found.refuted

@@ -1,0 +1,84 @@
+"""Every planted fault is flagged by the detector that its row names, and nothing that is right is flagged.
+
+A verdict has a total error of 1e-4 over all rows: an audit shares it among its scores, a law test among a covariance's
+entries. Brute force and accountants leave rounding alone to chance.
+"""
+
+import pytest
+from cases import sparing
+from faults.rows import FAULTS
+from laws import misfit
+from scipy.special import ndtri
+
+from fedprivjax.auditing.audit import VERDICT, Audit, audit
+from fedprivjax.testing import check_protocol
+
+LEVEL = VERDICT / len(FAULTS)
+ROUNDING = 1e-3  # of an ε that dp-accounting finds, or of a norm
+
+
+def seen_by_audit(subject) -> bool:
+    return bool(audited(subject).refuted)
+
+
+def audited(subject) -> Audit:
+    protocol, federation, runs, delta, public = subject
+    return audit(protocol, federation, runs=runs, delta=delta, public=public, verdict=LEVEL)
+
+
+def seen_by_law(subject) -> bool:
+    entries = subject.covariance.size
+    return misfit(subject.draw(), subject.covariance) > -ndtri(LEVEL / entries / 2)
+
+
+def found_larger(subject) -> bool:
+    found, claimed = subject.found(), subject.claimed()
+    print(f"claimed {claimed!r}, found {found!r}")
+    return found > claimed * (1 + ROUNDING)
+
+
+def fails_contract(subject) -> bool:
+    try:
+        check_protocol(subject.protocol, subject.problem, properties=[subject.fails])
+    except AssertionError:
+        return True
+    return False
+
+
+DETECTORS = {
+    "audit": seen_by_audit,
+    "law": seen_by_law,
+    "sensitivity": found_larger,
+    "accountant": found_larger,
+    "contract": fails_contract,
+}
+QUICK = [
+    *("half the noise", "participation by data", "a metric released", "nothing taken back", "drawn anew"),
+    *("a level missing", "G for S", "clipped by coordinate", "exposure above 1", "δ in every round"),
+]
+
+
+@pytest.mark.parametrize("name", sparing(list(FAULTS), QUICK))
+def test_a_fault_is_flagged_by_its_detector(name):
+    fault = FAULTS[name]
+    assert DETECTORS[fault.detector](fault.faulty), fault.change
+
+
+def different_subjects():
+    """One row for every right thing and detector."""
+    first: dict = {}
+    for name, fault in FAULTS.items():
+        first.setdefault((fault.detector, repr(fault.right)), name)
+    return list(first.values())
+
+
+@pytest.mark.parametrize("name", sparing(different_subjects(), [n for n in QUICK if n in different_subjects()]))
+def test_the_same_without_the_fault_is_not_flagged(name):
+    fault = FAULTS[name]
+    assert not DETECTORS[fault.detector](fault.right), fault.change
+
+
+def test_the_catalogue_is_long_and_of_both_kinds():
+    assert len(FAULTS) >= 24
+    assert {fault.kind for fault in FAULTS.values()} == {"leak", "law fault"}
+    assert {fault.detector for fault in FAULTS.values()} == set(DETECTORS)

@@ -1,0 +1,63 @@
+"""What an audit looks at, and which claim it holds that against."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import struct
+
+from fedprivjax import NoisySGD, Refusal
+from fedprivjax.auditing.audit import audit, for_replaced
+from fedprivjax.privacy import PrivacyGuarantee
+from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Terms
+
+RUNS = 1000
+
+
+@struct.dataclass
+class QuietAverage(NoisySGD):
+    """Reports, beside its output, an average that no noise has reached."""
+
+    def round(self, problem, state, inputs, noise, key):
+        noisy, info = NoisySGD.round(self, problem, state, inputs, noise, key)
+        silent = jax.tree.map(jnp.zeros_like, noise)
+        quiet, _ = NoisySGD.round(self, problem, state._replace(w=state.average), inputs, silent, key)
+        return noisy._replace(average=quiet.w), info
+
+
+@struct.dataclass
+class OneRecordMore(NoisySGD):
+    """The same noise, with a guarantee for a record that is added or removed: half of what replacing one needs."""
+
+    def event(self, problem, plan):
+        event = NoisySGD.event(self, problem, plan)
+        terms = replace(event.terms, relation=ADD_OR_REMOVE)
+        return replace(event, sensitivity=event.sensitivity / 2, terms=terms)
+
+
+@pytest.mark.slow
+def test_an_iterate_that_is_reported_is_seen():
+    assert "likelihood ratio" in audit(QuietAverage(mu=1.0, trust="server"), runs=RUNS).refuted
+    assert audit(NoisySGD(mu=1.0, trust="server", average=True), runs=RUNS).refuted == ()
+
+
+@pytest.mark.slow
+def test_a_guarantee_for_one_record_more_is_held_to_what_it_says_of_replaced_ones():
+    found = audit(OneRecordMore(mu=1.0, trust="server"), runs=RUNS)
+    assert (found.guarantee.mu, found.guarantee.relation) == (1.0, REPLACE_ONE)
+    assert found.refuted == ()
+    assert found.attained == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_mu_for_one_record_more_is_twice_that_for_replaced_ones():
+    terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
+    replaced = for_replaced(PrivacyGuarantee(1e-5, terms, mus=Grouped.of([1.0])))
+    assert (replaced.mu, replaced.relation) == (2.0, REPLACE_ONE)
+
+
+def test_an_epsilon_for_one_record_more_is_not_audited():
+    terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
+    with pytest.raises(Refusal, match=r"^relation must be 'replace-one' to be audited where no μ is stated, got"):
+        for_replaced(PrivacyGuarantee(1e-5, terms, epsilons=Grouped.of([1.0])))

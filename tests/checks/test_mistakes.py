@@ -1,0 +1,301 @@
+"""Mistakes that people make in Python: each is answered by one line, before anything is compiled."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+from flax import struct
+
+from fedprivjax import (
+    Ball,
+    DPMu2,
+    Full,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    Protocol,
+    Refusal,
+    Softmax,
+    StaleMomentum,
+    Uniform,
+    audit,
+    audit_one_run,
+    calibrate,
+    check_protocol,
+    datasets,
+    draw_plan,
+    final,
+    from_dataset,
+    guarantee,
+    linear_problem,
+    simulate,
+    sweep,
+    transcript,
+)
+from fedprivjax.engine import simulate as simulation
+from fedprivjax.engine import transcript as transcripts
+from fedprivjax.sweeps import sweep as sweeping
+from fedprivjax.sweeps.results import sweep_dataset
+
+DRAWN = np.random.default_rng(0)
+X = DRAWN.uniform(-0.5, 0.5, (60, 3))
+Y = np.arange(60) % 3
+PROBLEM = linear_problem(X, Y, Softmax(3), feature_bound=1.0, constraint=Ball(2.0))
+DATA = datasets.from_arrays(X, Y, feature_bound=1.0, classes=3)
+OURS = DPMu2(mu=1.0, clip=1.0)
+SOME = Uniform(6, 3)
+PLAN = draw_plan(PROBLEM, SOME)
+RESULTS = sweep_dataset(
+    {"train_loss": np.zeros((1, 1, 2)), "diverged": np.zeros((1, 1))}, {}, {"seed": [0], "round": [1, 2]}, {}
+)
+
+
+@struct.dataclass
+class Own(Protocol):
+    """A method that looks at none of its settings."""
+
+    mu: Any = 1.0
+    clip: Any = 1.0
+    beta: Any = 0.5
+
+
+FIRST = "protocol must come first, then problem and participation, got a Problem as protocol"
+MAKERS = "problem must be a Problem, as from_dataset(data) and linear_problem(X, y, loss) make it, got "
+TAKES_PART = "participation must say who takes part, such as Full({0}) or Uniform({0}, per_round), got "
+OBJECT = "protocol must be an object of a flax.struct.dataclass, such as DPMu2(mu=1.0), got 'dp_mu2'"
+CLASS = "protocol must be an object, such as DPMu2(...), got the class DPMu2"
+LOSS = "loss must be an object, such as Softmax(classes) or Logistic(), got "
+SETS = 'dataset must be a Dataset or a Stream, as datasets.load("digits") and '
+SETS += "datasets.from_arrays(X, y, feature_bound=1.0) make it, got "
+LEAVES = "mu, epsilon, noise_std, step_size, step_scale, clip, radius, low, high, scale"
+
+MISTAKES = {
+    "swapped in a run": (lambda: simulate(PROBLEM, OURS, SOME), FIRST),
+    "swapped in a sweep": (lambda: sweep(PROBLEM, OURS, SOME), FIRST),
+    "swapped in a transcript": (lambda: transcript(PROBLEM, OURS, SOME), FIRST),
+    "swapped in an audit": (lambda: audit_one_run(PROBLEM, OURS, SOME), FIRST),
+    "swapped in a guarantee": (lambda: guarantee(PROBLEM, OURS, PLAN), FIRST),
+    "swapped in a calibration": (lambda: calibrate(PROBLEM, OURS, PLAN), FIRST),
+    "participation second": (lambda: simulate(OURS, SOME, PROBLEM), MAKERS + "a Uniform"),
+    "a data set": (lambda: simulate(OURS, DATA, SOME), MAKERS + "a Dataset"),
+    "arrays": (lambda: simulate(OURS, X, SOME), MAKERS + "an array of shape (60, 3)"),
+    "a number of machines": (lambda: simulate(OURS, PROBLEM, 10), TAKES_PART.format(10) + "10"),
+    "nobody": (lambda: sweep(OURS, PROBLEM, None), TAKES_PART.format("machines") + "None"),
+    "a law's class": (lambda: draw_plan(PROBLEM, Full), TAKES_PART.format("machines") + "the class Full"),
+    "a protocol's class": (lambda: simulate(DPMu2, PROBLEM, SOME), CLASS),
+    "a protocol's class, swept": (lambda: sweep(DPMu2, PROBLEM, SOME, over={"mu": [1.0]}), CLASS),
+    "a protocol's class, checked": (lambda: check_protocol(DPMu2, PROBLEM), CLASS),
+    "a protocol's name": (lambda: simulate("dp_mu2", PROBLEM, SOME), OBJECT),
+    "a protocol's name, audited": (lambda: audit("dp_mu2"), OBJECT),
+    "a problem for a federation": (
+        lambda: audit(OURS, PROBLEM),
+        "federation must be a small one, such as Federation(Full(4), rounds=12, records=12): "
+        "audit_one_run takes a problem, got a Problem",
+    ),
+    "nothing to audit": (
+        lambda: audit_one_run(DPMu2(mu=np.inf, clip=1.0), PROBLEM, SOME),
+        "DPMu2 must promise something to be audited, got inf for ε",
+    ),
+    "a loss's name": (lambda: linear_problem(X, Y, "softmax"), LOSS + "'softmax'"),
+    "a loss's class": (lambda: linear_problem(X, Y, Softmax), LOSS + "the class Softmax"),
+    "a data set's loss by name": (lambda: from_dataset(DATA, "softmax"), LOSS + "'softmax'"),
+    "a data set's name": (lambda: from_dataset("digits"), SETS + "'digits'"),
+    "a data set's arrays": (lambda: from_dataset(X, Y), SETS + "an array of shape (60, 3)"),
+    "one example": (
+        lambda: linear_problem(X[0], Y, Softmax(3)),
+        "features must be [examples, features] or have a leading machines axis, got (3,)",
+    ),
+    "features transposed": (
+        lambda: linear_problem(X.T, Y, Softmax(3)),
+        "labels must have shape (3,) to match features, got (60,)",
+    ),
+    "labels one-hot": (
+        lambda: linear_problem(X, np.eye(3)[Y], Softmax(3)),
+        "labels must have shape (60,) to match features, got (60, 3)",
+    ),
+    "a test set without labels": (
+        lambda: linear_problem(X, Y, Softmax(3), test=X),
+        "test must be (features, labels), got an array of shape (60, 3)",
+    ),
+    "a narrower test set": (
+        lambda: linear_problem(X, Y, Softmax(3), test=(X[:, :2], Y)),
+        "test features must have shape [examples, 3], got (60, 2)",
+    ),
+    "a radius for a ball": (
+        lambda: linear_problem(X, Y, Softmax(3), constraint=2.0),
+        "constraint must be a set, such as Ball(2.0), got 2.0",
+    ),
+    "a list for mu": (
+        lambda: DPMu2(mu=[1.0, 2.5]),
+        'mu must be one number, got [1. , 2.5]: a sweep takes several, as over={"mu": [...]}',
+    ),
+    "an array for mu": (
+        lambda: simulate(DPMu2(mu=np.array([1, 2])), PROBLEM, SOME),
+        'mu must be one number, got [1, 2]: a sweep takes several, as over={"mu": [...]}',
+    ),
+    "an array for a step": (
+        lambda: sweep(NoisySGD(mu=1.0, clip=1.0, step_size=np.array([1, 2])), PROBLEM, SOME),
+        'step_size must be one number, got [1, 2]: a sweep takes several, as over={"step_size": [...]}',
+    ),
+    "two targets": (
+        lambda: DPMu2(mu=1.0, epsilon=2.0),
+        "give mu or epsilon, not both, got mu = 1.0 and epsilon = 2.0",
+    ),
+    "a μ where there is ε": (
+        lambda: NoisyMinibatchSGD(mu=1.0),
+        "mu must be given to NoisyMinibatchSGD as epsilon or noise_std, got mu = 1.0",
+    ),
+    "a misspelt setting": (
+        lambda: DPMu2(stepsize=0.1),
+        "unknown setting of DPMu2 'stepsize', did you mean 'step_size'? (nearest: step_size, step_scale)",
+    ),
+    "a setting of others": (
+        lambda: StaleMomentum(mu=1.0, cancel=True),
+        "unknown setting of StaleMomentum 'cancel' "
+        "(known: mu, epsilon, noise_std, step_size, step_scale, clip, noise_schedule, profile, batch, calibrate_to)",
+    ),
+    "a misspelt option of a sweep": (
+        lambda: sweep(OURS, PROBLEM, SOME, seed=3),
+        "unknown setting of sweep 'seed', did you mean 'seeds'?",
+    ),
+    "a misspelt option of a sweep's folder": (
+        lambda: sweep(OURS, PROBLEM, SOME, foldr="here"),
+        "unknown setting of sweep 'foldr', did you mean 'folder'?",
+    ),
+    "a misspelt option of a run": (
+        lambda: simulate(OURS, PROBLEM, SOME, round=5),
+        "unknown setting of simulate 'round', did you mean 'rounds'?",
+    ),
+    "a misspelt option of a transcript": (
+        lambda: transcript(OURS, PROBLEM, SOME, seeds=5),
+        "unknown setting of transcript 'seeds', did you mean 'seed'? (known: protocol, problem, participation, ",
+    ),
+    "a misspelt option of an audit": (
+        lambda: audit(OURS, run=5),
+        "unknown setting of audit 'run', did you mean 'runs'? (known: protocol, federation, runs, ",
+    ),
+    "a misspelt option of an audit of one run": (
+        lambda: audit_one_run(OURS, PROBLEM, SOME, verdct=5),
+        "unknown setting of audit_one_run 'verdct', did you mean 'verdict'?",
+    ),
+    "one number swept": (
+        lambda: sweep(NoisySGD(clip=1.0), PROBLEM, SOME, over={"epsilon": 1.0}),
+        "epsilon must be swept over a list of numbers, got 1.0: write [1.0]",
+    ),
+    "a list for epsilon": (
+        lambda: DPMu2(epsilon=[1.0, 2.0]),
+        'epsilon must be one number, got [1.0, 2.0]: a sweep takes several, as over={"epsilon": [...]}, '
+        "and profile=[...] gives every machine its own privacy",
+    ),
+    **{
+        f"an array for epsilon of {protocol.name}": (
+            lambda protocol=protocol: simulate(protocol, PROBLEM, SOME),
+            "epsilon must be one number, got [1., 2.]: profile=[...] gives every machine its own privacy",
+        )
+        for protocol in (method(epsilon=np.array([1.0, 2.0]), clip=1.0) for method in (DPMu2, NoisySGD, StaleMomentum))
+    },
+    "an array for epsilon of a calibration": (
+        lambda: calibrate(DPMu2(clip=1.0), PROBLEM, PLAN, epsilon=[1.0, 2.0], delta=1e-5),
+        "epsilon must be one number, got [1., 2.]: profile=[...] gives every machine its own privacy",
+    ),
+    "a negative clip of one's own": (
+        lambda: simulate(Own(clip=-1.0), PROBLEM, SOME),
+        "clip must be positive, got -1.0",
+    ),
+    "a word for a number of one's own": (
+        lambda: sweep(Own(beta="a"), PROBLEM, SOME),
+        "beta must be a number, got 'a': a setting that is none must be a struct.field(pytree_node=False)",
+    ),
+    "a fraction for a seed": (lambda: simulate(OURS, PROBLEM, SOME, seed=1.5), "seed must be an integer, got 1.5"),
+    "a fraction of seeds": (lambda: sweep(OURS, PROBLEM, SOME, seeds=2.0), "seeds must be an integer, got 2.0"),
+    "a list of fractions": (lambda: sweep(OURS, PROBLEM, SOME, seeds=[0.5]), "seed must be an integer, got 0.5"),
+    "rounds as a float": (lambda: simulate(OURS, PROBLEM, SOME, rounds=10.0), "rounds must be an integer, got 10.0"),
+    "one metric": (
+        lambda: simulate(OURS, PROBLEM, SOME, record="train_loss"),
+        "record must be a list of metrics, got 'train_loss'",
+    ),
+    "a number of metrics": (
+        lambda: simulate(OURS, PROBLEM, SOME, record=3),
+        "record must be a list of metrics, got 3",
+    ),
+    "an unknown metric": (
+        lambda: simulate(OURS, PROBLEM, SOME, record=["train_los"]),
+        "unknown metric 'train_los', did you mean 'train_loss'?",
+    ),
+    "a metric that was not recorded": (lambda: final(RESULTS, "test_loss"), "unknown metric 'test_loss'"),
+    "a static setting swept": (
+        lambda: sweep(OURS, PROBLEM, SOME, over={"trust": ["none", "server"]}),
+        f"over must name numbers that a program takes ({LEAVES}), got 'trust': run a sweep for each of its values",
+    ),
+    "an unknown setting swept": (
+        lambda: sweep(OURS, PROBLEM, SOME, over={"step": [1.0]}),
+        f"unknown swept setting 'step', did you mean 'step_size'? (known: {LEAVES})",
+    ),
+    "names alone": (
+        lambda: sweep(OURS, PROBLEM, SOME, over=["mu"]),
+        'over must map names to values, such as {"mu": [1.0, 2.0]}, got a list',
+    ),
+    "text for numbers": (
+        lambda: sweep(DPMu2(clip=1.0), PROBLEM, SOME, over={"mu": "1"}),
+        "mu must be swept over a list of numbers, got '1'",
+    ),
+    "a fraction for a cohort": (
+        lambda: sweep(OURS, PROBLEM, SOME, over={"per_round": [2.0]}),
+        "per_round must be an integer, got 2.0",
+    ),
+    "one cohort": (
+        lambda: sweep(OURS, PROBLEM, SOME, over={"per_round": 2}),
+        "per_round must be swept over a list of integers, got 2",
+    ),
+    "a cohort twice": (
+        lambda: sweep(OURS, PROBLEM, SOME, over={"per_round": [2, 2]}),
+        "per_round must be swept over distinct integers, got [2, 2]",
+    ),
+    "a cohort of all": (
+        lambda: sweep(OURS, PROBLEM, Full(6), over={"per_round": [2]}),
+        "per_round must be a setting of the participation to be swept, got Full(machines=6)",
+    ),
+    "rounds twice": (
+        lambda: sweep(OURS, PROBLEM, SOME, over={"rounds": [2]}, rounds=3),
+        "rounds must be left out where they are swept, got 3",
+    ),
+    "a number for progress": (
+        lambda: simulate(OURS, PROBLEM, SOME, progress=3),
+        "progress must be True, or a callable (done, total), got 3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "line"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line(call, line, monkeypatch):
+    for module, program in ((simulation, "run_program"), (sweeping, "run_chunk"), (transcripts, "replay")):
+        monkeypatch.setattr(module, program, lambda *_, **__: pytest.fail("a program was called"))
+    with pytest.raises(Refusal) as caught:
+        call()
+    said = str(caught.value)
+    assert said.startswith(line)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("method", [DPMu2, NoisySGD, StaleMomentum])
+def test_an_epsilon_is_a_target_of_methods_with_mu(method):
+    """At the run's own δ: exactly, and another δ takes other noise."""
+    noises = []
+    for delta in (1e-5, 1e-3):
+        calibrated = calibrate(method(epsilon=2.0, clip=1.0), PROBLEM, PLAN, delta=delta)
+        assert guarantee(calibrated, PROBLEM, PLAN, delta).epsilon == pytest.approx(2.0, rel=1e-6)
+        noises.append(calibrated.noise_std)
+    assert noises[0] > noises[1]
+
+
+def test_a_call_that_names_keywords_keeps_its_signature():
+    """For editors and for help()."""
+    for call, named in ((simulate, "rounds"), (audit, "runs"), (audit_one_run, "each"), (transcript, "order")):
+        assert "options" not in inspect.signature(call).parameters
+        assert named in inspect.signature(call).parameters
+        assert call.__doc__
+
+
+def test_an_epsilon_without_a_delta_is_refused():
+    with pytest.raises(Refusal, match="delta must be given with epsilon"):
+        calibrate(DPMu2(epsilon=2.0, clip=1.0), PROBLEM, PLAN)

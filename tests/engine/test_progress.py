@@ -1,0 +1,115 @@
+"""Progress of long work: told at every record, costing nothing where nobody asks."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem, simulate, sweep
+from fedprivjax.engine import progress
+from fedprivjax.engine.listeners import _LISTENING
+from fedprivjax.engine.progress import Pace, bar
+from fedprivjax.engine.simulate import run_program
+
+PROBLEM = linear_problem(np.eye(24, 3), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))
+OURS = DPMu2(mu=1.0, clip=1.0)
+SOME = Uniform(6, 3)
+OPTIONS = {"rounds": 8, "every": 3, "record": ["train_loss"]}
+
+
+@pytest.fixture(scope="module")
+def silent():
+    return simulate(OURS, PROBLEM, SOME, **OPTIONS)
+
+
+def test_a_run_tells_of_every_record_and_is_the_same(silent):
+    heard = []
+    aloud = simulate(OURS, PROBLEM, SOME, progress=lambda *done: heard.append(done), **OPTIONS)
+    assert heard == [(3, 8), (6, 8), (8, 8)]
+    np.testing.assert_allclose(aloud.metrics["train_loss"], silent.metrics["train_loss"], rtol=1e-6)
+    assert _LISTENING == {}
+
+
+def test_another_listener_is_no_other_program(silent):
+    simulate(OURS, PROBLEM, SOME, progress=lambda *done: None, **OPTIONS)
+    programs = run_program._cache_size()
+    heard = []
+    simulate(DPMu2(mu=2.0, clip=1.0), PROBLEM, SOME, progress=lambda *done: heard.append(done), **OPTIONS)
+    simulate(OURS, PROBLEM, SOME, **OPTIONS)
+    assert heard[-1] == (8, 8)
+    assert run_program._cache_size() <= programs
+
+
+def test_what_a_listener_raises_is_raised(silent):
+    def broken(done, total):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        simulate(OURS, PROBLEM, SOME, progress=broken, **OPTIONS)
+    assert _LISTENING == {}
+
+
+def test_a_run_shows_how_far_it_is(silent, capsys):
+    simulate(OURS, PROBLEM, SOME, progress=True, **OPTIONS)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "DPMu2: 8 of 8 rounds", lines
+    assert lines[0].startswith("DPMu2: 3 of 8 rounds")
+
+
+def test_the_first_report_of_compiled_work_tells_a_time_left():
+    pace = Pace(now=0.0)
+    assert pace.left(1, 5, now=3.0) == 12.0
+    assert pace.left(2, 5, now=4.0) == 3.0  # the first had a program to compile
+
+
+def test_what_is_taken_from_disk_tells_nothing_of_the_rest():
+    pace = Pace(now=0.0)
+    assert pace.left(50, 100, now=0.001) is None
+    assert pace.left(60, 100, now=0.002) is None
+    assert pace.left(70, 100, now=1.002) == pytest.approx(3.0)
+    assert pace.left(80, 100, now=3.002) == pytest.approx(4.0)
+
+
+def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch, tmp_path):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with (tmp_path / "screen").open("w", encoding="utf-8") as file:
+        console = Console(force_terminal=True, width=100, file=file)
+        with bar("ours", "runs", console) as told:
+            now[0] = 30.0
+            told(2, 10)
+    said = (tmp_path / "screen").read_text(encoding="utf-8")
+    assert "2/10" in said
+    assert "2:00 left" in said
+
+
+def test_a_notebook_has_one_line_that_changes(monkeypatch):
+    shown = []
+
+    class Display:
+        def update(self, text, raw):
+            shown.append(("changed", text["text/plain"]))
+
+    def display(text, raw, display_id):
+        shown.append(("new", text["text/plain"]))
+        return Display()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    with bar("ours", "runs", Console(force_jupyter=True)) as told:
+        told(5, 10)
+        told(10, 10)
+    assert [kind for kind, _ in shown] == ["new", "changed"]
+    assert shown[1][1] == "ours: 10 of 10 runs"
+
+
+def test_swept_integers_are_joined_and_are_the_sweeps_they_stand_for():
+    heard = []
+    options = {"seeds": 2, "record": ["train_loss"], "every": 4, "common_noise": False}
+    over = {"per_round": [2], "rounds": [8, 4], "mu": [1.0, 2.0]}
+    data = sweep(DPMu2(clip=1.0), PROBLEM, SOME, over=over, progress=lambda *done: heard.append(done), **options)
+    assert dict(data["train_loss"].sizes) == {"per_round": 1, "rounds": 2, "mu": 2, "seed": 2, "round": 2}
+    assert heard[-1] == (8, 8)
+    alone = sweep(DPMu2(clip=1.0), PROBLEM, Uniform(6, 2), over={"mu": [1.0, 2.0]}, rounds=8, **options)
+    part = data.sel(per_round=2, rounds=8)
+    np.testing.assert_array_equal(part["train_loss"], alone["train_loss"])
+    assert part["guarantee"].values.tolist() == alone["guarantee"].values.tolist()
+    assert np.isnan(data["train_loss"].sel(rounds=4, round=8)).all()  # of runs that ended before

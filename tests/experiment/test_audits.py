@@ -1,0 +1,265 @@
+"""The command `fedprivjax audit`: of names, of experiments, of one's own protocol, in small and in one run."""
+
+import json
+import sys
+
+import pytest
+from audited import smaller
+
+from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, cli
+from fedprivjax.auditing.audit import VERDICT, Audit, Found
+from fedprivjax.auditing.bounds import LowerBounds
+from fedprivjax.auditing.worlds import small_federation, worlds
+from fedprivjax.experiment import load
+from fedprivjax.experiment.audit import Chosen, at_level, audited_at, chosen, protocols_named, protocols_of, run_all
+from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.report.audits import audit_table, plot, refutations
+from fedprivjax.report.drawing import save
+
+SMALL = """
+title = "small"
+
+[problem]
+dataset = "least_squares"
+options = { examples = 320, features = 30, machines = 40 }
+radius = 2.0
+
+[participation]
+machines = 40
+per_round = 40
+rounds = 4
+
+[[protocol]]
+name = "dp_mu2"
+label = "ours"
+clip = 0.5
+
+[[protocol]]
+name = "my_module:Half"
+label = "half"
+clip = 0.5
+
+[sweep]
+mu = [inf, 2, 4]
+seeds = 2
+"""
+
+MODULE = """
+from flax import struct
+
+from fedprivjax import DPMu2
+
+
+@struct.dataclass
+class Half(DPMu2):
+    \"\"\"One that adds half of its noise, and does not say so.\"\"\"
+
+    def noise(self, state, drawn, tape):
+        state, noise = super().noise(state, drawn, tape)
+        return state, 0.5 * noise
+"""
+
+QUICK = ("--runs", 1000, "--rounds", 8)
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    """An experiment with a protocol of one's own beside it, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_module.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "small.toml").write_text(SMALL, encoding="utf-8")
+    return "small.toml"
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """`fedprivjax audit` in this process, with smaller chunks: (exit status, stdout, stderr)."""
+    smaller(monkeypatch, preparing=1024)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedprivjax", "audit", *map(str, arguments)])
+        monkeypatch.setattr(cli.out, "_width", 200)
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+# ---- the command
+
+
+def test_a_protocol_of_ones_own_with_half_of_its_noise_is_refuted(call, spec, tmp_path):
+    status, said, errors = call(spec, *QUICK, "--protocol", "half", "--json", "found.json", "--out", "kept")
+    assert (status, "Traceback" in errors) == (1, False)
+    assert "half: refuted by likelihood ratio" in " ".join(said.split())
+    saved = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert list(saved) == ["half"]
+    assert "likelihood ratio" in saved["half"]["refuted_by"]
+    assert saved["half"]["claimed"]["mu"] == pytest.approx(2.0)
+    assert saved["half"]["scores"]["likelihood ratio"]["strict_mu_lower"] > 2.0
+    assert (tmp_path / "kept" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    assert list((tmp_path / "kept" / "runs" / "half").glob("*.npz"))
+
+
+@pytest.mark.slow
+def test_an_experiments_protocols_are_audited_together(call, spec):
+    status, said, _ = call(spec, *QUICK)
+    assert status == 1
+    ours, half = (next(line for line in said.splitlines() if f" {label} " in line) for label in ("ours", "half"))
+    assert "not refuted" in ours
+    assert "REFUTED" in half
+
+
+def test_a_protocol_by_its_name_holds(call):
+    status, said, errors = call("dp_mu2", *QUICK, "--epsilon", 8, "--delta", 1e-6)
+    assert (status, errors.count("Traceback")) == (0, 0)
+    row = next(line for line in said.splitlines() if "dp_mu2" in line)
+    for cell in ("1e-06", " 8 ", "2 · 1000", "not refuted"):
+        assert cell in row
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("dp_mu2", "--epsilon", 0), "epsilon must be positive"),
+        (("dp_mu2", "--epsilon", -1), "epsilon must be positive"),
+        (("dp_mu2", "--delta", 1), "delta must be"),
+        (("dp_mu2", "--delta", 0), "delta must be"),
+        (("dp_mu2", "--runs", 999), "runs must be at least 1000, got 999"),
+        (("dp_mu2", "--rounds", 0), "rounds must be"),
+        (("dp_mu2", "--seed", -1), "seed must be at least 0, got -1"),
+        (("dp_mu2", "--protocol", "sgd"), "unknown protocol 'sgd'"),
+        (("dp_mu2", "--one-run", 1), "--one-run must go with an experiment"),
+        (("dp_mu2", "--json", "nowhere/found.json"), "--json must be in a folder that exists"),
+        (("dp_mu3",), "unknown experiment 'dp_mu3'"),
+        (("small.toml", "--one-run", 9), "each must be between 1 and"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(call, spec, arguments, said):
+    status, _, errors = call(*arguments, *(("--protocol", "ours") if "small.toml" in arguments else ()))
+    assert status == 2
+    assert said in errors
+    assert "Traceback" not in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_one_run_on_the_experiments_own_problem(call, spec, tmp_path):
+    status, said, _ = call(spec, "--one-run", 1, "--protocol", "ours", "--json", "found.json", "--out", "kept")
+    assert status == 0
+    saved = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["ours"]
+    assert saved["bounds"]["canaries"] == 40
+    assert (tmp_path / "kept" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    assert saved["claimed"]["mu"] == pytest.approx(2.0)
+    assert not saved["refuted"]
+    assert "not refuted" in next(line for line in said.splitlines() if "ours" in line)
+
+
+@pytest.mark.slow
+def test_every_protocol_is_audited_or_says_why_not(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, said, errors = call("all", "--runs", 1000, "--rounds", 12, "--json", "found.json")
+    assert (status, errors.count("Traceback")) == (0, 0)
+    audited = set(json.loads((tmp_path / "found.json").read_text(encoding="utf-8")))
+    reasons = [line for line in said.splitlines() if line.startswith("not audited: ")]
+    skipped = {line.split(": ")[1] for line in reasons}
+    assert audited | skipped == set(PROTOCOLS)
+    assert not audited & skipped
+    assert all(len(line.split(": ", 2)[2]) > 10 for line in reasons)
+    assert {"dp_mu2", "noisy_sgd", "noisy_minibatch_sgd", "tree_momentum", "user_sgd"} <= audited
+
+
+# ---- what is chosen
+
+
+def test_an_experiments_protocols_take_the_first_finite_level(spec):
+    found = protocols_of(load(spec))
+    assert list(found) == ["ours", "half"]
+    for protocol in found.values():
+        guarantee = worlds(protocol, small_federation(protocol, 8), 0, delta=1e-5).start.guarantee
+        assert guarantee.mu == pytest.approx(2.0)
+    assert type(found["half"]).__name__ == "Half"
+
+
+def test_levels_are_in_the_currency_that_a_protocol_has():
+    one = at_level(DPMu2(mu=9.0, clip=1.0), 2.0, 1e-5)
+    assert (one.mu, one.epsilon) == (None, 2.0)
+    assert at_level(NoisyMinibatchSGD(epsilon=9.0, clip=1.0, batch=3), 2.0, 1e-5).epsilon == 2.0
+    assert set(protocols_named("all", 2.0, 1e-5)) == set(PROTOCOLS)
+    assert list(protocols_named("dp_mu2", 2.0, 1e-5)) == ["dp_mu2"]
+
+
+def test_what_is_audited_of_a_sweep_is_said(spec):
+    changes = {"sweep.per_round": [20, 40], "protocol.0.grid": {"step_scale": [0.5, 1.0]}}
+    swept = load(spec, changes)
+    ours = chosen(spec, lambda: swept, None, None, ["ours"])
+    level, size = (
+        f"audited at {name} that are swept" for name in ("mu = 2, of inf, 2, 4", "per_round = 20, of 20, 40")
+    )
+    grid = "audited at step_scale = 0.5 of ours, of 0.5, 1 that are swept"
+    assert audited_at(ours, None, sizes=False) == [level, grid]
+    assert audited_at(ours, 2.0, sizes=True) == [size, grid]
+    assert audited_at(ours._replace(protocols={"half": None}), None, sizes=False) == [level]
+    assert audited_at(chosen("dp_mu2", lambda: swept, None, None, None), None, sizes=True) == []
+
+
+def test_a_verdicts_error_is_shared_by_protocols(spec):
+    assert chosen("dp_mu2", dict, 2.0, None, None).verdict == VERDICT
+    picked = chosen(spec, lambda: load(spec), None, None, None)
+    assert picked.verdict == VERDICT / 2
+    assert list(chosen(spec, lambda: load(spec), None, None, ["half"]).protocols) == ["half"]
+
+
+def test_one_that_cannot_be_audited_does_not_stop_the_others():
+    class Shown:
+        def __enter__(self):
+            return None
+
+        def __exit__(self, *error):
+            return False
+
+    def attack(label, protocol, progress):
+        if label == "bad":
+            raise Refusal("batch must be whole")
+        return protocol
+
+    several = Chosen({"bad": 1, "good": 2}, 1e-5)
+    finished, skipped = run_all(several, attack, lambda title: Shown())
+    assert finished == {"good": 2}
+    assert {label: str(why) for label, why in skipped.items()} == {"bad": "batch must be whole"}
+    with pytest.raises(Refusal, match="batch must be whole"):
+        run_all(Chosen({"bad": 1}, 1e-5), attack, lambda title: Shown())
+
+
+# ---- what is shown
+
+
+def made_up(refuted):
+    """An audit of a real guarantee with bounds that are given."""
+    protocol = DPMu2(mu=2.0, clip=1.0)
+    guarantee = worlds(protocol, small_federation(protocol, 4), 0, delta=1e-5).start.guarantee
+    bounds = LowerBounds(4.5, 1.9, 1e-5, 0.05, (3000, 3000))
+    strict = LowerBounds(4.0, 2.5 if refuted else 1.5, 1e-5, 1e-5, (3000, 3000))
+    return Audit("DPMu2", guarantee, (Found("likelihood ratio", bounds, strict),), 1.99, VERDICT)
+
+
+def test_tables_show_claim_bounds_and_verdict(capsys, monkeypatch):
+    monkeypatch.setattr(cli.out, "_width", 200)
+    cli.out.print(audit_table({"one": made_up(False), "two": made_up(True)}))
+    said = capsys.readouterr().out.splitlines()
+    one, two = (next(line for line in said if f" {label} " in line) for label in ("one", "two"))
+    for cell in ("4.5", "2 · 3000", "100%", "not refuted"):
+        assert cell in one
+    assert "REFUTED" in two
+    assert refutations({"one": made_up(False), "two": made_up(True)}) == ["two: refuted by likelihood ratio"]
+
+
+def test_plots_have_a_panel_for_each(tmp_path):
+    figure = plot({str(number): made_up(False) for number in range(4)})
+    assert [axis.get_title() for axis in figure.axes if axis.axison] == [f"{number} (none)" for number in range(4)]
+    (file,) = save({"audit": figure}, tmp_path / "deep" / "er")
+    assert file.name == "audit.png"
+    assert file.stat().st_size > 20_000
+    assert not any(axis.axison for axis in plot({}).axes)

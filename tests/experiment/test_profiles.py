@@ -1,0 +1,62 @@
+"""Privacy of each machine from an experiment file, and what a file's own protocol may not have."""
+
+import numpy as np
+import pytest
+
+from fedprivjax import Refusal
+from fedprivjax.experiment import parse
+from fedprivjax.experiment.run import jobs
+
+PROFILE = [1.0, 4.0, 2.0, 0.5]
+OWN = """
+from typing import Any
+from flax import struct
+import fedprivjax as fpj
+
+@struct.dataclass
+class Mine(fpj.Protocol):
+    mu: Any = None
+    clip: Any = 1.0
+    beta: Any = 0.5
+"""
+
+
+def raw(name, axis, **settings):
+    data = {"dataset": "logistic", "options": {"examples": 48, "features": 3}, "radius": 1.0}
+    data["partition"] = {"kind": "iid"}
+    return {
+        "title": "profiles",
+        "problem": data,
+        "participation": {"kind": "full", "machines": 4, "rounds": 12},
+        "protocol": {"name": name, "clip": 1.0, **settings},
+        "sweep": {axis: [1.0, 2.0], "seeds": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "settings"),
+    [
+        ("tree_momentum", "mu", {"trust": "none", "alpha": 0.5, "batch": 2}),
+        ("noisy_minibatch_sgd", "epsilon", {"sampler": "full", "step_size": 0.1}),
+    ],
+)
+def test_a_file_gives_every_machine_its_own_privacy(name, axis, settings):
+    (job,) = jobs(parse(raw(name, axis, profile=PROFILE, **settings)))
+    for level, events in zip((1.0, 2.0), job.prepare().members.events, strict=True):
+        each = events[0].guarantee(1e-5).per_machine
+        np.testing.assert_allclose(each, level * np.array(PROFILE) / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clip": -1}, "clip must be positive, got -1"),
+        ({"beta": "a"}, "beta must be a number, got 'a'"),
+    ],
+)
+def test_ones_own_protocols_wrong_settings_are_one_line(tmp_path, settings, message):
+    (tmp_path / "own_protocol.py").write_text(OWN, encoding="utf-8")
+    with pytest.raises(Refusal) as caught:
+        parse(raw("own_protocol:Mine", "mu", **settings), tmp_path)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,97 @@
+"""A results folder as it is read back: everything that a run left, guarantees as objects."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import fedprivjax as fpj
+from fedprivjax import PrivacyGuarantee, Refusal, experiment, guarantee_of
+from fedprivjax.experiment import folder
+from fedprivjax.experiment import run as runner
+
+
+def make():
+    return experiment.parse(
+        {
+            "title": "small",
+            "problem": {"dataset": "least_squares", "options": {"examples": 30, "features": 3}, "radius": 2.0},
+            "participation": {"machines": 6, "per_round": 3},
+            "protocol": [
+                {"name": "dp_mu2", "label": "ours", "grid": {"step_size": [0.1, 0.2]}},
+                {"name": "noisy_sgd", "label": "free", "mu": float("inf")},
+            ],
+            "sweep": {"mu": [1, 2], "seeds": 2},
+            "record": {"select": "excess_risk"},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    into = tmp_path_factory.mktemp("results")
+    folder.claim(into, make())
+    found = runner.run(make())
+    folder.save(found, into, "small", 1.0)
+    return into, found
+
+
+def test_everything_is_loaded(kept):
+    into, found = kept
+    results = fpj.load(into)
+    assert list(results) == ["ours", "free"]
+    for label, data in found.items():
+        xr.testing.assert_identical(results[label], data)
+    assert results.spec == make()
+    assert results.provenance == folder.load_provenance(into)
+    assert results.settings == (into / "spec.toml").read_text(encoding="utf-8")
+    assert "step_size" not in results.best["ours"].dims
+    said = str(results)
+    for words in (str(into), "ours: 2 mu × 2 step_size × 2 seed; ε from 4.38 to", "free: 2 seed; non-private"):
+        assert words in said
+
+
+def test_guarantees_are_objects_by_label_and_point(kept):
+    results = fpj.load(str(kept[0]))
+    one = results.guarantees["ours"].sel(mu=2.0, step_size=0.1).item()
+    assert isinstance(one, PrivacyGuarantee)
+    assert str(one) == str(guarantee_of(kept[1]["ours"].sel(mu=2.0, step_size=0.1)))
+    assert results.guarantee("ours", mu=2.0, step_size=0.1) is one
+    assert one.epsilon_at(1e-7) > one.epsilon
+    assert not results.guarantee("free").private
+    with pytest.raises(Refusal, match=r"point must fix step_size of 'ours', got \{'mu': 2\.0\}"):
+        results.guarantee("ours", mu=2.0)
+    with pytest.raises(Refusal, match=r"unknown protocol label 'our', did you mean 'ours'\?"):
+        results.guarantee("our")
+    with pytest.raises(Refusal, match=r"unknown axis of 'ours' 'nu' \(known: mu, step_size\)"):
+        results.guarantee("ours", nu=2.0)
+    with pytest.raises(
+        Refusal, match=r"mu of 'ours' must be one of \[1\.0, 2\.0\], got 3"
+    ):  # never another's guarantee
+        results.guarantee("ours", mu=3)
+
+
+def test_an_unknown_label_is_answered_with_the_nearest(kept):
+    results = fpj.load(kept[0])
+    label = next(iter(results))
+    with pytest.raises(KeyError) as caught:
+        results[label[:-1]]
+    assert str(caught.value).startswith(f"unknown protocol label {label[:-1]!r}, did you mean {label!r}? (known: ")
+    assert isinstance(caught.value, Refusal)
+    assert label in results
+    assert label[:-1] not in results
+    assert results.get(label[:-1]) is None
+
+
+def test_what_is_missing_is_named(kept, tmp_path):
+    with pytest.raises(Refusal, match=r"^results folder must exist, got \S+nowhere$"):
+        fpj.load(tmp_path / "nowhere")
+    with pytest.raises(Refusal, match=r"^results folder must hold results\.nc, got \S+ without it$"):
+        fpj.load(tmp_path)
+    folder.save(kept[1], tmp_path)
+    results = fpj.load(tmp_path)
+    assert np.array_equal(results["ours"]["mu"], [1, 2])
+    with pytest.raises(Refusal, match=r"^results folder must hold spec\.toml, got \S+ without it$"):
+        results.spec  # noqa: B018
+    (tmp_path / "spec.toml").write_text("title = ", encoding="utf-8")
+    with pytest.raises(Refusal, match=r"^\S+spec\.toml is not valid TOML: [^\n]+$"):
+        fpj.load(tmp_path).spec  # noqa: B018

@@ -1,0 +1,110 @@
+"""`server` of a `[[protocol]]`: by name, by import path, swept, refused, and audited."""
+
+import tomllib
+
+import pytest
+import tomli_w
+from optax import contrib
+
+from fedprivjax import Refusal, ServerOptimizer, experiment
+from fedprivjax.experiment.audit import protocols_of
+from fedprivjax.experiment.build import make_protocol
+from fedprivjax.experiment.read import parse, to_mapping
+from fedprivjax.experiment.run import run, selected
+from fedprivjax.sweeps.results import of_iterate
+
+FILE = """
+title = "server optimisers"
+
+[problem]
+dataset = "logistic"
+options = { examples = 60, features = 3 }
+radius = 5.0
+
+[participation]
+machines = 6
+per_round = 3
+rounds = 8
+
+[[protocol]]
+name = "noisy_sgd"
+label = "FedAdam"
+clip = 0.5
+SERVER
+
+[sweep]
+mu = [4]
+seeds = 2
+
+[record]
+metrics = ["test_loss"]
+select = "test_loss"
+every = 8
+"""
+OWN = "import optax\n\n\ndef quick(learning_rate, b1=0.5):\n    return optax.adam(learning_rate, b1=b1)\n"
+
+
+def parsed(server, sweep=()):
+    raw = tomllib.loads(FILE.replace("SERVER", server))
+    raw["sweep"] |= dict(sweep)
+    return parse(raw)
+
+
+def test_an_experiment_sweeps_its_numbers(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    server = 'server = { optimizer = "mine:quick" }\ngrid = { server.b1 = [0.2, 0.9] }'
+    (tmp_path / "served.toml").write_text(FILE.replace("SERVER", server))
+    settings = experiment.load(tmp_path / "served.toml")
+    results = run(settings)
+    losses = of_iterate(results["FedAdam"].test_loss)
+    assert dict(losses.sizes) == {"mu": 1, "server.b1": 2, "seed": 2, "round": 1}
+    assert abs(losses.diff("server.b1")).min() > 1e-4
+    assert float(selected(settings, results)["FedAdam"]["best_server.b1"].values.ravel()[0]) in (0.2, 0.9)
+    assert parse(tomllib.loads(tomli_w.dumps(to_mapping(settings))), tmp_path) == settings
+
+
+@pytest.mark.parametrize(
+    ("server", "made"),
+    [
+        ('server = "yogi"', ServerOptimizer("yogi")),
+        ('server = { optimizer = "adam", b1 = 0.9 }', ServerOptimizer("adam", b1=0.9)),
+        (
+            'server = { optimizer = "sgd", momentum = 0.5, nesterov = true }',
+            ServerOptimizer("sgd", momentum=0.5, nesterov=True),
+        ),
+        ('server.optimizer = "optax.contrib:adopt"', ServerOptimizer(contrib.adopt)),
+    ],
+)
+def test_a_table_is_an_optimizer(server, made):
+    settings = parsed(server)
+    assert make_protocol(settings.protocol[0]).server == made
+    assert protocols_of(settings)["FedAdam"].server == made
+
+
+def test_a_swept_number_stands_in_an_audit_at_its_first_value():
+    settings = parsed('server = "adam"', {"server": {"b1": [0.3, 0.6]}})
+    assert settings.sweep.over["server.b1"] == [0.3, 0.6]
+    assert protocols_of(settings)["FedAdam"].server == ServerOptimizer("adam", b1=0.3)
+
+
+@pytest.mark.parametrize(
+    ("server", "sweep", "message"),
+    [
+        ('server = "adm"', {}, "unknown server optimiser 'adm', did you mean 'adam'"),
+        ('server = { optimizer = "adam", bb1 = 0.9 }', {}, "unknown setting of adam 'bb1', did you mean 'b1'"),
+        ("server = { b1 = 0.9 }", {}, "server must name its optimizer, such as .* got {'b1': 0.9}"),
+        ('server = "nowhere:adam"', {}, "server optimiser module 'nowhere' must be installed"),
+        (
+            'server = "adam"',
+            {"server": {"bb1": [0.9]}},
+            "key in .sweep. 'server.bb1', did you mean 'server.b1'",
+        ),
+        ('server = "adam"\ngrid = { server.bb1 = [0.9] }', {}, "unknown key in the grid of noisy_sgd 'server.bb1'"),
+        ("", {"server.b1": [0.9]}, "unknown key in .sweep. 'server.b1'"),
+        ('server = { optimizer = "adam", b1 = 0.9 }', {"server.b1": [0.5]}, "server.b1 must be left out where every"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused(server, sweep, message):
+    with pytest.raises(Refusal, match=message) as raised:
+        parsed(server, sweep)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,125 @@
+"""Planted faults that an audit must see."""
+
+from faults import messages, noise
+from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, SELDOM, TARGET
+from faults.row import LEAK, Audited, Fault
+
+from fedprivjax import (
+    DPMu2,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    StaleMomentum,
+    TreeMomentum,
+    Uniform,
+    UserSGD,
+)
+from fedprivjax.auditing.worlds import Federation
+from fedprivjax.protocols import ReleasedMinibatchSGD
+
+
+def audited(change, faulty, right, **settings):
+    """A leak that an audit must see; the right protocol is audited in the same way."""
+    return Fault(change, LEAK, "audit", Audited(faulty, **settings), Audited(right, **settings))
+
+
+TREE = {**TARGET, "trust": "none"}
+RECORDS = {"epsilon": 4.0, "clip": CLIP}
+LARGE = {"delta": 1e-2, "runs": 20_000}
+BITS = {"epsilon": 2.0, "clip": CLIP}
+OF_BITS = {"delta": 5e-2, "runs": 20_000, "federation": Federation(Uniform(3, 2), rounds=2, records=4, dimension=4)}
+SERVER = {**TARGET, "trust": "server"}
+
+
+FEW = 5_000  # runs, of faults that are seen by default
+RARE = {"epsilon": 1.0, "clip": CLIP}
+MESSAGE = {"epsilon": 2.0, "clip": CLIP, "batch": 6, "clip_at": "message", "step_size": 1e-6}
+PAPER = {**TARGET, "noise_schedule": "proportional"}
+
+AUDITS = {
+    "half the noise": audited("σ/2 added, σ claimed", noise.HalfTheNoiseSGD(**TARGET), NoisySGD(**TARGET), runs=FEW),
+    "half the cancelled noise": audited("σ/2 added and cancelled", noise.HalfTheNoiseMu2(**TARGET), DPMu2(**TARGET)),
+    "tree noise over √M": audited(
+        "each machine's tree has noise over √M",
+        noise.SharedTreeNoise(**TREE),
+        TreeMomentum(**TREE),
+        federation=EVERYONE,
+    ),
+    "a level without noise": audited(
+        "a tree's nodes of two rounds have no noise",
+        TreeMomentum(factor=noise.WithoutALevel(), **TREE),
+        TreeMomentum(**TREE),
+        federation=EVERYONE,
+    ),
+    "add or remove": audited(
+        "the sensitivity of add/remove for replace-one", noise.AddOrRemove(**SERVER), DPMu2(**SERVER)
+    ),
+    "the mean's noise": audited("the mean's noise added to a sum", noise.NoiseOfTheMean(**SERVER), NoisySGD(**SERVER)),
+    "a stuck count": audited("r_k with k stuck at 1", noise.StuckCount(**PAPER), DPMu2(**PAPER)),
+    "a budget overspent": audited("exposure above 1, in an event with 1", noise.OverSpent(**TARGET), DPMu2(**TARGET)),
+    "growing weights": audited(
+        "noise for equal weights where they grow", noise.NoGrowth(**TARGET), StaleMomentum(**TARGET), federation=SELDOM
+    ),
+    "a quarter of the bits": audited(
+        "a quarter of the noise bits", noise.FewerBits(**BITS), UserSGD(**BITS), **OF_BITS
+    ),
+    "rare bits": audited("p/4 in the binomial", noise.RareBits(**BITS), UserSGD(**BITS), **OF_BITS),
+    "one key for all rounds": audited("the run's key in every round", noise.KeyOfTheRun(**TARGET), NoisySGD(**TARGET)),
+    "one key for all machines": audited(
+        "the round's key on every machine", noise.KeyOfTheRound(**TARGET), NoisySGD(**TARGET)
+    ),
+    "clipped above": audited(
+        "clipped where the norm is above 1.05 C",
+        messages.ClippedAbove(**TARGET),
+        NoisySGD(**TARGET),
+        federation=EDGE,
+        runs=100_000,
+    ),
+    "a bias forgotten": audited(
+        "biases are not clipped", messages.LeafForgotten(**TARGET), NoisySGD(**TARGET), federation=LEAVES["bias"]
+    ),
+    "a kernel forgotten": audited(
+        "kernels are not clipped", messages.KernelForgotten(**TARGET), NoisySGD(**TARGET), federation=LEAVES["kernel"]
+    ),
+    "clipped mean": audited(
+        "the mean is clipped, not its records",
+        messages.ClippedMean(sampler="full", **RECORDS),
+        NoisyMinibatchSGD(sampler="full", **RECORDS),
+        delta=1e-2,
+    ),
+    "whole messages": audited(
+        "whole messages clipped, accounted for as records",
+        messages.CountedAsRecords(sampler="subset", **MESSAGE),
+        ReleasedMinibatchSGD(sampler="subset", **MESSAGE),
+        **LARGE,
+    ),
+    "whole messages of Poisson samples": audited(
+        "the same of Poisson samples",
+        messages.CountedAsRecords(sampler="poisson", **MESSAGE),
+        ReleasedMinibatchSGD(sampler="poisson", **MESSAGE),
+        **LARGE,
+    ),
+    "used twice": audited("each sample used twice, counted once", messages.UsedTwice(**TARGET), NoisySGD(**TARGET)),
+    "participation by data": Fault(
+        "machines chosen by their data",
+        LEAK,
+        "audit",
+        Audited(NoisySGD(**TARGET), CHOSEN, FEW),
+        Audited(NoisySGD(**TARGET), runs=FEW),
+    ),
+    "a metric released": Fault(
+        "the mean norm before clipping released",
+        LEAK,
+        "audit",
+        Audited(NoisySGD(**TARGET), runs=FEW, public=("message_norm",)),
+        Audited(NoisySGD(**TARGET), runs=FEW),
+    ),
+    "momentum without noise": audited(
+        "the query point carries the momentum without its noise", messages.UnnoisedMomentum(**SERVER), DPMu2(**SERVER)
+    ),
+    "public samples": audited(
+        "sampled indices public, amplification claimed",
+        messages.PublicSamples(sampler=messages.PublicSubset(1), **RARE),
+        NoisyMinibatchSGD(batch=1, **RARE),
+        **LARGE,
+    ),
+}

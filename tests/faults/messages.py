@@ -1,0 +1,183 @@
+"""Planted: what machines and servers send, clip, use twice or let others see."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from faults.federations import SMALL
+from faults.noise import as_another
+from flax import struct
+
+from fedprivjax import (
+    DPMu2,
+    NoisyMinibatchSGD,
+    NoisySGD,
+)
+from fedprivjax.plan.samplers import Subset
+from fedprivjax.protocols import ReleasedMinibatchSGD
+from fedprivjax.protocols.records import RecordMechanism
+from fedprivjax.protocols.released.records import released_messages
+from fedprivjax.protocols.round import add_noise, cohort_messages, flat_rows
+from fedprivjax.protocols.views import in_the_clear
+
+# ---- clipping
+
+
+@struct.dataclass
+class AsSent(NoisySGD):
+    """Noisy SGD whose server steps by the very messages that it gets."""
+
+    def round(self, problem, state, inputs, noise, key):
+        mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, key))
+        step = self.step_scale * self.step_size
+        w = jax.tree.map(lambda w, g: w - step * g, state.w, add_noise(problem, mean, noise))
+        return state._replace(w=w), {}
+
+
+def clipped_rows(rows, norms, bound, above):
+    """Rows [m, d] scaled to the bound where their norms [m] are larger than `above`."""
+    return rows * jnp.where(norms > above, bound / jnp.maximum(norms, 1e-30), 1.0)[:, None]
+
+
+@struct.dataclass
+class ClippedAbove(AsSent):
+    """Gradients are clipped where their norm is above 1.05·C."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        machine = self.machine(state, inputs.round)
+        rows = flat_rows(problem, cohort_messages(problem, machine, inputs, None))
+        rows = clipped_rows(rows, jnp.linalg.norm(rows, axis=1), self.clip, 1.05 * self.clip)
+        return jax.vmap(problem.unravel)(rows)
+
+
+@struct.dataclass
+class ClippedByCoordinate(AsSent):
+    """Every coordinate is clipped to [−C, C], and the norm is taken for C."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        return jax.tree.map(lambda leaf: jnp.clip(leaf, -self.clip, self.clip), rows)
+
+
+@struct.dataclass
+class LeafForgotten(AsSent):
+    """Leaves of one axis, biases, are not clipped."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        kept = {name: leaf for name, leaf in rows.items() if name.endswith("kernel")}
+        norms = jnp.sqrt(sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in kept.values()))
+        factor = self.clip / jnp.maximum(norms, self.clip)
+        return {
+            name: leaf * factor.reshape(-1, *[1] * (leaf.ndim - 1)) if name in kept else leaf
+            for name, leaf in rows.items()
+        }
+
+
+@struct.dataclass
+class KernelForgotten(LeafForgotten):
+    """Leaves of several axes, kernels, are not clipped."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        return {
+            name: leaf if name.endswith("kernel") else jnp.clip(leaf, -self.clip, self.clip)
+            for name, leaf in rows.items()
+        }
+
+
+@struct.dataclass
+class ClippedMean(NoisyMinibatchSGD):
+    """A machine clips the mean over its batch, not every record's gradient."""
+
+    def direction(self, problem, state, inputs, noise):
+        mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, None))
+        return add_noise(problem, mean, noise), {}
+
+    def messages(self, problem, state, inputs, noise, key):
+        return released_messages(problem, state.w, inputs, "message", self.clip)
+
+
+@struct.dataclass
+class CountedAsRecords(ReleasedMinibatchSGD):
+    """Messages are clipped as a whole, and accounted for as means of clipped records."""
+
+    @property
+    def records(self):
+        return replace(super().records, whole_message=False)
+
+    @property
+    def traced(self):
+        return as_another(ReleasedMinibatchSGD, self)
+
+
+# ---- records, participation, and what is published
+
+
+@struct.dataclass
+class UsedTwice(AsSent):
+    """The pool is taken for half as large, so that each of its samples is used twice."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        half = SMALL.rounds * SMALL.participation.per_round // 2
+        return super().messages(problem, state, inputs._replace(samples=inputs.samples % half), noise, key)
+
+
+@struct.dataclass
+class UnnoisedMomentum(DPMu2):
+    """The server asks about a point that q_t has moved without its noise."""
+
+    def query(self, state):
+        step = self.step_scale * self.step_size
+        return jax.tree.map(lambda x, q: x - step * q, state.x, state.q)
+
+
+@dataclass(frozen=True)
+class PublicSubset(Subset):
+    """A subset whose indices are published."""
+
+    secret = False
+
+
+class AmplifiedAnyhow(RecordMechanism):
+    """Amplification is claimed whether samples are secret or not."""
+
+    def _counted(self, plan):
+        return False
+
+
+@struct.dataclass
+class PublicSamples(NoisyMinibatchSGD):
+    """Sampled indices are published, and amplification by their secrecy is claimed."""
+
+    @property
+    def records(self):
+        return AmplifiedAnyhow(Subset(1), self.clip, self.noise_rule, None, self.delta)
+
+    @property
+    def traced(self):
+        return as_another(NoisyMinibatchSGD, self)
+
+
+@struct.dataclass
+class SendersNamed(NoisyMinibatchSGD):
+    """A shuffler that leaves messages in the order of their senders."""
+
+    def view(self, observed):
+        return in_the_clear(observed)
+
+
+@struct.dataclass
+class OwnNoiseForgotten(NoisySGD):
+    """The noise is in the aggregate, not in the messages."""
+
+    def sent(self, problem, state, inputs, noise, own_noise, key):
+        return flat_rows(problem, self.messages(problem, state, inputs, noise, key))
+
+
+@struct.dataclass
+class GradientsOnly(DPMu2):
+    """S is taken for G, as if an increment were one gradient."""
+
+    def _increment(self, problem):
+        return problem.lipschitz

@@ -1,0 +1,29 @@
+"""Brute force: a problem with one sample replaced, and what machines send at a point that stays where it is."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from fedprivjax.protocols.round import flat_rows
+
+KEY = jax.random.key(0)  # for protocols without randomness of their own
+
+
+def with_sample(problem, sample, features, label):
+    """The neighbouring problem."""
+    pool = problem.pool
+    return replace(
+        problem,
+        pool=pool._replace(
+            features=pool.features.at[sample].set(features),
+            label=pool.label.at[sample].set(label),
+            feature_norm=pool.feature_norm.at[sample].set(np.linalg.norm(features)),
+        ),
+    )
+
+
+@jax.jit
+def sent_by(protocol, problem, state, inputs):
+    """The participants' messages without noise, [per_round, d]."""
+    return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))

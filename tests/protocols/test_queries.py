@@ -1,0 +1,73 @@
+"""The contract sees a query that is not where gradients are taken."""
+
+import pytest
+from cases import CASES, ROUNDS, sparing
+from flax import struct
+
+from fedprivjax import DPMu2, LocalSGD, NoisySGD, UserAGD
+from fedprivjax.testing import PROPERTIES, Trial
+
+QUERY = "the query is where gradients are taken"
+
+
+@struct.dataclass
+class OldPoint(DPMu2):
+    """Queried where it was a round before, at which gradients are taken too."""
+
+    def query(self, state):
+        return state.x_previous
+
+
+@struct.dataclass
+class Average(NoisySGD):
+    """Queried at the average."""
+
+    def query(self, state):
+        return state.average
+
+
+@struct.dataclass
+class Output(UserAGD):
+    """Queried at the output, not at the middle point."""
+
+    def query(self, state):
+        return self.output(state)
+
+
+@struct.dataclass
+class WalkedAverage(LocalSGD):
+    """Queried where no machine's walk begins."""
+
+    def query(self, state):
+        return state.average
+
+
+WRONG = {
+    "mu2-none-clipped-uniform": OldPoint,
+    "sgd-server-clipped-last": Average,
+    "user-agd": Output,
+    "local-disjoint": WalkedAverage,
+}
+
+
+@pytest.mark.parametrize("name", sparing(list(WRONG), ["sgd-server-clipped-last", "mu2-none-clipped-uniform"]))
+def test_a_wrong_query_fails(name):
+    case = CASES[name]
+    settings = {key: value for key, value in vars(case.protocol).items() if value is not None}
+    trial = Trial(WRONG[name](**settings), case.problem, case.participation, ROUNDS)
+    with pytest.raises(AssertionError, match=r"^query must be the point at which round \d takes gradients"):
+        PROPERTIES[QUERY](trial)
+
+
+def test_a_method_that_asks_no_model_has_nothing_to_show():
+    case = CASES["sgd-server-clipped-last"]
+
+    @struct.dataclass
+    class Deaf(NoisySGD):
+        def round(self, problem, state, inputs, noise, key):
+            return state, {}
+
+        def query(self, state):
+            return state.average
+
+    PROPERTIES[QUERY](Trial(Deaf(mu=1.0, clip=1.0, step_size=0.1), case.problem, case.participation, ROUNDS))

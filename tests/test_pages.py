@@ -1,0 +1,64 @@
+"""The documentation site: every public name has an entry in the reference, and every page is in a table of contents."""
+
+import importlib
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+PAGES = Path(__file__).parents[1] / "notebooks"
+ROOMS = [
+    "",
+    ".datasets",
+    ".features",
+    ".noise",
+    ".noise.factors",
+    ".planner",
+    ".privacy",
+    ".privacy.gdp",
+    ".testing",
+    ".theory",
+]
+PAPERS = [".theory.cheu", ".theory.lowy_razaviyayn", ".theory.tran_cutkosky"]
+DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|data):: (\S+)$", re.MULTILINE)
+ENTRIES = Counter(name for page in PAGES.glob("reference/*.rst") for name in DIRECTIVE.findall(page.read_text()))
+
+
+def public_names(module) -> list[str]:
+    """What a module offers, by full name, without modules."""
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    names = getattr(module, "__all__", [name for name in own if not name.startswith("_")])
+    return [f"{module.__name__}.{name}" for name in names if not inspect.ismodule(getattr(module, name))]
+
+
+@pytest.mark.parametrize("room", [*ROOMS, *PAPERS])
+def test_no_public_name_is_without_an_entry(room):
+    module = importlib.import_module(f"fedprivjax{room}")
+    names = public_names(module)
+    entries = {inspect_place(entry) for entry in ENTRIES}
+    assert names
+    assert [name for name in names if inspect_place(name) not in entries] == []
+
+
+def inspect_place(name: str) -> int:
+    """The object that a full name leads to: some have two names, and one entry."""
+    module, _, last = name.rpartition(".")
+    return id(getattr(importlib.import_module(module), last))
+
+
+def test_no_name_has_two_entries():
+    assert [name for name, count in ENTRIES.items() if count > 1] == []
+
+
+def test_every_page_is_in_the_table_of_contents():
+    index = PAGES.joinpath("index.md").read_text()
+    trees = re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL)
+    listed = [line for tree in trees for line in tree.splitlines() if re.fullmatch(r"\w[\w/]*", line)]
+    pages = {path.relative_to(PAGES).with_suffix("").as_posix() for path in PAGES.rglob("*.*") if is_page(path)}
+    assert Counter(listed) == Counter(pages - {"index"})
+
+
+def is_page(path: Path) -> bool:
+    return path.suffix in (".md", ".rst", ".ipynb") and not path.parent.name.startswith(".")
