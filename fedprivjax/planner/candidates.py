@@ -60,13 +60,11 @@ class Use:
         name: of the way; "" where there is one alone.
         drafts: what may be run in a setting; of several, the one with the least bound is taken.
         bound: of a calibrated run.
-        gradients: how many a use of a record costs.
     """
 
     name: str
     drafts: Callable[[Setting], Iterator[Draft]]
     bound: Callable[[Calibrated], Bound]
-    gradients: int = 1
 
 
 def _single(method: type, *trusts: str, **settings: Any) -> Callable[[Setting], Iterator[Draft]]:
@@ -227,9 +225,9 @@ def _capped(s: Setting, rounds: int, batch: int = 1) -> tuple[int, str]:
 
 
 METHODS = {
-    "dp_mu2": (Use("", _single(DPMu2, "none", "server"), bounds.dp_mu2, gradients=2),),
+    "dp_mu2": (Use("", _single(DPMu2, "none", "server"), bounds.dp_mu2),),
     "noisy_sgd": (Use("", _single(NoisySGD, "none", "server", average=True), bounds.noisy_sgd),),
-    "stale_momentum": (Use("", _stale, bounds.stale_momentum, gradients=2),),
+    "stale_momentum": (Use("", _stale, bounds.stale_momentum),),
     "noisy_minibatch_sgd": (
         Use("one pass", _disjoint(NoisyMinibatchSGD), bounds.noisy_minibatch_sgd),
         Use("full batches", _full_batches(NoisyMinibatchSGD, _minibatch_rounds), bounds.noisy_minibatch_sgd),
@@ -252,6 +250,6 @@ METHODS = {
     "user_agd": (Use("", _single(UserAGD, "none", "server", "shuffler", "pan-private"), bounds.user_agd),),
     "tree_momentum": (Use("", _momentum(TreeMomentum, "reshuffled", 1), bounds.tree_momentum),),
     "reduced_tree_momentum": (
-        Use("", _momentum(ReducedTreeMomentum, "cyclic", REDUCED_EPOCHS), bounds.reduced_tree_momentum, gradients=3),
+        Use("", _momentum(ReducedTreeMomentum, "cyclic", REDUCED_EPOCHS), bounds.reduced_tree_momentum),
     ),
 }

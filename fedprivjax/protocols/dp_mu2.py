@@ -116,6 +116,8 @@ class DPMu2(Protocol):
     profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     batch: int = struct.field(pytree_node=False, default=1)
 
+    gradients_per_use = 2  # at the newest point and at the one before
+
     def __post_init__(self):
         check_settings(self)
         require_flag("cancel", self.cancel)

@@ -63,6 +63,8 @@ class Protocol(Calibrated):
     noise_rule: Any = "accountant"
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
+    gradients_per_use: ClassVar[int] = 1  # that a machine computes for each use of a record in a message
+    gradients_spared: ClassVar[int] = 0  # of these, what a simulation does without, by another way of the same law
 
     def __new__(cls, *args, **settings):
         """Refuse a setting that the method has not, by the nearest that it has."""
@@ -206,11 +208,14 @@ class Protocol(Calibrated):
         return VIEWS[self.trust](observed)
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        """What one machine of a cohort sends in a round: `sent_messages`, and `sent_bits` in all; on the host.
+        """What one machine of a cohort does in a round: `sent_messages`, `sent_bits` in all, and `gradients_per_use` of
+        a record; on the host.
 
-        Default: one message of d float32 numbers. One of a shuffled sum is a bit and its coordinate, 1 + ⌈log₂ d⌉ bits.
+        Default: one message of d float32 numbers, and the method's `gradients_per_use`. A message of a shuffled sum is
+        a bit and its coordinate, 1 + ⌈log₂ d⌉ bits.
         """
-        return {"sent_messages": 1.0, "sent_bits": 32.0 * problem.dimension}
+        sent = {"sent_messages": 1.0, "sent_bits": 32.0 * problem.dimension}
+        return sent | {"gradients_per_use": float(self.gradients_per_use)}
 
     # ---- privacy and settings, on the host
 

@@ -96,6 +96,8 @@ class ReducedTreeMomentum(MomentumMethod):
     epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
     allocation: str = struct.field(pytree_node=False, default="optimal")
 
+    gradients_per_use, gradients_spared = 3, 2  # at the newest point and at two anchors; the identity needs no anchors
+
     def __post_init__(self):
         super().__post_init__()
         if self.sampler != "cyclic":

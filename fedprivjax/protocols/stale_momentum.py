@@ -90,6 +90,7 @@ class StaleMomentum(Protocol):
     batch: int = struct.field(pytree_node=False, default=1)
 
     trust = "none"
+    gradients_per_use = 2  # at the newest point and at the machine's last
 
     def __post_init__(self):
         check_settings(self)

@@ -6,7 +6,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
-from fedprivjax.testing import absent, noise, privacy, programs, queries, runs, sweeps
+from fedprivjax.testing import absent, costs, noise, privacy, programs, queries, runs, sweeps
 from fedprivjax.testing.trial import Trial, half_of_the_machines
 
 Property = Callable[[Trial], None]
@@ -23,6 +23,7 @@ PROPERTIES: dict[str, Property] = {
     "absent machines leave no trace": absent.absent_machines_leave_no_trace,
     "dropouts count as planned": absent.dropouts_count_as_planned,
     "the query is where gradients are taken": queries.query_is_where_gradients_are_taken,
+    "gradients are as many as stated": costs.gradients_are_as_stated,
     "a sweep equals a loop": sweeps.sweep_equals_a_loop,
     "every leaf can be swept": sweeps.every_leaf_can_be_swept,
     "a draw is shared by all members": sweeps.draws_have_no_member_axis,

@@ -20,6 +20,7 @@ SHORT = {  # of methods that others of the same family stand for
     **dict.fromkeys(("local-disjoint", "tree-none"), FEW),
 }
 QUERY = "the query is where gradients are taken"
+COUNTED = "gradients are as many as stated"
 ASKING = ("mu2-none-clipped-uniform", "user-agd")
 LOOP = "a sweep equals a loop"  # others are held by default among the tests of sweeps
 SERVED = ("sgd-server-clipped-adam", "minibatch-momentum", "local-adam")  # with an optimiser at the server
@@ -32,7 +33,7 @@ SWEPT = (
 )  # held to what is dear
 OF_PROGRAMS = (  # what follows from a case's program: another schedule of the noise's scales is none
     *(*DEAR, LOOP, QUERY, "new numbers are no new program", "a prefix of a longer run", "seeds decide"),
-    *("order within a round", "a draw is shared by all members"),
+    *("order within a round", "a draw is shared by all members", COUNTED),
 )
 
 

@@ -169,7 +169,7 @@ class BitMean(PrivateMean):
             return plain
         messages = self.sums.messages_per_user(problem.dimension)
         labelled = self.sums.bits_per_user(problem.dimension, shared_shuffler=True)
-        return {"sent_messages": float(messages), "sent_bits": float(labelled)}
+        return plain | {"sent_messages": float(messages), "sent_bits": float(labelled)}
 
     # ---- privacy, on the host
 

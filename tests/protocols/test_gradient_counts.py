@@ -1,0 +1,81 @@
+"""The contract sees a method that computes more or fewer gradients than it states."""
+
+from dataclasses import replace
+
+import pytest
+from cases import CASES, REPRESENTATIVES, ROUNDS
+from flax import struct
+
+from fedprivjax import DPMu2, LocalSGD, NoisySGD, ReducedTreeMomentum
+from fedprivjax.problem.models import GeneralModel
+from fedprivjax.testing import PROPERTIES, Trial
+
+COUNTED = "gradients are as many as stated"
+STATED = {DPMu2: 2.0, LocalSGD: 1.0, NoisySGD: 1.0, ReducedTreeMomentum: 3.0}
+
+
+@struct.dataclass
+class Understated(DPMu2):
+    gradients_per_use = 1
+
+
+@struct.dataclass
+class Overstated(NoisySGD):
+    gradients_per_use = 2
+
+
+@struct.dataclass
+class Unspared(ReducedTreeMomentum):
+    gradients_spared = 0
+
+
+@struct.dataclass
+class Deaf(NoisySGD):
+    gradients_per_use = 7
+
+    def round(self, problem, state, inputs, noise, key):
+        return state, {}
+
+
+def on_trial(method, name):
+    case = CASES[name]
+    settings = {key: value for key, value in vars(case.protocol).items() if value is not None}
+    return Trial(method(**settings), case.problem, case.participation, ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "counted"),
+    [
+        (Understated, "mu2-none-clipped-uniform", "2, and is 1"),
+        (Overstated, "sgd-server-clipped-last", "1, and is 2"),
+        pytest.param(Unspared, "reduced-server", "1, and is 3", marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_number_fails(method, name, counted):
+    with pytest.raises(AssertionError, match=rf"^gradients_per_use less .* round 1 over its \d+ records, {counted}$"):
+        PROPERTIES[COUNTED](on_trial(method, name))
+
+
+def test_a_method_that_asks_no_model_has_nothing_to_show():
+    PROPERTIES[COUNTED](on_trial(Deaf, "sgd-server-clipped-last"))
+
+
+@pytest.mark.slow
+def test_dense_gradients_are_counted_too():
+    case = CASES["mu2-none-clipped-uniform"]
+    dense = replace(case.problem, model=GeneralModel(case.problem.model.value), own_lipschitz=1.0, own_smoothness=1.0)
+    for clip in (0.5, None):  # record by record, and of the sum of their losses
+        for method, holds in ((DPMu2, True), (Understated, False)):
+            trial = Trial(method(mu=6.0, step_size=0.02, clip=clip), dense, case.participation, ROUNDS)
+            if holds:
+                PROPERTIES[COUNTED](trial)
+            else:
+                with pytest.raises(AssertionError, match="2, and is 1"):
+                    PROPERTIES[COUNTED](trial)
+
+
+def test_what_a_use_costs_is_stated():
+    cases = [Trial(*CASES[name][:3], ROUNDS) for name in REPRESENTATIVES]
+    costs = {type(trial.protocol): trial.start.protocol.costs(trial.problem) for trial in cases}
+    assert {method: costs[method]["gradients_per_use"] for method in STATED} == STATED
+    assert all({"sent_messages", "sent_bits", "gradients_per_use"} == each.keys() for each in costs.values())
