@@ -23,8 +23,8 @@ RESERVED = (
     "realised_mu",
     "realised_epsilon",
     "diverged",
-    "sent_messages",
-    "sent_bits",
+    *("sent_messages", "sent_bits", "gradients_per_use"),
+    *("rounds_taken", "gradients_per_record", "sent_bytes", "seconds"),
     *AXES,
 )
 

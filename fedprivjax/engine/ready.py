@@ -11,6 +11,7 @@ import numpy as np
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
 from fedprivjax.noise import METHODS, Mechanism, Silent
@@ -83,8 +84,10 @@ class ReadyRun:
 
     @property
     def costs(self) -> dict[str, float]:
-        """What one machine sends in a round, by name."""
-        return self.protocol.costs(self.problem)
+        """What one machine does in a round, see `Protocol.costs`, and what the whole run takes: `rounds_taken`,
+        `gradients_per_record` (NaN where records are computed), and `sent_bytes`, the mean over machines."""
+        each, all_rounds = self.protocol.costs(self.problem), taken(self.problem, self.plan)
+        return each | {"rounds_taken": all_rounds.rounds} | totals(each, all_rounds.messages, all_rounds.uses)
 
     @property
     def inputs(self) -> RoundInputs:

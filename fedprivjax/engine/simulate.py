@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -36,7 +37,8 @@ class Run:
         iterates: the same by iterate: "output", which is `metrics`, and the protocol's others, such as "last".
         params: the reported point.
         guarantee: what the run's privacy is.
-        costs: what one machine sends in a round, see `Protocol.costs`.
+        costs: what one machine does in a round and what the run takes, see `ReadyRun.costs`; and `seconds`, its wall
+            time with what had to be compiled, which no two runs have alike.
         protocol: the calibrated protocol that ran.
         plan: the schedule and samples that were used.
         non_private_metrics: recorded metrics that are computed on private data, which the guarantee does not cover.
@@ -108,11 +110,14 @@ def execute(start: ReadyRun, told: Told | None = None) -> Run:
     Args:
         told: called with (rounds done, rounds in all) at every record.
     """
+    begun = perf_counter()
     params, values = run_program(start.arguments, start.recipe) if told is None else _run_aloud(start, told)
+    params, values = jax.block_until_ready((params, values))
+    costs = start.costs | {"seconds": perf_counter() - begun}
     iterates = by_iterate(start.recipe.record, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = record_rounds(start.recipe)
     private = non_private(start.problem, start.recipe.record)
-    known = start.guarantee, start.costs, start.protocol, start.plan, private, start.problem.uncovered
+    known = start.guarantee, costs, start.protocol, start.plan, private, start.problem.uncovered
     return Run(rounds, iterates[OUTPUT], iterates, params, *known)
 
 

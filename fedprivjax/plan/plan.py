@@ -111,6 +111,11 @@ class Plan(Once):
         samples = self.samples if self.weights is None else self.samples[self.weights != 0]
         return int(np.count_nonzero(np.bincount(samples.ravel(), minlength=1)))
 
+    @cached_property
+    def times_used(self) -> int:
+        """Uses of examples by all messages together."""
+        return self.samples.size if self.weights is None else int(np.count_nonzero(self.weights))
+
     @property
     def part_used(self) -> float:
         """The part of a pool's examples that at least one message uses, in percent; NaN where its size is not known."""

@@ -107,6 +107,12 @@ class Problem:
         return jax.tree.leaves(self.pool)[0].shape[0] if self.stored else inf
 
     @property
+    def held(self) -> int | float:
+        """Records that machines hold together: those of a split, else the whole pool; infinite where they are
+        computed."""
+        return self.examples if self.table is None else int(self.table.sizes.sum())
+
+    @property
     def dimension(self) -> int:
         """Number of parameters d."""
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))

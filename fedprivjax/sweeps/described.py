@@ -16,6 +16,8 @@ WORDS = {
     "clip": "bound on a message's norm, C",
     "diverged": "whether any parameter or metric is not finite",
     "epsilon": "target ε",
+    "gradients_per_record": "gradients of a run, over the records that machines hold; NaN where they are computed",
+    "gradients_per_use": "gradients that a machine computes for a use of a record",
     "guarantee": "privacy guarantee on the schedule that protects least, as JSON: fedprivjax.guarantee_of reads it",
     "iterate": "which of a protocol's points a metric is of",
     "machines": "machines in all, M",
@@ -28,15 +30,18 @@ WORDS = {
     "records": "records of a machine",
     "round": "rounds done",
     "rounds": "rounds of a run, T",
+    "rounds_taken": "rounds of a run",
+    "seconds": "wall time of a run with its part of compiling, on the machine that the provenance names",
     "seed": "seed of a run",
     "sent_bits": "bits that a machine sends in a round in which it takes part",
+    "sent_bytes": "bytes that a machine sends in a run, the mean over machines",
     "sent_messages": "messages that a machine sends in a round in which it takes part",
     "step_scale": "step size, relative to the protocol's own",
     "step_size": "step size, as calibrated",
     "target_epsilon": "ε that was asked for; NaN where it was noise",
     "trial": "trial: data drawn anew",
 }
-UNITS = {"sent_bits": "bit"}
+UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 
 
 def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = None) -> xr.Dataset:

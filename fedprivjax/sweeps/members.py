@@ -61,7 +61,7 @@ class Members:
         return {"realised_mu": mu, "realised_epsilon": epsilon}
 
     def costs(self, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
-        """What one machine of every member sends in a round, [members] each, by name."""
+        """What one machine of every member does in a round, [members] each, by name."""
         each = [protocol.costs(problem) for protocol, problem in zip(self.protocols, problems, strict=True)]
         return {name: np.array([costs[name] for costs in each]) for name in each[0]}
 

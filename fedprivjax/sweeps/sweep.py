@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_keywords
 from fedprivjax.engine.compiled import make_room
+from fedprivjax.engine.costs import Stopwatch, taken, totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import Recordable, non_private
 from fedprivjax.engine.progress import Told, telling, wait
@@ -107,8 +108,7 @@ class ReadySweep:
 
     def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """What every run's schedule makes of privacy, [seeds, members] each; and of every member, [members] each, its
-        noise and step, the ε that was asked for (NaN where it was the noise), what a machine sends in a round, and
-        its guarantee."""
+        noise and step, the ε that was asked for (NaN where it was the noise), and its guarantee."""
         members = self.members
         realised = members.realised(self.delta)
         asked = [np.nan if member.target.noise_std is not None else member.target.worst_epsilon for member in self.grid]
@@ -116,9 +116,18 @@ class ReadySweep:
             "noise_std": members.noise_std,
             "step_size": members.step_size,
             "target_epsilon": np.array(asked),
-            **members.costs([member.problem for member in self.grid]),
             "guarantee": members.guarantees(realised["realised_epsilon"], self.delta),
         }
+
+    def costs(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What every run takes, [seeds, members] each: `gradients_per_record` and `sent_bytes`; and of every member,
+        [members] each, what a machine does in a round, and `rounds_taken`."""
+        each = self.members.costs([member.problem for member in self.grid])
+        by_draw = np.array([taken(start.problem, start.plan) for start in self.starts])
+        by_run = np.empty((len(self.seeds), self.index.size, by_draw.shape[1]))
+        by_run[:, self.index] = by_draw.reshape(len(self.seeds), len(self.index), 1, -1)
+        rounds, messages, uses = np.moveaxis(by_run, 2, 0)
+        return totals(each, messages, uses), each | {"rounds_taken": rounds[0].astype(int)}
 
     def tape(self, draw: int, member: int) -> Any:
         """A member's host-made noise on a draw."""
@@ -157,8 +166,9 @@ def sweep(
     Returns:
         A dataset with one dimension per swept name, `seed`, `round`, and, where the protocol has other iterates than
         its output, `iterate`: each metric, the calibrated `noise_std` and `step_size`, `realised_mu` and
-        `realised_epsilon` of the schedule that was used, `guarantee` (see `guarantee_of`), and `diverged`. Its
-        attributes say what the guarantee does not cover.
+        `realised_epsilon` of the schedule that was used, `guarantee` (see `guarantee_of`), `diverged`, and what a run
+        costs: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, the one number that no two sweeps
+        have alike. Its attributes say what the guarantee does not cover.
 
     Raises:
         ValueError: settings that cannot be run, before anything is compiled.
@@ -271,25 +281,27 @@ def execute(
     sizes = start.sizes if store is None else store.settle(start.sizes)
     over = spread(mesh, sizes)
     metrics: dict[str, np.ndarray] = {}
-    done = 0
+    done, timed = 0, Stopwatch()
     for number, (draws, columns) in enumerate(chunks(start.runs, sizes)):
         values = store.load(number) if store else None
+        count = np.unique(draws).size * np.unique(columns).size
         if values is None:
-            values = _chunk(start, draws, columns, over)
+            values = timed(count, partial(_chunk, start, draws, columns, over))
             if store:
                 store.save(number, values)
         seeds, members = draws // len(start.index), start.index[draws % len(start.index)][:, columns]
         for name, value in values.items():
             shape = (len(start.seeds), start.index.size, *value.shape[2:])
             metrics.setdefault(name, np.full(shape, np.nan))[seeds[:, None], members] = value
-        done += np.unique(draws).size * np.unique(columns).size
+        done += count
         if progress:
             progress(done, start.runs[0] * start.runs[1])
     records = {"round": record_rounds(start.recipe), "iterate": np.array(start.iterates)}
     coordinates = {**start.axes, "seed": _labels(start.seeds), **records}
-    values, members = start.privacy()
+    (values, members), (costs, of_members) = start.privacy(), start.costs()
+    members = {**members, **of_members, "seconds": np.full(start.index.size, timed.each)}
     words = metric_words(start.recipe.record, start.first.problem)
-    return sweep_dataset({**metrics, **values}, members, coordinates, start.attributes(), words)
+    return sweep_dataset({**metrics, **values, **costs}, members, coordinates, start.attributes(), words)
 
 
 def _chunk(start: ReadySweep, draws: np.ndarray, columns: np.ndarray, over: Spread | None) -> dict[str, np.ndarray]:

@@ -13,6 +13,8 @@ from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.provenance import checksums, commit, provenance
 
+UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
+
 
 def make(**sweep):
     return experiment.parse(
@@ -93,7 +95,7 @@ def test_every_variable_is_described(found, tmp_path):
     for data in folder.load(tmp_path).values():
         for name, variable in data.variables.items():
             assert variable.attrs["long_name"], name
-            assert variable.attrs["units"] == ("bit" if name == "sent_bits" else "1"), name
+            assert variable.attrs["units"] == UNITS.get(str(name), "1"), name
     excess = found["noisy_sgd"]["distance"]
     assert (excess.attrs["valid_min"], excess.attrs.get("valid_max")) == (0.0, None)
 
