@@ -80,7 +80,8 @@ class Metric:
         label: the words of titles and axes; empty: the name, with spaces.
         unit: empty, or "%": shown in per cent, recorded as a share.
         digits: shown behind the point.
-        shown: where an experiment shows it: in a "table", in a plot "against_epsilon", in a plot "over_rounds".
+        shown: where an experiment shows it: in a "table", in a plot "against_epsilon", "over_rounds", or
+            "against_costs": rounds, bytes and gradients, where protocols differ in the former two.
         of_mean: the metric that is made of its mean over a trial's runs, or a run's records, such as a root; None where
             the mean itself is of interest.
 
@@ -101,7 +102,7 @@ class Metric:
     label: str = ""
     unit: Literal["", "%"] = ""
     digits: int = 4
-    shown: tuple[Literal["table", "against_epsilon", "over_rounds"], ...] = ()
+    shown: tuple[Literal["table", "against_epsilon", "over_rounds", "against_costs"], ...] = ()
     of_mean: "Metric | None" = None
 
     @property

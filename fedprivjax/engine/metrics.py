@@ -129,7 +129,7 @@ _REGISTERED = (
         better="higher",
         unit="%",
         digits=1,
-        shown=("table", "against_epsilon"),
+        shown=("table", "against_epsilon", "against_costs"),
     ),
     Metric(
         "test_error",
@@ -148,7 +148,7 @@ _REGISTERED = (
         needs=_needs_test,
         private=never,
         limits=as_losses,
-        shown=("table", "over_rounds"),
+        shown=("table", "over_rounds", "against_costs"),
     ),
     Metric(
         "train_accuracy",
@@ -184,7 +184,7 @@ _REGISTERED = (
         needs=_needs_excess,
         private=_excess_on_pool,
         digits=6,
-        shown=("table", "against_epsilon", "over_rounds"),
+        shown=("table", "against_epsilon", "over_rounds", "against_costs"),
     ),
     Metric("distance", _distance, needs=_needs_optimum, private=never, limits=not_negative),
     Metric(
@@ -195,7 +195,7 @@ _REGISTERED = (
         limits=not_negative,
         default=False,  # looks at the whole pool
         digits=5,
-        shown=("table", "against_epsilon", "over_rounds"),
+        shown=("table", "against_epsilon", "over_rounds", "against_costs"),
     ),
     Metric("noise_norm", _noise_norm, of="round", private=always, limits=not_negative),
     Metric(

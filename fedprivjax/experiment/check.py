@@ -18,6 +18,8 @@ def check(experiment: Experiment) -> None:
     _check_sweep(experiment)
     _check_metrics(experiment)
     _check_expected(experiment)
+    for name in experiment.record.at:
+        require_choice("key in record.at", name, experiment.real_axes)
     require_between("record.delta", experiment.record.delta, 0, 1)
 
 

@@ -169,7 +169,8 @@ class RecordSettings(Settings, arbitrary_types_allowed=True):
     `iterate` is what tables, plots and `select` look at, of protocols that have it, such as "last"; else the output.
     `averaged` names the metrics of which tables and plots show the mean over a run's records, not the last; `select`
     the metric by which a protocol's own grid is chosen from. `bars` of a plot are the mean's 95% interval, or half the
-    distance of the 5th and 95th percentile.
+    distance of the 5th and 95th percentile. `at` chooses the value of a swept setting, such as {mu = 0.5}, at which
+    plots of a run's course are drawn, over rounds and against costs.
     """
 
     metrics: list[str] | None = None
@@ -179,6 +180,7 @@ class RecordSettings(Settings, arbitrary_types_allowed=True):
     delta: float = 1e-5
     select: str = "test_accuracy"
     bars: Literal["interval", "percentiles"] = "interval"
+    at: dict[str, float] = {}
     own: dict[str, Metric] = Field(default={}, exclude=True, repr=False)
 
     @model_validator(mode="before")
@@ -206,7 +208,8 @@ def _metric(path: str, folder: Any) -> Metric:
         return found
     if not callable(found):
         raise Refusal(f"metric {path!r} must be a function (problem, snapshot) -> scalar or a Metric, got {found!r}")
-    return Metric(path.rpartition(":")[2], found, of="round", shown=("table", "against_epsilon", "over_rounds"))
+    places = ("table", "against_epsilon", "over_rounds", "against_costs")
+    return Metric(path.rpartition(":")[2], found, of="round", shown=places)
 
 
 class Cell(Settings):

@@ -53,9 +53,9 @@ def as_address(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{b64encode(written.getvalue()).decode()}"
 
 
-def panelled(count: int, width: float = 4.2, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+def panelled(count: int, width: float = 4.2, height: float = 3.6, across: int = ACROSS) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, a few beside one another, and these."""
-    across = min(count, ACROSS)
+    across = min(count, across)
     rows = -(-count // across)
     figure = Figure(figsize=(width * across, height * rows), layout="constrained")
     axes = figure.subplots(rows, across, sharey=True, squeeze=False).ravel().tolist()
@@ -64,9 +64,11 @@ def panelled(count: int, width: float = 4.2, height: float = 3.6) -> tuple[Figur
     return figure, axes[:count]
 
 
-def finish(figure: Figure, axes: list[Axes], metric: Metric, words: str, limits: tuple[float, float]) -> Figure:
+def finish(
+    figure: Figure, axes: list[Axes], metric: Metric, words: str, limits: tuple[float, float], across: int = ACROSS
+) -> Figure:
     """Labels, ticks in the metric's unit, no space where no value can be, and one legend."""
-    for axis in axes[::ACROSS]:
+    for axis in axes[::across]:
         axis.set_ylabel(words)
     if metric.unit == "%":
         axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -78,8 +80,8 @@ def finish(figure: Figure, axes: list[Axes], metric: Metric, words: str, limits:
     handles, labels = axes[0].get_legend_handles_labels()
     if len(labels) > 1:
         fitting = int(figure.get_size_inches()[0] / (HANDLE + LETTER * max(map(len, labels))))
-        across = max(1, min(len(labels), fitting))
-        figure.legend(handles, labels, loc="outside lower center", ncols=across, fontsize=9)
+        columns = max(1, min(len(labels), fitting))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9)
     else:
         place = figure.suptitle if len(axes) > 1 or axes[0].get_title() else axes[0].set_title
         place("".join(labels), fontsize=10)
@@ -128,13 +130,23 @@ def bars_of(runs: xr.DataArray, bars: str, limits: tuple[float, float]) -> tuple
     return mean, xr.concat([below.clip(min=0), above.clip(min=0)], xr.Variable("side", ["below", "above"]))
 
 
-def draw_path(axis: Axes, label: str, values: xr.DataArray, colour: str, limits: tuple[float, float]) -> None:
-    """Means over rounds, and their intervals as a band."""
+def draw_path(
+    axis: Axes,
+    label: str,
+    values: xr.DataArray,
+    colour: str,
+    limits: tuple[float, float],
+    *,
+    scale: float = 1.0,
+    **style: Any,
+) -> None:
+    """Means over rounds, or over what a round takes, and their intervals as a band."""
     values = values.dropna("round", how="all")
     mean, beyond = bars_of(values, "interval", limits)
-    axis.plot(mean["round"], mean, color=colour, label=label)
+    along = scale * mean["round"]
+    axis.plot(along, mean, color=colour, label=label, **style)
     if beyond is not None:
-        axis.fill_between(mean["round"], mean - beyond[0], mean + beyond[1], color=colour, alpha=0.2, lw=0)
+        axis.fill_between(along, mean - beyond[0], mean + beyond[1], color=colour, alpha=0.2, lw=0)
 
 
 def panels_of(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:

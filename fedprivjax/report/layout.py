@@ -24,6 +24,7 @@ class Layout:
         iterate: what is shown of protocols that have it; else the output.
         averaged: metrics of which the mean over rounds is shown, not the last record.
         bars: of plots, "interval" or "percentiles".
+        at: values of swept settings at which the course of runs is drawn, where not the usual ones.
         targets: a protocol's own privacy target, "mu" or "epsilon", by label.
         targeted: whether any privacy was asked for.
         title, notes: the experiment's.
@@ -35,6 +36,7 @@ class Layout:
     iterate: str = OUTPUT
     averaged: tuple[str, ...] = ()
     bars: str = "interval"
+    at: Mapping[str, float] = field(default_factory=dict)
     targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     targeted: bool = True
     title: str = ""
@@ -60,6 +62,7 @@ def layout(experiment: Experiment) -> Layout:
         iterate=record.iterate,
         averaged=tuple(record.averaged),
         bars=record.bars,
+        at=record.at,
         targets={p.label: {n: p.settings[n] for n in LEVELS if n in p.settings} for p in experiment.protocol},
         targeted=any(set(LEVELS) & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol),
         title=experiment.title,
@@ -69,7 +72,7 @@ def layout(experiment: Experiment) -> Layout:
 
 
 def shown_in(place: str, own: Collection[Metric] = ()) -> list[Metric]:
-    """The metrics that are shown in a place ("table", "against_epsilon", "over_rounds"): the library's, then others."""
+    """The metrics that are shown in a place (see `Metric.shown`): the library's, then others."""
     return [*map(known, shown(place)), *(metric for metric in own if place in metric.shown)]
 
 

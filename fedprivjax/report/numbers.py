@@ -1,11 +1,14 @@
 """How numbers and points of a grid stand in tables."""
 
 from collections.abc import Mapping
+from math import isnan, log10
 
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
+
+PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
@@ -42,3 +45,15 @@ def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str
     """A metric in a title: of which iterate, and over which rounds."""
     of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
     return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")
+
+
+def count_text(value: float) -> str:
+    """A count with its prefix; nothing for NaN.
+
+    >>> count_text(2.88e6), count_text(450.0)
+    ('2.88 M', '450')
+    """
+    if isnan(value) or value < 1000:
+        return "" if isnan(value) else f"{value:.3g}"
+    power = min(int(log10(value * (1 + 5e-4)) // 3), len(PREFIXES) - 1)
+    return f"{value / 1000**power:.3g} {PREFIXES[power]}"

@@ -11,6 +11,7 @@ from rich.text import Text
 from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import TRUST
+from fedprivjax.report.numbers import count_text
 from fedprivjax.report.sheet import Sheet
 
 SECTIONS = (
@@ -24,7 +25,6 @@ SECTIONS = (
     (GRADIENT, None, "norm of the gradient: not comparable with a loss"),
     (MISSING, None, "no bound"),
 )
-PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 SHORT = {"optimisation": "steps", "sampling": "sampling", "noise": "noise", "stability": "reuse", "bias": "old points"}
 
 
@@ -82,7 +82,7 @@ def cost_table(at: xr.Dataset) -> Sheet:
         for label in labels:
             row = at.sel(protocol=label)
             cells = [_number(float(row[name]), whole=name in ("rounds", "batch")) for name in columns]
-            table.add_row(label, *cells, *(_count(float(row[name])) for name in counted))
+            table.add_row(label, *cells, *(count_text(float(row[name])) for name in counted))
     return table
 
 
@@ -162,15 +162,3 @@ def _number(value: float, *, whole: bool = False) -> str:
     if np.isnan(value):
         return ""
     return f"{value:.0f}" if whole else f"{value:.3g}"
-
-
-def _count(value: float) -> str:
-    """A count with its prefix.
-
-    >>> _count(2.88e6), _count(450.0)
-    ('2.88 M', '450')
-    """
-    if np.isnan(value) or value < 1000:
-        return _number(value)
-    power = min(int(np.log10(value * (1 + 5e-4)) // 3), len(PREFIXES) - 1)
-    return f"{value / 1000**power:.3g} {PREFIXES[power]}"

@@ -14,6 +14,8 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
+from fedprivjax.report.costs import told
 from fedprivjax.report.drawing import (
     aside,
     at,
@@ -153,6 +155,7 @@ def figures(
     averaged: Collection[str] = (),
     iterate: str = OUTPUT,
     own: Collection[Metric] = (),
+    point: Mapping[str, float] | None = None,
 ) -> dict[str, Figure]:
     """Every plot in which results say something, by name: those of more than one value on their axis.
 
@@ -160,6 +163,7 @@ def figures(
         averaged: metrics of which the mean over rounds is drawn, not the last record.
         iterate: what is drawn of protocols that have it; else the output.
         own: metrics beside the library's.
+        point: values of swept settings at which the course of runs is drawn, where not the usual ones.
     """
     made: dict[str, Figure] = {}
     of: dict[str, Any] = {"bars": bars, "iterate": iterate}
@@ -177,7 +181,10 @@ def figures(
                 made[f"{metric.name}_against_{axis}"] = metric_against(best, axis, metric, **of, rounds=rounds)
     for metric in shown_in("over_rounds", own):
         if all(metric.name in data and _has_path(data[metric.name]) for data in best.values()):
-            made[f"{metric.name}_over_rounds"] = metric_over_rounds(best, metric, iterate=iterate)
+            made[f"{metric.name}_over_rounds"] = metric_over_rounds(best, metric, point, iterate=iterate)
+    for metric in shown_in("against_costs", own) if differ_in_costs(best) else ():
+        if sum(metric.name in data and _has_path(data[metric.name]) for data in told(best).values()) > 1:
+            made[f"{metric.name}_against_costs"] = metric_against_costs(best, metric, point, iterate=iterate)
     return made
 
 

@@ -19,13 +19,14 @@ from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.layout import Layout, layout, layout_of
 from fedprivjax.report.plots import figures, metric_against, metric_against_epsilon, metric_over_rounds
 from fedprivjax.report.sheet import Sheet, html_table, plain
 from fedprivjax.report.tables import footnotes, results_table, results_tables
 from fedprivjax.sweeps.results import has
 
-EPSILON, ROUND = "epsilon", "round"
+EPSILON, ROUND, COSTS = "epsilon", "round", "costs"
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
 
 
@@ -76,7 +77,7 @@ class Shown:
         """Every plot that says something, by name."""
         held = {} if self.held is None else {"who_holds_what": self.held}
         this = self.layout
-        return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own)}
+        return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own, this.at)}
 
 
 def shown(experiment: Experiment, best: Mapping[str, xr.Dataset], held: Figure | None = None) -> Shown:
@@ -117,7 +118,8 @@ def plot(
     Args:
         results: as for `table`.
         metric: by default the first that is drawn.
-        against: "epsilon", "round" or any swept setting; by default the first of these that says something.
+        against: "epsilon", "round", "costs" (rounds, bytes and gradients, where protocols differ in the
+            former two) or any swept setting; by default the first of these that says something.
         iterate: as for `table`.
 
     Raises:
@@ -136,7 +138,9 @@ def plot(
     name = _recorded(this, metric)
     of: dict[str, Any] = {"iterate": this.layout.iterate}
     if against == ROUND:
-        return metric_over_rounds(this.best, metric, **of)
+        return metric_over_rounds(this.best, metric, this.layout.at, **of)
+    if against == COSTS:
+        return metric_against_costs(this.best, metric, this.layout.at, **of)
     of |= {"bars": this.layout.bars, "rounds": this.layout.rounds(name)}
     best = {label: data for label, data in this.best.items() if has(data, name)}
     if against == EPSILON:
@@ -174,12 +178,13 @@ def _axes(this: Shown) -> list[str]:
     swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name != "seed"))
     others = [name for name in swept if name not in LEVELS]
     rounds = any(data.sizes.get(ROUND, 0) > 1 for data in this.best.values())
-    return [EPSILON] * (others != swept) + others + [ROUND] * rounds
+    costs = rounds and differ_in_costs(this.best)
+    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [COSTS] * costs
 
 
 def _usual(this: Shown, against: str) -> str:
     """The metric that the command line would draw first."""
-    names = usual("over_rounds" if against == ROUND else "against_epsilon")
+    names = usual({ROUND: "over_rounds", COSTS: "against_costs"}.get(against, "against_epsilon"))
     names += [str(name) for data in this.best.values() for name in data if ROUND in data[name].dims]
     found = next((name for name in names if any(has(data, name) for data in this.best.values())), None)
     if found is None:

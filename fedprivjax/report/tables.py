@@ -10,6 +10,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.costs import costs_table, told
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.numbers import epsilon_text, points_of, target_epsilon, title_of
 from fedprivjax.report.sheet import Sheet
@@ -19,14 +20,14 @@ SAME = "″"  # the protocol does not depend on what changed since the row above
 
 
 def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet]:
-    """Every table of results: one for each metric that is shown so, then the realised ε, then what is sent."""
+    """Every table of results: one for each metric that is shown so, then the realised ε, then what a run costs."""
     metrics = shown_in("table", layout.own)
     metrics = [metric for metric in metrics if any(has(data, metric.name) for data in best.values())]
     found = [results_table(layout, best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
     realised = [realised_table(layout, best)] if private and layout.targeted else []
-    many = {label: data for label, data in best.items() if (data.get("sent_messages", xr.DataArray(1.0)) > 1).any()}
-    return [*found, *realised, *([costs_table(layout, many)] if many else [])]
+    telling = told(best)
+    return [*found, *realised, *([costs_table(layout, telling, _runs(best))] if telling else [])]
 
 
 def results_table(
@@ -78,19 +79,6 @@ def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
         cells = [epsilon_text(float(_at(values, point))) for values in worst.values()]
         table.add_row(*_coordinates(layout, point, LEVELS), *cells)
         previous = point
-    return table
-
-
-def costs_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
-    """What one machine sends in a round, messages and bits: a row per swept cell, a column per protocol."""
-    table = Sheet("what a machine sends in a round: messages (bits)", keys=0)
-    sent = {label: [_varied(data[name]) for name in ("sent_messages", "sent_bits")] for label, data in best.items()}
-    _add_axes(table, layout.varied, [])
-    for label in sent:
-        table.add_column(label, "right")
-    for point in points_of(layout.varied):
-        pairs = [[float(_at(values, point)) for values in pair] for pair in sent.values()]
-        table.add_row(*_coordinates(layout, point, []), *(f"{number:.3g} ({bits:.3g})" for number, bits in pairs))
     return table
 
 

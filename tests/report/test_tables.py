@@ -352,17 +352,3 @@ def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
     assert shown["ours"] == ["-0.667 ± 0.123"]
     assert (shown["standard error"], shown["expected"], shown["difference"]) == (["0.050"], ["-0.500"], ["-0.167"])
     assert make(**more, expected=[{**entry, "cells": [{"at": {"per_round": 2}, "value": -0.5}]}])
-
-
-def test_what_a_machine_sends_is_shown_where_it_is_many_messages(best):
-    plain = [str(table.title) for table in tables.results_tables(layout(make()), best)]
-    assert not any("sends" in title for title in plain)
-    one, many = np.ones((2, 2)), np.array([[10.0, 20.0], [30.0, 4e5]])
-    best["ours"] = best["ours"].assign(
-        sent_messages=(["per_round", "mu"], many), sent_bits=(["per_round", "mu"], 5 * many)
-    )
-    best["free"] = best["free"].assign(sent_messages=("per_round", one[0]), sent_bits=("per_round", one[0]))
-    table = tables.results_tables(layout(make()), best)[-1]
-    assert "messages (bits)" in str(table.title)
-    assert columns(table)["ours"] == ["10 (50)", "30 (150)", "20 (100)", "4e+05 (2e+06)"]
-    assert "free" not in columns(table)

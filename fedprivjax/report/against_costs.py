@@ -1,0 +1,115 @@
+"""A metric against what it costs: rounds, bytes that a machine has sent, and gradients a record, beside one another."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator
+
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known
+from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.costs import SAME, run_costs, told
+from fedprivjax.report.drawing import (
+    at,
+    draw_path,
+    finish,
+    limits_of,
+    middle_of,
+    panelled,
+    panels_of,
+    plain_ticks,
+    point_title,
+)
+from fedprivjax.report.numbers import target_epsilon
+from fedprivjax.sweeps.results import of_iterate, preferred
+
+AXES = {"rounds": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record"}
+USUAL = 2.0  # ε, next to which a swept privacy level is drawn
+ENDS: dict[str, Any] = {"marker": "o", "ms": 4, "markevery": [-1]}  # where a run ends
+
+
+def metric_against_costs(
+    best: Mapping[str, xr.Dataset],
+    metric: str | Metric = "test_accuracy",
+    point: Mapping[str, float] | None = None,
+    *,
+    iterate: str = OUTPUT,
+) -> Figure:
+    """A metric while runs go on, against rounds, bytes that a machine has sent, and gradients a record: a panel
+    for each, logarithmic, and a row of them for each participation.
+
+    At one value of every swept setting: of a privacy level that next to ε = 2, of others the middle, unless `point`
+    says another. A dot is a run's end. Bands as over rounds. A run's bytes and gradients are spread evenly over its
+    rounds, which is exact where cohorts are of one size. Where records are computed, there are no gradients a record.
+    """
+    metric, rows = known(metric), panels_of(best)
+    best = {label: data for label, data in told(best).items() if metric.name in data}
+    chosen = usual_point(best) | dict(point or {})
+    limits = limits_of(best, metric)
+    axes_shown = [name for name in AXES if _known(best, name)]
+    figure, axes = panelled(len(rows) * len(axes_shown), across=len(axes_shown))
+    for place, axis in enumerate(axes):
+        row, name = rows[place // len(axes_shown)], axes_shown[place % len(axes_shown)]
+        for index, (label, data) in enumerate(best.items()):
+            part = at(data, {**chosen, **row})
+            values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
+            scale = _of_a_round(part, name)
+            if np.isfinite(scale):
+                draw_path(axis, label, values, f"C{index}", limits, scale=scale, **ENDS)
+        _label(axis, name, row)
+    finish(figure, axes, metric, metric.words, limits, across=len(axes_shown))
+    figure.suptitle(_title(chosen, next(iter(best.values())).attrs["delta"]), fontsize=10)
+    return figure
+
+
+def usual_point(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
+    """The middle value of every swept setting, but of a privacy level that next to ε = 2."""
+    chosen = middle_of(best)
+    for data in best.values():
+        for name in (name for name in LEVELS if name in data.dims):
+            off = [abs(np.log(target_epsilon(name, value, data.attrs["delta"]) / USUAL)) for value in data[name].values]
+            chosen[name] = float(data[name].values[int(np.argmin(off))])
+    return chosen
+
+
+def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
+    """Whether there are several protocols, whose runs take different rounds or bytes somewhere."""
+    runs = [run_costs(data) for data in told(best).values()]
+    return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("rounds", "bytes"))
+
+
+def _apart(one: xr.DataArray, other: xr.DataArray) -> bool:
+    return bool((abs(one - other) > SAME * abs(other)).any())
+
+
+def _known(best: Mapping[str, xr.Dataset], name: str) -> bool:
+    return any(bool(run_costs(data)[name].notnull().any()) for data in best.values())
+
+
+def _of_a_round(part: xr.Dataset, name: str) -> float:
+    """What one of a run's rounds takes, at a point."""
+    costs = run_costs(part)
+    return float(costs[name]) / float(costs["rounds"])
+
+
+def _label(axis: Axes, name: str, row: Mapping[str, float]) -> None:
+    axis.set(xlabel=AXES[name], xscale="log", title=point_title(row))
+    plain_ticks(axis.xaxis, *axis.get_xlim())
+    if name == "bytes":
+        low, high = axis.get_xlim()
+        if high > 30 * low:  # for "100 kB" is longer than a number
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if high < 300 * low else LogLocator(numticks=6))
+        axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def _title(point: Mapping[str, float], delta: float) -> str:
+    """The point in words, with the ε of a μ."""
+    epsilon = f" (ε = {target_epsilon('mu', point['mu'], delta):.3g})" if "mu" in point else ""
+    others = {name: value for name, value in point.items() if name != "mu"}
+    level = {name: value for name, value in point.items() if name == "mu"}
+    return ", ".join(filter(None, (point_title(level) + epsilon, point_title(others))))

@@ -1,0 +1,185 @@
+"""What a run costs, as a table and as plots."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import Refusal, experiment, plot
+from fedprivjax.privacy import gdp
+from fedprivjax.report import plots
+from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs, usual_point
+from fedprivjax.report.costs import costs_table
+from fedprivjax.report.layout import Layout, layout
+from fedprivjax.report.tables import results_tables
+
+DELTA, SEEDS = 1e-5, 4
+AXES = {"per_round": [2, 3], "mu": [0.3, 0.5, 4.0]}
+EACH = {"rounds": 20.0, "gradients": 1.5, "bytes": 4000.0, "bits": 800.0, "messages": 1.0, "seconds": 0.25}
+
+
+def dataset(*dims, seed=0, **costs):
+    """Runs recorded at four rounds, of which each cost is a number, or one for each point of the dims."""
+    value = EACH | costs
+    sizes = [len(AXES[name]) for name in dims]
+    rounds = int(np.max(value["rounds"]))
+    records = np.linspace(rounds / 4, rounds, 4).astype(int)
+    rng = np.random.default_rng(seed)
+    runs = rng.uniform(0.4, 0.6, size=[*sizes, SEEDS, 4])
+
+    def of_members(name):
+        return (dims, np.broadcast_to(value[name], sizes))
+
+    def of_runs(name):  # a seed more, a seed less
+        off = np.linspace(0.9, 1.1, SEEDS)
+        return ([*dims, "seed"], np.broadcast_to(value[name], sizes)[..., None] * off)
+
+    variables = {
+        "test_accuracy": ([*dims, "seed", "round"], runs, {"valid_min": 0.0, "valid_max": 1.0}),
+        "diverged": ([*dims, "seed"], np.zeros([*sizes, SEEDS], bool)),
+        "realised_epsilon": ([*dims, "seed"], np.full([*sizes, SEEDS], np.inf)),
+        "rounds_taken": of_members("rounds"),
+        "sent_bits": of_members("bits"),
+        "sent_messages": of_members("messages"),
+        "seconds": of_members("seconds"),
+        "sent_bytes": of_runs("bytes"),
+        "gradients_per_record": of_runs("gradients"),
+    }
+    coordinates = {**{name: AXES[name] for name in dims}, "seed": np.arange(SEEDS), "round": records}
+    return xr.Dataset(variables, coordinates, {"delta": DELTA, "non_private_metrics": ""})
+
+
+def shown(best, axes=("mu",)):
+    return costs_table(Layout({name: AXES[name] for name in axes}, DELTA), best, "4 seeds")
+
+
+def headers(sheet):
+    return [column.header for column in sheet.columns]
+
+
+def test_a_row_for_each_protocol_where_cells_cost_the_same():
+    table = shown({"ours": dataset("mu"), "theirs": dataset("mu", rounds=80, gradients=np.nan, bytes=2.5e6)})
+    assert headers(table) == [
+        *("protocol", "rounds", "gradients a record", "messages a machine sends", "bytes a machine sends", "seconds")
+    ]
+    ours, theirs = table.rows
+    assert ours == ["ours", "20", "1.5", "40", "4 k", "0.25"]
+    assert theirs[:3] == ["theirs", "80", "–"]
+    assert theirs[4] == "2.5 M"
+
+
+def test_cells_have_rows_of_their_own_where_they_cost_something_else():
+    many = dataset("per_round", "mu", bytes=np.array([[4e3], [6e3]]), seconds=np.arange(6.0).reshape(2, 3))
+    table = shown({"ours": many, "theirs": dataset("mu")}, ("per_round", "mu"))
+    assert headers(table)[:3] == ["protocol", "per_round", "rounds"]
+    assert [row[:2] for row in table.rows] == [["ours", "2"], ["ours", "3"], ["theirs", ""]]
+    assert [row[-2:] for row in table.rows] == [["4 k", "1"], ["6 k", "4"], ["4 k", "0.25"]]
+
+
+def test_seconds_and_draws_make_no_rows():
+    uneven = dataset("mu", bytes=np.array([4000.0, 4010.0, 3995.0]), seconds=np.array([1.0, 2.0, 6.0]))
+    (row,) = shown({"ours": uneven}).rows
+    assert row == ["ours", "20", "1.5", "40", "4 k", "3"]
+
+
+def test_many_messages_of_a_round_are_said():
+    bits = dataset("mu", messages=np.array([10.0, 20.0, 4e5]), bits=np.array([50.0, 100.0, 2e6]))
+    table = shown({"ours": bits, "theirs": dataset("mu")})
+    place = headers(table).index("in a round: messages (bits)")
+    assert [row[place] for row in table.rows] == ["10 (50)", "20 (100)", "4e+05 (2e+06)", "1 (800)"]
+
+
+def test_results_that_do_not_say_it_have_no_table():
+    old = dataset("mu").drop_vars(["sent_bytes", "gradients_per_record", "rounds_taken", "seconds"])
+    here = Layout({"mu": AXES["mu"]}, DELTA, targeted=False)
+    titles = [[sheet.title for sheet in results_tables(here, {"ours": data})] for data in (old, dataset("mu"))]
+    assert not any("costs" in title for title in titles[0])
+    assert titles[1][-1] == "what a run costs, mean over 4 seeds; seconds with compiling"
+
+
+BEST = {"ours": dataset("mu"), "theirs": dataset("mu", seed=1, rounds=80, bytes=1000.0, gradients=6.0)}
+
+
+def test_a_panel_for_each_cost_and_a_line_for_each_protocol():
+    figure = metric_against_costs(BEST)
+    rounds, sent, gradients = figure.axes
+    assert [axis.get_xlabel() for axis in figure.axes] == ["rounds", "sent by a machine", "gradients a record"]
+    assert {axis.get_xscale() for axis in figure.axes} == {"log"}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs"]
+    assert "μ = 0.5 (ε = 1.99)" in figure.get_suptitle()
+    for place, data in enumerate(BEST.values()):
+        whole = float(data["rounds_taken"][0])
+        mean = data["test_accuracy"].sel(mu=0.5).mean("seed")
+        for axis, total in ((rounds, whole), (sent, data["sent_bytes"]), (gradients, data["gradients_per_record"])):
+            line = axis.lines[place]
+            expected = data["round"] / whole * (total if axis is rounds else float(total.sel(mu=0.5).mean()))
+            np.testing.assert_allclose(line.get_xdata(), expected)
+            np.testing.assert_allclose(line.get_ydata(), mean)
+            assert len(axis.collections) == len(BEST)  # bands
+    assert sent.xaxis.get_major_formatter()(1000.0) == "1 kB"
+
+
+def test_a_row_of_panels_for_each_participation():
+    best = {label: dataset("per_round", "mu", rounds=rounds) for label, rounds in (("ours", 20.0), ("theirs", 40.0))}
+    figure = metric_against_costs(best, point={"mu": 4.0})
+    assert [axis.get_title() for axis in figure.axes] == ["m = 2"] * 3 + ["m = 3"] * 3
+    assert [bool(axis.get_ylabel()) for axis in figure.axes] == [True, False, False] * 2
+    assert f"ε = {gdp.epsilon(4.0, DELTA):.3g}" in figure.get_suptitle()
+
+
+def test_records_without_end_have_no_panel():
+    endless = {
+        label: data.assign(gradients_per_record=data["gradients_per_record"] * np.nan) for label, data in BEST.items()
+    }
+    assert len(metric_against_costs(endless).axes) == 2
+    mixed = metric_against_costs({"ours": BEST["ours"], "theirs": endless["theirs"]})
+    assert [len(axis.lines) for axis in mixed.axes] == [2, 2, 1]
+
+
+def test_the_usual_level_is_next_to_two():
+    assert usual_point(BEST) == {"mu": 0.5}
+    assert usual_point({"ours": dataset("mu").rename(mu="epsilon")}) == {"epsilon": 4.0}
+
+
+def test_it_is_drawn_where_protocols_differ():
+    alike = {"ours": dataset("mu"), "theirs": dataset("mu", seed=1, gradients=6.0)}
+    assert not differ_in_costs(alike)
+    assert not differ_in_costs({"ours": BEST["ours"]})
+    assert "test_accuracy_against_costs" in plots.figures(BEST)
+    assert not any("costs" in name for name in plots.figures(alike))
+    assert len(plot(described(BEST), against="costs").axes) == 3
+    with pytest.raises(Refusal, match="unknown axis of a plot 'costs'"):
+        plot(described(alike), against="costs")
+
+
+def described(best):
+    """With what else a sweep's dataset has."""
+    return {label: data.assign(guarantee="", target_epsilon=np.nan) for label, data in best.items()}
+
+
+def spec(**record):
+    return {
+        "title": "small",
+        "problem": {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0},
+        "participation": {"machines": 6},
+        "protocol": [{"name": "dp_mu2", "label": "ours"}],
+        "sweep": {"mu": AXES["mu"]},
+        "record": record,
+    }
+
+
+def test_a_file_may_say_where_runs_are_drawn():
+    at = layout(experiment.parse(spec(at={"mu": 4.0}))).at
+    assert at == {"mu": 4.0}
+    drawn = plots.figures(BEST, point=at)["test_accuracy_against_costs"]
+    mean = BEST["ours"]["test_accuracy"].sel(mu=4.0).mean("seed")
+    np.testing.assert_allclose(drawn.axes[0].lines[0].get_ydata(), mean)
+    with pytest.raises(Refusal, match=r"^unknown key in record.at 'clip' \(known: mu\)"):
+        experiment.parse(spec(at={"clip": 4.0}))
+
+
+@pytest.mark.parametrize("times", [1.5, 100.0, 1e7])
+def test_bytes_are_few_words_on_an_axis_of_any_length(times):
+    far = {"ours": BEST["ours"], "theirs": dataset("mu", bytes=4000.0 * times)}
+    axis = metric_against_costs(far).axes[1]
+    low, high = axis.get_xlim()
+    assert 1 <= sum(low <= place <= high for place in axis.get_xticks()) <= 7
