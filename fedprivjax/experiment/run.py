@@ -153,10 +153,9 @@ def tiny(experiment: Experiment) -> Experiment:
         name: values if len(values) < 3 or name in STRUCTURAL else [values[0], values[-1]]
         for name, values in experiment.sweep.over.items()
     }
-    given, trials = experiment.participation, experiment.sweep.trials
+    trials = experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
     swept = [int(value) for value in over.pop("rounds", [])]
-    open_ended = not swept and given.model_dump().get("rounds") is None
     small = experiment.model_copy(
         update={
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2, "trials": trials}),
@@ -165,9 +164,16 @@ def tiny(experiment: Experiment) -> Experiment:
             "expected": [],
         }
     )
-    rounds = [10, given.planned or 10, *swept, *(_most_rounds(small) if open_ended else [])]
-    enough = given.model_copy(update={"rounds": max(min(rounds), _least_rounds(small))})
-    return small.model_copy(update={"participation": enough})
+    planned = [experiment.participation_of(one).planned or 10 for one in experiment.protocol]
+    rounds = max(min([10, *planned, *swept, *([] if swept else _most_rounds(small))]), _least_rounds(small))
+    enough = experiment.participation.model_copy(update={"rounds": rounds})
+    return small.model_copy(update={"participation": enough, "protocol": [_without_rounds(p) for p in small.protocol]})
+
+
+def _without_rounds(settings: ProtocolSettings) -> ProtocolSettings:
+    """With no rounds of its own."""
+    own = {key: value for key, value in settings.participation.items() if key != "rounds"}
+    return settings.model_copy(update={"participation": own})
 
 
 def _fewer_mapped(settings: ProblemSettings) -> ProblemSettings:
@@ -191,16 +197,17 @@ def _least_rounds(experiment: Experiment) -> int:
 
 def _most_rounds(experiment: Experiment) -> Iterator[int]:
     """What the data allow every method at every shape, where they set an end."""
-    order = experiment.participation.order
-    for settings, shape in product(experiment.protocol, experiment.shapes):
-        machines = machines_of(experiment.participation, shape)
+    open_ended = [one for one in experiment.protocol if experiment.participation_of(one).model_dump()["rounds"] is None]
+    for settings, shape in product(open_ended, experiment.shapes):
+        given = experiment.participation_of(settings)
+        machines = machines_of(given, shape)
         problem = make_problem(experiment.problem, machines, shape.get(TRIAL), shape.get("records"))
         for point in points(experiment, settings, problem, present(experiment.problem, problem, shape)):
-            law, _ = make_participation(experiment.participation, point.shape)
+            law, _ = make_participation(given, point.shape)
             with suppress(Refusal):  # there is no end, or what is wrong is said when jobs are made
                 sampler = make_protocol(point.settings, experiment.real_axes).minibatches
-                law = law.fitted(fresh_messages(problem, sampler, order))
-                yield most_rounds(problem, law, sampler, order)
+                law = law.fitted(fresh_messages(problem, sampler, given.order))
+                yield most_rounds(problem, law, sampler, given.order)
 
 
 def _jobs(
@@ -211,7 +218,8 @@ def _jobs(
     say: Callable[[str], None] | None,
 ) -> list[Job]:
     """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
-    machines, trial, records = machines_of(experiment.participation, shape), shape.get(TRIAL), shape.get("records")
+    participation = experiment.participation_of(settings)
+    machines, trial, records = machines_of(participation, shape), shape.get(TRIAL), shape.get("records")
     shares = machines if experiment.problem.partition is not None else None, trial, records
     if shares not in problems:
         problems[shares] = make_problem(experiment.problem, machines, trial, records, say)
@@ -219,7 +227,7 @@ def _jobs(
     return [
         _job(
             experiment,
-            *make_participation(experiment.participation, point.shape),
+            *make_participation(participation, point.shape),
             point.problem,
             point.settings,
             {**shape, **point.at},
@@ -241,7 +249,7 @@ def _job(
     trial = shape.get(TRIAL)
     over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
     protocol = make_protocol(settings, over)
-    sweep, record = experiment.sweep, experiment.record
+    sweep, record, taking_part = experiment.sweep, experiment.record, experiment.participation_of(settings)
     options = {
         "over": {**over, **settings.grid},
         "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
@@ -251,7 +259,7 @@ def _job(
         "delta": record.delta,
         "common_noise": sweep.common_noise,
         "resample": [name for name in sweep.resample if name in over or name in settings.grid],
-        "order": experiment.participation.order,
+        "order": taking_part.order,
         "noise_method": sweep.noise_method,
     }
     limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
@@ -264,7 +272,7 @@ def _job(
         raise Refusal(f"record.select must be a recorded metric ({', '.join(names)}), got '{record.select}'")
     alike = protocol.same_law(participation.machines)  # such runs are done once
     given = experiment.problem.model_dump(), repr(problem.model), experiment.problem.identity
-    data = [*given, repr(participation), experiment.participation.model_dump(), trial, shape.get("records")]
+    data = [*given, repr(participation), taking_part.model_dump(), trial, shape.get("records")]
     parts = [id(part.factory) for part in settings.parts.values()]
     method = settings.name, id(settings.method), parts  # two folders may each have something of that name
     identity = json.dumps([*data, method, repr(alike), options], default=_plain)

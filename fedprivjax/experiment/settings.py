@@ -15,7 +15,7 @@ from fedprivjax.experiment.features import feature_maps
 from fedprivjax.experiment.losses import LossSettings
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.networks import ModelSettings
-from fedprivjax.experiment.participation import ParticipationSettings
+from fedprivjax.experiment.participation import AnyKind, Section, overlaid
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Settings, kinds, owners
 from fedprivjax.features import MAPS
@@ -243,25 +243,16 @@ class Expected(Settings):
     cells: list[Cell] = []
 
 
-class Experiment(Settings):
+class Experiment(Section):
     """A whole experiment file."""
 
     title: str
     notes: str = ""
     problem: ProblemSettings
-    participation: ParticipationSettings
     protocol: list[ProtocolSettings]
     sweep: SweepSettings = SweepSettings()
     record: RecordSettings = RecordSettings()
     expected: list[Expected] = []
-
-    @field_validator("participation", mode="before")
-    @classmethod
-    def _default_kind(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
-        kind = raw.get("kind", "uniform")
-        return {**raw, "kind": "own", "name": kind} if ":" in str(kind) else {**raw, "kind": kind}
 
     @field_validator("protocol", mode="before")
     @classmethod
@@ -274,6 +265,22 @@ class Experiment(Settings):
             if self.protocol and all(name in protocol.own for protocol in self.protocol):
                 raise Refusal(f"sweep.{name} must be left out where every protocol has a {name} of its own")
         return self
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What the file was read with: where things of one's own are looked for, and whether data must be there."""
+        return {"folder": self.problem.source.folder, "data": self.problem.source.needed}
+
+    def participation_of(self, settings: ProtocolSettings) -> AnyKind:
+        """A protocol's participation: `[participation]`, with the protocol's own keys over it.
+
+        Raises:
+            Refusal: what these keys cannot be.
+        """
+        try:
+            return overlaid(self.participation, settings.participation, self.context)
+        except Refusal as refusal:
+            raise Refusal(f"in the participation of {settings.label!r}: {refusal}") from None
 
     @property
     def real_axes(self) -> dict[str, list[float]]:
