@@ -117,32 +117,56 @@ def privacy(spec: Spec, change: Change = None) -> None:
 
 def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
     from fedprivjax.engine.iterates import OUTPUT
+    from fedprivjax.experiment import choosing, verdict
     from fedprivjax.experiment import folder as results_folder
     from fedprivjax.experiment import run as runner
-    from fedprivjax.experiment import verdict
     from fedprivjax.experiment.results import load as load_results
 
     begun = perf_counter()
     with saying("reading") as say:
         todo = runner.jobs(experiment, say)
+        before = None if experiment.choose is None else runner.jobs(choosing(experiment), say)
     if judge or experiment.record.iterate != OUTPUT:
         judged = experiment if judge else experiment.model_copy(update={"expected": []})
         verdict.check_recorded(judged, runner.recorded(todo), runner.records(todo))
     results_folder.claim(folder, experiment, resume=resume)
     if not (resume and _finished(folder)):
-        found = _computed(experiment, folder, done, todo)
+        if before is None:
+            found = _computed(experiment, folder, done, todo)
+        else:
+            found = _computed_at_choice(experiment, folder, done, before, resume=resume)
         results_folder.save(found, folder, experiment.title, perf_counter() - begun)
     return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
 
 
+def _computed_at_choice(experiment, folder: Path, done: dict[str, Any], before: list[Any], *, resume: bool):
+    """An experiment's results at what is chosen on other data, whose runs come first and are kept beside them."""
+    from fedprivjax.experiment import choice, choosing
+    from fedprivjax.experiment import folder as results_folder
+    from fedprivjax.experiment import run as runner
+
+    into, other, begun = folder / results_folder.CHOICE, choosing(experiment), perf_counter()
+    again = resume and (into / results_folder.SPEC).is_file()
+    results_folder.claim(into, other, resume=again)
+    if not (again and _finished(into)):
+        found = _computed(other, into, done, before)
+        results_folder.save(found, into, other.title, perf_counter() - begun)
+    chosen = choice.choices_in(folder, experiment)
+    best = choice.at_choices(experiment, chosen)
+    with saying("reading") as say:
+        todo = runner.jobs(best, say)
+    return choice.marked(_computed(best, folder, done, todo), chosen)
+
+
 def _show(experiment, results, folder: Path, held):
     """Print the tables, and write the plots and the page."""
+    from fedprivjax.experiment.choice import choices_in
     from fedprivjax.experiment.run import selected
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
     from fedprivjax.report.shown import shown
 
-    this = shown(experiment, selected(experiment, results), held)
+    this = shown(experiment, selected(experiment, results), held, choices_in(folder, experiment))
     out.print(this.tables())
     figures = this.figures()
     written = [*save(figures, folder), write_page(this, results, figures)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from math import isnan
+from math import isnan, prod
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,11 @@ class ProtocolSettings(Settings):
         for axis in self.grid:
             require_choice(f"key in the grid of {self.name}", axis, self.sweepable)
         return self
+
+    @property
+    def points(self) -> int:
+        """Points of its own grid; one without a grid."""
+        return prod(len(values) for values in self.grid.values())
 
     @property
     def sweepable(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from fedprivjax.experiment import (
     Experiment,
     ProblemSettings,
     ProtocolSettings,
+    choosing,
     machines_of,
     make_participation,
     make_problem,
@@ -32,8 +33,9 @@ from fedprivjax.experiment import (
     points,
     present,
 )
+from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import RecordSettings
+from fedprivjax.experiment.settings import ChooseSettings, RecordSettings
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import fresh_messages, most_rounds
 from fedprivjax.plan.seeds import Seeds, as_seeds
@@ -136,6 +138,12 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
     }
 
 
+def figures_of(data: xr.Dataset, record: RecordSettings) -> xr.DataArray:
+    """What stands for each run where a grid is chosen from: `record.select` of the iterate that is shown."""
+    metric = record.select
+    return figure(data, metric, preferred(data, metric, record.iterate), rounds_of(metric, record.averaged))
+
+
 def one_trial(experiment: Experiment) -> Experiment:
     """The same experiment with its first seed and trial only, whose guarantees are every trial's."""
     trials = None if experiment.sweep.trials is None else 1
@@ -167,7 +175,21 @@ def tiny(experiment: Experiment) -> Experiment:
     planned = [experiment.participation_of(one).planned or 10 for one in experiment.protocol]
     rounds = max(min([10, *planned, *swept, *([] if swept else _most_rounds(small))]), _least_rounds(small))
     enough = experiment.participation.model_copy(update={"rounds": rounds})
-    return small.model_copy(update={"participation": enough, "protocol": [_without_rounds(p) for p in small.protocol]})
+    methods = [_without_rounds(one) for one in small.protocol]
+    choose = _tiny_choice(experiment)
+    return small.model_copy(update={"participation": enough, "protocol": methods, "choose": choose})
+
+
+def _tiny_choice(experiment: Experiment) -> ChooseSettings | None:
+    """`[choose]` of a small experiment: two seeds, and the rounds that the other data set has in small."""
+    choose = experiment.choose
+    if choose is None:
+        return None
+    small = tiny(choosing(experiment))
+    rounds = {"rounds": small.participation.rounds}
+    over = {name: values for name, values in small.sweep.over.items() if name in flattened(choose.sweep)}
+    fewer = {"seeds": min(choose.seeds, 2), "participation": choose.participation | rounds, "sweep": over}
+    return choose.model_copy(update=fewer)
 
 
 def _without_rounds(settings: ProtocolSettings) -> ProtocolSettings:
@@ -342,9 +364,8 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
 def _best(data: xr.Dataset, grid: list[str], record: RecordSettings) -> xr.Dataset:
     if not grid:
         return data
-    metric, rounds = record.select, rounds_of(record.select, record.averaged)
-    runs = figure(data, metric, preferred(data, metric, record.iterate), rounds)
-    mean = runs.mean("seed", skipna=False)  # trial by trial, where there are trials
+    metric = record.select
+    mean = figures_of(data, record).mean("seed", skipna=False)  # trial by trial, where there are trials
     score = mean if record.known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))

@@ -161,6 +161,21 @@ class SweepSettings(Settings):
         return {**kept, "over": {key: value if isinstance(value, list) else [value] for key, value in axes.items()}}
 
 
+class ChooseSettings(Settings):
+    """`[choose]`: another data set, on which the protocols' own grids are chosen from before they run on this one.
+
+    `problem` and `participation` have keys over those of `[problem]` and `[participation]`; another data set brings its
+    own options, and what `participation` says goes before the protocols' own keys and what is swept. `sweep` has other
+    values of what `[sweep]` has, such as fewer levels; `seeds` are of each point. A protocol goes on with one: that of
+    the best mean of `record.select` over all cells there, of those with the fewest diverged runs.
+    """
+
+    problem: dict[str, Any]
+    participation: dict[str, Any] = {}
+    sweep: dict[str, Any] = {}
+    seeds: int = Field(default=3, ge=1)
+
+
 class RecordSettings(Settings, arbitrary_types_allowed=True):
     """`[record]`: what is recorded how often.
 
@@ -251,6 +266,7 @@ class Experiment(Section):
     problem: ProblemSettings
     protocol: list[ProtocolSettings]
     sweep: SweepSettings = SweepSettings()
+    choose: ChooseSettings | None = None
     record: RecordSettings = RecordSettings()
     expected: list[Expected] = []
 
