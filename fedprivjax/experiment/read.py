@@ -100,7 +100,7 @@ def choosing(experiment: Experiment) -> Experiment:
         other = parse(raw, **experiment.context)
         check_other(experiment.problem, other.problem)
     except Refusal as refusal:
-        raise Refusal(f"in [choose]: {refusal}") from None
+        raise Refusal(f"in [choose]: {refusal}") from refusal
     return other
 
 

@@ -296,7 +296,7 @@ class Experiment(Section):
         try:
             return overlaid(self.participation, settings.participation, self.context)
         except Refusal as refusal:
-            raise Refusal(f"in the participation of {settings.label!r}: {refusal}") from None
+            raise Refusal(f"in the participation of {settings.label!r}: {refusal}") from refusal
 
     @property
     def real_axes(self) -> dict[str, list[float]]:
