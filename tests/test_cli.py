@@ -15,6 +15,7 @@ import fedprivjax
 from fedprivjax import cli, experiment
 from fedprivjax.datasets import mnist
 from fedprivjax.experiment import folder
+from fedprivjax.experiment import read as reading
 from fedprivjax.experiment import run as runner
 from fedprivjax.sweeps.memory import run_bytes
 
@@ -497,3 +498,53 @@ def test_the_example_of_ones_own_table_runs_and_shows_who_holds_what(call, tmp_p
     assert "classes: 0 = 'well', 1 = 'ill'" in said
     assert "NON-PRIVATE preparation" not in said  # all of it is public
     assert (tmp_path / "people" / "who_holds_what.png").is_file()
+
+
+@pytest.fixture
+def bundle(tmp_path, monkeypatch):
+    """A folder "both" of two bundled experiments of one method, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reading, "bundle", lambda: tmp_path / "bundle")
+    inside = tmp_path / "bundle" / "both"
+    inside.mkdir(parents=True)
+    (inside / "first.toml").write_text(SMALL, encoding="utf-8")
+    (inside / "second.toml").write_text(SMALL.replace("mu = [1, 2]", "mu = [1, 4]"), encoding="utf-8")
+    return inside
+
+
+def test_a_folder_runs_each_into_a_folder_of_its_own(call, bundle, monkeypatch):
+    status, said, _ = call("run", "both", "--tiny")
+    assert status == 0
+    assert said.index("both/first: small") < said.index("both/second: small")
+    for name, values in (("first", [1.0, 2.0]), ("second", [1.0, 4.0])):
+        data = folder.load(Path("results", "both", name))["ours"]
+        assert data["mu"].values.tolist() == values
+        assert data.sizes["seed"] == 2
+
+    Path("results", "both", "second", "results.nc").unlink()
+    seen = []
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda start, *rest: seen.append(start.axes["mu"]) or real(start, *rest))
+    assert call("run", "both", "--tiny", "--resume")[0] == 0
+    assert [list(values) for values in seen] == [[1.0, 4.0]]
+    assert call("run", "both", "--tiny", "--set", "sweep.mu=[3]")[2].startswith(
+        "ValueError: both/first: results folder results/both/first holds results of different settings"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (("per_round = 3", "per_rund = 3"), "unknown key in [participation] 'per_rund', did you mean 'per_round'?"),
+        (("per_round = 3", "per_round = 7"), "per_round must be "),
+    ],
+)
+def test_what_is_refused_in_a_folder_is_found_before_anything_runs(call, bundle, monkeypatch, wrong, line):
+    second = bundle / "second.toml"
+    second.write_text(second.read_text(encoding="utf-8").replace(*wrong), encoding="utf-8")
+    monkeypatch.setattr(runner, "execute", None)
+    for command in ("run", "run --tiny", "run --out there"):
+        words = command.split()
+        said = refused(call(words[0], "both", *words[1:]))
+        assert said.startswith(f"both/second: {line}")
+        assert {path.name for path in Path().iterdir()} == {"bundle"}

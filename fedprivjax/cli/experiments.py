@@ -20,30 +20,39 @@ from fedprivjax.cli.console import (
     app,
     each,
     load,
-    members,
-    name_of,
     out,
     progress,
     saying,
 )
+from fedprivjax.cli.named import check_all, claimed, folders, loaded, to_run
 
 MOST_SHOWN = 2000  # machines in a plot of who holds what
 
 
 @app.command()
 def run(
-    spec: Spec,
+    spec: Annotated[
+        str, typer.Argument(help="a TOML file, a bundled experiment's name, or a folder of them such as frontier")
+    ],
     change: Change = None,
     folder: Out = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="two seeds and ten rounds, to see that it works")] = False,
     resume: Resume = False,
 ) -> None:
-    """Run an experiment: tables on the screen, and a results folder with the dataset and plots."""
-    from fedprivjax.experiment import run as runner
+    """Run an experiment: tables on the screen, and a results folder with the dataset and plots.
 
-    experiment = load(spec, change)
-    experiment = runner.tiny(experiment) if tiny else experiment
-    _run(experiment, folder or Path("results") / name_of(spec), {}, resume=resume)
+    Of a folder, every one into a results folder of its own; what is refused in any is said before the first runs.
+    """
+    chosen = loaded([spec], change, tiny=tiny)
+    into = folders(chosen, folder)
+    again = {name: resume and (len(chosen) == 1 or claimed(into[name])) for name in chosen}
+    if len(chosen) > 1:
+        check_all(chosen, into, again)
+    done: dict[str, Any] = {}
+    for name, experiment in chosen.items():
+        if len(chosen) > 1:
+            out.print(f"{name}: {experiment.title}", style="bold", markup=False, highlight=False)
+        _run(experiment, into[name], done, resume=again[name])
 
 
 @app.command()
@@ -57,7 +66,8 @@ def reproduce(
     from fedprivjax.experiment import verdict
     from fedprivjax.report import verdicts
 
-    chosen = {name: load(name, change) for spec in specs for name in members(spec)}
+    chosen = loaded(specs, change)
+    into = folders(chosen, folder)
     for name, experiment in chosen.items():
         if not experiment.expected:
             raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
@@ -65,10 +75,8 @@ def reproduce(
     done: dict[str, Any] = {}
     good = True
     for name, experiment in chosen.items():
-        into = Path("results") if folder is None else folder
-        into = into if folder is not None and len(chosen) == 1 else into / name_of(name)
-        again = resume and (into / "spec.toml").is_file()
-        judged = verdict.verdicts(experiment, _run(experiment, into, done, resume=again, judge=True))
+        again = resume and claimed(into[name])
+        judged = verdict.verdicts(experiment, _run(experiment, into[name], done, resume=again, judge=True))
         line, holds = verdicts.verdict_line(judged)
         for table in verdicts.verdict_tables(judged):
             out.print(table)
@@ -124,25 +132,48 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
 
     begun = perf_counter()
     with saying("reading") as say:
-        todo = runner.jobs(experiment, say)
+        todo, before = to_run(experiment, say)
     if judge or experiment.record.iterate != OUTPUT:
         judged = experiment if judge else experiment.model_copy(update={"expected": []})
         verdict.check_recorded(judged, runner.recorded(todo), runner.records(todo))
     results_folder.claim(folder, experiment, resume=resume)
     if not (resume and _finished(folder)):
-        found = _computed(experiment, folder, done, todo)
+        if before is None:
+            found = _computed(experiment, folder, done, todo)
+        else:
+            found = _computed_at_choice(experiment, folder, done, before, resume=resume)
         results_folder.save(found, folder, experiment.title, perf_counter() - begun)
     return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
 
 
+def _computed_at_choice(experiment, folder: Path, done: dict[str, Any], before: list[Any], *, resume: bool):
+    """An experiment's results at what is chosen on other data, whose runs come first and are kept beside them."""
+    from fedprivjax.experiment import choice, choosing
+    from fedprivjax.experiment import folder as results_folder
+    from fedprivjax.experiment import run as runner
+
+    into, other, begun = folder / results_folder.CHOICE, choosing(experiment), perf_counter()
+    again = resume and (into / results_folder.SPEC).is_file()
+    results_folder.claim(into, other, resume=again)
+    if not (again and _finished(into)):
+        found = _computed(other, into, done, before)
+        results_folder.save(found, into, other.title, perf_counter() - begun)
+    chosen = choice.choices_in(folder, experiment)
+    best = choice.at_choices(experiment, chosen)
+    with saying("reading") as say:
+        todo = runner.jobs(best, say)
+    return choice.marked(_computed(best, folder, done, todo), chosen)
+
+
 def _show(experiment, results, folder: Path, held):
     """Print the tables, and write the plots and the page."""
+    from fedprivjax.experiment.choice import choices_in
     from fedprivjax.experiment.run import selected
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
     from fedprivjax.report.shown import shown
 
-    this = shown(experiment, selected(experiment, results), held)
+    this = shown(experiment, selected(experiment, results), held, choices_in(folder, experiment))
     out.print(this.tables())
     figures = this.figures()
     written = [*save(figures, folder), write_page(this, results, figures)]

@@ -15,7 +15,7 @@ from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.networks import MODELS
 from fedprivjax.experiment.participation import PARTICIPATIONS, ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
-from fedprivjax.experiment.read import bundle, bundled, load, parse, to_mapping
+from fedprivjax.experiment.read import bundle, bundled, choosing, load, parse, to_mapping
 from fedprivjax.experiment.settings import TRIAL, Cell, Expected, Experiment, ProblemSettings
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "ProtocolSettings",
     "bundle",
     "bundled",
+    "choosing",
     "load",
     "machines_of",
     "make_data",

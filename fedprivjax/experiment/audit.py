@@ -171,9 +171,10 @@ def in_one_run(chosen: Chosen, *, each: int, seed: int) -> Attack:
     shape = experiment.shapes[0]
     machines = machines_of(experiment.participation, shape)
     problem = make_problem(experiment.problem, machines, shape.get(TRIAL), shape.get("records"))
-    participation, rounds = make_participation(experiment.participation, present(experiment.problem, problem, shape))
+    of_label = {settings.label: experiment.participation_of(settings) for settings in experiment.protocol}
 
     def attack(label: str, protocol: Any, progress: Any) -> OneRunAudit:
+        participation, rounds = make_participation(of_label[label], present(experiment.problem, problem, shape))
         options = {"rounds": rounds, "seed": seed, "delta": chosen.delta, "each": each}
         return audit_one_run(protocol, problem, participation, verdict=chosen.verdict, **options)
 

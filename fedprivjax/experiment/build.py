@@ -11,7 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.experiment.data import Data
-from fedprivjax.experiment.participation import ParticipationSettings
+from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
@@ -89,7 +89,7 @@ def _constraint(settings: ProblemSettings) -> ConstraintSet:
     return WholeSpace() if settings.radius is None else Ball(settings.radius)
 
 
-def machines_of(settings: ParticipationSettings, shape: Mapping[str, int]) -> int:
+def machines_of(settings: AnyKind, shape: Mapping[str, int]) -> int:
     """Machines in all, as the file or the sweep gives them."""
     machines = shape.get("machines", settings.machines)
     if machines is None:
@@ -119,7 +119,7 @@ def present(settings: ProblemSettings, problem: Problem, shape: Mapping[str, Any
     return {**shape, "machines": int(problem.table.sizes.size)}
 
 
-def make_participation(settings: ParticipationSettings, shape: Mapping[str, Any]) -> tuple[Participation, int | None]:
+def make_participation(settings: AnyKind, shape: Mapping[str, Any]) -> tuple[Participation, int | None]:
     """Participation and rounds (None: as many as the samples allow) at one combination of the swept integers."""
     per_round = shape.get("per_round", settings.model_dump().get("per_round"))
     return settings.make(machines_of(settings, shape), per_round), shape.get("rounds", settings.planned)
@@ -149,7 +149,8 @@ def points(
 ) -> list[Point]:
     """One for each swept ε where the batch is "moments", or a cohort's size, rounds or smoothing "theory"; else one."""
     batch = settings.settings.get("batch")
-    given = experiment.participation.model_dump()
+    participation = experiment.participation_of(settings)
+    given = participation.model_dump()
     chosen = [name for name in ("per_round", "rounds") if given.get(name) == THEORY and name not in shape]
     smoothed = experiment.problem.loss is not None and experiment.problem.loss.smoothing == THEORY
     bare = Point(settings, {}, dict(shape), problem)
@@ -161,8 +162,8 @@ def points(
         every = [_with_moments(experiment, point, batch, problem, shape) for point in every]
     if smoothed:
         every = [_smoothed(experiment, point, shape) for point in every]
-    machines = machines_of(experiment.participation, shape)
-    known: dict[str, Any] = {"delta": experiment.record.delta, "phases": experiment.participation.kind == "phases"}
+    machines = machines_of(participation, shape)
+    known: dict[str, Any] = {"delta": experiment.record.delta, "phases": given["kind"] == "phases"}
     return [point._replace(shape=dict(shape) | _chosen(point, chosen, machines, **known)) for point in every]
 
 
@@ -175,8 +176,9 @@ def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) ->
     """With the envelope that the protocol's theory chooses in place of the loss, if any."""
     protocol = make_protocol(point.settings, point.settings.grid)
     target = target_of(protocol, delta=experiment.record.delta)
-    machines, one_pass = machines_of(experiment.participation, shape), experiment.participation.one_pass
-    strength = protocol.best_smoothing(point.problem, machines, target, one_pass=one_pass)
+    participation = experiment.participation_of(point.settings)
+    machines = machines_of(participation, shape)
+    strength = protocol.best_smoothing(point.problem, machines, target, one_pass=participation.one_pass)
     if strength is None:
         return point
     model: Any = point.problem.model
@@ -187,7 +189,7 @@ def _with_moments(
     experiment: Experiment, point: Point, batch: str, problem: Problem, shape: Mapping[str, int]
 ) -> Point:
     require_choice("batch", batch, (MOMENTS,))
-    rounds = shape.get("rounds", experiment.participation.planned)
+    rounds = shape.get("rounds", experiment.participation_of(point.settings).planned)
     if not point.at or rounds is None or problem.table is None:
         raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
     given = {"batch": moments_batch(records=int(problem.table.sizes.min()), rounds=rounds, **point.at)}

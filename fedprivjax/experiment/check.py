@@ -16,6 +16,7 @@ def check(experiment: Experiment) -> None:
     """
     _check_labels([settings.label for settings in experiment.protocol])
     _check_sweep(experiment)
+    _check_participation(experiment)
     _check_metrics(experiment)
     _check_expected(experiment)
     for name in experiment.record.at:
@@ -53,6 +54,16 @@ def _check_sweep(experiment: Experiment) -> None:
         require_choice(
             "axis in sweep.resample", name, [*experiment.real_axes, *(name for grid in grids for name in grid)]
         )
+
+
+def _check_participation(experiment: Experiment) -> None:
+    for settings in experiment.protocol:
+        experiment.participation_of(settings)
+        for key, value in settings.participation.items():
+            if key == "machines":
+                raise Refusal(f"machines must be left out of the participation of {settings.label!r}, got {value}")
+            if key in experiment.sweep.over:
+                raise Refusal(f"{key} must be swept or in the participation of {settings.label!r}, not both")
 
 
 def _axes(experiment: Experiment) -> list[str]:

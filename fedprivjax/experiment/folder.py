@@ -16,6 +16,7 @@ from fedprivjax.experiment.provenance import Provenance, provenance
 from fedprivjax.sweeps.store import write_whole
 
 CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
+CHOICE = "choice"  # a results folder of its own: the runs that hyper-parameters were chosen by
 HOW = "fedprivjax.load(folder), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 
 

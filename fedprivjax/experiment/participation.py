@@ -4,13 +4,16 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.section import THEORY, Settings, kinds
 from fedprivjax.plan import participation
 from fedprivjax.plan.participation import Participation
+
+IDENTITY = ("kind", "name")  # which law it is
 
 
 class AnyKind(Settings):
@@ -268,6 +271,44 @@ PARTICIPATIONS = {
     kind: " ".join((model.__doc__ or "").split("\n\n")[0].split())
     for kind, model in kinds(ParticipationSettings).items()
 }
+
+
+class Section(Settings):
+    """`[participation]` by itself; a kind that is left out is "uniform", and one with a colon is one's own."""
+
+    participation: ParticipationSettings
+
+    @field_validator("participation", mode="before")
+    @classmethod
+    def _default_kind(cls, raw: Any) -> Any:
+        return _named(raw) if isinstance(raw, Mapping) else raw
+
+
+def merged(given: AnyKind, own: Mapping[str, Any]) -> dict[str, Any]:
+    """`[participation]` with keys of one's own over it, as a file says it; beside another kind, what every kind has."""
+    kept = given.model_dump(exclude_none=True)
+    other = "kind" in own and any(kept.get(key) != value for key, value in _named(own).items() if key in IDENTITY)
+    return {**{key: value for key, value in kept.items() if not other or key in AnyKind.model_fields}, **own}
+
+
+def overlaid(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any]) -> AnyKind:
+    """The settings with keys of one's own over them.
+
+    Raises:
+        Refusal: a key that the kind has not, or a value of the wrong kind.
+    """
+    if not own:
+        return given
+    try:
+        return Section.model_validate({"participation": merged(given, own)}, context=dict(context)).participation
+    except ValidationError as error:
+        refuse(error, Section)
+
+
+def _named(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """With the kind that a file leaves out, or gives by an import path."""
+    kind = raw.get("kind", "uniform")
+    return {**raw, "kind": "own", "name": kind} if ":" in str(kind) else {**raw, "kind": kind}
 
 
 def _given(per_round: int | None) -> int:

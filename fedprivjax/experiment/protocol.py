@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from math import isnan
+from math import isnan, prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedprivjax.protocols.interface import Protocol, numbers_of
 from fedprivjax.protocols.server_checks import optimizers
 from fedprivjax.sweeps.members import sweepable
 
+KEYS = ("name", "label", "grid", "participation")  # of `[[protocol]]`, beside the method's settings
 MOMENTS = "moments"
 POSITIVE = ("radius", "scale")  # of constraint sets' numbers
 
@@ -31,6 +32,8 @@ class ProtocolSettings(Settings):
     lies beside the experiment file. A batch "moments" is what Lowy & Razaviyayn's rule K = n·√ε/(2·√R) makes of every
     swept ε. `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer` of those that
     optax has by name, or "module:factory"; a grid or a sweep names its numbers as `server.b1 = [0.5, 0.9]`.
+    `participation = { rounds = 40 }` has keys of `[participation]` that are this protocol's own, all but `machines`;
+    beside another `kind`, the rounds, order and dropouts of the section stay.
 
     Attributes:
         method: the class that the name stands for.
@@ -42,6 +45,7 @@ class ProtocolSettings(Settings):
     name: str
     label: str
     grid: dict[str, list[float]] = {}
+    participation: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     method: Any = Field(default=None, exclude=True, repr=False)
     parts: dict[str, Any] = Field(default={}, exclude=True, repr=False)
@@ -61,10 +65,12 @@ class ProtocolSettings(Settings):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
             raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol, got {method!r}")
-        kept = {"label": name.rpartition(":")[2]} | {key: raw[key] for key in ("name", "label", "grid") if key in raw}
+        kept = {"label": name.rpartition(":")[2]} | {key: raw[key] for key in KEYS if key in raw}
         settings = {key: value for key, value in raw.items() if key not in kept}
         for key in settings:
-            require_choice(f"key in [[protocol]] {name}", key, ["name", "label", "grid", *_names(method)])
+            if key in ("rounds", "per_round") and key not in _names(method):
+                raise Refusal(f"{key} of [[protocol]] {name} must stand in a table, participation = {{ {key} = ... }}")
+            require_choice(f"key in [[protocol]] {name}", key, [*KEYS, *_names(method)])
             if key in NUMBERS and isinstance(settings[key], list):
                 raise Refusal(
                     f"{key} must be one number in [[protocol]], got {settings[key]}: [sweep] {key} takes several"
@@ -81,6 +87,11 @@ class ProtocolSettings(Settings):
         for axis in self.grid:
             require_choice(f"key in the grid of {self.name}", axis, self.sweepable)
         return self
+
+    @property
+    def points(self) -> int:
+        """Points of its own grid; one without a grid."""
+        return prod(len(values) for values in self.grid.values())
 
     @property
     def sweepable(self) -> tuple[str, ...]:

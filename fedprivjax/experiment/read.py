@@ -13,6 +13,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.build import natural_machines
 from fedprivjax.experiment.check import check
+from fedprivjax.experiment.choose import check_other, choosing_mapping
 from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.settings import Experiment
 
@@ -80,7 +81,27 @@ def parse(raw: Mapping[str, Any], folder: Path | None = None, *, data: bool = Tr
     except ValidationError as error:
         refuse(error, Experiment)
     check(experiment)
-    return _with_machines(experiment)
+    experiment = _with_machines(experiment)
+    if experiment.choose is not None:
+        choosing(experiment)
+    return experiment
+
+
+def choosing(experiment: Experiment) -> Experiment:
+    """The experiment that `[choose]` asks for: the grids of the protocols, run on another data set.
+
+    Raises:
+        Refusal: there is none, nothing to choose from, the same data, or what any experiment is refused for.
+    """
+    if experiment.choose is None:
+        raise Refusal("an experiment must have [choose] to choose on other data, got none")
+    try:
+        raw = choosing_mapping(experiment, experiment.choose, to_mapping(experiment))
+        other = parse(raw, **experiment.context)
+        check_other(experiment.problem, other.problem)
+    except Refusal as refusal:
+        raise Refusal(f"in [choose]: {refusal}") from refusal
+    return other
 
 
 def _with_machines(experiment: Experiment) -> Experiment:

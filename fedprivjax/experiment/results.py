@@ -13,6 +13,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse
+from fedprivjax.experiment.choice import Choice, choices_in
 from fedprivjax.experiment.provenance import Provenance
 from fedprivjax.experiment.run import selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -62,6 +63,11 @@ class Results(Mapping[str, xr.Dataset]):
         The choice looks at the results, so no guarantee covers it.
         """
         return selected(self.spec, self.datasets)
+
+    @cached_property
+    def choices(self) -> dict[str, Choice]:
+        """What `[choose]` came to on other data, by label; nothing where there is none."""
+        return choices_in(self.folder, self.spec)
 
     @cached_property
     def guarantees(self) -> dict[str, xr.DataArray]:

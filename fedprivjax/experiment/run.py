@@ -25,6 +25,7 @@ from fedprivjax.experiment import (
     Experiment,
     ProblemSettings,
     ProtocolSettings,
+    choosing,
     machines_of,
     make_participation,
     make_problem,
@@ -32,8 +33,9 @@ from fedprivjax.experiment import (
     points,
     present,
 )
+from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import RecordSettings
+from fedprivjax.experiment.settings import ChooseSettings, RecordSettings
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import fresh_messages, most_rounds
 from fedprivjax.plan.seeds import Seeds, as_seeds
@@ -136,6 +138,12 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
     }
 
 
+def figures_of(data: xr.Dataset, record: RecordSettings) -> xr.DataArray:
+    """What stands for each run where a grid is chosen from: `record.select` of the iterate that is shown."""
+    metric = record.select
+    return figure(data, metric, preferred(data, metric, record.iterate), rounds_of(metric, record.averaged))
+
+
 def one_trial(experiment: Experiment) -> Experiment:
     """The same experiment with its first seed and trial only, whose guarantees are every trial's."""
     trials = None if experiment.sweep.trials is None else 1
@@ -153,10 +161,9 @@ def tiny(experiment: Experiment) -> Experiment:
         name: values if len(values) < 3 or name in STRUCTURAL else [values[0], values[-1]]
         for name, values in experiment.sweep.over.items()
     }
-    given, trials = experiment.participation, experiment.sweep.trials
+    trials = experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
     swept = [int(value) for value in over.pop("rounds", [])]
-    open_ended = not swept and given.model_dump().get("rounds") is None
     small = experiment.model_copy(
         update={
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": 2, "trials": trials}),
@@ -165,9 +172,30 @@ def tiny(experiment: Experiment) -> Experiment:
             "expected": [],
         }
     )
-    rounds = [10, given.planned or 10, *swept, *(_most_rounds(small) if open_ended else [])]
-    enough = given.model_copy(update={"rounds": max(min(rounds), _least_rounds(small))})
-    return small.model_copy(update={"participation": enough})
+    planned = [experiment.participation_of(one).planned or 10 for one in experiment.protocol]
+    rounds = max(min([10, *planned, *swept, *([] if swept else _most_rounds(small))]), _least_rounds(small))
+    enough = experiment.participation.model_copy(update={"rounds": rounds})
+    methods = [_without_rounds(one) for one in small.protocol]
+    choose = _tiny_choice(experiment)
+    return small.model_copy(update={"participation": enough, "protocol": methods, "choose": choose})
+
+
+def _tiny_choice(experiment: Experiment) -> ChooseSettings | None:
+    """`[choose]` of a small experiment: two seeds, and the rounds that the other data set has in small."""
+    choose = experiment.choose
+    if choose is None:
+        return None
+    small = tiny(choosing(experiment))
+    rounds = {"rounds": small.participation.rounds}
+    over = {name: values for name, values in small.sweep.over.items() if name in flattened(choose.sweep)}
+    fewer = {"seeds": min(choose.seeds, 2), "participation": choose.participation | rounds, "sweep": over}
+    return choose.model_copy(update=fewer)
+
+
+def _without_rounds(settings: ProtocolSettings) -> ProtocolSettings:
+    """With no rounds of its own."""
+    own = {key: value for key, value in settings.participation.items() if key != "rounds"}
+    return settings.model_copy(update={"participation": own})
 
 
 def _fewer_mapped(settings: ProblemSettings) -> ProblemSettings:
@@ -191,16 +219,17 @@ def _least_rounds(experiment: Experiment) -> int:
 
 def _most_rounds(experiment: Experiment) -> Iterator[int]:
     """What the data allow every method at every shape, where they set an end."""
-    order = experiment.participation.order
-    for settings, shape in product(experiment.protocol, experiment.shapes):
-        machines = machines_of(experiment.participation, shape)
+    open_ended = [one for one in experiment.protocol if experiment.participation_of(one).model_dump()["rounds"] is None]
+    for settings, shape in product(open_ended, experiment.shapes):
+        given = experiment.participation_of(settings)
+        machines = machines_of(given, shape)
         problem = make_problem(experiment.problem, machines, shape.get(TRIAL), shape.get("records"))
         for point in points(experiment, settings, problem, present(experiment.problem, problem, shape)):
-            law, _ = make_participation(experiment.participation, point.shape)
+            law, _ = make_participation(given, point.shape)
             with suppress(Refusal):  # there is no end, or what is wrong is said when jobs are made
                 sampler = make_protocol(point.settings, experiment.real_axes).minibatches
-                law = law.fitted(fresh_messages(problem, sampler, order))
-                yield most_rounds(problem, law, sampler, order)
+                law = law.fitted(fresh_messages(problem, sampler, given.order))
+                yield most_rounds(problem, law, sampler, given.order)
 
 
 def _jobs(
@@ -211,7 +240,8 @@ def _jobs(
     say: Callable[[str], None] | None,
 ) -> list[Job]:
     """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
-    machines, trial, records = machines_of(experiment.participation, shape), shape.get(TRIAL), shape.get("records")
+    participation = experiment.participation_of(settings)
+    machines, trial, records = machines_of(participation, shape), shape.get(TRIAL), shape.get("records")
     shares = machines if experiment.problem.partition is not None else None, trial, records
     if shares not in problems:
         problems[shares] = make_problem(experiment.problem, machines, trial, records, say)
@@ -219,7 +249,7 @@ def _jobs(
     return [
         _job(
             experiment,
-            *make_participation(experiment.participation, point.shape),
+            *make_participation(participation, point.shape),
             point.problem,
             point.settings,
             {**shape, **point.at},
@@ -241,7 +271,7 @@ def _job(
     trial = shape.get(TRIAL)
     over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
     protocol = make_protocol(settings, over)
-    sweep, record = experiment.sweep, experiment.record
+    sweep, record, taking_part = experiment.sweep, experiment.record, experiment.participation_of(settings)
     options = {
         "over": {**over, **settings.grid},
         "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
@@ -251,7 +281,7 @@ def _job(
         "delta": record.delta,
         "common_noise": sweep.common_noise,
         "resample": [name for name in sweep.resample if name in over or name in settings.grid],
-        "order": experiment.participation.order,
+        "order": taking_part.order,
         "noise_method": sweep.noise_method,
     }
     limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
@@ -264,7 +294,7 @@ def _job(
         raise Refusal(f"record.select must be a recorded metric ({', '.join(names)}), got '{record.select}'")
     alike = protocol.same_law(participation.machines)  # such runs are done once
     given = experiment.problem.model_dump(), repr(problem.model), experiment.problem.identity
-    data = [*given, repr(participation), experiment.participation.model_dump(), trial, shape.get("records")]
+    data = [*given, repr(participation), taking_part.model_dump(), trial, shape.get("records")]
     parts = [id(part.factory) for part in settings.parts.values()]
     method = settings.name, id(settings.method), parts  # two folders may each have something of that name
     identity = json.dumps([*data, method, repr(alike), options], default=_plain)
@@ -334,9 +364,8 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
 def _best(data: xr.Dataset, grid: list[str], record: RecordSettings) -> xr.Dataset:
     if not grid:
         return data
-    metric, rounds = record.select, rounds_of(record.select, record.averaged)
-    runs = figure(data, metric, preferred(data, metric, record.iterate), rounds)
-    mean = runs.mean("seed", skipna=False)  # trial by trial, where there are trials
+    metric = record.select
+    mean = figures_of(data, record).mean("seed", skipna=False)  # trial by trial, where there are trials
     score = mean if record.known(metric).better == "higher" else -mean
     flat = score.stack(choice=grid).fillna(-np.inf)
     best = flat["choice"].isel(choice=flat.argmax("choice"))

@@ -15,7 +15,7 @@ from fedprivjax.experiment.features import feature_maps
 from fedprivjax.experiment.losses import LossSettings
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.networks import ModelSettings
-from fedprivjax.experiment.participation import ParticipationSettings
+from fedprivjax.experiment.participation import AnyKind, Section, overlaid
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Settings, kinds, owners
 from fedprivjax.features import MAPS
@@ -161,6 +161,21 @@ class SweepSettings(Settings):
         return {**kept, "over": {key: value if isinstance(value, list) else [value] for key, value in axes.items()}}
 
 
+class ChooseSettings(Settings):
+    """`[choose]`: another data set, on which the protocols' own grids are chosen from before they run on this one.
+
+    `problem` and `participation` have keys over those of `[problem]` and `[participation]`; another data set brings its
+    own options, and what `participation` says goes before the protocols' own keys and what is swept. `sweep` has other
+    values of what `[sweep]` has, such as fewer levels; `seeds` are of each point. A protocol goes on with one: that of
+    the best mean of `record.select` over all cells there, of those with the fewest diverged runs.
+    """
+
+    problem: dict[str, Any]
+    participation: dict[str, Any] = {}
+    sweep: dict[str, Any] = {}
+    seeds: int = Field(default=3, ge=1)
+
+
 class RecordSettings(Settings, arbitrary_types_allowed=True):
     """`[record]`: what is recorded how often.
 
@@ -246,25 +261,17 @@ class Expected(Settings):
     cells: list[Cell] = []
 
 
-class Experiment(Settings):
+class Experiment(Section):
     """A whole experiment file."""
 
     title: str
     notes: str = ""
     problem: ProblemSettings
-    participation: ParticipationSettings
     protocol: list[ProtocolSettings]
     sweep: SweepSettings = SweepSettings()
+    choose: ChooseSettings | None = None
     record: RecordSettings = RecordSettings()
     expected: list[Expected] = []
-
-    @field_validator("participation", mode="before")
-    @classmethod
-    def _default_kind(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
-        kind = raw.get("kind", "uniform")
-        return {**raw, "kind": "own", "name": kind} if ":" in str(kind) else {**raw, "kind": kind}
 
     @field_validator("protocol", mode="before")
     @classmethod
@@ -277,6 +284,22 @@ class Experiment(Settings):
             if self.protocol and all(name in protocol.own for protocol in self.protocol):
                 raise Refusal(f"sweep.{name} must be left out where every protocol has a {name} of its own")
         return self
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What the file was read with: where things of one's own are looked for, and whether data must be there."""
+        return {"folder": self.problem.source.folder, "data": self.problem.source.needed}
+
+    def participation_of(self, settings: ProtocolSettings) -> AnyKind:
+        """A protocol's participation: `[participation]`, with the protocol's own keys over it.
+
+        Raises:
+            Refusal: what these keys cannot be.
+        """
+        try:
+            return overlaid(self.participation, settings.participation, self.context)
+        except Refusal as refusal:
+            raise Refusal(f"in the participation of {settings.label!r}: {refusal}") from refusal
 
     @property
     def real_axes(self) -> dict[str, list[float]]:

@@ -18,7 +18,7 @@ from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report.drawing import as_address
 from fedprivjax.report.sheet import html_table
 from fedprivjax.report.shown import Shown
-from fedprivjax.report.tables import footnotes, non_private_metrics, results_tables
+from fedprivjax.report.tables import non_private_metrics
 from fedprivjax.sweeps.store import write_whole
 
 PAGE = "report.html"
@@ -43,11 +43,12 @@ def write_page(shown: Shown, results: Results, figures: Mapping[str, Figure]) ->
 
 def page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> str:
     """The page's text; everything that a user may have named is escaped."""
+    tables = shown.tables()
     return _template().render(
         title=shown.layout.title or str(results.folder),
         notes=shown.layout.notes,
-        tables=[(t.title, Markup(html_table(t, caption=False))) for t in results_tables(shown.layout, shown.best)],
-        remarks=_joined(line for line in footnotes(shown.layout, shown.best) if line != shown.layout.notes),
+        tables=[(sheet.title, Markup(html_table(sheet, caption=False))) for sheet in tables.sheets],
+        remarks=_joined(line for line in tables.notes if line != shown.layout.notes),
         plots=[_plot(name, figure) for name, figure in figures.items()],
         promises={label: promises(data) for label, data in shown.best.items()},
         uncovered=uncovered(shown.best),

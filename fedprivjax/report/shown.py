@@ -17,9 +17,11 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
+from fedprivjax.experiment.choice import Choice
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
+from fedprivjax.report.choices import choice_table
 from fedprivjax.report.layout import Layout, layout, layout_of
 from fedprivjax.report.plots import figures, metric_against, metric_against_epsilon, metric_over_rounds
 from fedprivjax.report.sheet import Sheet, html_table, plain
@@ -63,15 +65,18 @@ class Shown:
         layout: axes, δ, iterate and notes.
         best: datasets by label, a protocol's own grid reduced to its best point.
         held: a plot of who holds what, or None.
+        choice: a table of what was chosen on other data, or None.
     """
 
     layout: Layout
     best: Mapping[str, xr.Dataset]
     held: Figure | None = None
+    choice: Sheet | None = None
 
     def tables(self) -> Tables:
         """Every table, and the notes."""
-        return Tables(results_tables(self.layout, self.best), footnotes(self.layout, self.best))
+        choice = [] if self.choice is None else [self.choice]
+        return Tables([*results_tables(self.layout, self.best), *choice], footnotes(self.layout, self.best))
 
     def figures(self) -> dict[str, Figure]:
         """Every plot that says something, by name."""
@@ -80,9 +85,14 @@ class Shown:
         return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own, this.at)}
 
 
-def shown(experiment: Experiment, best: Mapping[str, xr.Dataset], held: Figure | None = None) -> Shown:
+def shown(
+    experiment: Experiment,
+    best: Mapping[str, xr.Dataset],
+    held: Figure | None = None,
+    choices: Mapping[str, Choice] | None = None,
+) -> Shown:
     """An experiment's selected results, as they are shown."""
-    return Shown(layout(experiment), best, held)
+    return Shown(layout(experiment), best, held, choice_table(experiment, choices) if choices else None)
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
@@ -153,14 +163,14 @@ def _shown(results: Showable, iterate: str | None) -> Shown:
     if isinstance(results, str | Path):
         results = load(results)
     if isinstance(results, Results):
-        this = shown(results.spec, results.best)
+        this = shown(results.spec, results.best, choices=results.choices)
     elif isinstance(results, xr.Dataset):
         this = _of_datasets({str(results.attrs.get("protocol", "protocol")): results})
     elif isinstance(results, Mapping) and results and all(isinstance(data, xr.Dataset) for data in results.values()):
         this = _of_datasets(results)
     else:
         raise Refusal(f"results must be a folder, what load gives, or datasets of sweeps, got {type(results).__name__}")
-    return this if iterate is None else Shown(replace(this.layout, iterate=iterate), this.best)
+    return this if iterate is None else replace(this, layout=replace(this.layout, iterate=iterate))
 
 
 def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Shown:

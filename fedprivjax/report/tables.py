@@ -92,7 +92,7 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
             lines.append(f"  {data.attrs['selected']}")
         if data["diverged"].any():
             lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
-    lines += _used(best)
+    lines += [*_unequal(best), *_used(best)]
     names = non_private_metrics(best)
     if names:
         lines.append(f"non-private metric: {', '.join(names)}")
@@ -108,6 +108,13 @@ def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
     """The recorded metrics that are computed on private data, which no guarantee covers."""
     listed = [data.attrs["non_private_metrics"].split(", ") for data in best.values()]
     return list(dict.fromkeys(name for each in listed for name in each if name))
+
+
+def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """How many points protocols were chosen from on other data, where some had more than others."""
+    sizes = {label: int(data.attrs["grid_points"]) for label, data in best.items() if "grid_points" in data.attrs}
+    text = ", ".join(f"{label} {points}" for label, points in sizes.items())
+    return [f"chosen from grids of unequal size: {text}"] if len(set(sizes.values())) > 1 else []
 
 
 def _used(best: Mapping[str, xr.Dataset]) -> list[str]:

@@ -1,0 +1,22 @@
+"""What was chosen on other data, before anything ran on an experiment's own."""
+
+from collections.abc import Mapping
+
+from fedprivjax.experiment import Experiment, choosing
+from fedprivjax.experiment.choice import Choice, in_words
+from fedprivjax.report.sheet import Sheet
+
+
+def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:
+    """The chosen points: a row for each method, with the mean of the metric there, and of how many points it is."""
+    other = choosing(experiment)
+    metric = other.record.known(other.record.select)
+    seeds = other.sweep.seeds
+    table = Sheet(f"chosen on {other.problem.dataset}, by the best mean over all cells and {seeds} seeds", keys=1)
+    for name in ("method", "chosen"):
+        table.add_column(name)
+    for name in (metric.title, "of points", "diverged"):
+        table.add_column(name, "right")
+    for label, one in choices.items():
+        table.add_row(label, in_words(one.values), metric.text(one.score), str(one.points), str(one.diverged))
+    return table

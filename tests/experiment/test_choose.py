@@ -1,0 +1,297 @@
+"""`[choose]`: hyper-parameters chosen on another data set, before anything runs on this one."""
+
+import copy
+import tomllib
+
+import numpy as np
+import pytest
+import tomli_w
+import xarray as xr
+
+from fedprivjax import Refusal, experiment, final, load, table
+from fedprivjax.cli import experiments as command
+from fedprivjax.experiment import choice as choosing
+from fedprivjax.experiment import folder
+from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.choice import Choice
+from fedprivjax.report import tables
+
+FILE = """
+title = "small"
+
+[problem]
+dataset = "logistic"
+options = { examples = 120, features = 3 }
+radius = 5.0
+
+[participation]
+machines = 6
+per_round = 3
+rounds = 4
+
+[[protocol]]
+name = "dp_mu2"
+label = "ours"
+grid = { clip = [0.5, 2.0], step_scale = [1e-6, 1.0] }
+
+[[protocol]]
+name = "noisy_sgd"
+label = "theirs"
+mu = inf
+clip = 1.0
+grid = { step_scale = [1e-6, 1.0, 3.0] }
+participation = { rounds = 2 }
+
+[[protocol]]
+name = "noisy_sgd"
+label = "as it is"
+clip = 1.0
+
+[sweep]
+mu = [1, 64]
+seeds = 2
+
+[record]
+metrics = ["test_accuracy"]
+every = 2
+
+[choose]
+problem = { dataset = "digits", radius = 8.0 }
+participation = { machines = 20, per_round = 10 }
+seeds = 2
+"""
+
+
+def raw(**sections):
+    """The file with keys of its sections changed."""
+    said = tomllib.loads(FILE)
+    for section, keys in sections.items():
+        said[section] = {**said[section], **keys}
+    return said
+
+
+def scored(values, **axes):
+    """A dataset of test accuracies recorded once, over the axes and seeds."""
+    dims = [*axes, "seed"]
+    runs = xr.DataArray(np.asarray(values, float), dims=dims, coords=axes)
+    diverged = runs.isnull()
+    return xr.Dataset({"test_accuracy": runs.expand_dims(round=[1], axis=-1), "diverged": diverged})
+
+
+def chosen_of(values, **axes):
+    """What is chosen of steps, given the scores of every cell and seed."""
+    made = raw()
+    made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": axes["step_scale"]}}]
+    return choosing.choices(experiment.parse(made), {"theirs": scored(values, **axes)})["theirs"]
+
+
+def test_the_choice_is_one_point_for_all_cells():
+    values = [[[0.9, 0.9], [0.1, 0.1]], [[0.6, 0.6], [0.6, 0.5]]]  # [step, mu, seed]: each is best at one level
+    found = chosen_of(values, step_scale=[0.1, 1.0], mu=[1.0, 2.0])
+    assert found.values == {"step_scale": 1.0}
+    assert found.score == pytest.approx(0.575)
+    assert (found.points, found.diverged) == (2, 0)
+
+
+def test_a_run_that_diverges_scores_worst():
+    found = chosen_of([[0.9, np.nan], [0.1, 0.1], [0.2, 0.1]], step_scale=[0.1, 1.0, 10.0])
+    assert found.values == {"step_scale": 10.0}
+    found = chosen_of([[0.9, np.nan], [np.nan, np.nan], [0.2, np.nan]], step_scale=[0.1, 1.0, 10.0])
+    assert (found.values, found.score, found.diverged) == ({"step_scale": 0.1}, 0.9, 1)
+
+
+def test_the_least_loss_is_best():
+    made = raw(record={"metrics": ["test_loss"], "select": "test_loss"})
+    made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": [0.1, 1.0]}}]
+    data = scored([[0.9, 0.8], [0.2, 0.3]], step_scale=[0.1, 1.0]).rename(test_accuracy="test_loss")
+    found = choosing.choices(experiment.parse(made), {"theirs": data})["theirs"]
+    assert found.values == {"step_scale": 1.0}
+
+
+def test_the_experiment_that_chooses_is_on_the_other_data():
+    other = experiment.choosing(experiment.parse(raw()))
+    assert (other.problem.dataset, other.problem.options, other.problem.radius) == ("digits", {}, 8.0)
+    assert [(one.label, one.points) for one in other.protocol] == [("ours", 4), ("theirs", 3)]
+    made = [experiment.make_participation(other.participation_of(one), {}) for one in other.protocol]
+    assert [(law.machines, law.per_round, rounds) for law, rounds in made] == [(20, 10, 4), (20, 10, 2)]
+    assert (other.sweep.over, other.sweep.seeds, other.choose) == ({"mu": [1.0, 64.0]}, 2, None)
+
+
+def test_what_it_says_of_participation_goes_before_everything():
+    said = raw(
+        choose={"participation": {"machines": 20, "per_round": 5, "rounds": 3}, "sweep": {"mu": [8.0]}},
+        sweep={"per_round": [2, 3]},
+    )
+    other = experiment.choosing(experiment.parse(said))
+    assert other.sweep.over == {"mu": [8.0]}
+    made = [experiment.make_participation(other.participation_of(one), {}) for one in other.protocol]
+    assert [(law.per_round, rounds) for law, rounds in made] == [(5, 3), (5, 3)]
+
+
+def test_a_model_a_loss_and_features_stay_unless_it_says_others():
+    said = raw(problem={"loss": "softmax", "features": ["unit_norm"], "partition": {"kind": "iid"}})
+    said["choose"]["problem"] = {"dataset": "digits", "constraint": {"kind": "box", "low": -1.0, "high": 1.0}}
+    other = experiment.choosing(experiment.parse(said)).problem
+    assert (other.loss.kind, other.features, other.partition.kind) == ("softmax", ["unit_norm"], "iid")
+    assert (other.constraint.kind, other.radius) == ("box", None)
+
+
+MISTAKES = [
+    ({"problem": {"dataset": "digit"}}, "in [choose]: unknown dataset 'digit', did you mean 'digits'?"),
+    ({"problem": {"raduis": 2.0}}, "in [choose]: unknown key in [problem] 'raduis', did you mean 'radius'?"),
+    (
+        {"problem": {"radius": 2.0}},
+        "in [choose]: problem must be of another data set than the experiment's, got 'logistic' again",
+    ),
+    (
+        {"problem": {"dataset": "logistic"}},
+        "in [choose]: problem must be of another data set than the experiment's, got 'logistic' again",
+    ),
+    ({"participation": {"machine": 20}}, "in [choose]: unknown key in [participation] 'machine', did you mean"),
+    ({"participation": {"machines": 20, "per_round": 30}}, "per_round must be"),
+    ({"sweep": {"clip": [1.0]}}, "in [choose]: unknown key in its sweep 'clip'"),
+    ({"sweep": {"mu": [1.0, 1.0]}}, "in [choose]: sweep.mu must be a list of distinct numbers"),
+    ({"seeds": 0}, "choose.seeds must be greater than or equal to 1, got 0"),
+    ({"seed": 2}, "unknown key in [choose] 'seed', did you mean 'seeds'?"),
+    ({"problem": "digits"}, "choose.problem must be a table, got 'digits'"),
+]
+
+
+@pytest.mark.parametrize(("said", "line"), MISTAKES)
+def test_a_mistake_is_one_line_before_anything_runs(said, line, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "execute", None)
+    spec = tmp_path / "small.toml"
+    spec.write_text(tomli_w.dumps(raw(choose=said)), encoding="utf-8")
+    with pytest.raises(Refusal) as caught:
+        command.run(str(spec), folder=tmp_path / "out")
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_to_choose_from_and_nowhere_to_are_refused():
+    said = raw()
+    for one in said["protocol"]:
+        one["grid"] = {"step_scale": [1.0]} if "grid" in one else {}
+    with pytest.raises(Refusal, match=r"^in \[choose\]: a \[\[protocol\]\] must have a grid of several points, got"):
+        experiment.parse(said)
+    said["choose"] = {"seeds": 2}
+    with pytest.raises(Refusal, match=r"^choose\.problem must be given"):
+        experiment.parse(said)
+
+
+def test_it_round_trips_and_is_reached_by_changes(tmp_path):
+    spec = tmp_path / "small.toml"
+    spec.write_text(FILE, encoding="utf-8")
+    made = experiment.load(spec, {"choose.seeds": 5, "choose.problem.radius": 4.0})
+    assert (made.choose.seeds, experiment.choosing(made).problem.radius) == (5, 4.0)
+    again = experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(made))))
+    assert again == made
+    assert experiment.choosing(again) == experiment.choosing(made)
+
+
+def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
+    said = raw(choose={"problem": {"options": {"examples": 60, "features": 3}}})
+    made = experiment.parse(said)
+    data = scored(np.zeros((2, 2, 2)), clip=[0.5, 2.0], step_scale=[1e-6, 1.0])
+    results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
+    why = choosing.choices(made, results)["ours"].why
+    assert why.endswith("on logistic, which may share data with this run: not accounted for")
+
+
+def test_tiny_chooses_in_small():
+    small = runner.tiny(experiment.parse(raw(choose={"seeds": 7}, participation={"rounds": 200})))
+    other = experiment.choosing(small)
+    assert (other.sweep.seeds, other.record.every) == (2, 5)
+    assert other.participation.rounds == 2  # the least, the second protocol's own
+    assert [one.points for one in other.protocol] == [4, 3]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A results folder, and the file."""
+    here = tmp_path_factory.mktemp("choice")
+    spec = here / "small.toml"
+    said = raw(sweep={"mu": [8.0]})
+    said["protocol"] = said["protocol"][1:]  # fewer programs
+    spec.write_text(tomli_w.dumps(said), encoding="utf-8")
+    command.run(str(spec), folder=here / "out")
+    return load(here / "out"), spec
+
+
+def test_the_choice_is_what_its_own_runs_say(ran):
+    results, _ = ran
+    kept = folder.load(results.folder / folder.CHOICE)
+    assert list(results.choices) == list(kept) == ["theirs"]
+    for label, found in results.choices.items():
+        mean = final(kept[label], "test_accuracy").mean([d for d in ("mu", "seed") if d in kept[label].dims])
+        assert found.score == pytest.approx(float(mean.max()))
+        assert float(mean.sel(found.values)) == pytest.approx(found.score)
+    assert results.choices["theirs"].points == kept["theirs"].sizes["step_scale"] == 3
+
+
+def test_the_results_are_of_the_chosen_point_alone(ran):
+    results, _ = ran
+    for label, found in results.choices.items():
+        best = results.best[label]
+        for name, value in found.values.items():
+            assert results[label][name].values.tolist() == [value]
+            assert np.unique(best[f"best_{name}"]).tolist() == [value]
+        assert best.attrs["selected"] == found.why
+        assert found.why.endswith("on digits; no data of this run had a part (not accounted for there)")
+    assert "selected" not in results.best["as it is"].attrs
+    assert results["theirs"]["round"].values.tolist() == [2]
+
+
+def test_the_choice_is_shown(ran):
+    results, _ = ran
+    text = str(table(results))
+    page = (results.folder / "report.html").read_text(encoding="utf-8")
+    title = "chosen on digits, by the best mean over all cells and 2 seeds"
+    for words in (title, *(found.why for found in results.choices.values())):
+        assert words in " ".join(text.split())
+        assert words in page
+    frame = next(sheet for sheet in table(results).sheets if sheet.title == title).frame
+    assert frame["of points"].tolist() == ["3"]
+
+
+def test_a_report_runs_nothing(ran, monkeypatch):
+    results, _ = ran
+    monkeypatch.setattr(runner, "execute", None)
+    (results.folder / "report.html").unlink()
+    command.report(results.folder)
+    assert "chosen on digits" in (results.folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_keeps_a_choice_that_is_made(ran, monkeypatch):
+    results, spec = ran
+    before = (results.folder / "choice" / "results.nc").stat().st_mtime_ns
+    (results.folder / "results.nc").unlink()
+    seen = []
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda start, *rest: seen.append(start) or real(start, *rest))
+    command.run(str(spec), folder=results.folder, resume=True)
+    assert (results.folder / "choice" / "results.nc").stat().st_mtime_ns == before
+    assert len(seen) == 2  # the protocols of the main part
+    again = load(results.folder)
+    for label in results:
+        xr.testing.assert_equal(again[label].drop_vars("guarantee"), results[label].drop_vars("guarantee"))
+
+
+def test_grids_of_one_size_need_no_line():
+    def line(*sizes):
+        data = {str(n): xr.Dataset(attrs={"grid_points": size}) for n, size in enumerate(sizes)}
+        return tables._unequal(data)
+
+    assert line(3, 3) == []
+    assert line(3, 4) == ["chosen from grids of unequal size: 0 3, 1 4"]
+
+
+def test_marks_are_of_those_that_chose():
+    found = {"ours": Choice({"clip": 1.0}, 0.5, 4, 0, "why")}
+    made = choosing.marked({"ours": xr.Dataset(), "theirs": xr.Dataset()}, found)
+    assert made["ours"].attrs == {"selected": "why", "grid_points": 4}
+    assert made["theirs"].attrs == {}
+    at = choosing.at_choices(experiment.parse(copy.deepcopy(raw())), found)
+    assert [one.grid.get("clip") for one in at.protocol] == [[1.0], None, None]

@@ -1,0 +1,173 @@
+"""`[[protocol]] participation`: rounds, cohorts and laws of a method's own, beside others in one file."""
+
+import tomllib
+
+import pytest
+import tomli_w
+
+from fedprivjax import Full, Refusal, Uniform, experiment
+from fedprivjax.experiment import audit as audits
+from fedprivjax.experiment import run as runner
+from fedprivjax.experiment import verdict
+from fedprivjax.experiment.planned import plan_settings
+from fedprivjax.privacy.calibration import target_of
+from fedprivjax.report.plots import figures
+
+SINGLE = {"name": "noisy_sgd", "label": "single", "clip": 1.0}
+SEVERAL = {"name": "noisy_minibatch_sgd", "label": "several", "clip": 1.0, "batch": 2}
+BOTH = " the participation of 'several', not both"
+MANY = {"machines": 20, "per_round": 10}
+
+
+def make(own, section=MANY, sweep=None, **more):
+    return experiment.parse(
+        {
+            "title": "small",
+            "problem": {"dataset": "digits", "radius": 8.0, "partition": {"kind": "iid"}},
+            "participation": section,
+            "protocol": [SINGLE, {**SEVERAL, "participation": own}],
+            "sweep": {"epsilon": [4.0], "seeds": 1, **(sweep or {})},
+            **more,
+        }
+    )
+
+
+def of(made, label):
+    """A protocol's participation and rounds as they are run."""
+    settings = next(one for one in made.protocol if one.label == label)
+    return experiment.make_participation(made.participation_of(settings), made.shapes[0])
+
+
+def test_a_methods_own_rounds_stand_beside_what_the_data_allow():
+    made = make({"rounds": 3})
+    assert of(made, "single") == (Uniform(20, 10), None)
+    assert of(made, "several") == (Uniform(20, 10), 3)
+    rounds = {job.label: job.prepare().recipe.size.rounds for job in runner.jobs(made)}
+    assert rounds["several"] == 3
+    assert rounds["single"] == 71  # a pass over the least share
+
+
+@pytest.mark.parametrize(
+    ("section", "own", "law", "rounds"),
+    [
+        (MANY, {"per_round": 5, "rounds": 4}, Uniform(20, 5), 4),
+        ({**MANY, "rounds": 7}, {"kind": "full"}, Full(20), 7),  # whose cohort is not the section's
+        ({"kind": "full", "machines": 20, "rounds": 7}, {"kind": "uniform", "per_round": 5}, Uniform(20, 5), 7),
+        ({**MANY, "rounds": 7}, {"kind": "uniform"}, Uniform(20, 10), 7),
+        ({**MANY, "rounds": 7}, {}, Uniform(20, 10), 7),
+    ],
+)
+def test_own_keys_go_over_the_sections(section, own, law, rounds):
+    made = make(own, section)
+    assert of(made, "several") == (law, rounds)
+    assert of(made, "single") == of(make({}, section), "single")
+    raw = experiment.to_mapping(made)
+    assert experiment.parse(tomllib.loads(tomli_w.dumps(raw))) == made
+
+
+@pytest.mark.parametrize(
+    ("own", "sweep", "said"),
+    [
+        (
+            {"round": 3},
+            {},
+            "in the participation of 'several': unknown key in [participation] 'round', did you mean 'rounds'?",
+        ),
+        ({"rounds": 0}, {}, "in the participation of 'several': participation.rounds must be greater than or equal"),
+        ({"kind": "ful"}, {}, "in the participation of 'several': unknown participation.kind 'ful', did you mean"),
+        ({"kind": "full", "per_round": 5}, {}, "per_round must be machines (20) at full participation, got 5"),
+        ({"kind": "uniform", "weights": [1.0]}, {}, "in the participation of 'several': participation.weights must go"),
+        ({"machines": 10}, {}, "machines must be left out of the participation of 'several', got 10"),
+        ({"rounds": 3}, {"rounds": [2, 4]}, "rounds must be swept or in" + BOTH),
+        (
+            {"per_round": 3},
+            {"per_round": [2]},
+            "per_round must be swept or in" + BOTH,
+        ),
+        (40, {}, "protocol.1.participation must be a table, got 40"),
+    ],
+)
+def test_what_it_cannot_be_is_one_line(own, sweep, said):
+    with pytest.raises(Refusal) as caught:
+        runner.jobs(make(own, sweep=sweep))
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_rounds_outside_the_table_are_told_where_they_belong():
+    with pytest.raises(Refusal, match=r"^rounds of \[\[protocol\]\] noisy_sgd must stand in a table, participation"):
+        make({}, protocol=[{**SINGLE, "rounds": 40}])
+
+
+def test_tiny_has_the_same_few_rounds_for_all():
+    for own in ({"rounds": 40}, {"rounds": 3}, {"kind": "full", "rounds": 40}):
+        small = runner.tiny(make(own))
+        found = [of(small, label)[1] for label in ("single", "several")]
+        assert found == [min(10, own["rounds"])] * 2
+        assert of(small, "several")[0] == of(make(own), "several")[0]
+
+
+def test_theory_chooses_for_the_one_that_asks():
+    methods = [{"name": "user_sgd", "label": label, "epsilon": 1.0} for label in ("fixed", "theory")]
+    methods[1]["participation"] = {"per_round": "theory"}
+    made = experiment.parse(
+        {
+            "title": "users",
+            "problem": {"dataset": "least_absolute", "options": {"examples": 1000, "features": 3}, "radius": 1.0},
+            "participation": {"kind": "one_pass", "machines": 800, "per_round": 40},
+            "protocol": methods,
+            "sweep": {"seeds": 1},
+        }
+    )
+    sizes = {job.label: job.prepare().first.plan.size.per_round for job in runner.jobs(made)}
+    protocol = experiment.make_protocol(made.protocol[1])
+    problem = experiment.make_problem(made.problem, 800)
+    best = protocol.best_per_round(problem, 800, target_of(protocol, delta=1e-5))
+    assert sizes == {"fixed": 40, "theory": best}
+    assert best != 40
+
+
+def test_an_audit_in_one_run_goes_as_long_as_each_method(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        audits, "audit_one_run", lambda p, problem, law, **options: seen.update({law: options["rounds"]})
+    )
+    made = make({"kind": "full", "rounds": 3}, {**MANY, "rounds": 5})
+    chosen = audits.chosen("a file", lambda: made, None, None, None)
+    attack = audits.in_one_run(chosen, each=1, seed=0)
+    for label, protocol in chosen.protocols.items():
+        attack(label, protocol, None)
+    assert seen == {Uniform(20, 10): 5, Full(20): 3}
+
+
+def test_a_plan_is_for_the_files_section(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text(tomli_w.dumps(experiment.to_mapping(make({"kind": "full", "rounds": 3}))), encoding="utf-8")
+    assert plan_settings(str(path), {})["per_round"] == 10
+
+
+@pytest.fixture(scope="module")
+def ran():
+    made = make({"rounds": 2}, {**MANY, "rounds": 6}, {"epsilon": [2.0, 4.0]}, record={"every": 3})
+    todo = runner.jobs(made)
+    return made, todo, runner.run(made, todo=todo)
+
+
+def test_records_end_where_each_method_ends(ran):
+    _, todo, found = ran
+    assert {label: data["round"].values.tolist() for label, data in found.items()} == {"single": [3, 6], "several": [2]}
+    assert runner.records(todo) == {"single": 2, "several": 1}
+    assert figures(found)
+
+
+def test_a_mean_over_rounds_needs_the_methods_own_records(ran):
+    made, todo, _ = ran
+    for label, fits in (("single", True), ("several", False)):
+        expected = [experiment.Expected(protocol=label, rule="shown", rounds="mean")]
+        judged = made.model_copy(update={"expected": expected})
+        known = runner.recorded(todo), runner.records(todo)
+        if fits:
+            verdict.check_recorded(judged, *known)
+        else:
+            with pytest.raises(Refusal, match="must have several records a run, got 1"):
+                verdict.check_recorded(judged, *known)
