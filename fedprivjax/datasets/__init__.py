@@ -1,4 +1,4 @@
-"""Data: digits, MNIST, insurance charges, populations with a known optimum, one's own arrays, splits over machines."""
+"""Data: digits, MNIST, insurance, made-up classes, populations with a known optimum, own arrays, machines' shares."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.arrays import from_arrays
+from fedprivjax.datasets.clusters import clusters
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
 from fedprivjax.datasets.digits import load_digits
 from fedprivjax.datasets.insurance import insurance
@@ -29,6 +30,7 @@ __all__ = [
     "by_machine",
     "check_arguments",
     "check_options",
+    "clusters",
     "from_arrays",
     "from_frame",
     "insurance",
@@ -55,6 +57,7 @@ class DatasetInfo(NamedTuple):
 
 
 DATASETS: dict[str, DatasetInfo] = {
+    "clusters": DatasetInfo(clusters, "made-up classes with pictures' spectrum, for trying settings without any data"),
     "digits": DatasetInfo(load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn"),
     "mnist": DatasetInfo(load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded"),
     "mnist_pairs": DatasetInfo(mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each"),

@@ -228,11 +228,11 @@ def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sam
     rng = None if order == "stored" else samples_rng(seeds)
     if sampler is not None:
         return _pooled(problem, schedule, order, sampler, rng)
-    if not problem.stored:
-        plan = Plan(schedule, deal_computed(schedule)[..., 0], stored=False)
-    elif order in EPOCHS:
+    if order in EPOCHS:
         plan = Plan(schedule, deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
         plan = plan if schedule.dropped is None else replace(plan, planned_uses=epoch_uses(problem, schedule))
+    elif not problem.stored:
+        plan = Plan(schedule, deal_computed(schedule)[..., 0], stored=False)
     else:
         dealt = (
             deal_pool(problem, schedule, rng)[..., 0] if problem.table is None else deal_shares(problem, schedule, rng)

@@ -114,6 +114,17 @@ def test_a_noise_that_is_solved_for_is_a_runs(untrusted):
     assert float(cell["step_size"]) == pytest.approx(start.protocol.step_size, rel=1e-6)
 
 
+def test_the_noise_of_records_used_in_every_round_is_a_runs():
+    sizes = {"machines": 12, "per_round": 12, "samples": 1, "dimension": 6, "rounds": 5}
+    plan = planner.plan(**sizes, epsilon=EPSILON, delta=DELTA, protocols=["user_sgd"])
+    cell = at(plan, "user_sgd, all users")
+    protocol = UserSGD(trust="none", noise_std=float(cell["noise_std"]))
+    run = {"rounds": 5, "order": "cyclic", "delta": DELTA, "record": []}
+    start = ready(protocol, arrays(12, 1, 6, split=True), Full(12), **run)
+    assert start.guarantee.epsilon == pytest.approx(EPSILON, rel=OFF)
+    assert float(cell["realised_epsilon"]) == pytest.approx(start.guarantee.epsilon, rel=1e-6)
+
+
 def test_the_tree_is_a_runs(everyone):
     cell = at(everyone, "tree_momentum")
     problem, target = arrays(12, 20, 6, split=True), Target(epsilon=EPSILON, delta=DELTA)
