@@ -139,8 +139,20 @@ class Problem:
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
-        squares = sum(float(np.sum(np.square(np.asarray(leaf, float)))) for leaf in jax.tree.leaves(self.start))
-        return 2 * sqrt(squares) or inf
+        return 2 * self._start_norm or inf
+
+    @property
+    def reach(self) -> float:
+        """How far the best point is from the start at most: the declared distance, or as far as the set allows; of a
+        network without either, `travel`."""
+        if self.distance is not None:
+            return self.distance
+        known = min(float(self.constraint.diameter), float(self.constraint.radius) + self._start_norm)
+        return known if isfinite(known) else self.travel
+
+    @property
+    def _start_norm(self) -> float:
+        return sqrt(sum(float(np.sum(np.square(np.asarray(leaf, float)))) for leaf in jax.tree.leaves(self.start)))
 
     @property
     def message_factors(self) -> float | np.ndarray:

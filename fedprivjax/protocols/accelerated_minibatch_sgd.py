@@ -29,6 +29,7 @@ from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_sm
 from fedprivjax.protocols.record_method import RecordMethod
 from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.protocols.round import RoundInputs
+from fedprivjax.protocols.settings import binds, clipped_pace
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 FORMS = {
@@ -36,6 +37,7 @@ FORMS = {
     "regularised": "one stage on the loss with a regulariser centred at the start",
     "multistage": "stages that halve the excess loss of a strongly convex loss",
 }
+NO_DISTANCE = "distance must be given, or a ball: the theory's step needs a distance to the optimum"
 UNSET = {"regularisation": None, "factor": 0.5, "gap": None, "printed": False}
 
 
@@ -45,7 +47,8 @@ class AcceleratedMinibatchSGD(RecordMethod):
 
     Attributes:
         epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, profile: as in `NoisyMinibatchSGD`.
-        step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage.
+        step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage, or, where a clip is
+            below the Lipschitz constant and no modulus is given, `acsa.clipped_v` (no theorem is claimed).
         form: "plain", "regularised" or "multistage".
         strong_convexity: modulus μ of the loss.
         regularisation: λ of the form "regularised"; None is the theory's, `factor·V/(D√R)`.
@@ -160,6 +163,8 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return replace(ready, step_size=float(1 / stages[0].v), schedule=schedule)
 
     def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
+        if binds(problem, self.clip) and not float(self.strong_convexity):
+            return [theory.Stage(size.rounds, self._clipped_v(problem, size.rounds, cohort))]
         rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)
         if self.form == "multistage":
             gap = self.gap or float(self.records.kinds(problem).lipschitz.max()) * _distance(problem)
@@ -174,6 +179,14 @@ class AcceleratedMinibatchSGD(RecordMethod):
             settings = {"variance": self._variance(problem, size, cohort), "diameter": _distance(problem)}
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
         return [theory.Stage(rounds, float(v))]
+
+    def _clipped_v(self, problem: Problem, rounds: int, cohort: float) -> float:
+        """v that minds the clip and the noise alone."""
+        if not np.isfinite(problem.reach):
+            raise Refusal(NO_DISTANCE)
+        clip = float(self.records.kinds(problem).lipschitz.max())
+        noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
+        return acsa.clipped_v(clipped_pace(problem, clip, noise), rounds)
 
     def _variance(self, problem: Problem, size: Size, cohort: float) -> float:
         """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
@@ -193,5 +206,5 @@ class AcceleratedMinibatchSGD(RecordMethod):
 def _distance(problem: Problem) -> float:
     distance = problem.distance_to_optimum
     if not np.isfinite(distance):
-        raise Refusal("distance must be given, or a ball: the theory's step needs a distance to the optimum")
+        raise Refusal(NO_DISTANCE)
     return distance

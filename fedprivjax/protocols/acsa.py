@@ -55,6 +55,21 @@ def schedule_of(stages: Sequence[Places], rounds: int) -> np.ndarray:
     return np.array(rows, np.float32)
 
 
+def clipped_v(pace: float, rounds: int) -> float:
+    """v for clipped gradients, of whose loss nothing is known: `κ·√(2R³/105)`, no theorem is claimed.
+
+    Without a modulus a noise of norm z a round has the norm `z·√(2R³/105)/v` in w_ag, about, as R steps r/(2v) and the
+    weights r leave it: as far as noise may carry a run.
+
+    Args:
+        pace: κ, see `settings.clipped_pace`.
+
+    >>> clipped_v(1.0, 105)
+    148.4...
+    """
+    return float(pace * (2 * rounds**3 / 105) ** 0.5)
+
+
 def initial(w) -> AcceleratedState:
     """The state before the first round."""
     return AcceleratedState(w, w, jnp.zeros((), jnp.int32))

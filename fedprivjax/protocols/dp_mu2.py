@@ -62,6 +62,7 @@ from fedprivjax.protocols.settings import (
     fixed_profile,
     fixed_schedule,
     noise_of_shares,
+    noise_reach,
     privacy_shares,
     step_by_theory,
 )
@@ -87,7 +88,8 @@ class DPMu2(Protocol):
         mu: GDP target from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
         epsilon: the target as an ε, at the run's delta (instead of `mu`).
         noise_std: standard deviation of the noise at relative scale 1, per coordinate (instead of `mu`).
-        step_size: η; None takes the theory's.
+        step_size: η; None takes the theory's, at which the gathered noise has the norm of the set's diameter, of
+            clipped increments at most 4·√(d/L) (`noise_reach`; no theorem is claimed).
         step_scale: multiplies `step_size`, given or the theory's.
         clip: C, bound that each machine enforces on its increment's norm; None relies on S = G + 2LD.
         trust: "none" (every message is public) or "server" (only query points are).
@@ -214,7 +216,7 @@ class DPMu2(Protocol):
             "per_round": max(1, round(plan.schedule.divisor)),
             "rounds": size.rounds,
             "dimension": problem.dimension,
-            "diameter": problem.travel,
+            "diameter": problem.travel if self.clip is None else noise_reach(problem, problem.travel, times=2),
             "increment": self._increment(problem) if self.clip is None else self.clip,
         }
         if not isfinite(settings["increment"]):

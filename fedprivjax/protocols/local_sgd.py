@@ -35,6 +35,7 @@ from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, 
 from fedprivjax.protocols.round import RoundInputs, oracle
 from fedprivjax.protocols.server_optimizer import ServerOptimizer
 from fedprivjax.protocols.server_step import check_server, initial, require_server
+from fedprivjax.protocols.settings import binds, clipped_pace
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
 
@@ -56,7 +57,8 @@ class LocalSGD(RecordMethod):
 
     Attributes:
         epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, profile: as in `NoisyMinibatchSGD`; the
-            noise rule is applied to R·K releases of one record each. No step is proved under privacy: set one.
+            noise rule is applied to R·K releases of one record each. No step is proved under privacy: set one, but
+            where a clip is below the Lipschitz constant, for which `default_step` has a rule of thumb.
         batch: K, local steps in a round, one record each.
         sampler: how the K records are picked: "replacement", "disjoint", or a `Sampler` of either kind.
         window: report the mean of this many last iterates instead of the mean of all before w_R.
@@ -190,6 +192,17 @@ class LocalSGD(RecordMethod):
             raise Refusal(f"server and server_step must go together, an optimiser and its rate, got {there} alone")
         targeted = for_target(self, target, plan.size.machines)
         return targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """Of clipped gradients alone, a rule of thumb: `1/η² = K·(R·κ² + κ_1²)` with `clipped_pace`'s κ of the mean of
+        R·K steps, and κ_1 of the noise in one machine's K."""
+        if not (binds(problem, self.clip) and np.isfinite(problem.reach)):
+            return np.inf
+        noise, steps = float(self.noise_std) * problem.dimension**0.5, plan.samples.shape[-1]
+        of_mean = noise / plan.schedule.cohort**0.5
+        together = clipped_pace(problem, float(self.clip), of_mean, averaged=self.window is None)
+        alone = clipped_pace(problem, 0.0, noise)
+        return float((steps * (plan.size.rounds * together**2 + alone**2)) ** -0.5)
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round

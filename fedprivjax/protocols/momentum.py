@@ -1,7 +1,7 @@
 """What methods with a private momentum of normalised steps share: settings, the step, exposures, and the event."""
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,15 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.round import RoundInputs, add_noise, flat_rows
-from fedprivjax.protocols.settings import asked_shares, check_numbers, fixed_profile, noise_of_shares, privacy_shares
+from fedprivjax.protocols.settings import (
+    asked_shares,
+    binds,
+    check_numbers,
+    fixed_profile,
+    noise_of_shares,
+    noise_reach,
+    privacy_shares,
+)
 
 
 class MomentumState(NamedTuple):
@@ -217,8 +225,14 @@ class MomentumMethod(Protocol):
         )
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Theorems 6 and 9's, which need no diameter."""
-        return 1 / sqrt(self.rounds_of_epoch(problem) * plan.size.rounds)
+        """Theorems 6 and 9's, which leave distances out; of clipped gradients, times how far noise may carry a run: the
+        momentum's lasts N rounds, so that T steps along it go as far as √(N·T)."""
+        step = 1 / sqrt(self.rounds_of_epoch(problem) * plan.size.rounds)
+        return noise_reach(problem, problem.travel, times=2) * step if self.scaled_to_set(problem) else step
+
+    def scaled_to_set(self, problem: Problem) -> bool:
+        """Whether the default step follows the set's size: of clipped gradients, where there is one."""
+        return binds(problem, self.clip) and isfinite(problem.travel)
 
 
 def require_level(target: Target, theorem: str) -> None:

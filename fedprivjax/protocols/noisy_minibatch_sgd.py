@@ -33,6 +33,7 @@ from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, 
 from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.protocols.server_optimizer import ServerOptimizer
 from fedprivjax.protocols.server_step import check_server, initial, require_server, scaled_step, stepped
+from fedprivjax.protocols.settings import binds, clipped_pace
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory import reshef_levy
 
@@ -61,7 +62,9 @@ class NoisyMinibatchSGD(RecordMethod):
             others stand to it as here. Each machine gets exactly the noise that it needs. `epsilon` as a list of every
             machine's is the same thing, which no sweep scales. Not with a shuffler.
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
-        step_size, step_scale: η, of which None takes the theory's, and a factor on it.
+        step_size, step_scale: η, of which None takes Theorem 2.1's, and a factor on it. Where a clip is below the
+            Lipschitz constant, the theorem says nothing: None is then NoisySGD's clipped step, with σ²/M for σ², √3
+            times as long without a window (`clipped_pace`; no theorem is claimed), but for a positive modulus.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; positive, it makes the averaging weights grow and the step follow.
         batch: K, an integer or one for each machine; None with the sampler "full".
@@ -205,7 +208,7 @@ class NoisyMinibatchSGD(RecordMethod):
         return float(m.lipschitz[0]) * z
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Theorem 2.1's; with a server's optimiser, one that leads as far."""
+        """Theorem 2.1's, or that of clipped gradients; with a server's optimiser, one that leads as far."""
         step = self._own_step(problem, plan)
         if self.server is None:
             return step
@@ -214,11 +217,16 @@ class NoisyMinibatchSGD(RecordMethod):
         return scaled_step(self.server, step, problem, plan.size.rounds, norm)
 
     def _own_step(self, problem: Problem, plan: Plan) -> float:
-        """Theorem 2.1's, with the load that the calibrated noise has; for the mean of the messages."""
+        """Theorem 2.1's, with the load that the calibrated noise has, or that of clipped gradients; for the mean of the
+        messages."""
         m, rounds, cohort = self.records.kinds(problem), plan.size.rounds, plan.schedule.cohort
         lipschitz, distance = float(m.lipschitz.max()), problem.distance_to_optimum
         if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
             return np.inf
+        if binds(problem, self.clip) and not self.strong_convexity:
+            noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
+            pace = clipped_pace(problem, lipschitz, noise, averaged=self.window is None)
+            return 1 / (pace * rounds**0.5 * self.messages_a_step(cohort))
         if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
             return self._plain_step(problem, plan, lipschitz)
         if not np.isfinite(distance):

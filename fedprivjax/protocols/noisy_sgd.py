@@ -11,7 +11,7 @@ samples, each clipped, with 2G/K for 2G.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import hypot, inf, isfinite
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +36,9 @@ from fedprivjax.protocols.server_step import check_server, initial, require_serv
 from fedprivjax.protocols.settings import (
     asked_shares,
     batch_assumptions,
+    binds,
     check_settings,
+    clipped_pace,
     dealt,
     exposed_once,
     fixed_profile,
@@ -60,7 +62,9 @@ class NoisySGD(Protocol):
 
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`; the step's default is
-            D/√(T·(G² + d·σ²)) with σ the noise of the mean gradient.
+            D/√(T·(G² + d·σ²)) with D the diameter and σ the noise of the mean gradient; of clipped gradients
+            1/√(T·(C²/D² + d·σ²/D_z²)) with D the distance from the start and D_z = min(D, 2·√(d/L)), √3 times as long
+            with `average` (`clipped_pace`; no theorem is claimed).
         profile, batch: as in `DPMu2`.
         average: report the running average instead of the last iterate; metrics of both are recorded.
         server: a `ServerOptimizer` in the place of the plain step, whose learning rate is the step; the step's default
@@ -178,15 +182,22 @@ class NoisySGD(Protocol):
             * noise_of_shares(self.profile, plan.size.machines)
             / (1.0 if self.trust == "server" else plan.schedule.divisor**0.5)
         )
-        bound, rounds = self._bound(problem), plan.size.rounds
-        step = reshef_levy.noisy_sgd_step(
+        bound, noise = self._bound(problem), problem.dimension**0.5 * of_mean
+        step = self._plain_step(problem, plan.size.rounds, of_mean)
+        return scaled_step(self.server, step, problem, plan.size.rounds, hypot(bound, noise))
+
+    def _plain_step(self, problem: Problem, rounds: int, of_mean: float) -> float:
+        bound = self._bound(problem)
+        if binds(problem, self.clip):
+            noise = problem.dimension**0.5 * of_mean
+            return 1 / (clipped_pace(problem, bound, noise, averaged=self.average) * rounds**0.5)
+        return reshef_levy.noisy_sgd_step(
             diameter=problem.travel,
             rounds=rounds,
             lipschitz=bound,
             dimension=problem.dimension,
             noise_std_of_mean=of_mean,
         )
-        return scaled_step(self.server, step, problem, rounds, (bound**2 + problem.dimension * of_mean**2) ** 0.5)
 
     def _bound(self, problem: Problem) -> float:
         return problem.lipschitz if self.clip is None else self.clip

@@ -1,7 +1,7 @@
 """Refusals of settings that no protocol allows."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, isfinite
+from math import hypot, inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -195,3 +195,48 @@ def step_by_theory(
         return theory(smoothness=problem.smoothness if clip is None or mu == inf else None)
     of_noise = inf if mu == inf else theory(smoothness=None)
     return reshef_levy.clipped_step(rounds=rounds, diameter=problem.travel, increment=clip, noise_step=of_noise)
+
+
+def binds(problem: Problem, clip: Any) -> bool:
+    """Whether a clip is below the loss's own gradient bound: then what is known of the loss, its smoothness above all,
+    says nothing of the clipped gradients that a step follows.
+
+    >>> from fedprivjax import Ball, Logistic, linear_problem
+    >>> problem = linear_problem([[1.0], [-1.0]], [1, 0], Logistic(), feature_bound=1.0, constraint=Ball(2.0))
+    >>> binds(problem, None), binds(problem, 0.5), binds(problem, 2.0)
+    (False, True, False)
+    """
+    return clip is not None and float(clip) < problem.lipschitz
+
+
+def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float:
+    """How far noise may carry a run, at most `distance`: `times` `2·√(d/L)` where the smoothness L is known.
+
+    Noise of norm r, spread evenly over d coordinates, costs a linear predictor's loss about `L·r²/d`, 4 at that norm:
+    beyond it scores are noise, however large the set is. A rule of thumb, of public quantities.
+
+    >>> from fedprivjax import Ball, Logistic, linear_problem
+    >>> problem = linear_problem([[1.0], [-1.0]], [1, 0], Logistic(), feature_bound=1.0, constraint=Ball(50.0))
+    >>> noise_reach(problem, 50.0), noise_reach(problem, 3.0)
+    (4.0, 3.0)
+    """
+    smoothness = problem.smoothness
+    return min(distance, times * 2 * (problem.dimension / smoothness) ** 0.5) if isfinite(smoothness) else distance
+
+
+def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool = False) -> float:
+    """How far a step of length 1 along clipped gradients goes, of the way that a run may go: with D the reach and D_z
+    that of noise, `κ = √(C²/D² + z²/D_z²)`, so that the plain step of T rounds is `1/(κ·√T)`.
+
+    Where D_z is D, that is the step `D/√(T·(C² + z²))` of `reshef_levy.noisy_sgd_step`. No theorem is claimed: clipped
+    gradients need not be those of any loss.
+
+    Args:
+        clip: C.
+        noise: z, the norm of the noise of a round's mean gradient, `√d·σ`.
+        averaged: whether the mean of the iterates is reported, in which a third of the last one's variance is left:
+            √3 times the step, of a linear predictor.
+    """
+    reach = problem.reach
+    pace = hypot(clip / reach, noise / noise_reach(problem, reach))
+    return pace / 3**0.5 if averaged and problem.model.factored else pace

@@ -49,7 +49,7 @@ from fedprivjax.protocols.settings import (
     dealt,
     fixed_profile,
     fixed_schedule,
-    noise_of_shares,
+    noise_reach,
     privacy_shares,
     step_by_theory,
 )
@@ -72,7 +72,8 @@ class StaleMomentum(Protocol):
     """Per-machine momentum with stale corrections (untrusted server). Its state is of size machines · d.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`.
+        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`. The private step's
+            default is that at which noise carries w_T as far as it may (`noise_reach`; no theorem is claimed).
         profile, batch: as in `DPMu2`.
         noise_schedule: "uniform", or a positive sequence of σ over a machine's messages.
 
@@ -225,22 +226,32 @@ class StaleMomentum(Protocol):
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         if not isfinite(problem.travel):
             return inf
-        size, sensitivity = plan.size, self.sensitivity(problem, plan)
-        wider = noise_of_shares(self.profile, size.machines)
-        mu = self.batch * sensitivity / (self.noise_std * wider) if self.noise_std else inf  # of one sample's increment
-        theory = partial(
-            reshef_levy.step_size,
-            trust="none",
-            noise_schedule="uniform",
-            mu=mu,
-            machines=size.machines,
-            per_round=max(1, round(plan.schedule.cohort)),
-            rounds=size.rounds,
-            dimension=problem.dimension,
-            diameter=problem.travel,
-            increment=problem.lipschitz if self.clip is None else self.clip,
-        )
+        size = plan.size
+        if self.noise_std:
+            mu, theory = 1.0, partial(self._noise_step, problem, plan)
+        else:
+            mu = inf
+            theory = partial(
+                reshef_levy.step_size,
+                trust="none",
+                noise_schedule="uniform",
+                mu=mu,
+                machines=size.machines,
+                per_round=max(1, round(plan.schedule.cohort)),
+                rounds=size.rounds,
+                dimension=problem.dimension,
+                diameter=problem.travel,
+                increment=problem.lipschitz if self.clip is None else self.clip,
+            )
         return step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
+
+    def _noise_step(self, problem: Problem, plan: Plan, smoothness: float | None) -> float:
+        """At which the noise that gathers in the last iterate is as long as noise may carry a run."""
+        schedule = plan.schedule
+        variances = np.sum(np.where(schedule.present, self._relative(schedule) ** 2, 0.0), axis=1)
+        rounds = float(np.sum(variances / schedule.present.sum(axis=1) ** 2))
+        norm = float(self.noise_std) * (problem.dimension * rounds) ** 0.5
+        return noise_reach(problem, problem.reach) / norm
 
     def _relative(self, schedule: Schedule) -> np.ndarray:
         def compute():

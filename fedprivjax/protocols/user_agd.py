@@ -23,11 +23,13 @@ from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.protocols import acsa
+from fedprivjax.protocols.accelerated_minibatch_sgd import NO_DISTANCE
 from fedprivjax.protocols.acsa import AcceleratedState
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
 from fedprivjax.protocols.phases import Stage, stages
 from fedprivjax.protocols.private_mean import UserMethod
 from fedprivjax.protocols.round import RoundInputs
+from fedprivjax.protocols.settings import binds
 from fedprivjax.theory import cheu
 
 SPREADS = ("optimal", "paper")
@@ -41,7 +43,8 @@ class UserAGD(UserMethod):
     Attributes:
         epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest, profile, vector_sum, noises:
             as in `UserSGD`.
-        step_size: 1/(β + S) of every phase; None takes the theory's.
+        step_size: 1/(β + S) of every phase; None takes the theory's, or, where a clip is below the Lipschitz constant
+            and no modulus is given, 1/v of `acsa.clipped_v` (no theorem is claimed).
         strong_convexity: modulus λ of the loss; positive, it makes a run of phases.
         spread: S, "optimal" for the explicit bound, or the "paper"'s.
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
@@ -160,13 +163,22 @@ class UserAGD(UserMethod):
         return [acsa.Places(stage.rounds, 2, 1 / float(self.step_size)) for stage in self._stages(plan)]
 
     def _places(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
-        smoothness, distance, size = require_smooth(problem), self._distance(problem), plan.size
+        size = plan.size
+        if not self.of_phases and binds(problem, self.clip):
+            return [acsa.Places(size.rounds, 2, self._clipped_v(problem, plan))]
+        smoothness, distance = require_smooth(problem), self._distance(problem)
         if not self.of_phases:
             deviation = self._variance(problem, plan) ** 0.5
             spread = cheu.agd_spread(rounds=size.rounds, deviation=deviation, distance=distance, form=self.spread)
             return [acsa.Places(size.rounds, 2, smoothness + float(spread))]
         lasting = zip(self._strong(problem, plan), self._stages(plan), strict=False)
         return [acsa.Places(stage.rounds, 2, phase.smoothness + phase.spread) for phase, stage in lasting]
+
+    def _clipped_v(self, problem: Problem, plan: Plan) -> float:
+        """v that minds the clip and the noise alone."""
+        if not np.isfinite(problem.reach):
+            raise Refusal(NO_DISTANCE)
+        return acsa.clipped_v(self.pace(problem, plan), plan.size.rounds)
 
     def _strong(self, problem: Problem, plan: Plan) -> list[cheu.Phase]:
         """The theory's phases with the plan's cohorts; a run that is cut short has not all of them."""
@@ -206,7 +218,7 @@ class UserAGD(UserMethod):
     def _distance(self, problem: Problem) -> float:
         distance = problem.distance_to_optimum
         if not np.isfinite(distance):
-            raise Refusal("distance must be given, or a ball: the theory's step needs a distance to the optimum")
+            raise Refusal(NO_DISTANCE)
         return distance
 
     def _variance(self, problem: Problem, plan: Plan) -> float:

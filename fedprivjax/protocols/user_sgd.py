@@ -22,6 +22,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.private_mean import UserMethod
 from fedprivjax.protocols.round import RoundInputs
+from fedprivjax.protocols.settings import binds
 from fedprivjax.theory import cheu
 
 
@@ -39,7 +40,8 @@ class UserSGD(UserMethod):
     Attributes:
         epsilon: target of every record, at the run's δ; inf is non-private.
         noise_std: σ, the noise of one message: the sum of n has σ·√n in each coordinate, whoever adds it.
-        step_size, step_scale: η, of which None takes the theory's, and a factor on it.
+        step_size, step_scale: η, of which None takes the theory's, and a factor on it; where a clip is below the
+            Lipschitz constant, 1/(κ·√T) of `clipped_pace` (no theorem is claimed).
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         trust: "shuffler" (sums of one-bit messages with binomial noise), "none" (Gaussian noise on every message),
             "server" (Gaussian noise on the sum) or "pan-private" (twice on the sum: an intruder may look in once).
@@ -82,11 +84,14 @@ class UserSGD(UserMethod):
         return {"last": state.w}
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The step of Theorem 4.1's proof, or of Theorem 4.9's where records are used again and again."""
+        """The step of Theorem 4.1's proof, or of Theorem 4.9's where records are used again and again; or that of
+        clipped gradients."""
         known = self._known(problem)
         if not (isfinite(known["distance"]) and isfinite(known["lipschitz"])):
             return inf
         noise, size = self.noise_constant(problem, plan), plan.size
+        if binds(problem, self.clip):
+            return 1 / (self.pace(problem, plan, averaged=True) * size.rounds**0.5)
         if not plan.repeats:
             return float(cheu.sgd_step(rounds=size.rounds, per_round=size.per_round, noise=noise, **known))
         smooth = self._smooth(problem)

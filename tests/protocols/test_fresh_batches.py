@@ -64,7 +64,7 @@ def test_a_kth_of_the_noise_gives_the_same_privacy(name):
     assert "mean over" not in str(one.guarantee)
 
 
-@pytest.mark.parametrize(("name", "power"), [("mu2", 2.0), ("mu2-server", 2.0), ("mu2-fresh", 2.5), ("stale", 2.0)])
+@pytest.mark.parametrize(("name", "power"), [("mu2", 2.0), ("mu2-server", 2.0), ("mu2-fresh", 2.5)])
 def test_the_step_grows_with_the_noise_in_the_iterate(name, power):
     """In T/K rounds: by K², and where the noises add up, whose sum is of T^1.5, by √K more."""
     steps = [begun(METHODS[name], 12 // batch, batch=batch).protocol.step_size for batch in (1, BATCH)]

@@ -1,0 +1,170 @@
+"""Default steps of clipped runs: they learn, near the best of a grid; runs without a clip keep the papers' steps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import sparing
+
+from fedprivjax import (
+    AcceleratedMinibatchSGD,
+    Ball,
+    DPMu2,
+    Full,
+    LocalSGD,
+    Logistic,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    OnePass,
+    ReducedTreeMomentum,
+    Refusal,
+    StaleMomentum,
+    TreeMomentum,
+    UserAGD,
+    UserSGD,
+    WholeSpace,
+    datasets,
+    from_dataset,
+    linear_problem,
+    sweep,
+)
+from fedprivjax.engine.ready import ready
+from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.protocols.settings import noise_reach
+
+# ---- beside a grid
+
+DIGITS = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+OWN = from_dataset(datasets.load("digits"), constraint=Ball(8.0), table=np.arange(1400).reshape(20, 70))
+MACHINES, USERS = Full(20), OnePass(1400, 140)
+CELLS = {
+    "dp_mu2": (DPMu2(epsilon=8.0, clip=1.6, trust="server"), DIGITS, MACHINES, 70),
+    "noisy_sgd": (NoisySGD(epsilon=8.0, clip=1.0, trust="server"), DIGITS, MACHINES, 70),
+    "stale_momentum": (StaleMomentum(epsilon=40.0, clip=1.6), DIGITS, MACHINES, 70),
+    "noisy_minibatch_sgd": (NoisyMinibatchSGD(epsilon=8.0, clip=1.0, sampler="full"), OWN, MACHINES, 30),
+    "accelerated_minibatch_sgd": (AcceleratedMinibatchSGD(epsilon=8.0, clip=1.0, sampler="full"), OWN, MACHINES, 30),
+    "local_sgd": (LocalSGD(epsilon=40.0, clip=1.0, batch=10), OWN, MACHINES, 20),
+    "user_sgd": (UserSGD(epsilon=8.0, clip=1.0, trust="server"), DIGITS, USERS, 10),
+    "user_agd": (UserAGD(epsilon=8.0, clip=1.0, trust="server"), DIGITS, USERS, 10),
+    "tree_momentum": (TreeMomentum(epsilon=8.0, clip=1.0, batch=7), OWN, MACHINES, 60),
+    "reduced_tree_momentum": (ReducedTreeMomentum(epsilon=8.0, clip=1.0, batch=7), OWN, MACHINES, 60),
+}
+LEARNT = {"stale_momentum": 0.3, "local_sgd": 0.3}  # of ten classes, guessed right in a tenth
+SCALES = [1 / 16, 1 / 4, 1.0, 4.0, 16.0]
+
+
+def test_every_method_has_a_cell():
+    assert set(CELLS) == {name for name in PROTOCOLS if not name.startswith("released")}
+
+
+@pytest.mark.parametrize("name", sparing(CELLS, ("noisy_minibatch_sgd",)))
+def test_the_default_step_is_near_the_best_of_a_grid(name):
+    protocol, problem, participation, rounds = CELLS[name]
+    options = {"rounds": rounds, "seeds": 3, "record": ["test_accuracy"], "every": rounds}
+    found = sweep(protocol, problem, participation, over={"step_scale": SCALES}, **options).test_accuracy
+    output = found.isel(iterate=0) if "iterate" in found.dims else found
+    accuracy = output.isel(round=-1).mean("seed")
+    assert accuracy.sel(step_scale=1.0) > accuracy.max() - 0.04
+    assert accuracy.sel(step_scale=1.0) > LEARNT.get(name, 0.6)
+
+
+# ---- what a step follows from
+
+X = np.random.default_rng(3).normal(size=(40, 4))
+X /= np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def small(**options):
+    settings = {"feature_bound": 1.0, "constraint": Ball(2.0)} | options
+    return linear_problem(X, (X[:, 0] > 0).astype(int), Logistic(), **settings)
+
+
+POOL, ROWS = small(), np.arange(40).reshape(4, 10)
+SHARES = small(table=ROWS)
+
+
+def step_of(protocol, problem=SHARES, participation=None):
+    return float(ready(protocol, problem, participation or Full(4), rounds=10, record=[]).protocol.step_size)
+
+
+BEFORE = [  # as they were before clipped runs had steps of their own
+    (NoisySGD(mu=1.0), POOL, 0.565685424949238),
+    (DPMu2(mu=1.0), POOL, 0.06666666666666667),
+    (DPMu2(mu=1.0, noise_schedule="toeplitz"), POOL, 0.07633318186926268),
+    (StaleMomentum(mu=np.inf), POOL, 0.1),
+    (NoisyMinibatchSGD(epsilon=2.0, sampler="full"), SHARES, 1.0),
+    (AcceleratedMinibatchSGD(epsilon=2.0, sampler="full"), SHARES, 0.22862842503412828),
+    (TreeMomentum(mu=1.0), SHARES, 0.1),
+    (ReducedTreeMomentum(mu=1.0), SHARES, 0.1),
+    (UserSGD(epsilon=2.0, trust="server"), POOL, 0.5670885370623913),
+    (UserAGD(epsilon=2.0, trust="server"), POOL, 0.1660000576263481),
+]
+
+
+@pytest.mark.parametrize(("protocol", "problem", "step"), BEFORE, ids=[one[0].name for one in BEFORE])
+def test_without_a_clip_the_papers_steps_stay(protocol, problem, step):
+    participation = OnePass(40, 4) if protocol.name.startswith("User") else Full(4)
+    assert step_of(protocol, problem, participation) == pytest.approx(step, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", [NoisyMinibatchSGD, AcceleratedMinibatchSGD])
+def test_a_clip_that_clips_nothing_changes_no_step(method):
+    plain, idle = (step_of(method(epsilon=2.0, sampler="full", clip=clip)) for clip in (None, 1.0))
+    assert idle == plain
+    assert step_of(method(epsilon=2.0, sampler="full", clip=0.9)) != plain
+
+
+def test_the_plain_step_minds_the_distance_from_the_start_and_what_noise_may_cost():
+    """L = 1/4 and d = 4: noise may go 2·√16 = 8 far, the set allows 2 or 50."""
+    for radius, noise_reach in ((2.0, 2.0), (50.0, 8.0)):
+        problem = small(table=ROWS, constraint=Ball(radius))
+        pace = np.hypot(0.5 / radius, 0.3 * np.sqrt(4 / 4) / noise_reach)
+        last = NoisyMinibatchSGD(noise_std=0.3, sampler="full", clip=0.5, window=1)
+        assert step_of(last, problem) == pytest.approx(1 / (pace * np.sqrt(10)))
+        assert step_of(NoisySGD(noise_std=0.3, clip=0.5), problem) == pytest.approx(1 / (pace * np.sqrt(10)))
+        assert step_of(replace(last, window=None), problem) == pytest.approx(np.sqrt(3) / (pace * np.sqrt(10)))
+        walk = 2 * (10 * pace**2 + (0.3 * 2 / noise_reach) ** 2)
+        local = LocalSGD(noise_std=0.3, clip=0.5, batch=2, window=1)
+        assert step_of(local, problem) == pytest.approx(walk**-0.5)
+        accelerated = AcceleratedMinibatchSGD(noise_std=0.3, sampler="full", clip=0.5)
+        assert step_of(accelerated, problem) == pytest.approx(1 / (pace * np.sqrt(2 * 10**3 / 105)))
+
+
+def test_noise_is_unlimited_but_by_the_distance_where_no_smoothness_is_known():
+    problem = small()
+    assert noise_reach(problem, 100.0) == 8.0
+    assert noise_reach(problem, 100.0, times=2) == 16.0
+    assert noise_reach(replace(problem, feature_bound=None), 100.0) == 100.0
+
+
+def test_the_reach_is_the_distance_or_what_the_set_allows_from_the_start():
+    assert small().reach == 2.0
+    assert small(start=np.array([1.0, 0, 0, 0])).reach == 3.0
+    assert small(distance=0.5).reach == 0.5
+    assert small(constraint=WholeSpace()).reach == np.inf
+
+
+def test_stale_momentums_noise_in_the_last_iterate_goes_as_far_as_it_may():
+    start = ready(StaleMomentum(mu=1.0, clip=0.5), POOL, Full(4), rounds=10, record=[])
+    protocol = start.protocol
+    messages = np.asarray(protocol._relative(start.plan.schedule)) * protocol.noise_std / 4
+    assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(2.0)
+
+
+def test_noise_left_in_what_acsa_reports_goes_as_far_as_it_may():
+    """The bookkeeping behind `acsa.clipped_v`: w_ag of a run on noise alone."""
+    rounds, v = 200, 1.0
+    r = np.arange(1, rounds + 1.0)
+    weight_of_w = 2 * r / (rounds * (rounds + 1))
+    parts = r / (2 * v) * np.cumsum(weight_of_w[::-1])[::-1]
+    assert np.linalg.norm(parts) == pytest.approx(np.sqrt(2 * rounds**3 / 105), rel=0.02)
+
+
+def test_without_a_set_or_distance_a_step_must_be_set():
+    nowhere = small(table=ROWS, constraint=WholeSpace())
+    for method in (NoisyMinibatchSGD(epsilon=2.0, sampler="full", clip=0.5), LocalSGD(epsilon=2.0, batch=2, clip=0.5)):
+        with pytest.raises(Refusal, match="step_size must be set"):
+            step_of(method, nowhere)
+    with pytest.raises(Refusal, match="distance must be given"):
+        step_of(AcceleratedMinibatchSGD(epsilon=2.0, sampler="full", clip=0.5), nowhere)
+    assert step_of(TreeMomentum(mu=1.0, clip=0.5), nowhere) == pytest.approx(0.1)  # Theorem 6's
