@@ -192,6 +192,19 @@ def test_plan_shows_which_method_suits(call, tmp_path, monkeypatch):
     assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_plan_with_a_pilot_ranks_what_ran_on_synthetic_data(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = ("--json", "plan.json", "--plot", "plan.png")
+    status, said, _ = call(*PLAN, "--protocol", "dp_mu2", "--pilot", "--pilot-seeds", 1, *files)
+    assert status == 0
+    assert "pilot on synthetic data: no data were touched, no guarantee is spent; yours may differ" in said
+    assert "pilot: 2 classes in 6 dimensions" in said
+    (entry,) = json.loads(Path("plan.json").read_text(encoding="utf-8"))["plans"]
+    assert 0 < entry["pilot_accuracy"] < 1
+    assert entry["pilot_interval"] is None
+    assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_plan_reads_a_file_and_options_go_before_it(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "[plan]\nmachines = 12\nper_round = 4\nsamples = 20\ndimension = 6\nepsilon = 2.0\nlipschitz = 3.0\n"
@@ -220,6 +233,8 @@ def test_plan_takes_an_experiments_problem(call, spec):
         (("--per-round", 13), "per_round must be at most machines (12), got 13"),
         (("--trust", "sever"), "unknown trust 'sever', did you mean 'server'? (known: none, shuffler, "),
         (("--protocol", "dpmu2"), "unknown protocol 'dpmu2', did you mean 'dp_mu2'?"),
+        (("--pilot-seeds", 2), "--pilot-seeds and --classes must go with --pilot"),
+        (("--pilot", "--classes", 4), "dimension must be classes · features for a pilot, with more features than"),
         (("--json", "absent/plan.json"), "--json must be in a folder that exists, got absent/plan.json"),
     ],
 )

@@ -1,7 +1,7 @@
 """Every protocol's plan at one or several ε, as a dataset."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,9 +10,11 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.progress import Told, telling
 from fedprivjax.planner.bounds import KINDS, TERMS, Bound, Calibrated
 from fedprivjax.planner.calibrated import calibrated
 from fedprivjax.planner.candidates import METHODS, REFUSED, Draft, Use
+from fedprivjax.planner.pilot import FOUND, SAID, Pilot, Trial, tried
 from fedprivjax.planner.setting import DEFAULTS, Setting
 
 NUMBERS = {
@@ -27,6 +29,7 @@ NUMBERS = {
     "messages": "of all machines",
     "bytes": "that all machines send in all",
 }
+AXES = ("protocol", "epsilon")
 WORDS = ("bound_kind", "bound_of", "theorem", "settings", "note", "guarantee", "refusal")
 
 
@@ -47,8 +50,10 @@ def plan(
     batch: int | None = None,
     seed: int = 0,
     protocols: Sequence[str] | None = None,
+    pilot: bool | Pilot = False,
+    progress: bool | Told | None = None,
 ) -> xr.Dataset:
-    """Noise, guarantee, bound and cost of every protocol that fits a trust model, without running anything.
+    """Noise, guarantee, bound and cost of every protocol that fits a trust model, without running anything on data.
 
     A guarantee for all of a machine's messages ("none") also holds against those who see less, so a protocol without a
     form for the trust model is planned in that one.
@@ -63,12 +68,18 @@ def plan(
         gap: a bound on the first loss above the least; None is G·D.
         rounds, batch: instead of what each method's theory chooses.
         protocols: names in `fedprivjax.protocols.PROTOCOLS`; None is all.
+        pilot: True, or a `Pilot`, runs every candidate on synthetic data of these sizes, at the method's own defaults
+            and clipped, with noise for the ε on the schedules that are drawn. That reads nobody's records.
+        progress: of the pilot, as in `simulate`.
 
     Returns:
         Axes `protocol` (and its use, after a comma), `epsilon` and `term`. `bound` with its terms `bound_term`, its
         `bound_kind` (see `KINDS`: compare within "explicit" only) and the loss it is of, `bound_of`; `noise_std`,
         `realised_epsilon`, `realised_mu`, `step_size`, costs, the `guarantee` as JSON; where a method is not planned,
-        the reason is its `refusal`, and its numbers are NaN. Attributes are the settings, and `trivial`, G·D.
+        the reason is its `refusal`, and its numbers are NaN. Attributes are the settings, and `trivial`, G·D. Of a
+        pilot, `pilot_accuracy` on test examples, mean over seeds, half its 95 % interval `pilot_interval`,
+        `pilot_seconds` of a run, `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`: what was run
+        otherwise than it is planned, or why it was not.
 
     Raises:
         Refusal: settings out of range, or none that can be planned; what single methods refuse is in the dataset.
@@ -98,10 +109,16 @@ def plan(
         batch=batch,
         seed=seed,
     )
+    pilot = Pilot() if pilot is True else pilot
+    if pilot:
+        pilot.check(first)
     rows = list(_labels(protocols))
     table = [[_cell(name, use, replace(first, epsilon=level)) for level in levels] for _, name, use in rows]
     _require_any([label for label, _, _ in rows], table)
-    return _dataset(first, [label for label, _, _ in rows], levels, table)
+    found = _dataset(first, [label for label, _, _ in rows], levels, table)
+    if not pilot:
+        return found
+    return found.assign(_tried(table, pilot, progress)).assign_attrs(pilot.attributes(dimension))
 
 
 def grid_around(epsilon: float, points: int = 7, factor: float = 10.0) -> list[float]:
@@ -126,7 +143,7 @@ def mapping(found: xr.Dataset) -> dict[str, Any]:
         for level in found["epsilon"].values.tolist():
             cell = found.sel(protocol=label, epsilon=level)
             entry = {"protocol": label, "epsilon": level}
-            entry |= {name: _plain(cell[name].item()) for name in (*NUMBERS, *WORDS)}
+            entry |= {name: _plain(cell[name].item()) for name in (*NUMBERS, *WORDS, *FOUND, SAID) if name in cell}
             terms = dict(zip(found["term"].values.tolist(), cell["bound_term"].values.tolist(), strict=True))
             entry["terms"] = {name: value for name, value in terms.items() if not np.isnan(value)}
             entry["guarantee"] = json.loads(entry["guarantee"]) if entry["guarantee"] else None
@@ -191,6 +208,7 @@ def _described(run: Calibrated, bound: Bound, draft: Draft) -> dict[str, Any]:
         "settings": _call(draft, run),
         "note": draft.note,
         "guarantee": guarantee.to_json(),
+        "trial": Trial(use, run, draft),
     }
 
 
@@ -200,15 +218,28 @@ def _call(draft: Draft, run: Calibrated) -> str:
     return f"{draft.method.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
-def _dataset(setting: Setting, labels: list[str], levels: list[float], table: list[list[dict[str, Any]]]) -> xr.Dataset:
-    axes = ("protocol", "epsilon")
+def _tried(table: list[list[dict[str, Any]]], pilot: Pilot, progress: bool | Told | None) -> dict[str, Any]:
+    """A pilot's variables."""
+    with telling(progress, "pilot", "runs") as told:
+        cells = iter(list(tried([cell for row in table for cell in row], pilot, told)))
+    return _variables([[next(cells) for _ in row] for row in table], FOUND, (SAID,))
+
+
+def _variables(table: list[list[dict[str, Any]]], numbers: Mapping[str, str], words: Sequence[str]) -> dict[str, Any]:
+    """Cells by name, numbers and texts, with the axes protocol and epsilon."""
     found: dict[str, Any] = {
-        name: (axes, [[float(cell.get(name, np.nan)) for cell in row] for row in table], {"words": words})
-        for name, words in NUMBERS.items()
+        name: (AXES, [[float(cell.get(name, np.nan)) for cell in row] for row in table], {"words": about})
+        for name, about in numbers.items()
     }
-    found |= {name: (axes, np.array([[cell.get(name, "") for cell in row] for row in table], object)) for name in WORDS}
+    return found | {
+        name: (AXES, np.array([[cell.get(name, "") for cell in row] for row in table], object)) for name in words
+    }
+
+
+def _dataset(setting: Setting, labels: list[str], levels: list[float], table: list[list[dict[str, Any]]]) -> xr.Dataset:
+    found = _variables(table, NUMBERS, WORDS)
     terms = [[[cell.get("bound_term", {}).get(term, np.nan) for term in TERMS] for cell in row] for row in table]
-    found["bound_term"] = ((*axes, "term"), np.array(terms, float))
+    found["bound_term"] = ((*AXES, "term"), np.array(terms, float))
     names = (each.name for each in fields(setting) if each.name not in ("epsilon", "kept"))
     attributes = {name: getattr(setting, name) for name in names if getattr(setting, name) is not None}
     attributes |= {"trivial": setting.trivial, "kinds": json.dumps(KINDS, ensure_ascii=False)}

@@ -1,5 +1,6 @@
 """A plan's bounds against ε, as a figure."""
 
+import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
@@ -7,15 +8,23 @@ from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, TRAINING
 from fedprivjax.report.drawing import MARKERS, epsilon_axis
 
 
-def bound_against_epsilon(found: xr.Dataset) -> Figure:
+def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) -> Figure:
     """The bounds of a plan (`planner.plan`) against ε, a panel for each kind of bound, a line for each method.
 
     Above the dotted line, G·D for an excess loss and G for a gradient, a bound says nothing. Those of the training loss
-    are dashed.
+    are dashed. A pilot's accuracy, where there was one, has a panel of its own.
+
+    Args:
+        pilot: the plan that had it, where that is another; at fewer levels, for it takes longer.
     """
+    pilot = found if pilot is None else pilot
     kinds = [kind for kind in (EXPLICIT, GRADIENT) if (found["bound_kind"] == kind).any()] or [EXPLICIT]
-    figure = Figure(figsize=(6.4 * len(kinds), 6.0), layout="constrained")
-    for axis, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+    panels = len(kinds) + ("pilot" in pilot.attrs)
+    figure = Figure(figsize=(6.4 * panels, 6.0), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    if "pilot" in pilot.attrs:
+        _draw_pilot(axes[-1], pilot)
+    for axis, kind in zip(axes, kinds, strict=False):
         _draw_bounds(axis, found, kind)
         name, most = ("G·D", "trivial") if kind == EXPLICIT else ("G", "lipschitz")
         axis.axhline(found.attrs[most], color="black", ls=":", lw=1, label=f"{name}: vacuous from here on")
@@ -42,3 +51,18 @@ def _draw_bounds(axis, found: xr.Dataset, kind: str) -> None:
         words = f"{label} (training loss)" if training else str(label)
         style = {"color": f"C{index % 10}", "ls": "--" if training else "-", "marker": MARKERS[index % len(MARKERS)]}
         axis.plot(found["epsilon"], chosen.sel(protocol=label), label=words, ms=5, mfc="none", **style)
+
+
+def _draw_pilot(axis, found: xr.Dataset) -> None:
+    """Accuracy on synthetic data against ε, a line for each method that ran."""
+    accuracy = 100 * found["pilot_accuracy"]
+    for index, label in enumerate(found["protocol"].values[accuracy.notnull().any("epsilon").values]):
+        style = {"color": f"C{index % 10}", "marker": MARKERS[index % len(MARKERS)], "ms": 5, "mfc": "none"}
+        half = 100 * np.nan_to_num(found["pilot_interval"].sel(protocol=label))
+        axis.errorbar(found["epsilon"], accuracy.sel(protocol=label), half, label=str(label), capsize=2, **style)
+    axis.set(xscale="log", xlabel="actual ε", ylabel="accuracy in %, synthetic data")
+    axis.set_title(found.attrs["pilot"].replace("; ", "\n"), fontsize=9)
+    epsilon_axis(axis)
+    axis.grid(alpha=0.3, which="both")
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)

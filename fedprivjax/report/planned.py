@@ -25,6 +25,7 @@ SECTIONS = (
     (GRADIENT, None, "norm of the gradient: not comparable with a loss"),
     (MISSING, None, "no bound"),
 )
+WHOLE = ("rounds", "batch")
 SHORT = {"optimisation": "steps", "sampling": "sampling", "noise": "noise", "stability": "reuse", "bias": "old points"}
 
 
@@ -38,10 +39,35 @@ def plan_report(found: xr.Dataset, given: set[str]) -> Group:
     parts: list[Any] = [Text(line) for line in _settings(found, given)]
     for level in found["epsilon"].values.tolist():
         at = found.sel(epsilon=level)
-        parts += [Text(), Text(_headline(at), style="bold"), *bound_tables(at), cost_table(at)]
+        parts += [Text(), Text(_headline(at), style="bold"), *pilot_tables(at), *bound_tables(at), cost_table(at)]
     at = found.isel(epsilon=0)
-    lists = (_notes(at), _theorems(at), _guarantees(at), _refusals(at))
+    lists = (_pilot_notes(at), _notes(at), _theorems(at), _guarantees(at), _refusals(at))
     return Group(*parts, *(Text(line) for lines in lists for line in lines))
+
+
+def pilot_tables(at: xr.Dataset) -> Iterator[Sheet]:
+    """What a pilot found, if there was one, the best first."""
+    if "pilot" not in at.attrs:
+        return
+    table = Sheet(at.attrs["pilot"])
+    table.add_column("method")
+    columns = {"accuracy in %": "pilot_accuracy", "seconds": "pilot_seconds", "ε": "pilot_epsilon"}
+    columns |= {"rounds": "pilot_rounds", "batch": "batch", "step": "pilot_step"}
+    for name in columns:
+        table.add_column(name, "right")
+    for label in ranked(at):
+        row = at.sel(protocol=label)
+        mean, half = (100 * float(row[name]) for name in ("pilot_accuracy", "pilot_interval"))
+        shown = "diverged" if np.isnan(mean) else f"{mean:.1f}" + ("" if np.isnan(half) else f" ± {half:.1f}")
+        numbers = ((name, float(row[column])) for name, column in list(columns.items())[1:])
+        table.add_row(str(label), shown, *(_number(value, whole=name in WHOLE) for name, value in numbers))
+    yield table
+
+
+def ranked(at: xr.Dataset) -> list[str]:
+    """The methods that a pilot ran, the best first, those that diverged last."""
+    labels = at["protocol"].values[at["pilot_seconds"].notnull().values]
+    return labels[np.argsort(-at["pilot_accuracy"].sel(protocol=labels).values, kind="stable")].tolist()
 
 
 def bound_tables(at: xr.Dataset) -> Iterator[Sheet]:
@@ -81,7 +107,7 @@ def cost_table(at: xr.Dataset) -> Sheet:
         table.add_section()
         for label in labels:
             row = at.sel(protocol=label)
-            cells = [_number(float(row[name]), whole=name in ("rounds", "batch")) for name in columns]
+            cells = [_number(float(row[name]), whole=name in WHOLE) for name in columns]
             table.add_row(label, *cells, *(count_text(float(row[name])) for name in counted))
     return table
 
@@ -116,10 +142,16 @@ def _headline(at: xr.Dataset) -> str:
     return f"actual ε = {level:g}: the least proved bound is {least}, of {best} (G·D = {trivial:g} would say nothing)"
 
 
-def _notes(at: xr.Dataset) -> Iterator[str]:
-    named = ((label, at["note"].sel(protocol=label).item()) for label in at["protocol"].values)
+def _notes(at: xr.Dataset, name: str = "note") -> Iterator[str]:
+    named = ((label, at[name].sel(protocol=label).item()) for label in at["protocol"].values)
     lines = [f"  {label}: {note}" for label, note in named if note]
     yield from ["notes:", *lines] if lines else []
+
+
+def _pilot_notes(at: xr.Dataset) -> Iterator[str]:
+    if "pilot" in at.attrs:
+        yield f"pilot: {at.attrs['pilot_data']}"
+        yield from list(_notes(at, "pilot_note"))[1:]
 
 
 def _theorems(at: xr.Dataset) -> Iterator[str]:

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from fedprivjax import planner
-from fedprivjax.report.planned import bound_tables, plan_report, sections
+from fedprivjax.report.bounds import bound_against_epsilon
+from fedprivjax.report.planned import bound_tables, pilot_tables, plan_report, ranked, sections
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +57,45 @@ def test_the_report_names_the_least_bound_or_says_that_there_is_none(found):
     text = shown(plan_report(easy, {"lipschitz"}))
     assert f"the least proved bound is {float(easy['bound'].item()):.3g}, of noisy_sgd" in text
     assert "G = 1, L = 1 (default)" in text
+
+
+@pytest.fixture(scope="module")
+def piloted(found):
+    """The plan with a pilot's numbers, in which one method diverged and one was not tried."""
+    labels = found["protocol"].values.tolist()
+    accuracy, said = np.full((len(labels), 1), np.nan), np.full((len(labels), 1), "", object)
+    accuracy[[labels.index("dp_mu2"), labels.index("noisy_sgd")]] = [[0.3], [0.6]]
+    ran = np.isin(labels, ["dp_mu2", "noisy_sgd", "local_sgd"])[:, None]
+    said[labels.index("tree_momentum")] = "too long for a pilot: 7 rounds"
+    axes, others = ("protocol", "epsilon"), ("pilot_interval", "pilot_seconds", "pilot_epsilon", "pilot_rounds")
+    values = {name: (axes, np.where(ran, 0.01, np.nan)) for name in (*others, "pilot_step")}
+    values |= {"pilot_accuracy": (axes, accuracy), "pilot_note": (axes, said)}
+    return found.assign(values).assign_attrs(planner.Pilot(classes=2).attributes(40))
+
+
+def test_a_pilot_is_ranked_by_accuracy_and_marked_as_synthetic(piloted):
+    at = piloted.isel(epsilon=0)
+    assert ranked(at) == ["noisy_sgd", "dp_mu2", "local_sgd"]
+    (table,) = pilot_tables(at)
+    assert [row[:2] for row in table.rows] == [
+        ["noisy_sgd", "60.0 ± 1.0"],
+        ["dp_mu2", "30.0 ± 1.0"],
+        ["local_sgd", "diverged"],
+    ]
+    text = shown(plan_report(piloted, set()))
+    assert "pilot on synthetic data: no data were touched, no guarantee is spent; yours may differ" in text
+    assert "pilot: 2 classes in 40 dimensions, norms at most 1, the best rule 94 %; clip 0.2, ball of" in text
+    assert "  tree_momentum: too long for a pilot: 7 rounds" in text
+
+
+def test_without_a_pilot_nothing_is_said_of_one(found):
+    assert not list(pilot_tables(found.isel(epsilon=0)))
+    assert "pilot" not in shown(plan_report(found, set()))
+
+
+def test_a_pilot_has_a_panel_of_its_own(found, piloted):
+    plain = bound_against_epsilon(found).axes
+    with_pilot = bound_against_epsilon(found, piloted).axes
+    assert len(with_pilot) == len(plain) + 1
+    labels = with_pilot[-1].get_legend_handles_labels()[1]
+    assert sorted(labels) == ["dp_mu2", "noisy_sgd"]

@@ -1,0 +1,108 @@
+"""A pilot: candidates as they are planned, on synthetic data, at the ε asked for; the plan stays as it was."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fedprivjax import Refusal, planner
+from fedprivjax.engine.simulate import run_program
+from fedprivjax.planner import METHODS, Pilot, Setting, pilot
+from fedprivjax.planner.survey import _cell
+
+SIZES = {"machines": 20, "per_round": 10, "samples": 30, "dimension": 60, "delta": 1e-5}
+FEW = ["dp_mu2", "local_sgd", "tree_momentum"]
+RAN = ["dp_mu2", "local_sgd"]
+LEVELS = [1.0, 1000.0]
+
+
+@pytest.fixture(scope="module")
+def found():
+    told, before = [], run_program._cache_size()  # type: ignore[attr-defined]
+    found = planner.plan(
+        **SIZES, epsilon=LEVELS, protocols=FEW, pilot=Pilot(seeds=2, classes=3), progress=lambda *at: told.append(at)
+    )
+    compiled = run_program._cache_size() - before  # type: ignore[attr-defined]
+    return found.assign_attrs(told=told, compiled=compiled)
+
+
+def test_methods_run_at_the_epsilon_asked_for_and_learn_with_little_noise(found):
+    ran = found.sel(protocol=RAN)
+    assert (ran["pilot_epsilon"] <= found["epsilon"] * (1 + 1e-6)).all()
+    assert (ran["pilot_epsilon"] >= found["epsilon"] * 0.98).all()
+    accuracy = ran["pilot_accuracy"]
+    assert ((accuracy > 0.15) & (accuracy < 0.95)).all()  # 0.94 at most, but for chance
+    assert float(accuracy.sel(protocol="dp_mu2", epsilon=1000.0)) > 0.6
+    assert (ran["pilot_seconds"] > 0).all()
+
+
+def test_levels_and_seeds_share_a_program_and_progress_is_told(found):
+    assert found.attrs["compiled"] == len(RAN)
+    assert found.attrs["told"] == [(2, 8), (4, 8), (6, 8), (8, 8)]
+
+
+def test_what_runs_is_what_is_planned_but_for_passes(found):
+    for label in RAN:
+        np.testing.assert_array_equal(found["pilot_rounds"].sel(protocol=label), found["rounds"].sel(protocol=label))
+    refused = found.sel(protocol="tree_momentum", epsilon=1.0)
+    assert np.isnan(refused["pilot_accuracy"])
+    assert np.isnan(refused["pilot_rounds"])
+
+
+@pytest.mark.parametrize(("use", "rounds", "given"), [(1, 40, None), (1, 7, 7), (2, 400, None)])
+def test_methods_that_use_records_again_make_forty_passes_or_the_rounds_given(use, rounds, given):
+    setting = Setting(**SIZES, epsilon=1.0, rounds=given)
+    trial = _cell("noisy_minibatch_sgd", METHODS["noisy_minibatch_sgd"][use], setting)["trial"]
+    assert trial.rounds == rounds
+    theory = trial.run.plan.size.rounds
+    assert trial.note == ("" if given else f"{rounds} rounds, theory has {theory}")
+
+
+def test_a_step_that_stands_in_is_scaled_to_the_pilots_ball_and_clip(found):
+    local = found.sel(protocol="local_sgd", epsilon=1.0)
+    used = Pilot()
+    expected = 2 * used.radius / (used.clip * (int(local["rounds"]) * int(local["batch"])) ** 0.5)
+    assert float(local["pilot_step"]) == pytest.approx(expected)
+
+
+def test_the_plan_is_the_same_without_a_pilot(found):
+    plain = planner.plan(**SIZES, epsilon=LEVELS, protocols=FEW)
+    assert not [name for name in plain if str(name).startswith("pilot")]
+    assert found[list(plain)].identical(plain.assign_attrs(found.attrs))
+    assert "no data were touched" in found.attrs["pilot"]
+    assert "pilot" not in plain.attrs
+
+
+def test_json_has_the_pilots_numbers(found):
+    entries = planner.mapping(found.drop_attrs())["plans"]
+    (entry,) = (each for each in entries if each["protocol"] == "dp_mu2" and each["epsilon"] == 1.0)
+    assert entry["pilot_accuracy"] == pytest.approx(float(found["pilot_accuracy"].sel(protocol="dp_mu2", epsilon=1.0)))
+    assert {"pilot_interval", "pilot_seconds", "pilot_note"} <= set(entry)
+
+
+def test_the_same_seeds_give_the_same_numbers(found):
+    again = planner.plan(**SIZES, epsilon=1.0, protocols=["dp_mu2"], pilot=Pilot(seeds=2, classes=3))
+    assert again["pilot_accuracy"].item() == float(found["pilot_accuracy"].sel(protocol="dp_mu2", epsilon=1.0))
+
+
+def test_what_takes_too_long_or_is_refused_says_so(monkeypatch):
+    monkeypatch.setattr(pilot, "MOST_WORK", 1)
+    found = planner.plan(**SIZES, epsilon=1.0, protocols=["dp_mu2"], pilot=True)
+    assert found["pilot_note"].item() == "too long for a pilot: 60 rounds"
+    assert np.isnan(found["pilot_accuracy"].item())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given", "message"),
+    [
+        ({"dimension": 61}, {"classes": 3}, "dimension must be classes · features for a pilot, with more features tha"),
+        ({"dimension": 2}, {}, "dimension must be classes · features for a pilot, with more features than classes (2)"),
+        ({"machines": 10**6, "dimension": 10**4}, {}, "machines · samples · dimension must be at most 2e+09 for a pil"),
+        ({}, {"classes": 1}, "classes must be at least 2, got 1"),
+        ({}, {"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({}, {"clip": 0.0}, "clip must be positive, got 0.0"),
+    ],
+)
+def test_bad_pilots_are_one_line(sizes, given, message):
+    with pytest.raises(Refusal, match="^" + re.escape(message)):
+        planner.plan(**{**SIZES, **sizes}, epsilon=1.0, protocols=["noisy_sgd"], pilot=Pilot(**given))
