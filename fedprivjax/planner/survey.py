@@ -182,10 +182,10 @@ def _cell(name: str, use: Use | None, setting: Setting) -> dict[str, Any]:
         return {"refusal": str(refusal)}
     if not found:
         return {"refusal": "rounds and batch leave nothing to run"}
-    return _described(*min(found, key=lambda each: np.nan_to_num(each[1].total, nan=np.inf)))
+    return _described(use, *min(found, key=lambda each: np.nan_to_num(each[1].total, nan=np.inf)))
 
 
-def _described(run: Calibrated, bound: Bound, draft: Draft) -> dict[str, Any]:
+def _described(use: Use, run: Calibrated, bound: Bound, draft: Draft) -> dict[str, Any]:
     s, size, sampler = run.setting, run.plan.size, run.protocol.minibatches
     costs = run.protocol.costs(run.problem)
     sent, batch = size.rounds * size.per_round, 1 if sampler is None else sampler.batch_of(s.samples)
