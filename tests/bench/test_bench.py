@@ -3,6 +3,7 @@
 import json
 import time
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -10,6 +11,7 @@ from fedprivjax import bench, cli
 from fedprivjax.bench.timing import AT_MOST, Line, in_a_process, ratio_side_by_side, side_by_side
 
 pytestmark = pytest.mark.optimised
+DIFFERENCES = ("the gather, over the floor",)  # of two times, either of which a busy machine may lengthen
 
 
 def test_medians_are_of_the_time_that_was_taken():
@@ -80,7 +82,8 @@ def test_a_failing_process_says_why():
 def test_every_group_is_measured(group, monkeypatch):
     monkeypatch.setenv(AT_MOST, "1")
     lines = list(bench.measure([group]))
-    assert all(line.value > 0 or line.unit == "programs" for line in lines)
+    assert all(line.value > 0 or line.unit == "programs" or line.name in DIFFERENCES for line in lines)
+    assert np.isfinite([line.value for line in lines]).all()
     assert (
         len(lines)
         == {
