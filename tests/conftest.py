@@ -1,44 +1,76 @@
+import gc
 import os
+import re
 import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA says of every cached program that it is another machine's
 sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 
 import jax
 import pytest
-from cases import DATA, POOL
 
 from fedprivjax import Softmax, general_problem
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.problem.models import Example
 
-jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_disable_most_optimizations", True)  # for fixtures of modules; see `optimisation`
-
 OPTIMISED = "optimised"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+DEVICES = "--xla_force_host_platform_device_count=4"
+QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"  # a third of the time to compile
+FEW = 50  # programs between looks at the room that is left: a look takes as long as a small test
+programs = 0
 
 
 def pytest_configure(config):
+    """XLA's settings, which it reads once; tests import what compiles only after this."""
+    if WORKER is None:  # workers are given them
+        timed = re.search(rf"(?<!not ){OPTIMISED}", config.option.markexpr)
+        quick = "" if timed or not knows_quick() else QUICK
+        os.environ["XLA_FLAGS"] = " ".join([quick, os.environ.get("XLA_FLAGS", ""), DEVICES])
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_disable_most_optimizations", True)  # for fixtures of modules; see `optimisation`
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # where each operation was written: a tenth of lowering
+    jax.monitoring.register_event_duration_secs_listener(count)
+    keep_programs(config)
+
+
+def knows_quick():
+    """Whether XLA knows the flags of `QUICK`: it ends a process that gives it others."""
+    return (0, 7) <= tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)
+
+
+def count(event, seconds, **_):
+    """Programs that are compiled or read."""
+    global programs
+    programs += event == "/jax/core/compile/backend_compile_duration"
+
+
+def keep_programs(config):
     """Programs are compiled once for each of a run's workers and the processes that it starts: entries are not written
     in one piece, so that workers may not share them."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is None:
+    if WORKER is None:
         config.compiled = tempfile.mkdtemp(prefix="fedprivjax-tests-")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled
     else:
-        own = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / worker
+        own = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / WORKER
         own.mkdir(exist_ok=True)
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(own)
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
+def pytest_collection_finish():
+    """What is imported stays: looking through it for garbage again and again would take a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_unconfigure(config):
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if WORKER is None:
         shutil.rmtree(config.compiled, ignore_errors=True)
 
 
@@ -46,20 +78,27 @@ def pytest_unconfigure(config):
 def optimisation(request):
     """Programs are compiled without most optimisations, in two thirds of the time, but where a mark says that speed is
     what is tested. A worker's programs are some thousands, more than there is room for."""
+    global programs
     jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker(OPTIMISED) is None)
     yield
-    make_room()
+    if programs >= FEW:
+        programs = 0
+        make_room()
 
 
 @pytest.fixture(scope="session")
 def data():
     """Features [60, 5] of unit norm and labels in 0..2, for training; 12 more for testing."""
+    from cases import DATA  # compiles
+
     return DATA
 
 
 @pytest.fixture(scope="session")
 def softmax_problem():
     """Softmax regression, d = 15, on the ball of radius 1."""
+    from cases import POOL
+
     return POOL
 
 

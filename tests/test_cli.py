@@ -381,7 +381,7 @@ def test_a_stop_says_what_is_kept_and_how_to_go_on(call, spec):
     words = ["run", spec, "--out", "kept here", "--set", change]
     command = [sys.executable, "-c", SLOWLY, *words]
     streams: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-    alone = {**os.environ, "XLA_FLAGS": ""}  # one device
+    alone = {**os.environ, "XLA_FLAGS": os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=1"}
     with subprocess.Popen(command, env=alone, **streams) as running:
         assert running.stdout is not None
         said = running.stdout.readline()

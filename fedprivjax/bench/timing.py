@@ -39,12 +39,20 @@ class Line(NamedTuple):
         return {**self._asdict(), "met": self.met}
 
 
+AT_MOST = "FEDPRIVJAX_BENCH_REPEATS"
+
+
+def turns(repeats: int) -> int:
+    """How often to time: `repeats`, or as often as the environment says at most, for a look at the figures' form."""
+    return min(repeats, int(os.environ.get(AT_MOST, repeats)))
+
+
 def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
     """Median seconds of each job, after a warm-up, all in turn so that they share what else the machine does."""
     for job in jobs.values():
         jax.block_until_ready(job())
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(repeats):
+    for _ in range(turns(repeats)):
         for name, job in jobs.items():
             began = time.perf_counter()
             jax.block_until_ready(job())
@@ -55,7 +63,7 @@ def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dic
 def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats: int = 7) -> float:
     """The median, over turns, of a job's time over another's in the same turn, after a warm-up."""
     ratios = []
-    for turn in range(repeats + 1):
+    for turn in range(turns(repeats) + 1):
         began = time.perf_counter()
         jax.block_until_ready(job())
         between = time.perf_counter()

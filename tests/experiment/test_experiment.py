@@ -99,7 +99,7 @@ NAMES = [
 
 
 TAKES_LONG = (
-    *("beyond/clipped-increments", "cheu-2022/trust-agd"),
+    *("beyond/clipped-increments", "beyond/correlated-noise", "cheu-2022/trust-agd"),
     *(f"tran-cutkosky-2022/{name}" for name in ("amplified", "convex", "mlp")),
 )
 TWINS = ("as-run", "at-true-epsilon")  # of files that end in as-published

@@ -230,11 +230,12 @@ def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
     """A process killed at once after its second chunk; the next one takes these, and finds what one start finds."""
     script = tmp_path / "sweep.py"
     script.write_text(SCRIPT.replace("BUDGET", "6_000"))
+    one_device = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=1"
     start = partial(
         subprocess.Popen,
         text=True,
         stdout=subprocess.PIPE,
-        env={**os.environ, "XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        env={**os.environ, "XLA_FLAGS": one_device, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
     )
 
     killed = start([sys.executable, script, tmp_path / "killed", "60"])
