@@ -154,7 +154,8 @@ def test_stale_momentums_noise_in_the_last_iterate_goes_as_far_as_it_may():
     start = ready(StaleMomentum(mu=1.0, clip=0.5), POOL, Full(4), rounds=10, record=[])
     protocol = start.protocol
     messages = np.asarray(protocol._relative(start.plan.schedule)) * protocol.noise_std / 4
-    assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(2.0)
+    assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(4.0)
+    assert protocol.step_size == pytest.approx(step_of(DPMu2(mu=1.0, clip=0.5), POOL))
 
 
 def test_noise_left_in_what_acsa_reports_goes_as_far_as_it_may():
