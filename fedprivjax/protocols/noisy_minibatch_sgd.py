@@ -33,7 +33,7 @@ from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, 
 from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.protocols.server_optimizer import ServerOptimizer
 from fedprivjax.protocols.server_step import check_server, initial, require_server, scaled_step, stepped
-from fedprivjax.protocols.settings import binds, clipped_pace
+from fedprivjax.protocols.settings import binds, plain_clipped_step
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory import reshef_levy
 
@@ -64,7 +64,7 @@ class NoisyMinibatchSGD(RecordMethod):
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
         step_size, step_scale: η, of which None takes Theorem 2.1's, and a factor on it. Where a clip is below the
             Lipschitz constant, the theorem says nothing: None is then NoisySGD's clipped step, with σ²/M for σ², √3
-            times as long without a window (`clipped_pace`; no theorem is claimed), but for a positive modulus.
+            times as long without a window (`plain_clipped_step`; no theorem is claimed), but for a positive modulus.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; positive, it makes the averaging weights grow and the step follow.
         batch: K, an integer or one for each machine; None with the sampler "full".
@@ -225,8 +225,8 @@ class NoisyMinibatchSGD(RecordMethod):
             return np.inf
         if binds(problem, self.clip) and not self.strong_convexity:
             noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
-            pace = clipped_pace(problem, lipschitz, noise, averaged=self.window is None)
-            return 1 / (pace * rounds**0.5 * self.messages_a_step(cohort))
+            step = plain_clipped_step(problem, rounds, lipschitz, noise, averaged=self.window is None)
+            return step / self.messages_a_step(cohort)
         if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
             return self._plain_step(problem, plan, lipschitz)
         if not np.isfinite(distance):

@@ -38,11 +38,11 @@ from fedprivjax.protocols.settings import (
     batch_assumptions,
     binds,
     check_settings,
-    clipped_pace,
     dealt,
     exposed_once,
     fixed_profile,
     noise_of_shares,
+    plain_clipped_step,
     privacy_shares,
 )
 from fedprivjax.theory import reshef_levy
@@ -64,7 +64,7 @@ class NoisySGD(Protocol):
         mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`; the step's default is
             D/√(T·(G² + d·σ²)) with D the diameter and σ the noise of the mean gradient; of clipped gradients
             1/√(T·(C²/D² + d·σ²/D_z²)) with D the distance from the start and D_z = min(D, 2·√(d/L)), √3 times as long
-            with `average` (`clipped_pace`; no theorem is claimed).
+            with `average` (at most D_z/C, see `plain_clipped_step`; no theorem is claimed).
         profile, batch: as in `DPMu2`.
         average: report the running average instead of the last iterate; metrics of both are recorded.
         server: a `ServerOptimizer` in the place of the plain step, whose learning rate is the step; the step's default
@@ -190,7 +190,7 @@ class NoisySGD(Protocol):
         bound = self._bound(problem)
         if binds(problem, self.clip):
             noise = problem.dimension**0.5 * of_mean
-            return 1 / (clipped_pace(problem, bound, noise, averaged=self.average) * rounds**0.5)
+            return plain_clipped_step(problem, rounds, bound, noise, averaged=self.average)
         return reshef_levy.noisy_sgd_step(
             diameter=problem.travel,
             rounds=rounds,

@@ -240,3 +240,12 @@ def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool 
     reach = problem.reach
     pace = hypot(clip / reach, noise / noise_reach(problem, reach))
     return pace / 3**0.5 if averaged and problem.model.factored else pace
+
+
+def plain_clipped_step(problem: Problem, rounds: int, clip: float, noise: float, *, averaged: bool = False) -> float:
+    """The plain step of T rounds along clipped gradients: `min(1/(κ·√T), D_z/C)`, see `clipped_pace`.
+
+    The second term minds few rounds with little noise in a large set: no gradient goes farther than noise may.
+    """
+    longest = noise_reach(problem, problem.reach) / clip
+    return min(1 / (clipped_pace(problem, clip, noise, averaged=averaged) * rounds**0.5), longest)

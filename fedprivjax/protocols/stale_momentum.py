@@ -246,12 +246,12 @@ class StaleMomentum(Protocol):
         return step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
 
     def _noise_step(self, problem: Problem, plan: Plan, smoothness: float | None) -> float:
-        """At which the noise that gathers in the last iterate is as long as noise may carry a run."""
+        """At which the noise in w_T has the norm that `DPMu2`'s may have: its step at full participation."""
         schedule = plan.schedule
         variances = np.sum(np.where(schedule.present, self._relative(schedule) ** 2, 0.0), axis=1)
         rounds = float(np.sum(variances / schedule.present.sum(axis=1) ** 2))
         norm = float(self.noise_std) * (problem.dimension * rounds) ** 0.5
-        return noise_reach(problem, problem.reach) / norm
+        return noise_reach(problem, problem.travel, times=2) / norm
 
     def _relative(self, schedule: Schedule) -> np.ndarray:
         def compute():

@@ -29,7 +29,7 @@ from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_sm
 from fedprivjax.protocols.phases import Stage, stages
 from fedprivjax.protocols.private_mean import UserMethod
 from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.settings import binds
+from fedprivjax.protocols.settings import binds, clipped_pace
 from fedprivjax.theory import cheu
 
 SPREADS = ("optimal", "paper")
@@ -178,7 +178,8 @@ class UserAGD(UserMethod):
         """v that minds the clip and the noise alone."""
         if not np.isfinite(problem.reach):
             raise Refusal(NO_DISTANCE)
-        return acsa.clipped_v(self.pace(problem, plan), plan.size.rounds)
+        pace = clipped_pace(problem, self.private_mean.bound(problem), self.round_noise(problem, plan))
+        return acsa.clipped_v(pace, plan.size.rounds)
 
     def _strong(self, problem: Problem, plan: Plan) -> list[cheu.Phase]:
         """The theory's phases with the plan's cohorts; a run that is cut short has not all of them."""

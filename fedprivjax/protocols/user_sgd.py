@@ -22,7 +22,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.private_mean import UserMethod
 from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.settings import binds
+from fedprivjax.protocols.settings import binds, plain_clipped_step
 from fedprivjax.theory import cheu
 
 
@@ -41,7 +41,7 @@ class UserSGD(UserMethod):
         epsilon: target of every record, at the run's δ; inf is non-private.
         noise_std: σ, the noise of one message: the sum of n has σ·√n in each coordinate, whoever adds it.
         step_size, step_scale: η, of which None takes the theory's, and a factor on it; where a clip is below the
-            Lipschitz constant, 1/(κ·√T) of `clipped_pace` (no theorem is claimed).
+            Lipschitz constant, `plain_clipped_step` (no theorem is claimed).
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         trust: "shuffler" (sums of one-bit messages with binomial noise), "none" (Gaussian noise on every message),
             "server" (Gaussian noise on the sum) or "pan-private" (twice on the sum: an intruder may look in once).
@@ -91,7 +91,8 @@ class UserSGD(UserMethod):
             return inf
         noise, size = self.noise_constant(problem, plan), plan.size
         if binds(problem, self.clip):
-            return 1 / (self.pace(problem, plan, averaged=True) * size.rounds**0.5)
+            of_round = self.round_noise(problem, plan)
+            return plain_clipped_step(problem, size.rounds, known["lipschitz"], of_round, averaged=True)
         if not plan.repeats:
             return float(cheu.sgd_step(rounds=size.rounds, per_round=size.per_round, noise=noise, **known))
         smooth = self._smooth(problem)

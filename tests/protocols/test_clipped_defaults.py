@@ -116,18 +116,24 @@ def test_a_clip_that_clips_nothing_changes_no_step(method):
 
 def test_the_plain_step_minds_the_distance_from_the_start_and_what_noise_may_cost():
     """L = 1/4 and d = 4: noise may go 2·√16 = 8 far, the set allows 2 or 50."""
-    for radius, carried in ((2.0, 2.0), (50.0, 8.0)):
+    for radius, far in ((2.0, 2.0), (50.0, 8.0)):
         problem = small(table=ROWS, constraint=Ball(radius))
-        pace = np.hypot(0.5 / radius, 0.3 * np.sqrt(4 / 4) / carried)
+        pace = np.hypot(0.5 / radius, 0.3 * np.sqrt(4 / 4) / far)
         last = NoisyMinibatchSGD(noise_std=0.3, sampler="full", clip=0.5, window=1)
         assert step_of(last, problem) == pytest.approx(1 / (pace * np.sqrt(10)))
         assert step_of(NoisySGD(noise_std=0.3, clip=0.5), problem) == pytest.approx(1 / (pace * np.sqrt(10)))
         assert step_of(replace(last, window=None), problem) == pytest.approx(np.sqrt(3) / (pace * np.sqrt(10)))
-        walk = 2 * (10 * pace**2 + (0.3 * 2 / carried) ** 2)
+        walk = 2 * (10 * pace**2 + (0.3 * 2 / far) ** 2)
         local = LocalSGD(noise_std=0.3, clip=0.5, batch=2, window=1)
         assert step_of(local, problem) == pytest.approx(walk**-0.5)
         accelerated = AcceleratedMinibatchSGD(noise_std=0.3, sampler="full", clip=0.5)
         assert step_of(accelerated, problem) == pytest.approx(1 / (pace * np.sqrt(2 * 10**3 / 105)))
+
+
+def test_no_clipped_gradient_goes_farther_than_noise_may():
+    problem = small(table=ROWS, constraint=Ball(1000.0))
+    for method in (NoisyMinibatchSGD(epsilon=np.inf, sampler="full", clip=0.5), NoisySGD(mu=np.inf, clip=0.5)):
+        assert step_of(method, problem) == pytest.approx(8.0 / 0.5)
 
 
 def test_noise_is_unlimited_but_by_the_distance_where_no_smoothness_is_known():
@@ -148,7 +154,8 @@ def test_stale_momentums_noise_in_the_last_iterate_goes_as_far_as_it_may():
     start = ready(StaleMomentum(mu=1.0, clip=0.5), POOL, Full(4), rounds=10, record=[])
     protocol = start.protocol
     messages = np.asarray(protocol._relative(start.plan.schedule)) * protocol.noise_std / 4
-    assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(2.0)
+    assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(4.0)
+    assert protocol.step_size == pytest.approx(step_of(DPMu2(mu=1.0, clip=0.5), POOL))
 
 
 def test_noise_left_in_what_acsa_reports_goes_as_far_as_it_may():

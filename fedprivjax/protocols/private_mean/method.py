@@ -22,7 +22,7 @@ from fedprivjax.protocols.private_mean.bits import BitMean
 from fedprivjax.protocols.private_mean.gaussian import GaussianMean
 from fedprivjax.protocols.private_mean.interface import PrivateMean
 from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.settings import check_numbers, clipped_pace, fixed_profile, follows_epsilon, privacy_shares
+from fedprivjax.protocols.settings import check_numbers, fixed_profile, follows_epsilon, privacy_shares
 from fedprivjax.protocols.sums import CHUNK_NUMBERS
 
 SHUFFLER = "shuffler"
@@ -155,11 +155,10 @@ class UserMethod(Protocol):
         """C of the bounds in `theory.cheu`: noise and rounding of a sum, all coordinates together, over the bound²."""
         return self.private_mean.noise_constant(problem, plan, float(self.noise_std))
 
-    def pace(self, problem: Problem, plan: Plan, *, averaged: bool = False) -> float:
-        """`clipped_pace` of the means of a plan's rounds, noise and rounding included."""
+    def round_noise(self, problem: Problem, plan: Plan) -> float:
+        """The norm of the noise and rounding in the mean of a round's gradients."""
         bound = self.private_mean.bound(problem)
-        noise = bound * self.noise_constant(problem, plan) ** 0.5 / plan.size.per_round
-        return clipped_pace(problem, bound, noise, averaged=averaged)
+        return bound * self.noise_constant(problem, plan) ** 0.5 / plan.size.per_round
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension)) if self.trust == SHUFFLER else 0
