@@ -169,9 +169,8 @@ class Trial:
 
     def protocol(self, pilot: Pilot) -> Any:
         """The method at its defaults, clipped, with the least noise for the ε on the schedule that is drawn."""
-        s, settings = self.setting, dict(self.draft.settings)
-        if "step_size" in settings:  # which stands in for a default, as a number of diameters over gradient norms
-            settings["step_size"] *= 2 * pilot.radius / pilot.clip / (s.diameter / s.lipschitz)
+        s = self.setting  # a clipped run has a default step where the plan's own needs one that stands in
+        settings = {name: value for name, value in self.draft.settings.items() if name != "step_size"}
         return self.draft.method(**{**settings, "clip": pilot.clip}, epsilon=s.epsilon, calibrate_to=PLAN)
 
     def ready(self, pilot: Pilot, problem: Problem, seed: int) -> ReadyRun:

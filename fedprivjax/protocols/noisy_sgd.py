@@ -63,7 +63,7 @@ class NoisySGD(Protocol):
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`; the step's default is
             D/√(T·(G² + d·σ²)) with D the diameter and σ the noise of the mean gradient; of clipped gradients
-            1/√(T·(C²/D² + d·σ²/D_z²)) with D the distance from the start and D_z = min(D, 2·√(d/L)), √3 times as long
+            1/√(T·(C²/D² + d·σ²/D_z²)) with D the distance from the start and D_z = min(D, √d·G/L), √3 times as long
             with `average` (at most D_z/C, see `plain_clipped_step`; no theorem is claimed).
         profile, batch: as in `DPMu2`.
         average: report the running average instead of the last iterate; metrics of both are recorded.

@@ -210,18 +210,23 @@ def binds(problem: Problem, clip: Any) -> bool:
 
 
 def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float:
-    """How far noise may carry a run, at most `distance`: `times` `2·√(d/L)` where the smoothness L is known.
+    """How far noise may carry a run, at most `distance`: `times` `√d·G/L` where G and L, the loss's bounds on its
+    gradient and on its curvature, are known.
 
-    Noise of norm r, spread evenly over d coordinates, costs a linear predictor's loss about `L·r²/d`, 4 at that norm:
-    beyond it scores are noise, however large the set is. A rule of thumb, of public quantities.
+    Noise of norm r, spread evenly over d coordinates, moves a linear predictor's scores by `r·B/√d` for features of
+    norm B at most. A loss of slope ρ and curvature c at most is a line again `ρ/c = G·B/L` away: scores moved farther are
+    noise, however large the set is. A rule of thumb, of public quantities; of a softmax's or a logistic loss it is
+    `2·√(d/L)`, and of a squared one beyond the set.
 
     >>> from fedprivjax import Ball, Logistic, linear_problem
     >>> problem = linear_problem([[1.0], [-1.0]], [1, 0], Logistic(), feature_bound=1.0, constraint=Ball(50.0))
     >>> noise_reach(problem, 50.0), noise_reach(problem, 3.0)
     (4.0, 3.0)
     """
-    smoothness = problem.smoothness
-    return min(distance, times * 2 * (problem.dimension / smoothness) ** 0.5) if isfinite(smoothness) else distance
+    slope, curvature = problem.lipschitz, problem.smoothness
+    if not (isfinite(slope) and isfinite(curvature)):
+        return distance
+    return min(distance, times * problem.dimension**0.5 * slope / curvature)
 
 
 def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool = False) -> float:

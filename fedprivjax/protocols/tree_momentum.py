@@ -54,7 +54,7 @@ class TreeMomentum(MomentumMethod):
         mu, epsilon: target, one of them; inf is non-private.
         noise_std: σ, the noise of one node of one tree (of α·g_t where the factor is "independent").
         step_size, step_scale: η, the length of every step, and a factor on it; None is Theorem 6's 1/√(N·T), times
-            min(D, 4·√(d/L)) of clipped gradients in a set of diameter D (`noise_reach`; no theorem is claimed). Where
+            min(D, 2·√d·G/L) of clipped gradients in a set of diameter D (`noise_reach`; no theorem is claimed). Where
             the momentum is 0, there is no step.
         alpha: α, in [1/N, 1] with N the rounds of an epoch; None is Theorem 6's, or 1/N without an ε.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.

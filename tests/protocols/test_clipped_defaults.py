@@ -18,6 +18,7 @@ from fedprivjax import (
     OnePass,
     ReducedTreeMomentum,
     Refusal,
+    Squared,
     StaleMomentum,
     TreeMomentum,
     UserAGD,
@@ -141,6 +142,19 @@ def test_noise_is_unlimited_but_by_the_distance_where_no_smoothness_is_known():
     assert noise_reach(problem, 100.0) == 8.0
     assert noise_reach(problem, 100.0, times=2) == 16.0
     assert noise_reach(replace(problem, feature_bound=None), 100.0) == 100.0
+
+
+@pytest.mark.parametrize("method", [NoisySGD, NoisyMinibatchSGD, DPMu2])
+def test_units_of_the_labels_change_no_step_of_a_regression(method):
+    """In a thousandth of the unit, parameters and gradients are a thousand times as large."""
+    steps = []
+    for unit in (1.0, 1000.0):
+        loss = Squared(label_bound=2 * unit)
+        table = {} if method is not NoisyMinibatchSGD else {"table": ROWS}
+        problem = linear_problem(X, unit * X[:, 0], loss, feature_bound=1.0, constraint=Ball(3 * unit), **table)
+        own = {"sampler": "full"} if method is NoisyMinibatchSGD else {}
+        steps.append(step_of(method(noise_std=0.3 * unit, clip=0.5 * unit, **own), problem))
+    assert steps[1] == pytest.approx(steps[0])
 
 
 def test_the_reach_is_the_distance_or_what_the_set_allows_from_the_start():
