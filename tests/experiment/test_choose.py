@@ -96,6 +96,7 @@ def test_the_choice_is_one_point_for_all_cells():
 def test_a_run_that_diverges_scores_worst():
     found = chosen_of([[0.9, np.nan], [0.1, 0.1], [0.2, 0.1]], step_scale=[0.1, 1.0, 10.0])
     assert found.values == {"step_scale": 10.0}
+    assert "the best mean test_accuracy of those of 3 that diverged least, on" in found.why
     found = chosen_of([[0.9, np.nan], [np.nan, np.nan], [0.2, np.nan]], step_scale=[0.1, 1.0, 10.0])
     assert (found.values, found.score, found.diverged) == ({"step_scale": 0.1}, 0.9, 1)
 
@@ -197,6 +198,64 @@ def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
     results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
     why = choosing.choices(made, results)["ours"].why
     assert why.endswith("on logistic, which may share data with this run: not accounted for")
+
+
+TABLE = {"target": "y", "bounds": {"a": [0.0, 1.0]}}
+OWN = """
+from fedprivjax import datasets
+
+
+def load():
+    return datasets.load("digits")
+"""
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """A folder with a table, a copy of it, and a function of one's own."""
+    for name in ("people.csv", "copy.csv"):
+        (tmp_path / name).write_text("a,y\n0.1,0\n0.2,1\n0.3,0\n0.4,1\n", encoding="utf-8")
+    (tmp_path / "own_digits.py").write_text(OWN, encoding="utf-8")
+    return tmp_path
+
+
+def on(dataset, chooser, here):
+    """An experiment on one data set that chooses on another; tables have their columns said."""
+    options = {name: TABLE if name.endswith(".csv") else {} for name in (dataset, chooser)}
+    made = raw(problem={"dataset": dataset, "options": options[dataset]}, participation={"machines": 2, "per_round": 1})
+    made["protocol"] = [made["protocol"][1]]
+    made["choose"] = {"problem": {"dataset": chooser, "options": options[chooser]}}
+    return experiment.parse(made, here)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "chooser", "shared"),
+    [
+        ("people.csv", "copy.csv", True),
+        ("digits", "own_digits:load", True),
+        ("people.csv", "digits", True),
+        ("mnist", "mnist_pairs", True),
+        ("mnist_pairs", "mnist", True),
+        ("people.csv", "clusters", False),
+        ("own_digits:load", "stream", False),
+        ("mnist", "digits", False),
+        ("digits", "mnist", False),
+    ],
+)
+def test_only_data_that_are_known_apart_are_said_to_have_no_part(dataset, chooser, shared, beside):
+    made = on(dataset, chooser, beside)
+    data = scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])
+    why = choosing.choices(made, {"theirs": data})["theirs"].why
+    assert why.endswith("which may share data with this run: not accounted for") == shared
+    assert why.endswith("no data of this run had a part (not accounted for there)") != shared
+
+
+def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
+    made = on("digits", "copy.csv", beside)
+    kept = tomllib.loads(tomli_w.dumps(experiment.to_mapping(made)))
+    again = experiment.parse(kept, tmp_path_factory.mktemp("elsewhere"))
+    assert again == made
+    assert experiment.choosing(again).problem.dataset == str(beside / "copy.csv")
 
 
 def test_tiny_chooses_in_small():
