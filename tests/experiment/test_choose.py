@@ -338,6 +338,19 @@ def test_a_resumed_run_keeps_a_choice_that_is_made(ran, monkeypatch):
         xr.testing.assert_equal(again[label].drop_vars("guarantee"), results[label].drop_vars("guarantee"))
 
 
+def test_an_unfinished_choice_is_an_unfinished_run(tmp_path):
+    made = experiment.parse(raw())
+    folder.claim(tmp_path, made)
+    kept = tmp_path / folder.CHOICE / folder.CHUNKS
+    kept.mkdir(parents=True)
+    folder.claim(tmp_path, made)
+    (kept / "0.npz").touch()
+    with pytest.raises(Refusal) as caught:
+        folder.claim(tmp_path, made)
+    assert str(caught.value).startswith(f"results folder {tmp_path} holds an unfinished run: add --resume")
+    folder.claim(tmp_path, made, resume=True)
+
+
 def test_grids_of_one_size_need_no_line():
     def line(*sizes):
         data = {str(n): xr.Dataset(attrs={"grid_points": size}) for n, size in enumerate(sizes)}
