@@ -33,7 +33,7 @@ def choosing_mapping(experiment: Experiment, choose: ChooseSettings, raw: Mappin
         "participation": merged(experiment.participation, choose.participation),
         "protocol": [_protocol(one, choose.participation) for one in raw["protocol"] if one["label"] in labels],
         "sweep": {**{name: raw["sweep"][name] for name in OF_SWEEP}, **_sweep(experiment, choose, methods)},
-        "record": raw["record"],
+        "record": {name: value for name, value in raw["record"].items() if name != "at"},  # no plot is drawn of it
     }
 
 

@@ -129,6 +129,11 @@ def test_what_it_says_of_participation_goes_before_everything():
     assert [(law.per_round, rounds) for law, rounds in made] == [(5, 3), (5, 3)]
 
 
+def test_where_plots_are_drawn_is_no_part_of_a_choice():
+    made = experiment.parse(raw(record={"at": {"mu": 64.0}}, choose={"sweep": {"mu": [8.0]}}))
+    assert experiment.choosing(made).record == made.record.model_copy(update={"at": {}})
+
+
 def test_a_model_a_loss_and_features_stay_unless_it_says_others():
     said = raw(problem={"loss": "softmax", "features": ["unit_norm"], "partition": {"kind": "iid"}})
     said["choose"]["problem"] = {"dataset": "digits", "constraint": {"kind": "box", "low": -1.0, "high": 1.0}}
