@@ -129,6 +129,16 @@ def test_what_it_says_of_participation_goes_before_everything():
     assert [(law.per_round, rounds) for law, rounds in made] == [(5, 3), (5, 3)]
 
 
+@pytest.mark.parametrize("chooser", [{"dataset": "digits"}, {"options": {"examples": 60, "features": 3}}])
+def test_what_is_declared_of_these_data_holds_for_no_others(chooser):
+    declared = {"lipschitz": 0.1, "distance": 1.0, "machine_weights": [1 / 6] * 6}
+    made = raw(problem=declared, choose={"problem": chooser})
+    other = experiment.choosing(experiment.parse(made)).problem
+    assert (other.lipschitz, other.distance, other.machine_weights) == (None, None, None)
+    made["choose"]["problem"] = {**chooser, "lipschitz": 2.0}
+    assert experiment.choosing(experiment.parse(made)).problem.lipschitz == 2.0
+
+
 def test_where_plots_are_drawn_is_no_part_of_a_choice():
     made = experiment.parse(raw(record={"at": {"mu": 64.0}}, choose={"sweep": {"mu": [8.0]}}))
     assert experiment.choosing(made).record == made.record.model_copy(update={"at": {}})
