@@ -85,15 +85,24 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     diverged, score = runs.isnull().sum(each), runs.mean(each)
     fewest = diverged == diverged.min()
     best = (sign * score).where(fewest).fillna(-np.inf).argmax("point")
-    of = f"of {settings.points}" if bool(fewest.all()) else f"of those of {settings.points} that diverged least,"
+    how = _how(metric, settings.points, score.where(fewest), fewest)
     values = {name: float(runs[name].isel(point=best)) for name in settings.grid}
     return Choice(
         values=values,
         score=float(score.isel(point=best)),
         points=settings.points,
         diverged=int(diverged.isel(point=best)),
-        why=f"{in_words(values)}: the best mean {metric} {of} on {_where(experiment, other)}",
+        why=f"{in_words(values)}: {how} on {_where(experiment, other)}",
     )
+
+
+def _how(metric: str, points: int, score: xr.DataArray, fewest: xr.DataArray) -> str:
+    """The rule by which a point was chosen."""
+    if score.isnull().all():
+        return f"the first of {points}, for every run diverged,"
+    if fewest.all():
+        return f"the best mean {metric} of {points}"
+    return f"the best mean {metric} of those of {points} that diverged least,"
 
 
 def _where(experiment: Experiment, other: Experiment) -> str:

@@ -101,6 +101,12 @@ def test_a_run_that_diverges_scores_worst():
     assert (found.values, found.score, found.diverged) == ({"step_scale": 0.1}, 0.9, 1)
 
 
+def test_where_every_run_diverges_it_says_so():
+    found = chosen_of(np.full((3, 2), np.nan), step_scale=[0.1, 1.0, 10.0])
+    assert (found.values, found.diverged) == ({"step_scale": 0.1}, 2)
+    assert found.why.startswith("step_scale = 0.1: the first of 3, for every run diverged, on digits")
+
+
 def test_the_least_loss_is_best():
     made = raw(record={"metrics": ["test_loss"], "select": "test_loss"})
     made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": [0.1, 1.0]}}]
