@@ -124,18 +124,12 @@ def privacy(spec: Spec, change: Change = None) -> None:
 
 
 def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
-    from fedprivjax.engine.iterates import OUTPUT
     from fedprivjax.experiment import folder as results_folder
-    from fedprivjax.experiment import run as runner
-    from fedprivjax.experiment import verdict
     from fedprivjax.experiment.results import load as load_results
 
     begun = perf_counter()
     with saying("reading") as say:
-        todo, before = to_run(experiment, say)
-    if judge or experiment.record.iterate != OUTPUT:
-        judged = experiment if judge else experiment.model_copy(update={"expected": []})
-        verdict.check_recorded(judged, runner.recorded(todo), runner.records(todo))
+        todo, before = to_run(experiment, say, judge=judge)
     results_folder.claim(folder, experiment, resume=resume)
     if not (resume and _finished(folder)):
         if before is None:

@@ -60,10 +60,18 @@ def _named(name: str, *, several: bool = True) -> Iterator[None]:
         raise Refusal(f"{name}: {refusal}") from refusal
 
 
-def to_run(experiment, say) -> tuple[list[Any], list[Any] | None]:
-    """What there is to run, and what before it on other data, where hyper-parameters are chosen there."""
-    from fedprivjax.experiment import choosing
+def to_run(experiment, say, *, judge: bool = False) -> tuple[list[Any], list[Any] | None]:
+    """What there is to run, and what before it on other data, where hyper-parameters are chosen there.
+
+    Args:
+        judge: whether the results are held against what is expected, which must be recorded for that.
+    """
+    from fedprivjax.engine.iterates import OUTPUT
+    from fedprivjax.experiment import choosing, verdict
     from fedprivjax.experiment import run as runner
 
     todo = runner.jobs(experiment, say)
+    if judge or experiment.record.iterate != OUTPUT:
+        judged = experiment if judge else experiment.model_copy(update={"expected": []})
+        verdict.check_recorded(judged, runner.recorded(todo), runner.records(todo))
     return todo, None if experiment.choose is None else runner.jobs(choosing(experiment), say)

@@ -40,6 +40,7 @@ __all__ = [
     "load_digits",
     "load_mnist",
     "logistic",
+    "may_share",
     "mnist_pairs",
     "partition",
     "read_table",
@@ -50,18 +51,27 @@ __all__ = [
 
 
 class DatasetInfo(NamedTuple):
-    """How a named data set is loaded, and one line of help."""
+    """How a named data set is loaded, one line of help, and whose records it has; nobody's where it is made up."""
 
     loader: Callable[..., Dataset | Stream]
     help: str
+    records_of: str = ""
 
 
 DATASETS: dict[str, DatasetInfo] = {
     "clusters": DatasetInfo(clusters, "made-up classes with pictures' spectrum, for trying settings without any data"),
-    "digits": DatasetInfo(load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn"),
-    "mnist": DatasetInfo(load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded"),
-    "mnist_pairs": DatasetInfo(mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each"),
-    "insurance": DatasetInfo(insurance, "1338 insurance charges sorted over few machines, from $FEDPRIVJAX_DATA"),
+    "digits": DatasetInfo(
+        load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn", records_of="digits"
+    ),
+    "mnist": DatasetInfo(
+        load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded", records_of="mnist"
+    ),
+    "mnist_pairs": DatasetInfo(
+        mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each", records_of="mnist"
+    ),
+    "insurance": DatasetInfo(
+        insurance, "1338 insurance charges sorted over few machines, from $FEDPRIVJAX_DATA", records_of="insurance"
+    ),
     "least_absolute": DatasetInfo(least_absolute, "median regression on the sphere, optimum and excess risk known"),
     "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
     "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed as they are used: a million machines"),
@@ -86,6 +96,20 @@ def load(name: str, **options: Any) -> Any:
     check_options(name, options)
     _require_all(name, DATASETS[name].loader, options)
     return DATASETS[name].loader(**options)
+
+
+def may_share(name: str, other: str) -> bool:
+    """Whether records of a data set may be another's too, by the names that a file gives them.
+
+    What tables and functions of one's own hold is not known, while a set that is made up has nobody's records.
+
+    >>> may_share("mnist", "mnist_pairs"), may_share("digits", "people.csv"), may_share("clusters", "people.csv")
+    (True, True, False)
+    """
+    one, another = DATASETS.get(name), DATASETS.get(other)
+    if name == other or one is None:
+        return True
+    return bool(one.records_of) and (another is None or one.records_of == another.records_of)
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:

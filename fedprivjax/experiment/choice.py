@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from fedprivjax import datasets
 from fedprivjax.experiment import Experiment, ProtocolSettings, choosing, folder
 from fedprivjax.experiment.run import figures_of
 
@@ -84,19 +85,29 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     diverged, score = runs.isnull().sum(each), runs.mean(each)
     fewest = diverged == diverged.min()
     best = (sign * score).where(fewest).fillna(-np.inf).argmax("point")
+    how = _how(metric, settings.points, score.where(fewest), fewest)
     values = {name: float(runs[name].isel(point=best)) for name in settings.grid}
     return Choice(
         values=values,
         score=float(score.isel(point=best)),
         points=settings.points,
         diverged=int(diverged.isel(point=best)),
-        why=f"{in_words(values)}: the best mean {metric} of {settings.points} on {_where(experiment, other)}",
+        why=f"{in_words(values)}: {how} on {_where(experiment, other)}",
     )
+
+
+def _how(metric: str, points: int, score: xr.DataArray, fewest: xr.DataArray) -> str:
+    """The rule by which a point was chosen."""
+    if score.isnull().all():
+        return f"the first of {points}, for every run diverged,"
+    if fewest.all():
+        return f"the best mean {metric} of {points}"
+    return f"the best mean {metric} of those of {points} that diverged least,"
 
 
 def _where(experiment: Experiment, other: Experiment) -> str:
     """The data that chose, and what that is for the privacy of those that are run."""
     name, own = other.problem.dataset, experiment.problem.dataset
-    if name.startswith(own) or own.startswith(name):  # "mnist_pairs" are MNIST's
+    if datasets.may_share(name, own):
         return f"{name}, which may share data with this run: not accounted for"
     return f"{name}; no data of this run had a part (not accounted for there)"

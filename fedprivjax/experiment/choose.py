@@ -11,6 +11,7 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import ChooseSettings, Experiment, ProblemSettings
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to a data set
+DECLARED = ("lipschitz", "distance", "machine_weights")  # of these data, and perhaps of no others
 OF_SWEEP = ("common_noise", "noise_method", "memory_budget")
 
 
@@ -33,7 +34,7 @@ def choosing_mapping(experiment: Experiment, choose: ChooseSettings, raw: Mappin
         "participation": merged(experiment.participation, choose.participation),
         "protocol": [_protocol(one, choose.participation) for one in raw["protocol"] if one["label"] in labels],
         "sweep": {**{name: raw["sweep"][name] for name in OF_SWEEP}, **_sweep(experiment, choose, methods)},
-        "record": raw["record"],
+        "record": {name: value for name, value in raw["record"].items() if name != "at"},  # no plot is drawn of it
     }
 
 
@@ -49,7 +50,7 @@ def check_other(problem: ProblemSettings, other: ProblemSettings) -> None:
 
 def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     lost = set(OF_DATA) if own.get("dataset", given["dataset"]) != given["dataset"] else set()
-    lost |= {"radius"} if "constraint" in own else set()
+    lost |= {*DECLARED, "radius"} if "constraint" in own else {*DECLARED}
     return {**{key: value for key, value in given.items() if key not in lost}, **own}
 
 

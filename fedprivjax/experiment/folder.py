@@ -32,7 +32,7 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
         raise Refusal(f"nothing to resume in {folder}")
     if spec.is_file() and _settings(spec) != settings:
         raise Refusal(f"results folder {folder} holds results of different settings: choose another with --out")
-    if not resume and any((folder / CHUNKS).glob("*.npz")):
+    if not resume and any(file for part in (folder, folder / CHOICE) for file in (part / CHUNKS).glob("*.npz")):
         raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from fedprivjax.experiment.build import natural_machines
 from fedprivjax.experiment.check import check
 from fedprivjax.experiment.choose import check_other, choosing_mapping
 from fedprivjax.experiment.errors import refuse
-from fedprivjax.experiment.settings import Experiment
+from fedprivjax.experiment.settings import ChooseSettings, Experiment
 
 
 def bundle() -> Path:
@@ -82,9 +82,7 @@ def parse(raw: Mapping[str, Any], folder: Path | None = None, *, data: bool = Tr
         refuse(error, Experiment)
     check(experiment)
     experiment = _with_machines(experiment)
-    if experiment.choose is not None:
-        choosing(experiment)
-    return experiment
+    return experiment if experiment.choose is None else _located(experiment, experiment.choose)
 
 
 def choosing(experiment: Experiment) -> Experiment:
@@ -102,6 +100,14 @@ def choosing(experiment: Experiment) -> Experiment:
     except Refusal as refusal:
         raise Refusal(f"in [choose]: {refusal}") from refusal
     return other
+
+
+def _located(experiment: Experiment, choose: ChooseSettings) -> Experiment:
+    """With the data of `[choose]` by their full paths, as those of `[problem]`."""
+    other = choosing(experiment).problem
+    found = {key: getattr(other, key) for key in ("dataset", "options") if key in choose.problem}
+    located = choose.model_copy(update={"problem": {**choose.problem, **found}})
+    return experiment.model_copy(update={"choose": located})
 
 
 def _with_machines(experiment: Experiment) -> Experiment:

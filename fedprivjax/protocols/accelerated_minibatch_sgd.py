@@ -48,7 +48,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
     Attributes:
         epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, profile: as in `NoisyMinibatchSGD`.
         step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage, or, where a clip is
-            below the Lipschitz constant and no modulus is given, `acsa.clipped_v` (no theorem is claimed).
+            below the Lipschitz constant and no modulus or variance is given, `acsa.clipped_v` (no theorem is claimed).
         form: "plain", "regularised" or "multistage".
         strong_convexity: modulus μ of the loss.
         regularisation: λ of the form "regularised"; None is the theory's, `factor·V/(D√R)`.
@@ -163,7 +163,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return replace(ready, step_size=float(1 / stages[0].v), schedule=schedule)
 
     def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
-        if binds(problem, self.clip) and not float(self.strong_convexity):
+        if binds(problem, self.clip) and self.variance is None and not float(self.strong_convexity):
             return [theory.Stage(size.rounds, self._clipped_v(problem, size.rounds, cohort))]
         rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)
         if self.form == "multistage":

@@ -217,10 +217,9 @@ class NoisyMinibatchSGD(RecordMethod):
         return scaled_step(self.server, step, problem, plan.size.rounds, norm)
 
     def _own_step(self, problem: Problem, plan: Plan) -> float:
-        """Theorem 2.1's, with the load that the calibrated noise has, or that of clipped gradients; for the mean of the
-        messages."""
-        m, rounds, cohort = self.records.kinds(problem), plan.size.rounds, plan.schedule.cohort
-        lipschitz, distance = float(m.lipschitz.max()), problem.distance_to_optimum
+        """Theorem 2.1's, or that of clipped gradients; for the mean of the messages."""
+        rounds, cohort = plan.size.rounds, plan.schedule.cohort
+        lipschitz, distance = float(self.records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
         if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
             return np.inf
         if binds(problem, self.clip) and not self.strong_convexity:
@@ -231,25 +230,21 @@ class NoisyMinibatchSGD(RecordMethod):
             return self._plain_step(problem, plan, lipschitz)
         if not np.isfinite(distance):
             return np.inf
-        smoothness = require_smooth(problem)
+        return self._proved_step(problem, plan, lipschitz) / self.messages_a_step(cohort)
+
+    def _proved_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
+        """Theorem 2.1's, with the load that the calibrated noise has."""
+        m, cohort = self.records.kinds(problem), plan.schedule.cohort
+        rounds, smoothness = plan.size.rounds, require_smooth(problem)
+        known = {"rounds": rounds, "diameter": problem.distance_to_optimum, "smoothness": smoothness}
         if self.strong_convexity:
             noise = problem.dimension * float(self.noise_std) ** 2 / cohort
             variance = theory.Variance(4 * lipschitz**2 / (cohort * m.batch.min()), 0.0, noise)
-            curved = {"smoothness": smoothness, "strong_convexity": float(self.strong_convexity)}
-            step = theory.strong_step(rounds=rounds, diameter=distance, variance=variance, **curved)
-        else:
-            load = theory.equivalent_load(noise_std=float(self.noise_std), lipschitz=lipschitz, rounds=rounds)
-            step = theory.minibatch_step(
-                rounds=rounds,
-                records=int(m.records.min()),
-                per_round=cohort,
-                dimension=problem.dimension,
-                diameter=distance,
-                lipschitz=lipschitz,
-                smoothness=smoothness,
-                load=load,
-            )
-        return float(step) / self.messages_a_step(cohort)
+            modulus = float(self.strong_convexity)
+            return float(theory.strong_step(variance=variance, strong_convexity=modulus, **known))
+        load = theory.equivalent_load(noise_std=float(self.noise_std), lipschitz=lipschitz, rounds=rounds)
+        sizes = {"records": int(m.records.min()), "per_round": cohort, "dimension": problem.dimension}
+        return float(theory.minibatch_step(lipschitz=lipschitz, load=load, **sizes, **known))
 
     def _plain_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
         """SGD's, for a network: no theorem is claimed; for the mean of the messages."""

@@ -1,4 +1,4 @@
-"""Refusals of settings that no protocol allows."""
+"""Refusals of settings that no protocol allows, and the default steps that methods share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import hypot, inf, isfinite

@@ -44,7 +44,7 @@ class UserAGD(UserMethod):
         epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest, profile, vector_sum, noises:
             as in `UserSGD`.
         step_size: 1/(β + S) of every phase; None takes the theory's, or, where a clip is below the Lipschitz constant
-            and no modulus is given, 1/v of `acsa.clipped_v` (no theorem is claimed).
+            and no modulus or variance is given, 1/v of `acsa.clipped_v` (no theorem is claimed).
         strong_convexity: modulus λ of the loss; positive, it makes a run of phases.
         spread: S, "optimal" for the explicit bound, or the "paper"'s.
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
@@ -164,7 +164,7 @@ class UserAGD(UserMethod):
 
     def _places(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
         size = plan.size
-        if not self.of_phases and binds(problem, self.clip):
+        if not self.of_phases and self.variance is None and binds(problem, self.clip):
             return [acsa.Places(size.rounds, 2, self._clipped_v(problem, plan))]
         smoothness, distance = require_smooth(problem), self._distance(problem)
         if not self.of_phases:

@@ -22,6 +22,7 @@ from fedprivjax.report.drawing import (
     middle_of,
     panelled,
     panels_of,
+    placed,
     plain_ticks,
     point_title,
 )
@@ -49,7 +50,7 @@ def metric_against_costs(
     """
     metric, rows = known(metric), panels_of(best)
     best = {label: data for label, data in told(best).items() if metric.name in data}
-    chosen = usual_point(best) | dict(point or {})
+    chosen = placed(best, usual_point(best) | dict(point or {}))
     limits = limits_of(best, metric)
     axes_shown = [name for name in AXES if _known(best, name)]
     figure, axes = panelled(len(rows) * len(axes_shown), across=len(axes_shown))

@@ -15,7 +15,7 @@ COUNTED = {
     "messages": "messages a machine sends",
     "bytes": "bytes a machine sends",
 }
-SAME = 0.005  # relative: what is less apart is the same in three digits
+SAME = 0.005  # relative: what is less apart stands in one row
 
 
 def told(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -62,7 +62,7 @@ def costs_table(layout: Layout, best: Mapping[str, xr.Dataset], over: str) -> Sh
 
 
 def _differs(costs: xr.Dataset, axis: str) -> bool:
-    """Whether a run costs something else, in shown digits, along an axis; seconds are never twice the same."""
+    """Whether a run costs something else along an axis, by more than `SAME`; seconds are never twice the same."""
     if axis not in costs.dims:
         return False
     counted = [costs[name] for name in (*COUNTED, "of_round", "bits_of_round") if axis in costs[name].dims]

@@ -174,6 +174,14 @@ def at(data: xr.Dataset, point: Point) -> xr.Dataset:
     return data.sel({name: value for name, value in point.items() if name in data.dims}, method="nearest")
 
 
+def placed(best: Mapping[str, xr.Dataset], point: Point) -> dict[str, float]:
+    """The point at values that there are: of every axis, that which `at` takes."""
+    found = dict(point)
+    for data in best.values():
+        found |= {name: float(at(data, {name: point[name]})[name]) for name in point if name in data.dims}
+    return found
+
+
 def point_title(point: Point) -> str:
     """A panel's title.
 

@@ -50,10 +50,10 @@ def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str
 def count_text(value: float) -> str:
     """A count with its prefix; nothing for NaN.
 
-    >>> count_text(2.88e6), count_text(450.0)
-    ('2.88 M', '450')
+    >>> count_text(2.88e6), count_text(450.0), count_text(999.7)
+    ('2.88 M', '450', '1 k')
     """
-    if isnan(value) or value < 1000:
+    if isnan(value) or value < 999.5:
         return "" if isnan(value) else f"{value:.3g}"
     power = min(int(log10(value * (1 + 5e-4)) // 3), len(PREFIXES) - 1)
     return f"{value / 1000**power:.3g} {PREFIXES[power]}"

@@ -27,6 +27,7 @@ from fedprivjax.report.drawing import (
     middle_of,
     panelled,
     panels_of,
+    placed,
     plain_ticks,
     point_title,
 )
@@ -91,7 +92,7 @@ def metric_over_rounds(
     Bands, of three seeds or more, are 95% intervals of the mean within what the metric can be.
     """
     metric, panels = known(metric), panels_of(best)
-    chosen = {**middle_of(best), **(point or {})}
+    chosen = placed(best, {**middle_of(best), **(point or {})})
     limits = limits_of(_with(best, metric), metric)
     figure, axes = panelled(len(panels))
     for axis, panel in zip(axes, panels, strict=True):

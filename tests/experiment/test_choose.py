@@ -96,8 +96,15 @@ def test_the_choice_is_one_point_for_all_cells():
 def test_a_run_that_diverges_scores_worst():
     found = chosen_of([[0.9, np.nan], [0.1, 0.1], [0.2, 0.1]], step_scale=[0.1, 1.0, 10.0])
     assert found.values == {"step_scale": 10.0}
+    assert "the best mean test_accuracy of those of 3 that diverged least, on" in found.why
     found = chosen_of([[0.9, np.nan], [np.nan, np.nan], [0.2, np.nan]], step_scale=[0.1, 1.0, 10.0])
     assert (found.values, found.score, found.diverged) == ({"step_scale": 0.1}, 0.9, 1)
+
+
+def test_where_every_run_diverges_it_says_so():
+    found = chosen_of(np.full((3, 2), np.nan), step_scale=[0.1, 1.0, 10.0])
+    assert (found.values, found.diverged) == ({"step_scale": 0.1}, 2)
+    assert found.why.startswith("step_scale = 0.1: the first of 3, for every run diverged, on digits")
 
 
 def test_the_least_loss_is_best():
@@ -126,6 +133,21 @@ def test_what_it_says_of_participation_goes_before_everything():
     assert other.sweep.over == {"mu": [8.0]}
     made = [experiment.make_participation(other.participation_of(one), {}) for one in other.protocol]
     assert [(law.per_round, rounds) for law, rounds in made] == [(5, 3), (5, 3)]
+
+
+@pytest.mark.parametrize("chooser", [{"dataset": "digits"}, {"options": {"examples": 60, "features": 3}}])
+def test_what_is_declared_of_these_data_holds_for_no_others(chooser):
+    declared = {"lipschitz": 0.1, "distance": 1.0, "machine_weights": [1 / 6] * 6}
+    made = raw(problem=declared, choose={"problem": chooser})
+    other = experiment.choosing(experiment.parse(made)).problem
+    assert (other.lipschitz, other.distance, other.machine_weights) == (None, None, None)
+    made["choose"]["problem"] = {**chooser, "lipschitz": 2.0}
+    assert experiment.choosing(experiment.parse(made)).problem.lipschitz == 2.0
+
+
+def test_where_plots_are_drawn_is_no_part_of_a_choice():
+    made = experiment.parse(raw(record={"at": {"mu": 64.0}}, choose={"sweep": {"mu": [8.0]}}))
+    assert experiment.choosing(made).record == made.record.model_copy(update={"at": {}})
 
 
 def test_a_model_a_loss_and_features_stay_unless_it_says_others():
@@ -197,6 +219,64 @@ def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
     results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
     why = choosing.choices(made, results)["ours"].why
     assert why.endswith("on logistic, which may share data with this run: not accounted for")
+
+
+TABLE = {"target": "y", "bounds": {"a": [0.0, 1.0]}}
+OWN = """
+from fedprivjax import datasets
+
+
+def load():
+    return datasets.load("digits")
+"""
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """A folder with a table, a copy of it, and a function of one's own."""
+    for name in ("people.csv", "copy.csv"):
+        (tmp_path / name).write_text("a,y\n0.1,0\n0.2,1\n0.3,0\n0.4,1\n", encoding="utf-8")
+    (tmp_path / "own_digits.py").write_text(OWN, encoding="utf-8")
+    return tmp_path
+
+
+def on(dataset, chooser, here):
+    """An experiment on one data set that chooses on another; tables have their columns said."""
+    options = {name: TABLE if name.endswith(".csv") else {} for name in (dataset, chooser)}
+    made = raw(problem={"dataset": dataset, "options": options[dataset]}, participation={"machines": 2, "per_round": 1})
+    made["protocol"] = [made["protocol"][1]]
+    made["choose"] = {"problem": {"dataset": chooser, "options": options[chooser]}}
+    return experiment.parse(made, here)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "chooser", "shared"),
+    [
+        ("people.csv", "copy.csv", True),
+        ("digits", "own_digits:load", True),
+        ("people.csv", "digits", True),
+        ("mnist", "mnist_pairs", True),
+        ("mnist_pairs", "mnist", True),
+        ("people.csv", "clusters", False),
+        ("own_digits:load", "stream", False),
+        ("mnist", "digits", False),
+        ("digits", "mnist", False),
+    ],
+)
+def test_only_data_that_are_known_apart_are_said_to_have_no_part(dataset, chooser, shared, beside):
+    made = on(dataset, chooser, beside)
+    data = scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])
+    why = choosing.choices(made, {"theirs": data})["theirs"].why
+    assert why.endswith("which may share data with this run: not accounted for") == shared
+    assert why.endswith("no data of this run had a part (not accounted for there)") != shared
+
+
+def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
+    made = on("digits", "copy.csv", beside)
+    kept = tomllib.loads(tomli_w.dumps(experiment.to_mapping(made)))
+    again = experiment.parse(kept, tmp_path_factory.mktemp("elsewhere"))
+    assert again == made
+    assert experiment.choosing(again).problem.dataset == str(beside / "copy.csv")
 
 
 def test_tiny_chooses_in_small():
@@ -276,7 +356,21 @@ def test_a_resumed_run_keeps_a_choice_that_is_made(ran, monkeypatch):
     assert len(seen) == 2  # the protocols of the main part
     again = load(results.folder)
     for label in results:
-        xr.testing.assert_equal(again[label].drop_vars("guarantee"), results[label].drop_vars("guarantee"))
+        kept, made = (data[label].drop_vars(["guarantee", "seconds"]) for data in (results, again))
+        xr.testing.assert_equal(made, kept)
+
+
+def test_an_unfinished_choice_is_an_unfinished_run(tmp_path):
+    made = experiment.parse(raw())
+    folder.claim(tmp_path, made)
+    kept = tmp_path / folder.CHOICE / folder.CHUNKS
+    kept.mkdir(parents=True)
+    folder.claim(tmp_path, made)
+    (kept / "0.npz").touch()
+    with pytest.raises(Refusal) as caught:
+        folder.claim(tmp_path, made)
+    assert str(caught.value).startswith(f"results folder {tmp_path} holds an unfinished run: add --resume")
+    folder.claim(tmp_path, made, resume=True)
 
 
 def test_grids_of_one_size_need_no_line():

@@ -115,6 +115,22 @@ def test_a_clip_that_clips_nothing_changes_no_step(method):
     assert step_of(method(epsilon=2.0, sampler="full", clip=0.9)) != plain
 
 
+@pytest.mark.parametrize(
+    ("method", "problem", "participation"),
+    [
+        (AcceleratedMinibatchSGD(epsilon=2.0, sampler="full", clip=0.5), SHARES, Full(4)),
+        (UserAGD(epsilon=2.0, trust="server", clip=0.5), POOL, OnePass(40, 4)),
+    ],
+    ids=["minibatch", "users"],
+)
+def test_a_variance_that_is_given_decides_the_step_of_clipped_gradients_too(method, problem, participation):
+    by_clip, little, much = (
+        step_of(replace(method, variance=variance), problem, participation) for variance in (None, 1.0, 100.0)
+    )
+    assert much < little
+    assert by_clip not in (little, much)
+
+
 def test_the_plain_step_minds_the_distance_from_the_start_and_what_noise_may_cost():
     """L = 1/4 and d = 4: noise may go 2·√16 = 8 far, the set allows 2 or 50."""
     for radius, far in ((2.0, 2.0), (50.0, 8.0)):

@@ -177,6 +177,13 @@ def test_a_file_may_say_where_runs_are_drawn():
         experiment.parse(spec(at={"clip": 4.0}))
 
 
+def test_titles_say_the_value_that_is_drawn():
+    over_rounds = plots.metric_over_rounds(BEST, "test_accuracy", {"mu": 3.7})
+    assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4"]
+    against = metric_against_costs(BEST, point={"mu": 3.7})
+    assert against.get_suptitle().startswith("μ = 4 (ε = ")
+
+
 @pytest.mark.parametrize("times", [1.5, 100.0, 1e7])
 def test_bytes_are_few_words_on_an_axis_of_any_length(times):
     far = {"ours": BEST["ours"], "theirs": dataset("mu", bytes=4000.0 * times)}
