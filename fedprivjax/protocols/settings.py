@@ -214,8 +214,8 @@ def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float
     gradient and on its curvature, are known.
 
     Noise of norm r, spread evenly over d coordinates, moves a linear predictor's scores by `r·B/√d` for features of
-    norm B at most. A loss of slope ρ and curvature c at most is a line again `ρ/c = G·B/L` away: scores moved farther are
-    noise, however large the set is. A rule of thumb, of public quantities; of a softmax's or a logistic loss it is
+    norm B at most. A loss of slope ρ and curvature c at most is a line again `ρ/c = G·B/L` away: scores moved farther
+    are noise, however large the set is. A rule of thumb, of public quantities; of a softmax's or a logistic loss it is
     `2·√(d/L)`, and of a squared one beyond the set.
 
     >>> from fedprivjax import Ball, Logistic, linear_problem
