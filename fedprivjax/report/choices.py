@@ -11,8 +11,10 @@ def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet
     """The chosen points: a row for each method, with the mean of the metric there, and of how many points it is."""
     other = choosing(experiment)
     metric = other.record.known(other.record.select)
-    seeds = other.sweep.seeds
-    table = Sheet(f"chosen on {other.problem.dataset}, by the best mean over all cells and {seeds} seeds", keys=1)
+    given = other.sweep.seeds
+    seeds = given if isinstance(given, int) else len(given)
+    over = f"all cells and {seeds} seed{'s' * (seeds > 1)}"
+    table = Sheet(f"chosen on {other.problem.dataset}, by the best mean over {over}", keys=1)
     for name in ("method", "chosen"):
         table.add_column(name)
     for name in (metric.title, "of points", "diverged"):

@@ -58,11 +58,10 @@ def test_methods_that_use_records_again_make_forty_passes_or_the_rounds_given(us
     assert trial.note == ("" if given else f"{rounds} rounds, theory has {theory}")
 
 
-def test_a_step_that_stands_in_is_scaled_to_the_pilots_ball_and_clip(found):
-    local = found.sel(protocol="local_sgd", epsilon=1.0)
-    used = Pilot()
-    expected = 2 * used.radius / (used.clip * (int(local["rounds"]) * int(local["batch"])) ** 0.5)
-    assert float(local["pilot_step"]) == pytest.approx(expected)
+def test_a_step_that_stands_in_makes_way_for_the_default_of_clipped_runs():
+    trial = _cell("local_sgd", METHODS["local_sgd"][0], Setting(**SIZES, epsilon=1.0))["trial"]
+    assert trial.draft.settings["step_size"] > 0
+    assert trial.protocol(Pilot()).step_size is None
 
 
 def test_the_plan_is_the_same_without_a_pilot(found):
