@@ -74,7 +74,7 @@ class ReducedTreeMomentum(MomentumMethod):
         mu, epsilon: target, one of them; inf is non-private.
         noise_std: σ, the noise of a node of the anchors' tree that ends within two epochs; others' follow from it.
         step_size, step_scale: η, the length of every step, and a factor on it; None is Theorem 9's 1/√(N·T), or, of
-            clipped gradients in a bounded set, the less of `TreeMomentum`'s and C/(2NL); no theorem is claimed.
+            clipped gradients in a bounded set, the less of `TreeMomentum`'s and C/(8NL); no theorem is claimed.
         alpha: α, in [1/N, 1] with N the rounds of an epoch; None is 1.7/N, as Proposition 14 needs it.
         reset_rate: γ, in [0, 1]; None is η·N, 1/2 at most.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
@@ -203,12 +203,12 @@ class ReducedTreeMomentum(MomentumMethod):
         return float(self.noise_std) ** 2 * (each @ np.square(self.stds)) * share
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """As `TreeMomentum`'s; of clipped gradients no longer than C/(2NL), at which an epoch's steps move a gradient
-        by half of what it may be, so that differences have less noise than gradients."""
+        """As `TreeMomentum`'s; of clipped gradients no longer than C/(8NL), at which an epoch's steps move a gradient
+        by an eighth of what it may be, so that differences have less noise than gradients."""
         step = super().default_step(problem, plan, target)
         if not self.scaled_to_set(problem) or not isfinite(problem.smoothness):
             return step
-        return min(step, self.bound(problem) / (2 * self.rounds_of_epoch(problem) * problem.smoothness))
+        return min(step, self.bound(problem) / (8 * self.rounds_of_epoch(problem) * problem.smoothness))
 
     @property
     def _epoch(self) -> int:

@@ -29,7 +29,7 @@ from fedprivjax.report.drawing import (
 from fedprivjax.report.numbers import target_epsilon
 from fedprivjax.sweeps.results import of_iterate, preferred
 
-AXES = {"rounds": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record"}
+AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record"}
 USUAL = 2.0  # ε, next to which a swept privacy level is drawn
 ENDS: dict[str, Any] = {"marker": "o", "ms": 4, "markevery": [-1]}  # where a run ends
 
@@ -81,7 +81,7 @@ def usual_point(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
 def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
     """Whether there are several protocols, whose runs take different rounds or bytes somewhere."""
     runs = [run_costs(data) for data in told(best).values()]
-    return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("rounds", "bytes"))
+    return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("taken", "bytes"))
 
 
 def _apart(one: xr.DataArray, other: xr.DataArray) -> bool:
@@ -95,7 +95,7 @@ def _known(best: Mapping[str, xr.Dataset], name: str) -> bool:
 def _of_a_round(part: xr.Dataset, name: str) -> float:
     """What one of a run's rounds takes, at a point."""
     costs = run_costs(part)
-    return float(costs[name]) / float(costs["rounds"])
+    return float(costs[name]) / float(costs["taken"])
 
 
 def _label(axis: Axes, name: str, row: Mapping[str, float]) -> None:

@@ -10,7 +10,7 @@ from fedprivjax.report.numbers import count_text, points_of
 from fedprivjax.report.sheet import Sheet
 
 COUNTED = {
-    "rounds": "rounds",
+    "taken": "rounds",
     "gradients": "gradients a record",
     "messages": "messages a machine sends",
     "bytes": "bytes a machine sends",
@@ -28,7 +28,7 @@ def run_costs(data: xr.Dataset) -> xr.Dataset:
     sends in a round, `of_round` messages and `bits_of_round`."""
     sent_bytes = data["sent_bytes"]
     found = {
-        "rounds": data["rounds_taken"],
+        "taken": data["rounds_taken"],
         "gradients": data["gradients_per_record"],
         "messages": 8 * sent_bytes / data["sent_bits"] * data["sent_messages"],
         "bytes": sent_bytes,
@@ -77,7 +77,7 @@ def _cells(costs: xr.Dataset, many: bool) -> list[str]:
     """A row's numbers; the mean of the cells that it stands for."""
     value = {str(name): float(each.mean()) for name, each in costs.items()}
     sent = count_text(value["messages"]), count_text(value["bytes"])
-    counted = [f"{value['rounds']:.0f}", _number(value["gradients"]), *sent]
+    counted = [f"{value['taken']:.0f}", _number(value["gradients"]), *sent]
     of_round = [f"{value['of_round']:.3g} ({value['bits_of_round']:.3g})"] * many
     return [*counted, *of_round, _number(value["seconds"])]
 

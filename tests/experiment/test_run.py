@@ -307,7 +307,7 @@ def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
         "gradient_norm_over_rounds.png",
     ]
     titles = [table.title.partition(", mean ")[0] for table in tables.results_tables(layout(made), best)]
-    assert titles == ["gradient norm averaged over rounds", "noise rms"]
+    assert titles == ["gradient norm averaged over rounds", "noise rms", "what a run costs"]
 
 
 @pytest.mark.parametrize(

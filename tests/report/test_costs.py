@@ -75,6 +75,12 @@ def test_cells_have_rows_of_their_own_where_they_cost_something_else():
     assert [row[-2:] for row in table.rows] == [["4 k", "1"], ["6 k", "4"], ["4 k", "0.25"]]
 
 
+def test_a_swept_number_of_rounds_has_a_row_for_each():
+    swept = dataset("per_round", rounds=np.array([20.0, 40.0])).rename(per_round="rounds")
+    table = costs_table(Layout({"rounds": AXES["per_round"]}, DELTA), {"ours": swept}, "4 seeds")
+    assert [row[:3] for row in table.rows] == [["ours", "2", "20"], ["ours", "3", "40"]]
+
+
 def test_seconds_and_draws_make_no_rows():
     uneven = dataset("mu", bytes=np.array([4000.0, 4010.0, 3995.0]), seconds=np.array([1.0, 2.0, 6.0]))
     (row,) = shown({"ours": uneven}).rows

@@ -300,11 +300,13 @@ def test_without_a_grid_there_are_seeds_only():
 
 @pytest.mark.slow
 def test_the_other_iterates_of_a_protocol_are_a_dimension_of_its_points_metrics_only():
-    grid = swept({"mu": [1.0, 4.0]}, NoisySGD(clip=1.0, average=True), seeds=2, record=("test_loss", "noise_norm"))
+    grid = swept(
+        {"mu": [1.0, 4.0]}, NoisySGD(clip=1.0, average=True, step_size=0.3), seeds=2, record=("test_loss", "noise_norm")
+    )
     assert grid["iterate"].values.tolist() == ["output", "last"]
     assert grid["test_loss"].dims == ("mu", "seed", "round", "iterate")
     assert grid["noise_norm"].dims == ("mu", "seed", "round")
-    last = single(NoisySGD(mu=4.0, clip=1.0), seed=1)  # reports what the other records as "last"
+    last = single(NoisySGD(mu=4.0, clip=1.0, step_size=0.3), seed=1)  # reports what the other records as "last"
     ours = final(grid, "test_loss", "last").sel(mu=4.0, seed=1)
     np.testing.assert_allclose(ours, last.metrics["test_loss"][-1], rtol=1e-5)
     assert abs(float(final(grid, "test_loss").sel(mu=4.0, seed=1) - ours)) > 1e-3
@@ -315,7 +317,7 @@ def test_the_other_iterates_of_a_protocol_are_a_dimension_of_its_points_metrics_
 def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
     size = Metric("size", lambda problem, snapshot: jnp.linalg.norm(snapshot.params), private=lambda problem: True)
     unmarked = Metric("level", lambda problem, snapshot: jnp.max(snapshot.params))
-    protocol = NoisySGD(mu=2.0, clip=1.0, average=True)
+    protocol = NoisySGD(mu=2.0, clip=1.0, average=True, step_size=0.1)
     grid = swept(None, protocol, seeds=1, record=(size, unmarked))
     assert grid.attrs["non_private_metrics"] == "size, level (not known)"
     run = simulate(protocol, PROBLEM, SOME, seed=0, **{**COMMON, "record": [size]})
