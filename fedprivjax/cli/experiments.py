@@ -147,7 +147,7 @@ def _computed_at_choice(experiment, folder: Path, done: dict[str, Any], before: 
     from fedprivjax.experiment import run as runner
 
     into, other, begun = folder / results_folder.CHOICE, choosing(experiment), perf_counter()
-    again = resume and (into / results_folder.SPEC).is_file()
+    again = resume and claimed(into)
     results_folder.claim(into, other, resume=again)
     if not (again and _finished(into)):
         found = _computed(other, into, done, before)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from time import perf_counter
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.keywords import known_keywords
+from fedprivjax.engine.costs import Stopwatch
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
 from fedprivjax.engine.listeners import listening, tell
 from fedprivjax.engine.metrics import Recordable, non_private
@@ -110,10 +110,9 @@ def execute(start: ReadyRun, told: Told | None = None) -> Run:
     Args:
         told: called with (rounds done, rounds in all) at every record.
     """
-    begun = perf_counter()
-    params, values = run_program(start.arguments, start.recipe) if told is None else _run_aloud(start, told)
-    params, values = jax.block_until_ready((params, values))
-    costs = start.costs | {"seconds": perf_counter() - begun}
+    watch = Stopwatch()
+    params, values = watch(1, lambda: jax.block_until_ready(_computed(start, told)))
+    costs = start.costs | {"seconds": watch.each}
     iterates = by_iterate(start.recipe.record, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = record_rounds(start.recipe)
     private = non_private(start.problem, start.recipe.record)
@@ -121,7 +120,9 @@ def execute(start: ReadyRun, told: Told | None = None) -> Run:
     return Run(rounds, iterates[OUTPUT], iterates, params, *known)
 
 
-def _run_aloud(start: ReadyRun, told: Told):
+def _computed(start: ReadyRun, told: Told | None):
+    if told is None:
+        return run_program(start.arguments, start.recipe)
     total = start.recipe.size.rounds
     with listening(lambda done: told(done, total)) as listener:
         return jax.block_until_ready(run_program(start.arguments, start.recipe, np.int32(listener)))

@@ -5,6 +5,7 @@ import tomllib
 import pytest
 import tomli_w
 from optax import contrib
+from small_file import FEDERATION
 
 from fedprivjax import Refusal, ServerOptimizer, experiment
 from fedprivjax.experiment.audit import protocols_of
@@ -13,19 +14,12 @@ from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run, selected
 from fedprivjax.sweeps.results import of_iterate
 
-FILE = """
+FILE = (
+    """
 title = "server optimisers"
-
-[problem]
-dataset = "logistic"
-options = { examples = 60, features = 3 }
-radius = 5.0
-
-[participation]
-machines = 6
-per_round = 3
-rounds = 8
-
+"""
+    + FEDERATION
+    + """
 [[protocol]]
 name = "noisy_sgd"
 label = "FedAdam"
@@ -41,6 +35,7 @@ metrics = ["test_loss"]
 select = "test_loss"
 every = 8
 """
+)
 OWN = "import optax\n\n\ndef quick(learning_rate, b1=0.5):\n    return optax.adam(learning_rate, b1=b1)\n"
 
 

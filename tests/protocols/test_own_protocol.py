@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import struct
 from momentum_sgd import MomentumSGD
+from small_file import FEDERATION
 
 from fedprivjax import (
     Grouped,
@@ -145,19 +146,12 @@ def test_noise_that_misses_the_target_is_refused(softmax_problem):
         simulate(Overshooting(mu=1.0), softmax_problem, HALF)
 
 
-EXPERIMENT = """
+EXPERIMENT = (
+    """
 title = "momentum"
-
-[problem]
-dataset = "logistic"
-options = { examples = 60, features = 3 }
-radius = 5.0
-
-[participation]
-machines = 6
-per_round = 3
-rounds = 8
-
+"""
+    + FEDERATION
+    + """
 [[protocol]]
 name = "momentum_sgd:MomentumSGD"
 label = "momentum"
@@ -173,6 +167,7 @@ metrics = ["test_loss"]
 select = "test_loss"
 every = 4
 """
+)
 
 
 def test_an_experiment_names_it(tmp_path):
