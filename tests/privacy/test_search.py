@@ -11,8 +11,8 @@ from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.rough import rough_epsilon
 from fedprivjax.privacy.accountants.search import least_noise
-from fedprivjax.privacy.calibration import least_for_all
 from fedprivjax.privacy.events import Excess, RecordEvent, Releases
+from fedprivjax.privacy.least import least_for_all
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Terms
 
