@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA says of every cached program that it is another machine's
+os.environ["FEDPRIVJAX_CACHE"] = ""  # tests neither read nor write what a user's runs keep
 sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 
 import jax

@@ -4,13 +4,11 @@ import os
 import sys
 import traceback
 import warnings
-from pathlib import Path
-
-import pooch
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli import attack, experiments, known, planning, speed
 from fedprivjax.cli.console import TRACEBACK, Stopped, app, err, out
+from fedprivjax.kept import home
 
 __all__ = ["app", "attack", "err", "experiments", "known", "main", "out", "planning", "speed"]
 
@@ -51,6 +49,8 @@ def _warned(message, category, filename, lineno, file=None, line=None) -> None:
 
 def _keep_compiled() -> None:
     """Let jax keep compiled programs between starts; it reads the environment when it is imported, later than this."""
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(pooch.os_cache("fedprivjax")) / "compiled"))
+    folder = home()
+    if folder is not None:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # a program read back reports tuning hints as missing features

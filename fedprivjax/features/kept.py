@@ -1,22 +1,24 @@
 """Features on disk, one file for each data set and map: written aside, in pieces, then put in place whole."""
 
-import hashlib
-import os
 from collections.abc import Callable, Iterable
-from functools import cache as once
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
-import pooch
 
 from fedprivjax.features.interface import FeatureMap, Shape
+from fedprivjax.kept import code, digest, home, read, written
 
 AROUND = ("__init__", "known", "kept", "mapped")  # files of this room that change no feature
 
 
-def cache() -> Path:
-    """The folder of computed features, beside that of downloaded data; what is in it may be deleted at any time."""
-    return Path(pooch.os_cache("fedprivjax")) / "features"
+def cache() -> Path | None:
+    """The folder of computed features, beside that of downloaded data; what is in it may be deleted at any time.
+
+    `$FEDPRIVJAX_CACHE` names another folder for all that is kept; where it is empty, nothing is, and this is None.
+    """
+    folder = home()
+    return None if folder is None else folder / "features"
 
 
 def kept(folder: Path | None, name: str, shape: Shape, make: Callable[[], Iterable[np.ndarray]]) -> np.ndarray:
@@ -30,7 +32,7 @@ def kept(folder: Path | None, name: str, shape: Shape, make: Callable[[], Iterab
     """
     path = None if folder is None else folder / f"{name}.npy"
     found = None if path is None else _read(path, shape)
-    if path is not None and found is None and _written(path, shape, make):
+    if path is not None and found is None and written(path, lambda file: _write(file, shape, make())):
         found = _read(path, shape)
     return _gathered(shape, make()) if found is None else found
 
@@ -44,45 +46,18 @@ def named(maps: Iterable[FeatureMap], features: np.ndarray, picture: Shape | Non
     False
     """
     said = [(type(each).__module__, repr(each)) for each in maps]
-    digest = hashlib.sha256(repr((said, features.shape, picture, _code())).encode())
-    digest.update(np.ascontiguousarray(features).data)
-    return digest.hexdigest()
-
-
-@once
-def _code() -> str:
-    files = [file for file in sorted(Path(__file__).parent.glob("*.py")) if file.stem not in AROUND]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return digest(said, picture, code(Path(__file__).parent, but=AROUND), features)
 
 
 def _read(path: Path, shape: Shape) -> np.ndarray | None:
-    try:
-        found = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError):  # none, or a damaged one, which is written anew
-        return None
-    return found if found.shape == shape and found.dtype == np.float32 else None
+    found = read(path)
+    return found if found is not None and found.shape == shape and found.dtype == np.float32 else None
 
 
-def _written(path: Path, shape: Shape, make: Callable[[], Iterable[np.ndarray]]) -> bool:
-    """Whether the features are there now. No mapped file is written: on a full disk that ends the process."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = aside.open("wb")
-    except OSError:
-        return False
-    try:
-        with file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for piece in make():
-                file.write(np.ascontiguousarray(piece, "<f4").data)
-        os.replace(aside, path)
-    except OSError:
-        return False
-    finally:
-        aside.unlink(missing_ok=True)
-    return True
+def _write(file: BinaryIO, shape: Shape, pieces: Iterable[np.ndarray]) -> None:
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    for piece in pieces:
+        file.write(np.ascontiguousarray(piece, "<f4").data)
 
 
 def _gathered(shape: Shape, pieces: Iterable[np.ndarray]) -> np.ndarray:

@@ -1,6 +1,5 @@
 """From a privacy target to noise and step: host, float64, before anything is compiled."""
 
-from collections.abc import Callable
 from math import inf, isfinite, isinf
 from typing import Any
 
@@ -9,9 +8,9 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.as_said import require_as_said
-from fedprivjax.privacy.accountants.search import least_noise
 from fedprivjax.privacy.events import Event, Excess
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.least import least_kept
 from fedprivjax.privacy.target import PLAN, Target
 from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
 
@@ -183,36 +182,15 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     def excess(noise_std: float, who: Any = None) -> Excess:
         return protocol.with_noise_std(noise_std).event(problem, plan).excess(target, delta, who)
 
-    sensitivity = float(protocol.with_noise_std(1.0).event(problem, plan).sensitivity)
+    event = protocol.with_noise_std(1.0).event(problem, plan)
+    sensitivity = float(event.sensitivity)
     if sensitivity == inf:
         raise Refusal(SENSITIVITY_UNKNOWN)
-    noise_std = least_for_all(excess, sensitivity if sensitivity > 0 else 1.0)
+    said = None if event.released is None else (*event.released, *target.said, np.asarray(delta, float))
+    noise_std = least_kept(said, excess, sensitivity if sensitivity > 0 else 1.0)
     if isinf(noise_std):
         raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")
     return noise_std
-
-
-def least_for_all(excess: Callable[..., Excess], guess: float) -> float:
-    """The least noise, from above, at which nobody's excess is above 1; inf where there is none.
-
-    The worst machine's is solved for alone, and all are looked at again: few are worse at another noise.
-
-    Args:
-        excess: from a noise, and from whom to look at alone or None for everyone.
-    """
-    worst = excess(guess).who
-    while True:
-        noise = _least_of(excess, worst, guess)
-        if isinf(noise) or worst is None:
-            return noise
-        found = excess(noise)
-        if found.ratio <= 1:
-            return noise
-        guess, worst = noise, found.who
-
-
-def _least_of(excess: Callable[..., Excess], who: Any, guess: float) -> float:
-    return least_noise(lambda noise: excess(noise, who).ratio, 1.0, guess)
 
 
 def _both(event: Event, target: Target) -> str:

@@ -66,6 +66,12 @@ class Event:
         return ""
 
     @property
+    def released(self) -> tuple[Any, ...] | None:
+        """All that `excess` depends on but the noise and the target, for a digest (`kept.digest`), where it takes long
+        enough that noise which was solved for is worth keeping on disk; else None."""
+        return None
+
+    @property
     def mus(self) -> Grouped | None:
         """Every machine's GDP parameter, or None where none is stated."""
         return None
@@ -309,6 +315,11 @@ class RecordEvent(Event):
     def _over(self, one: "Asked", account: Callable[..., float]) -> float:
         machine = self._machine(one.group)
         return account(*machine, delta=one.delta) / one.epsilon if machine[0] > 0 else inf
+
+    @property
+    def released(self) -> tuple[Any, ...]:
+        r = self.releases
+        return self.accountant, r.shift, r.records, r.batch, r.messages, r.group
 
     @property
     def proved(self) -> bool:

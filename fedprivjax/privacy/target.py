@@ -70,6 +70,11 @@ class Target:
         )
 
     @property
+    def said(self) -> tuple[Any, ...]:
+        """What tells the target from others, for a digest."""
+        return self.mu, np.asarray(self.epsilon, float), self.noise_std, self.delta
+
+    @property
     def given_noise(self) -> float | None:
         """The noise, where no accountant decides it: the one that is given, or 0 where none is asked for; else None.
 

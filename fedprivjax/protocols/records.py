@@ -25,9 +25,9 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.accountants.sampled import require_known
-from fedprivjax.privacy.calibration import least_for_all
 from fedprivjax.privacy.events import Asked, Claim, Excess, RecordEvent, Releases
 from fedprivjax.privacy.grouped import alike
+from fedprivjax.privacy.least import least_kept
 from fedprivjax.privacy.noise_rules import CLAIMS, NOISE_RULES, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
@@ -283,7 +283,8 @@ class RecordMechanism:
             event = RecordEvent(noise_std, accountant, releases, terms)
             return event.largest(asked if who is None else [who])
 
-        return require_known(least_for_all(excess, float(shift.max())), float(m.epsilon.min()))
+        said = *RecordEvent(1.0, accountant, releases, terms).released, m.epsilon, m.delta
+        return require_known(least_kept(said, excess, float(shift.max())), float(m.epsilon.min()))
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """The σ by the noise rule of every machine in the table."""

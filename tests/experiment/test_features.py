@@ -43,7 +43,7 @@ RAW = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDPRIVJAX_CACHE", str(tmp_path / "home"))
     (tmp_path / "mine.py").write_text(OWN)
     return tmp_path
 

@@ -41,7 +41,7 @@ class Doubled(FeatureMap):
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDPRIVJAX_CACHE", str(tmp_path / "home"))
     Doubled.calls.clear()
 
 
@@ -131,7 +131,7 @@ def test_what_is_dear_is_computed_once_for_the_same_data_and_settings(tmp_path):
 
 def test_it_is_kept_beside_the_data_by_default_and_not_at_all_on_request(tmp_path):
     mapped(pictures(), Doubled())
-    assert features.cache() == tmp_path / "home" / "fedprivjax" / "features"
+    assert features.cache() == tmp_path / "home" / "features"
     assert len(files(features.cache())) == 2
     mapped(pictures(), Doubled(), keep=False)
     mapped(pictures(), "pooling")  # as quick as reading
@@ -159,7 +159,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedprivjax.features.kept.os.replace", full)
+    monkeypatch.setattr("fedprivjax.kept.os.replace", full)
     data = pictures()
     np.testing.assert_array_equal(mapped(data, Doubled(), keep=tmp_path).features, 2 * data.features)
     assert files(tmp_path) == []

@@ -11,8 +11,8 @@ from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.rough import rough_epsilon
 from fedprivjax.privacy.accountants.search import least_noise
-from fedprivjax.privacy.calibration import least_for_all
 from fedprivjax.privacy.events import Excess, RecordEvent, Releases
+from fedprivjax.privacy.least import least_for_all
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Terms
 
@@ -47,10 +47,10 @@ def test_what_no_noise_meets_and_any_noise_meets():
 
 @pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)
 @pytest.mark.parametrize("whole", [False, True])
-def test_the_rough_bound_is_never_below_the_fine_one(sampler, records, rounds, z, whole):
+def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, records, rounds, z, whole):
     for delta in (1e-3, 1e-8):
         settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": whole}
-        assert rough_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
+        assert 1 <= rough_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
 
 
 @pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)
@@ -80,7 +80,7 @@ def test_few_of_many_different_machines_are_looked_at_closely(monkeypatch):
 
     monkeypatch.setattr(Sampled, "epsilon", counted)
     found = least_for_all(lambda noise, who=None: machines(noise, sizes).excess(target, None, who), 1.0)
-    assert len(set(looked)) < 50  # 595 when each machine was solved for by itself
+    assert len(set(looked)) < 15  # 595 when each machine was solved for by itself
     each = machines(found, sizes[::6]).epsilons(1e-5).each
     assert max(*each, machines(found, sizes).epsilon(1e-5)) <= 2.0
     assert machines(found * (1 - 1e-6), sizes).epsilon(1e-5) > 2.0

@@ -3,7 +3,7 @@
 from math import ceil, expm1, floor, inf, isinf, log, log1p
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.pld_pmf import DensePLDPmf, SparsePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.fft import irfft, next_fast_len, rfft
 
@@ -67,6 +67,7 @@ def _least(value_of) -> float:
 def _dense(loss: PrivacyLossDistribution) -> DensePLDPmf | None:
     """The distribution over a grid that is one for both directions; None where there is none."""
     one = loss._pmf_remove if loss._symmetric else None  # pyright: ignore[reportPrivateUsage]
+    one = one.to_dense_pmf() if isinstance(one, SparsePLDPmf) else one
     return one if isinstance(one, DensePLDPmf) and one._pessimistic_estimate else None
 
 

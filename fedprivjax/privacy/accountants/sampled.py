@@ -91,9 +91,20 @@ def _loss(z: float, sampler: Sampler, records: int, rounds: int, whole: bool) ->
 
 @lru_cache(maxsize=KEPT)
 def _one_release(z: float, sampler: Sampler, records: int, whole: bool) -> PrivacyLossDistribution | None:
-    tight = sampler.independent and not whole
-    rate = sampler.batch_of(records) / records
-    return _independent(z, rate) if tight else _subsampled(z, *law(sampler, records, whole))
+    return one_release(z, sampler, records, whole)
+
+
+def one_release(
+    z: float, sampler: Sampler, records: int, whole: bool, coarse: int = 1
+) -> PrivacyLossDistribution | None:
+    """What one release loses, from above; None where it has losses beyond `LONGEST`.
+
+    Args:
+        coarse: how many times wider the grid of losses is than usual: quicker, and a little more is lost.
+    """
+    if sampler.independent and not whole:
+        return _independent(z, sampler.batch_of(records) / records, coarse)
+    return _subsampled(z, *law(sampler, records, whole), coarse)
 
 
 def noise_multiplier_for(
@@ -149,12 +160,12 @@ def checked(noise_multiplier: float, sampler: Sampler, records: int, rounds: int
     return sampler.with_batch(batch)
 
 
-def _subsampled(z: float, times: np.ndarray, chances: np.ndarray) -> PrivacyLossDistribution | None:
+def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, coarse: int) -> PrivacyLossDistribution | None:
     """The bound's loss distribution for one release; None where it has losses beyond `LONGEST`."""
-    longest = longest_loss(z, times, chances)
+    longest = _longest_loss(z, times, chances)
     if longest is None:
         return None
-    spacing = max(min(GRID, longest / 2000), longest / 4e4)  # the estimate is off by its square
+    spacing = coarse * max(min(GRID, longest / 2000), longest / 4e4)  # the estimate is off by its square
     grid = np.arange(ceil(longest / spacing) + 1)
     above = np.minimum.accumulate(profile(grid * spacing, times, chances, z))
     below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # of e^{−ε}, by symmetry
@@ -164,7 +175,7 @@ def _subsampled(z: float, times: np.ndarray, chances: np.ndarray) -> PrivacyLoss
     return PrivacyLossDistribution(pmf)
 
 
-def longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | None:
+def _longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | None:
     """A loss beyond which next to nothing is left of `profile`; None where there is none up to `LONGEST`."""
     losses = np.geomspace(0.05, LONGEST, 64)
     enough = profile(losses, times, chances, z) < NEGLIGIBLE
@@ -181,11 +192,11 @@ def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.nda
     return sum(chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))  # type: ignore
 
 
-def _independent(z: float, rate: float) -> PrivacyLossDistribution:
+def _independent(z: float, rate: float, coarse: int) -> PrivacyLossDistribution:
     return privacy_loss_distribution.from_gaussian_mechanism(
         z,
         sensitivity=1.0,
         sampling_prob=rate,
-        value_discretization_interval=GRID,
+        value_discretization_interval=GRID * coarse,
         neighboring_relation=NeighboringRelation.REPLACE_ONE,
     )

@@ -1,0 +1,76 @@
+"""Fitted factors that are kept on disk."""
+
+import numpy as np
+import pytest
+
+from fedprivjax import kept
+from fedprivjax.noise.sums import Optimal, factor
+from fedprivjax.noise.sums.workload import anytime_workload
+
+MESSAGES = 6
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(kept.CACHE, str(tmp_path))
+    monkeypatch.setattr(kept, "SLOW", 0.0)
+    return tmp_path / "factors"
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    """The arguments of every fit."""
+    calls, fit = [], factor.optimal_factor
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return fit(*arguments)
+
+    monkeypatch.setattr(factor, "optimal_factor", counted)
+    return calls
+
+
+def made(rounds=12, messages=MESSAGES, iterations=3):
+    return Optimal(iterations).factor(messages, lambda increments: anytime_workload(rounds, increments))
+
+
+def test_it_is_fitted_once(folder, fitted):
+    first = made()
+    np.testing.assert_array_equal(made(), first)
+    assert len(fitted) == len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("other", [{"rounds": 13}, {"messages": 5}, {"iterations": 4}])
+def test_every_argument_makes_another(fitted, other):
+    made()
+    made(**other)
+    assert len(fitted) == 2
+
+
+def test_other_code_makes_another(fitted, monkeypatch):
+    made()
+    monkeypatch.setattr(factor, "code", lambda *folders, packages: "mended")
+    made()
+    assert len(fitted) == 2
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        lambda right: 1.1 * right,
+        lambda right: 0.5 * right,
+        lambda right: right.T,
+        lambda right: np.zeros_like(right),
+        lambda right: np.full_like(right, np.nan),
+        lambda right: right[:-1, :-1],
+        lambda right: right.astype(np.float32),
+        lambda right: np.array("text"),
+    ],
+)
+def test_what_is_no_factor_of_unit_columns_is_fitted_anew(folder, fitted, spoilt):
+    right = made()
+    (path,) = folder.iterdir()
+    np.save(path, spoilt(right))
+    np.testing.assert_array_equal(made(), right)
+    np.testing.assert_array_equal(np.load(path), right)
+    assert len(fitted) == 2
