@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import MACHINES, POOL, SOME_MACHINES
@@ -13,8 +14,11 @@ from fedprivjax import DPMu2, Dropouts, Full, Refusal, Uniform, Varying, audit, 
 from fedprivjax.engine.ready import ready
 from fedprivjax.noise import relative_std
 from fedprivjax.noise.covariance import covariance_bands
+from fedprivjax.noise.normals import normals
 from fedprivjax.noise.sums import CorrelatedSums, Given, Optimal, SumFactor, Toeplitz, least_noise, noise_of
+from fedprivjax.noise.sums.dense import Dense
 from fedprivjax.noise.sums.workload import anytime, anytime_workload, steps
+from fedprivjax.plan.seeds import round_keys
 
 KINDS = {"toeplitz": Toeplitz(), "square root": Toeplitz(0.5), "optimal": Optimal(5)}
 LAWS = {
@@ -98,6 +102,37 @@ def test_what_is_drawn_has_the_law_and_no_other_scale(stretch):
         squares = np.sum(np.linalg.solve(sums.rows, drawn) ** 2)
         count = ROUNDS * dimension
         assert (abs(squares - count) < 4 * np.sqrt(2 * count)) == (stretch == 1.0), method
+
+
+def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
+    """Those of B·ξ, with ξ each round's normals: 13 rounds are no multiple of the strips of the product."""
+    rounds, dimension, seeds = 13, 5, jax.random.split(jax.random.key(1), 3)
+    factors = np.tril(np.random.default_rng(0).normal(size=(3, rounds, rounds))).astype(np.float32)
+    keys = jax.vmap(lambda seed: round_keys(seed, np.arange(1, rounds + 1)))(seeds)
+    fresh = jax.vmap(jax.vmap(lambda key: normals(key, (dimension,))))(keys)
+
+    def drawn(rows, seed, keys):
+        mechanism, found = Dense(rows), []
+        state = mechanism.init(dimension, seed)
+        for first, end in ((0, 5), (5, 6), (6, 13)):
+            state, block = mechanism.draw(state, rows[first:end], keys[first:end], dimension)
+            found.append(block)
+        return jnp.concatenate(found), state[1]
+
+    one_place = jax.jit(jax.vmap(drawn, out_axes=(0, None)))  # which is refused where seeds have places of their own
+    found, done = one_place(factors, seeds, keys)
+    np.testing.assert_allclose(found, factors @ np.asarray(fresh), rtol=1e-4, atol=1e-5)
+    assert int(done) == rounds
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 70])
+def test_a_factor_of_any_number_of_rounds_is_held_whole(rounds):
+    rows = np.eye(rounds, dtype=np.float32)
+    noise, done = Dense(rows).init(4, jax.random.key(2))
+    assert noise.shape == (rounds, 4)
+    assert int(done) == 0
+    assert len(np.unique(noise)) == noise.size
+    assert Dense(rows).floats(4) == 2 * noise.size  # all rounds' normals, and a copy as they are multiplied
 
 
 def test_noise_falls_from_the_papers_to_the_optimum_and_no_further_than_the_bound():
