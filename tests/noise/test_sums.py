@@ -135,6 +135,31 @@ def test_a_factor_of_any_number_of_rounds_is_held_whole(rounds):
     assert Dense(rows).floats(4) == 2 * noise.size  # all rounds' normals, and a copy as they are multiplied
 
 
+# mean squared error of prefix sums per unit of σ², single participation, by jax-privacy 2.0.0 (jax 0.10.2, float64):
+# mean(dense.per_query_error(strategy_matrix=C)) of its optimum C = dense.optimize(n, max_optimizer_steps=300); and of
+# C = toeplitz.materialize_lower_triangular(c), times toeplitz.sensitivity_squared(c), with the c that it has for the
+# largest error, toeplitz.optimal_max_error_strategy_coefs(n)
+JAX_PRIVACY = {
+    8: (2.233273221070053, 2.514944004537689),
+    32: (3.579999382137289, 4.048066022005728),
+    128: (5.342260871376508, 5.9967473737552766),
+}
+
+
+@pytest.mark.parametrize("messages", JAX_PRIVACY)
+def test_prefix_sums_have_the_error_that_jax_privacy_finds(messages):
+    """The square root of A to float64's rounding; the optimum, and the bound below it, to 1 part in 1000."""
+    optimum, square_root = JAX_PRIVACY[messages]
+    sums = np.tril(np.ones((messages, messages)))
+    squares = sums.T @ sums
+    ours = Toeplitz(0.5).factor(messages, lambda messages: sums)
+    assert noise_of(squares, ours) / messages == pytest.approx(square_root, rel=1e-10)
+    best = Optimal().factor(messages, lambda messages: sums)
+    assert noise_of(squares, best) / messages == pytest.approx(optimum, rel=1e-3)
+    assert least_noise(squares, best) / messages == pytest.approx(optimum, rel=1e-3)
+    assert least_noise(squares, best) <= noise_of(squares, best)
+
+
 def test_noise_falls_from_the_papers_to_the_optimum_and_no_further_than_the_bound():
     """At full participation, over T: in w 0.71, 0.66, 0.61 and in x 0.52, 0.45, 0.40, as for T = 300."""
     rounds = 60
