@@ -20,10 +20,9 @@ from fedprivjax.noise.chooser import MOST_BYTES, round_divisors
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.sums.dense import Dense
 from fedprivjax.noise.sums.factor import require_factor
+from fedprivjax.noise.sums.workload import sent_rounds
 from fedprivjax.noise.sums.written import Written, WrittenInputs
 from fedprivjax.plan.schedule import Schedule
-
-AT_ONCE = 2**22  # pairs of messages
 
 ROUND_UP = 32  # messages, so that most schedules share one program
 
@@ -120,18 +119,10 @@ class CorrelatedSums:
         """The covariance of what is added to z in each round, float64 [rounds, rounds]."""
         schedule, rounds = self.schedule, self.schedule.size.rounds
         gram, total = self.inverse @ self.inverse.T, np.zeros(rounds * rounds)
-        slots = np.flatnonzero(schedule.present.ravel())
-        slots = slots[np.argsort(schedule.participants.ravel()[slots], kind="stable")]
-        when = slots // schedule.size.per_round
-        _, first, sent = np.unique(schedule.participants.ravel()[slots], return_index=True, return_counts=True)
-        for messages in np.unique(sent):
-            alike = first[sent == messages]
-            for some in np.array_split(alike, -(-alike.size * messages**2 // AT_ONCE)):
-                rows = when[some[:, None] + np.arange(messages)]
-                scale = self.scale[schedule.participants.ravel()[slots[some]]]
-                pairs = rows[:, :, None] * rounds + rows[:, None, :]
-                squares = scale[:, None, None] ** 2 * gram[:messages, :messages]
-                total += np.bincount(pairs.ravel(), squares.ravel(), rounds * rounds)
+        for machines, when in sent_rounds(schedule):
+            pairs, sent = when[:, :, None] * rounds + when[:, None, :], when.shape[1]
+            squares = self.scale[machines, None, None] ** 2 * gram[:sent, :sent]
+            total += np.bincount(pairs.ravel(), squares.ravel(), rounds * rounds)
         return total.reshape(rounds, rounds) / schedule.divisor**2
 
     def _written(self) -> Written:
