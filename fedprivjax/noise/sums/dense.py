@@ -41,5 +41,6 @@ def _lower_product(rows, vectors):
     rounds = len(rows)
     for strip in reversed(range(STRIPS)):
         first, end = rounds * strip // STRIPS, rounds * (strip + 1) // STRIPS
-        vectors = vectors.at[first:end].set(rows[first:end, :end] @ vectors[:end])
+        made = jnp.matmul(rows[first:end, :end], vectors[:end], precision="highest")
+        vectors = vectors.at[first:end].set(made)
     return vectors
