@@ -73,6 +73,7 @@ def lines() -> Iterator[Line]:
     taken = side_by_side(
         {
             "covariance": run_of(protocol, method="covariance"),
+            "factor": run_of(DPMu2(mu=8.0, noise_schedule="toeplitz")),
             "silent": run_of(protocol, Silent()),
             "clipped": run_of(DPMu2(mu=8.0, clip=5.6), Silent()),
             "draw": partial(_draw, jax.random.key(1)),
@@ -89,6 +90,8 @@ def lines() -> Iterator[Line]:
         yield Line(f"{name} noise, over covariance noise", slow[name] / slow["covariance"], "times", target)
     allowed = taken["silent"] + taken["draw"]
     yield Line("covariance noise, over noise-free and T·d normals", taken["covariance"] / allowed, "times", "≤ 1.25")
+    by_a_factor = "noise correlated by a factor, over the banded covariance's"
+    yield Line(by_a_factor, taken["factor"] / taken["covariance"], "times", "≤ 3")
     yield Line("noise-free without the gather, over the floor", taken["in place"] / taken["floor"], "times", "≤ 2.5")
     yield Line("the gather, over the floor", (taken["silent"] - taken["in place"]) / taken["floor"], "times")
     yield Line("clipped, over unclipped", taken["clipped"] / taken["silent"], "times", "≤ 1.2")

@@ -26,7 +26,7 @@ sets it; the cap 1/(4LT) of unclipped increments grows by K only and then holds 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -273,7 +273,8 @@ class DPMu2(Protocol):
             alone = self.trust == "server"
             schedule = Full(1).draw(rounds, np.random.default_rng(0)) if alone else plan.schedule
             shares = privacy_shares(self.profile, schedule.machines)
-            return CorrelatedSums(_factor(kind, rounds, int(schedule.total.max())), schedule, shares)
+            workload = partial(anytime_workload, schedule, shares)
+            return CorrelatedSums(kind.factor(int(schedule.total.max()), workload), schedule, shares)
 
         return plan.schedule.once(("correlated", kind, self.trust, self.profile), compute)
 
@@ -326,8 +327,3 @@ class DPMu2(Protocol):
         constants = {"smoothness": problem.smoothness, "diameter": float(problem.constraint.diameter)}
         smooth = Assumption("lipschitz and smooth", {**lipschitz_values(problem), **constants})
         return (*USED_ONCE, smooth, Assumption("honest but curious"), *batched)
-
-
-@lru_cache(maxsize=8)  # a fit takes seconds, and seeds' schedules differ little in their longest machine
-def _factor(kind: SumFactor, rounds: int, messages: int) -> np.ndarray:
-    return kind.factor(messages, partial(anytime_workload, rounds))

@@ -87,7 +87,7 @@ def test_every_group_is_measured(group, monkeypatch):
     assert (
         len(lines)
         == {
-            "one run": 7,
+            "one run": 8,
             "sweeps": 2,
             "a million machines": 3,
             "a tree's noise": 2,

@@ -3,6 +3,7 @@
 from fedprivjax.noise.sums.correlated import CorrelatedSums
 from fedprivjax.noise.sums.factor import SUM_FACTORS, Given, Optimal, SumFactor, Toeplitz
 from fedprivjax.noise.sums.optimum import least_noise, noise_of, optimal_factor
+from fedprivjax.noise.sums.workload import anytime_workload
 
 __all__ = [
     "SUM_FACTORS",
@@ -11,6 +12,7 @@ __all__ = [
     "Optimal",
     "SumFactor",
     "Toeplitz",
+    "anytime_workload",
     "least_noise",
     "noise_of",
     "optimal_factor",

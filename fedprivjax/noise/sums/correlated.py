@@ -17,13 +17,12 @@ from scipy.linalg import solve_triangular
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.chooser import MOST_BYTES, round_divisors
-from fedprivjax.noise.covariance import Covariance
 from fedprivjax.noise.interface import Mechanism
+from fedprivjax.noise.sums.dense import Dense
 from fedprivjax.noise.sums.factor import require_factor
+from fedprivjax.noise.sums.workload import sent_rounds
 from fedprivjax.noise.sums.written import Written, WrittenInputs
 from fedprivjax.plan.schedule import Schedule
-
-AT_ONCE = 2**22  # pairs of messages
 
 ROUND_UP = 32  # messages, so that most schedules share one program
 
@@ -114,23 +113,16 @@ class CorrelatedSums:
     def mechanism(self, method: str = "auto") -> Mechanism:
         """What draws it."""
         require_choice("noise method", method, WAYS)
-        return self._written() if method == "materialised" else _covariance(self.rows)
+        return self._written() if method == "materialised" else Dense(self.rows.astype(np.float32))
 
     def _of_increments(self) -> np.ndarray:
         """The covariance of what is added to z in each round, float64 [rounds, rounds]."""
         schedule, rounds = self.schedule, self.schedule.size.rounds
         gram, total = self.inverse @ self.inverse.T, np.zeros(rounds * rounds)
-        slots = np.flatnonzero(schedule.present.ravel())
-        slots = slots[np.argsort(schedule.participants.ravel()[slots], kind="stable")]
-        when = slots // schedule.size.per_round
-        _, first, sent = np.unique(schedule.participants.ravel()[slots], return_index=True, return_counts=True)
-        for messages in np.unique(sent):
-            alike = first[sent == messages]
-            for some in np.array_split(alike, -(-alike.size * messages**2 // AT_ONCE)):
-                rows = when[some[:, None] + np.arange(messages)]
-                scale = self.scale[schedule.participants.ravel()[slots[some]]]
-                pairs = rows[:, :, None] * rounds + rows[:, None, :]
-                np.add.at(total, pairs, scale[:, None, None] ** 2 * gram[:messages, :messages])
+        for machines, when in sent_rounds(schedule):
+            pairs, sent = when[:, :, None] * rounds + when[:, None, :], when.shape[1]
+            squares = self.scale[machines, None, None] ** 2 * gram[:sent, :sent]
+            total += np.bincount(pairs.ravel(), squares.ravel(), rounds * rounds)
         return total.reshape(rounds, rounds) / schedule.divisor**2
 
     def _written(self) -> Written:
@@ -157,12 +149,3 @@ def _rounded(factor: np.ndarray, inverse: np.ndarray) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         moved = np.linalg.norm(size @ (np.abs(inverse) @ size), axis=0).max()
     return float(HALF_UNIT * moved / np.linalg.norm(factor, axis=0).max())
-
-
-def _covariance(rows: np.ndarray) -> Covariance:
-    """Rows of a lower triangular factor as `Covariance.inputs` holds them, each ending with its diagonal entry."""
-    rounds = len(rows)
-    turned = np.zeros((rounds, rounds), np.float32)
-    for t in range(rounds):
-        turned[t, rounds - 1 - t :] = rows[t, : t + 1]
-    return Covariance(turned)
