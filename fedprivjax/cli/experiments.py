@@ -41,6 +41,10 @@ def run(
 
     Of a folder, every one into a results folder of its own; what is refused in any is said before the first runs.
     """
+    from fedprivjax.engine.compiled import compile_quickly
+
+    if tiny:
+        compile_quickly()
     chosen = loaded([spec], change, tiny=tiny)
     into = folders(chosen, folder)
     again = resumed(into, resume=resume)
@@ -49,7 +53,7 @@ def run(
     for name, experiment in chosen.items():
         if len(chosen) > 1:
             out.print(f"{name}: {experiment.title}", style="bold", markup=False, highlight=False)
-        _run(experiment, into[name], done, resume=again[name])
+        _run(experiment, into[name], done, resume=again[name], keep=not tiny)
 
 
 @app.command()
@@ -123,7 +127,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
         out.print(f"  {guarantee.paragraph()}", markup=False, highlight=False)
 
 
-def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
+def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: bool = True, judge: bool = False):
     """Run an experiment into a folder, and show it; a stop says what is kept, and how to go on."""
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.ready import ready_experiment
@@ -131,18 +135,18 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge:
 
     with saying("reading") as say:
         ready = ready_experiment(experiment, say, judge=judge)
-    finished = 0, ready.runs
+    finished = 0
     try:
         with progress(experiment.title) as told:
 
             def noted(runs: int, total: int) -> None:
                 nonlocal finished
-                finished = runs, total
+                finished = runs
                 told(runs, total)
 
-            runner.run_ready(ready, folder, resume=resume, progress=noted, done=done)
+            runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
     except KeyboardInterrupt:
-        raise Stopped(_how_to_go_on(folder, *finished)) from None
+        raise Stopped(_how_to_go_on(folder, finished if keep else 0, ready.runs)) from None
     return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
 
 

@@ -56,17 +56,23 @@ def run_ready(
     folder: Path | None = None,
     *,
     resume: bool = False,
+    keep: bool = True,
     progress: Progress | None = None,
     done: Done | None = None,
 ) -> dict[str, xr.Dataset]:
-    """Run an experiment that is ready; arguments as in `run`."""
+    """Run an experiment that is ready.
+
+    Args:
+        keep: every finished chunk in the folder, from which a run that was stopped goes on.
+        folder, resume, progress, done: as in `run`.
+    """
     done, begun = {} if done is None else done, perf_counter()
     if folder is None:
-        return _found(ready, None, done, progress, resume=False)
+        return _found(ready, None, done, progress, resume=False, keep=False)
     results_folder.claim(folder, ready.experiment, resume=resume)
     if resume and results_folder.finished(folder):
         return results_folder.load(folder)
-    found = _found(ready, folder, done, progress, resume=resume)
+    found = _found(ready, folder, done, progress, resume=resume, keep=keep)
     results_folder.save(found, folder, ready.experiment.title, ready.seconds + perf_counter() - begun)
     return found
 
@@ -97,16 +103,17 @@ def run_jobs(
 
 
 def _found(
-    ready: ReadyExperiment, folder: Path | None, done: Done, progress: Progress | None, *, resume: bool
+    ready: ReadyExperiment, folder: Path | None, done: Done, progress: Progress | None, *, resume: bool, keep: bool
 ) -> dict[str, xr.Dataset]:
     """The datasets, at what is chosen on other data where the experiment asks for that."""
-    chunks = None if folder is None else folder / results_folder.CHUNKS
+    chunks = folder / results_folder.CHUNKS if folder is not None and keep else None
     if ready.before is None:
         return run_jobs(ready.jobs, progress, done, chunks)
     into = None if folder is None else folder / results_folder.CHOICE
     again = resume and into is not None and results_folder.begun(into)
     first = _shifted(progress, 0, ready.runs)
-    chosen = choices(ready.experiment, run_ready(ready.before, into, resume=again, progress=first, done=done))
+    found = run_ready(ready.before, into, resume=again, keep=keep, progress=first, done=done)
+    chosen = choices(ready.experiment, found)
     todo = jobs(at_choices(ready.experiment, chosen))
     rest = _shifted(progress, ready.before.runs, ready.runs)
     return marked(run_jobs(todo, rest, done, chunks), chosen)

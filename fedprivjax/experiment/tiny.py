@@ -68,7 +68,8 @@ def _tiny_choice(experiment: Experiment) -> ChooseSettings | None:
     if choose is None:
         return None
     other = choosing(experiment)
-    small = tiny(other.model_copy(update={"problem": _fewer_examples(other.problem, _most_machines(other))}))
+    made = _as_wide(_fewer_examples(other.problem, _most_machines(other)), experiment.problem)
+    small = tiny(other.model_copy(update={"problem": made}))
     data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
     rounds = {"rounds": small.participation.rounds}
     over = {name: values for name, values in small.sweep.over.items() if name in flattened(choose.sweep)}
@@ -109,6 +110,16 @@ def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings
     if settings.partition is None or made < RECORDS * machines:
         return settings
     return settings.model_copy(update={"options": {**settings.options, "examples": RECORDS * machines}})
+
+
+def _as_wide(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
+    """With a made-up feature more in the place of the constant one that one's own data have: the programs are the
+    same then, and compiled once."""
+    data = own.source.load(own.options)
+    features = other.options.get("features")
+    if own.maps or not isinstance(data, Dataset) or features is None or data.features.shape[-1] != features + 1:
+        return other
+    return other.model_copy(update={"options": {**other.options, "features": features + 1}})
 
 
 def _most_machines(experiment: Experiment) -> int:

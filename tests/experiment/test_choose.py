@@ -308,6 +308,13 @@ def test_tiny_chooses_in_small():
     assert other.problem.options["features"] == 12
 
 
+def test_tiny_data_that_choose_have_a_feature_for_the_constant_one():
+    said = raw(problem={"dataset": "digits", "options": {}})
+    for features, found in ((64, 65), (63, 63)):
+        said["choose"]["problem"] = {"dataset": "clusters", "options": {"examples": 400, "features": features}}
+        assert tiny(experiment.parse(said)).choose.problem["options"]["features"] == found
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """A results folder, and the file."""

@@ -9,6 +9,7 @@ from cases import sparing
 from fedprivjax import Full, averaged, experiment, final, guarantee_of, simulate
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.ready import ready_experiment
 from fedprivjax.experiment.selection import selected
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.report import plots, tables
@@ -254,6 +255,15 @@ def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, roun
     assert small.sweep.over["mu"] == [1, 8]
     assert small.sweep.seeds == 2
     assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()
+
+
+def test_chunks_are_kept_unless_that_is_not_wanted(monkeypatch, tmp_path):
+    seen = []
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda start, told, chunks: seen.append(chunks) or real(start, told, chunks))
+    for name, keep in (("kept", True), ("not", False)):
+        runner.run_ready(ready_experiment(make()), tmp_path / name, keep=keep)
+    assert seen == [tmp_path / "kept" / "chunks", None]
 
 
 ALONE = {"kind": "full", "machines": 1}
