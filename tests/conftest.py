@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA says of every cached program that it is another machine's
@@ -15,13 +14,12 @@ import jax
 import pytest
 
 from fedprivjax import Softmax, general_problem
-from fedprivjax.engine.compiled import make_room
+from fedprivjax.engine.compiled import QUICK, knows_quick, make_room
 from fedprivjax.problem.models import Example
 
 OPTIMISED = "optimised"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 DEVICES = "--xla_force_host_platform_device_count=4"
-QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"  # a third of the time to compile
 FEW = 50  # programs between looks at the room that is left: a look takes as long as a small test
 programs = 0
 
@@ -37,11 +35,6 @@ def pytest_configure(config):
     jax.config.update("jax_traceback_in_locations_limit", 0)  # where each operation was written: a tenth of lowering
     jax.monitoring.register_event_duration_secs_listener(count)
     keep_programs(config)
-
-
-def knows_quick():
-    """Whether XLA knows the flags of `QUICK`: it ends a process that gives it others."""
-    return (0, 7) <= tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)
 
 
 def count(event, seconds, **_):

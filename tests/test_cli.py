@@ -15,6 +15,7 @@ import fedprivjax
 from fedprivjax import cli, experiment
 from fedprivjax.datasets import mnist
 from fedprivjax.experiment import folder
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import read as reading
 from fedprivjax.experiment import run as runner
 from fedprivjax.sweeps.memory import run_bytes
@@ -179,6 +180,7 @@ FEW = ("--protocol", "noisy_sgd", "--protocol", "dp_mu2", "--protocol", "local_s
 
 
 def test_plan_shows_which_method_suits(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.planning, "progress", None)  # there is no pilot
     monkeypatch.chdir(tmp_path)
     status, said, _ = call(*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW, "--json", "plan.json", "--plot", "plan.png")
     assert status == 0
@@ -405,7 +407,7 @@ def test_a_stop_elsewhere_is_one_line(call, spec, monkeypatch):
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "jobs", stop)
+    monkeypatch.setattr(listed, "jobs", stop)
     assert call("privacy", spec) == (130, "", "stopped\n")
 
 
@@ -523,7 +525,8 @@ def bundle(tmp_path, monkeypatch):
     inside = tmp_path / "bundle" / "both"
     inside.mkdir(parents=True)
     (inside / "first.toml").write_text(SMALL, encoding="utf-8")
-    (inside / "second.toml").write_text(SMALL.replace("mu = [1, 2]", "mu = [1, 4]"), encoding="utf-8")
+    second = SMALL.replace("mu = [1, 2]", "mu = [1, 4]").replace("{ mu = 2 }", "{ mu = 4 }")
+    (inside / "second.toml").write_text(second, encoding="utf-8")
     return inside
 
 
@@ -559,7 +562,7 @@ def test_what_is_refused_in_a_folder_is_found_before_anything_runs(call, bundle,
     second = bundle / "second.toml"
     second.write_text(second.read_text(encoding="utf-8").replace(*wrong), encoding="utf-8")
     monkeypatch.setattr(runner, "execute", None)
-    for command in ("run", "run --tiny", "run --out there"):
+    for command in ("run", "run --tiny", "run --out there", "reproduce"):
         words = command.split()
         said = refused(call(words[0], "both", *words[1:]))
         assert said.startswith(f"both/second: {line}")

@@ -3,14 +3,12 @@
 import shlex
 import sys
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.warned import warn
 from fedprivjax.cli.console import (
     Change,
     Out,
@@ -24,7 +22,7 @@ from fedprivjax.cli.console import (
     progress,
     saying,
 )
-from fedprivjax.cli.named import check_all, claimed, folders, loaded, to_run
+from fedprivjax.cli.named import check_all, folders, loaded, named, resumed
 
 MOST_SHOWN = 2000  # machines in a plot of who holds what
 
@@ -43,16 +41,19 @@ def run(
 
     Of a folder, every one into a results folder of its own; what is refused in any is said before the first runs.
     """
+    from fedprivjax.engine.compiled import compile_quickly
+
+    if tiny:
+        compile_quickly()
     chosen = loaded([spec], change, tiny=tiny)
     into = folders(chosen, folder)
-    again = {name: resume and (len(chosen) == 1 or claimed(into[name])) for name in chosen}
-    if len(chosen) > 1:
-        check_all(chosen, into, again)
+    again = resumed(into, resume=resume)
+    check_all(chosen, into, again)
     done: dict[str, Any] = {}
     for name, experiment in chosen.items():
         if len(chosen) > 1:
             out.print(f"{name}: {experiment.title}", style="bold", markup=False, highlight=False)
-        _run(experiment, into[name], done, resume=again[name])
+        _run(experiment, into[name], done, resume=again[name], keep=not tiny)
 
 
 @app.command()
@@ -71,12 +72,14 @@ def reproduce(
     for name, experiment in chosen.items():
         if not experiment.expected:
             raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
-        verdict.check_cells(experiment)
+        with named(name, several=len(chosen) > 1):
+            verdict.check_cells(experiment)
+    again = resumed(into, resume=resume)
+    check_all(chosen, into, again, judge=True)
     done: dict[str, Any] = {}
     good = True
     for name, experiment in chosen.items():
-        again = resume and claimed(into[name])
-        judged = verdict.verdicts(experiment, _run(experiment, into[name], done, resume=again, judge=True))
+        judged = verdict.verdicts(experiment, _run(experiment, into[name], done, resume=again[name], judge=True))
         line, holds = verdicts.verdict_line(judged)
         for table in verdicts.verdict_tables(judged):
             out.print(table)
@@ -102,13 +105,14 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
 @app.command()
 def privacy(spec: Spec, change: Change = None) -> None:
     """The guarantee of every protocol of an experiment by two ways, and in prose, without running it."""
-    from fedprivjax.experiment import run as runner
+    from fedprivjax.experiment import jobs as listed
+    from fedprivjax.experiment.tiny import one_trial
     from fedprivjax.report import guarantees
 
-    experiment = runner.one_trial(load(spec, change))
+    experiment = one_trial(load(spec, change))
     delta = experiment.record.delta
     with saying("reading") as say:
-        jobs = runner.jobs(experiment, say)
+        jobs = listed.jobs(experiment, say)
         stated = guarantees.guarantee_tables(each(jobs, "stating the guarantees of", say), delta)
         ledger = guarantees.ledger_table(each(jobs, "accounting a second way for", say), delta)
     for table in [*stated, ledger]:
@@ -123,46 +127,33 @@ def privacy(spec: Spec, change: Change = None) -> None:
         out.print(f"  {guarantee.paragraph()}", markup=False, highlight=False)
 
 
-def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, judge: bool = False):
-    from fedprivjax.experiment import folder as results_folder
+def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: bool = True, judge: bool = False):
+    """Run an experiment into a folder, and show it; a stop says what is kept, and how to go on."""
+    from fedprivjax.experiment import run as runner
+    from fedprivjax.experiment.ready import ready_experiment
     from fedprivjax.experiment.results import load as load_results
 
-    begun = perf_counter()
     with saying("reading") as say:
-        todo, before = to_run(experiment, say, judge=judge)
-    results_folder.claim(folder, experiment, resume=resume)
-    if not (resume and _finished(folder)):
-        if before is None:
-            found = _computed(experiment, folder, done, todo)
-        else:
-            found = _computed_at_choice(experiment, folder, done, before, resume=resume)
-        results_folder.save(found, folder, experiment.title, perf_counter() - begun)
+        ready = ready_experiment(experiment, say, judge=judge)
+    finished = 0
+    try:
+        with progress(experiment.title) as told:
+
+            def noted(runs: int, total: int) -> None:
+                nonlocal finished
+                finished = runs
+                told(runs, total)
+
+            runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
+    except KeyboardInterrupt:
+        raise Stopped(_how_to_go_on(folder, finished if keep else 0, ready.runs)) from None
     return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
-
-
-def _computed_at_choice(experiment, folder: Path, done: dict[str, Any], before: list[Any], *, resume: bool):
-    """An experiment's results at what is chosen on other data, whose runs come first and are kept beside them."""
-    from fedprivjax.experiment import choice, choosing
-    from fedprivjax.experiment import folder as results_folder
-    from fedprivjax.experiment import run as runner
-
-    into, other, begun = folder / results_folder.CHOICE, choosing(experiment), perf_counter()
-    again = resume and claimed(into)
-    results_folder.claim(into, other, resume=again)
-    if not (again and _finished(into)):
-        found = _computed(other, into, done, before)
-        results_folder.save(found, into, other.title, perf_counter() - begun)
-    chosen = choice.choices_in(folder, experiment)
-    best = choice.at_choices(experiment, chosen)
-    with saying("reading") as say:
-        todo = runner.jobs(best, say)
-    return choice.marked(_computed(best, folder, done, todo), chosen)
 
 
 def _show(experiment, results, folder: Path, held):
     """Print the tables, and write the plots and the page."""
     from fedprivjax.experiment.choice import choices_in
-    from fedprivjax.experiment.run import selected
+    from fedprivjax.experiment.selection import selected
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
     from fedprivjax.report.shown import shown
@@ -197,42 +188,8 @@ def _held(experiment):
     return who_holds_what(data.labels, table, classes=data.classes, **names)
 
 
-def _computed(experiment, folder: Path, done: dict[str, Any], todo: list[Any]):
-    """An experiment's results; a stop says what is kept, and how to go on."""
-    from fedprivjax.experiment import folder as results_folder
-    from fedprivjax.experiment import run as runner
-
-    finished = 0, sum(job.runs for job in todo)
-    try:
-        with progress(experiment.title) as told:
-
-            def noted(runs: int, total: int) -> None:
-                nonlocal finished
-                finished = runs, total
-                told(runs, total)
-
-            return runner.run(experiment, noted, done, todo, folder / results_folder.CHUNKS)
-    except KeyboardInterrupt:
-        raise Stopped(_how_to_go_on(folder, *finished)) from None
-
-
 def _how_to_go_on(folder: Path, runs: int, total: int) -> str:
     words = sys.argv[1:]
     words = words if "--resume" in words else [*words, "--resume"]
     kept = f"{runs} of {total} runs are kept in {folder}" if runs else f"no chunk of {total} runs was finished"
     return f"stopped: {kept}; go on with fedprivjax {shlex.join(words)}"
-
-
-def _finished(folder: Path) -> bool:
-    """Whether the results of a finished run are there; a file that cannot be read is said, and computed again."""
-    from fedprivjax.experiment import folder as results_folder
-
-    file = folder / results_folder.RESULTS
-    if not file.is_file():
-        return False
-    try:
-        results_folder.load(folder)
-    except Refusal:
-        warn(f"{file} is damaged: it is computed again")
-        return False
-    return True

@@ -1,5 +1,6 @@
 """`fedprivjax plan`."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,7 @@ def plan(
     require_folders(json=json_file, plot=picture)
     wanted = _pilot(pilot, {"seeds": pilot_seeds, "classes": classes})
     settings: dict[str, Any] = plan_settings(spec, {name: value for name, value in given.items() if value is not None})
-    with progress("pilot") as told:
+    with progress("pilot") if pilot else nullcontext() as told:
         found = planner.plan(**settings, protocols=only, pilot=wanted, progress=told)
     out.print(plan_report(found, set(settings)))
     write_json(planner.mapping(found), json_file)

@@ -9,7 +9,7 @@ import xarray as xr
 
 from fedprivjax import datasets
 from fedprivjax.experiment import Experiment, ProtocolSettings, choosing, folder
-from fedprivjax.experiment.run import figures_of
+from fedprivjax.experiment.selection import figures_of
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,13 @@ def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
 def at_choices(experiment: Experiment, chosen: Mapping[str, Choice]) -> Experiment:
     """The experiment with the chosen points alone."""
     return experiment.model_copy(update={"protocol": [_at(one, chosen) for one in experiment.protocol]})
+
+
+def at_first(experiment: Experiment) -> Experiment:
+    """The experiment with the first point of every grid alone, which costs as much as the one that will be chosen."""
+    firsts = [{name: values[:1] for name, values in one.grid.items()} for one in experiment.protocol]
+    methods = [one.model_copy(update={"grid": grid}) for one, grid in zip(experiment.protocol, firsts, strict=True)]
+    return experiment.model_copy(update={"protocol": methods})
 
 
 def marked(results: Mapping[str, xr.Dataset], chosen: Mapping[str, Choice]) -> dict[str, xr.Dataset]:

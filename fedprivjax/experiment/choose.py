@@ -51,7 +51,8 @@ def check_other(problem: ProblemSettings, other: ProblemSettings) -> None:
 def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     lost = set(OF_DATA) if own.get("dataset", given["dataset"]) != given["dataset"] else set()
     lost |= {*DECLARED, "radius"} if "constraint" in own else {*DECLARED}
-    return {**{key: value for key, value in given.items() if key not in lost}, **own}
+    found = {**{key: value for key, value in given.items() if key not in lost}, **own}
+    return {key: value for key, value in found.items() if (key, value) != ("partition", {})}
 
 
 def _protocol(given: Mapping[str, Any], said: Iterable[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import tomli_w
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.warned import warn
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.provenance import Provenance, provenance
 from fedprivjax.sweeps.store import write_whole
@@ -39,6 +40,24 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
         write_whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
     except OSError as error:
         raise Refusal(f"results folder {folder} must be writable: {error.strerror}") from error
+
+
+def begun(folder: Path) -> bool:
+    """Whether a run into the folder has begun."""
+    return (folder / SPEC).is_file()
+
+
+def finished(folder: Path) -> bool:
+    """Whether the results of a finished run are there; a file that cannot be read is said, and computed again."""
+    file = folder / RESULTS
+    if not file.is_file():
+        return False
+    try:
+        load(folder)
+    except Refusal:
+        warn(f"{file} is damaged: it is computed again")
+        return False
+    return True
 
 
 def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds: float | None = None) -> None:

@@ -15,7 +15,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse
 from fedprivjax.experiment.choice import Choice, choices_in
 from fedprivjax.experiment.provenance import Provenance
-from fedprivjax.experiment.run import selected
+from fedprivjax.experiment.selection import selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 

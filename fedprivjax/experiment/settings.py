@@ -165,10 +165,10 @@ class ChooseSettings(Settings):
     """`[choose]`: another data set, on which the protocols' own grids are chosen from before they run on this one.
 
     `problem` and `participation` have keys over those of `[problem]` and `[participation]`; another data set brings its
-    own options, and what is declared of this one (`lipschitz`, `distance`, `machine_weights`) need not be true of it.
-    What `participation` says goes before the protocols' own keys and what is swept. `sweep` has other values of what
-    `[sweep]` has, such as fewer levels; `seeds` are of each point. A protocol goes on with one: that of the best mean
-    of `record.select` over all cells there, of those with the fewest diverged runs.
+    own options, and what is declared of this one (`lipschitz`, `distance`, `machine_weights`) need not be true of it;
+    an empty `partition = {}` is none. What `participation` says goes before the protocols' own keys and what is swept.
+    `sweep` has other values of what `[sweep]` has, such as fewer levels; `seeds` are of each point. A protocol goes on
+    with one: that of the best mean of `record.select` over all cells there, of those with the fewest diverged runs.
     """
 
     problem: dict[str, Any]

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from fedprivjax.experiment import TRIAL
-from fedprivjax.experiment.run import Job
+from fedprivjax.experiment.jobs import Job
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.ledger import entry
 from fedprivjax.privacy.target import LEVELS

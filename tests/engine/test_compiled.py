@@ -34,3 +34,19 @@ def test_programs_are_forgotten_where_they_take_half_of_the_mappings(monkeypatch
 def test_systems_without_a_count_go_on(monkeypatch, tmp_path):
     monkeypatch.setattr(compiled, "LIMIT", tmp_path / "none")
     assert not compiled.make_room()
+
+
+def test_quick_compiling_is_asked_for_once(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=")
+    jax.config.update("jax_disable_most_optimizations", False)  # every test sets it
+    for _ in range(2):
+        compiled.compile_quickly()
+    assert jax.config.read("jax_disable_most_optimizations")
+    quick = [compiled.QUICK] if compiled.knows_quick() else []
+    assert compiled.os.environ["XLA_FLAGS"].split(" ") == " ".join([*quick, "--xla_dump_to="]).split(" ")
+
+
+@pytest.mark.parametrize(("version", "known"), [("0.6.2", False), ("0.7.0", True), ("0.10.1", True), ("0.11.0", False)])
+def test_versions_that_know_the_flags_for_it(monkeypatch, version, known):
+    monkeypatch.setattr(compiled, "version", lambda name: version)
+    assert compiled.knows_quick() == known

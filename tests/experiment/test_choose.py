@@ -12,8 +12,10 @@ from fedprivjax import Refusal, experiment, final, load, table
 from fedprivjax.cli import experiments as command
 from fedprivjax.experiment import choice as choosing
 from fedprivjax.experiment import folder
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.choice import Choice
+from fedprivjax.experiment.tiny import tiny
 from fedprivjax.report import tables
 
 FILE = """
@@ -143,6 +145,17 @@ def test_what_is_declared_of_these_data_holds_for_no_others(chooser):
     assert (other.lipschitz, other.distance, other.machine_weights) == (None, None, None)
     made["choose"]["problem"] = {**chooser, "lipschitz": 2.0}
     assert experiment.choosing(experiment.parse(made)).problem.lipschitz == 2.0
+
+
+def test_an_empty_partition_is_none():
+    said = raw(problem={"dataset": "digits", "options": {}, "partition": {"kind": "iid"}})
+    said["choose"]["problem"] = {"dataset": "logistic", "options": {"examples": 120, "features": 3}}
+    assert experiment.choosing(experiment.parse(said)).problem.partition.kind == "iid"
+    said["choose"]["problem"]["partition"] = {}
+    made = experiment.parse(said)
+    assert experiment.choosing(made).problem.partition is None
+    again = experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(made))))
+    assert experiment.choosing(again).problem.partition is None
 
 
 def test_where_plots_are_drawn_is_no_part_of_a_choice():
@@ -280,11 +293,26 @@ def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
 
 
 def test_tiny_chooses_in_small():
-    small = runner.tiny(experiment.parse(raw(choose={"seeds": 7}, participation={"rounds": 200})))
+    said = raw(choose={"seeds": 7}, participation={"rounds": 200})
+    said["problem"]["partition"] = {"kind": "iid"}
+    said["choose"]["problem"] = {"dataset": "clusters", "options": {"examples": 4000, "features": 12}}
+    small = tiny(experiment.parse(said))
     other = experiment.choosing(small)
     assert (other.sweep.seeds, other.record.every) == (2, 5)
     assert other.participation.rounds == 2  # the least, the second protocol's own
-    assert [one.points for one in other.protocol] == [4, 3]
+    assert [one.grid for one in other.protocol] == [
+        {"clip": [0.5, 2.0], "step_scale": [1e-6]},
+        {"step_scale": [1e-6, 3.0]},
+    ]
+    assert (other.problem.options["examples"], other.problem.partition.records) == (400, 20)
+    assert other.problem.options["features"] == 12
+
+
+def test_tiny_data_that_choose_have_a_feature_for_the_constant_one():
+    said = raw(problem={"dataset": "digits", "options": {}})
+    for features, found in ((64, 65), (63, 63)):
+        said["choose"]["problem"] = {"dataset": "clusters", "options": {"examples": 400, "features": features}}
+        assert tiny(experiment.parse(said)).choose.problem["options"]["features"] == found
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +369,27 @@ def test_a_report_runs_nothing(ran, monkeypatch):
     (results.folder / "report.html").unlink()
     command.report(results.folder)
     assert "chosen on digits" in (results.folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_python_chooses_as_the_command_does(ran, monkeypatch):
+    results, spec = ran
+    seen, calibrated = [], []
+    real = listed.ready_sweep
+
+    def counted(*args, **options):
+        calibrated.append(len(options["over"].get("step_scale", [1])))
+        return real(*args, **options)
+
+    monkeypatch.setattr(listed, "ready_sweep", counted)
+    found = runner.run(experiment.load(spec), progress=lambda *counts: seen.append(counts))
+    assert list(found) == list(results)
+    for label, data in found.items():
+        assert data.attrs["grid_points"] == 3 if label == "theirs" else "grid_points" not in data.attrs
+        kept, made = (one.drop_vars(["guarantee", "seconds"]) for one in (results[label], data))
+        xr.testing.assert_equal(made, kept)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (10, 10)  # of three points and two seeds, and two methods of two seeds
+    assert calibrated == [1, 1, 3, 1, 1]  # to check, to choose, and at the choice
 
 
 @pytest.mark.slow

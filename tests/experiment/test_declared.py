@@ -6,6 +6,8 @@ import pytest
 from fedprivjax import experiment, final
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.jobs import recorded
+from fedprivjax.experiment.selection import selected
 
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 MINIBATCHES = {"name": "noisy_minibatch_sgd", "batch": 4, "epsilon": 2.0, "step_size": 0.1}
@@ -87,9 +89,9 @@ def test_what_rounds_report_is_recorded_by_name():
     entries = [CLIPPED, {**CLIPPED, "label": "loose", "clip": 1e3}]
     made = make(entries, record={"metrics": ["test_loss", "clipped_share", "message_norm"], "every": 2})
     todo = runner.jobs(made)
-    assert runner.recorded(todo)["tight"]["output"] == ["test_loss", "clipped_share", "message_norm"]
-    results = runner.run(made, todo=todo)
-    shares = {label: final(data, "clipped_share") for label, data in runner.selected(made, results).items()}
+    assert recorded(todo)["tight"]["output"] == ["test_loss", "clipped_share", "message_norm"]
+    results = runner.run_jobs(todo)
+    shares = {label: final(data, "clipped_share") for label, data in selected(made, results).items()}
     assert (shares["tight"] == 1).all()
     assert (shares["loose"] == 0).all()
     assert results["tight"]["message_norm"].dims == ("seed", "round")

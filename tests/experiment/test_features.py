@@ -9,6 +9,7 @@ import tomli_w
 
 from fedprivjax import Refusal, cli, datasets, experiment
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.tiny import tiny
 from fedprivjax.features import Constant, GroupNorm, Pooling, Scattering, UnitNorm
 
 OWN = """
@@ -105,12 +106,10 @@ def test_a_map_of_ones_own_by_import_path(place, said):
     assert read.problem.identity != parsed(place, features="unit_norm").problem.identity
 
 
-def test_tiny_maps_fewer_records_where_that_takes_long():
-    small = runner.tiny(parsed(features=["scattering"]))
+def test_tiny_maps_few_records():
+    small = tiny(parsed(features=["scattering"]))
     assert small.problem.partition.records == 20
-    assert runner.tiny(parsed(features=["pooling"])).problem.partition.records is None
-    few = runner.tiny(parsed(features=["scattering"], partition={"kind": "iid", "records": 5}))
-    assert few.problem.partition.records == 5
+    assert experiment.make_problem(small.problem, 4).examples == 80
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import fedprivjax as fpj
 from fedprivjax import Huber, Refusal, cli, datasets, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.selection import selected
 
 CSV = (
     '\ufeffclinic,age, income,smoker,"town, region",outcome\r\n'
@@ -291,7 +292,7 @@ def test_metrics_of_ones_own_are_recorded_shown_and_chosen_by(place, call):
     results = folder.load(place.parent / "there")["noisy_sgd"]
     assert {"length", "largest"} < set(results.data_vars)
     parsed = experiment.load(place / "metrics.toml")
-    best = runner.selected(parsed, {"noisy_sgd": results})["noisy_sgd"]
+    best = selected(parsed, {"noisy_sgd": results})["noisy_sgd"]
     last = (
         results["largest"].sel(iterate="output", drop=True)
         if "iterate" in results["largest"].dims

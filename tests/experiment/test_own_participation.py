@@ -9,7 +9,9 @@ from fedprivjax import Full, Refusal, Uniform, experiment
 from fedprivjax.experiment import audit as audits
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
+from fedprivjax.experiment.jobs import recorded, records
 from fedprivjax.experiment.planned import plan_settings
+from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.report.plots import figures
 
@@ -101,7 +103,7 @@ def test_rounds_outside_the_table_are_told_where_they_belong():
 
 def test_tiny_has_the_same_few_rounds_for_all():
     for own in ({"rounds": 40}, {"rounds": 3}, {"kind": "full", "rounds": 40}):
-        small = runner.tiny(make(own))
+        small = tiny(make(own))
         found = [of(small, label)[1] for label in ("single", "several")]
         assert found == [min(10, own["rounds"])] * 2
         assert of(small, "several")[0] == of(make(own), "several")[0]
@@ -150,13 +152,13 @@ def test_a_plan_is_for_the_files_section(tmp_path):
 def ran():
     made = make({"rounds": 2}, {**MANY, "rounds": 6}, {"epsilon": [2.0, 4.0]}, record={"every": 3})
     todo = runner.jobs(made)
-    return made, todo, runner.run(made, todo=todo)
+    return made, todo, runner.run_jobs(todo)
 
 
 def test_records_end_where_each_method_ends(ran):
     _, todo, found = ran
     assert {label: data["round"].values.tolist() for label, data in found.items()} == {"single": [3, 6], "several": [2]}
-    assert runner.records(todo) == {"single": 2, "several": 1}
+    assert records(todo) == {"single": 2, "several": 1}
     assert figures(found)
 
 
@@ -165,7 +167,7 @@ def test_a_mean_over_rounds_needs_the_methods_own_records(ran):
     for label, fits in (("single", True), ("several", False)):
         expected = [experiment.Expected(protocol=label, rule="shown", rounds="mean")]
         judged = made.model_copy(update={"expected": expected})
-        known = runner.recorded(todo), runner.records(todo)
+        known = recorded(todo), records(todo)
         if fits:
             verdict.check_recorded(judged, *known)
         else:

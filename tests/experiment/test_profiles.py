@@ -5,7 +5,7 @@ import pytest
 
 from fedprivjax import Refusal
 from fedprivjax.experiment import parse
-from fedprivjax.experiment.run import jobs
+from fedprivjax.experiment.jobs import jobs
 
 PROFILE = [1.0, 4.0, 2.0, 0.5]
 OWN = """

@@ -7,7 +7,11 @@ import xarray as xr
 from cases import sparing
 
 from fedprivjax import Full, averaged, experiment, final, guarantee_of, simulate
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.ready import ready_experiment
+from fedprivjax.experiment.selection import selected
+from fedprivjax.experiment.tiny import tiny
 from fedprivjax.report import plots, tables
 from fedprivjax.report.drawing import save
 from fedprivjax.report.layout import layout
@@ -36,7 +40,7 @@ def dataset(values, dims, **coordinates):
 
 def choose(data, grid, metric="test_accuracy"):
     entries = [{"name": "dp_mu2", "label": "ours", "grid": grid}]
-    return runner.selected(make(entries, record={"select": metric}), {"ours": data})["ours"]
+    return selected(make(entries, record={"select": metric}), {"ours": data})["ours"]
 
 
 def test_selection_takes_the_best_mean_of_each_cell():
@@ -69,7 +73,7 @@ def test_selection_goes_by_the_mean_over_rounds_where_that_is_the_figure():
     entries = [{"name": "dp_mu2", "label": "ours", "grid": {"clip": [0.5, 1.0]}}]
     for names, best in (([], 0.5), (["gradient_norm"], 1.0)):
         made = make(entries, record={"select": "gradient_norm", "averaged": names})
-        assert float(runner.selected(made, {"ours": data})["ours"]["best_clip"]) == best
+        assert float(selected(made, {"ours": data})["ours"]["best_clip"]) == best
 
 
 def test_selection_takes_the_least_loss():
@@ -136,7 +140,7 @@ def test_a_protocols_own_level_takes_it_out_of_the_sweep():
 def test_progress_counts_every_run_once():
     entries = [{"name": "dp_mu2", "label": str(clip), "clip": clip} for clip in (1.0, 2.0)]  # of one program
     seen = []
-    runner.run(make(entries), lambda *counts: seen.append(counts))
+    runner.run(make(entries), progress=lambda *counts: seen.append(counts))
     assert seen[-1] == (8, 8)
     assert sorted(seen) == seen
     assert {total for _, total in seen} == {8}
@@ -157,7 +161,7 @@ def test_a_sweep_already_done_is_not_run_again(monkeypatch):
 def test_jobs_prepared_before_are_run_as_they_are():
     job = runner.jobs(make())[0]
     silent = replace(job.prepare(), members=replace(job.prepare().members, noise_std=np.array([7.0, 8.0])))
-    found = runner.run(make(), todo=[replace(job, prepare=lambda: silent)])["dp_mu2"]
+    found = runner.run_jobs([replace(job, prepare=lambda: silent)])["dp_mu2"]
     assert found["noise_std"].values.tolist() == [7.0, 8.0]
 
 
@@ -246,11 +250,20 @@ def test_selecting_by_what_is_not_recorded_is_refused():
 )
 def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, rounds):
     sweep = {"mu": [1, 2, 4, 8], "per_round": [1], **sweep}
-    small = runner.tiny(make(participation=participation, sweep=sweep))
+    small = tiny(make(participation=participation, sweep=sweep))
     assert [job.prepare().recipe.size.rounds for job in runner.jobs(small)] == [rounds]
     assert small.sweep.over["mu"] == [1, 8]
     assert small.sweep.seeds == 2
     assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()
+
+
+def test_chunks_are_kept_unless_that_is_not_wanted(monkeypatch, tmp_path):
+    seen = []
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda start, told, chunks: seen.append(chunks) or real(start, told, chunks))
+    for name, keep in (("kept", True), ("not", False)):
+        runner.run_ready(ready_experiment(make()), tmp_path / name, keep=keep)
+    assert seen == [tmp_path / "kept" / "chunks", None]
 
 
 ALONE = {"kind": "full", "machines": 1}
@@ -293,7 +306,7 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
         np.testing.assert_allclose(
             averaged(cell, "noise_rms"), np.sqrt(np.mean(run.metrics["noise_mean_square"])), rtol=1e-4
         )
-    assert runner.records(list(todo.values())) == {"noisy_minibatch_sgd": 4}
+    assert listed.records(list(todo.values())) == {"noisy_minibatch_sgd": 4}
 
 
 @pytest.mark.slow
@@ -333,9 +346,31 @@ def test_tiny_has_no_more_rounds_than_the_whole_where_a_client_is_small(tmp_path
         },
         tmp_path,
     )
-    small = runner.tiny(made)
+    small = tiny(made)
     assert small.participation.rounds == rounds
     assert runner.jobs(small)[0].prepare().recipe.size.rounds == rounds
+
+
+def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
+    method = {"name": "noisy_sgd", "batch": 30, "clip": 1.0, "mu": 1.0}
+    method["grid"] = {"radius": [4.0, 8.0], "step_scale": [0.5, 1.0, 2.0]}
+
+    def small(partition, machines=20):
+        problem = {"dataset": "digits", "loss": "softmax", "radius": 8.0, "partition": partition}
+        taking_part = {"kind": "full", "machines": machines, "rounds": 2}
+        made = {"title": "few", "problem": problem, "participation": taking_part, "protocol": [method]}
+        return tiny(experiment.parse(made))
+
+    few = small({"kind": "iid"})
+    assert few.problem.partition.records == 20
+    (job,) = runner.jobs(few)
+    start = job.prepare()
+    assert (start.first.problem.examples, start.recipe.size.rounds, start.first.plan.width) == (400, 2, 2)
+    assert few.protocol[0].grid == {"radius": [4.0], "step_scale": [0.5, 2.0]}
+    for partition in ({"kind": "by_label", "classes_per_machine": 2}, {"kind": "iid", "sizes": "lognormal"}):
+        assert small(partition).problem.partition.records is None
+    assert small({"kind": "iid", "records": 5}).problem.partition.records == 5
+    assert small({"kind": "iid"}, machines=100).problem.partition.records is None  # there are 14 for each
 
 
 def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
@@ -348,6 +383,6 @@ def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
             "protocol": [entry],
         }
     )
-    assert runner.tiny(made).participation.rounds == 20
-    (job,) = runner.jobs(runner.tiny(made))
+    assert tiny(made).participation.rounds == 20
+    (job,) = runner.jobs(tiny(made))
     assert job.prepare().recipe.size.rounds == 20

@@ -8,6 +8,7 @@ from fedprivjax import experiment, final
 from fedprivjax.datasets.insurance import available
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
+from fedprivjax.experiment.selection import selected
 from fedprivjax.experiment.settings import Cell
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import plots, tables, verdicts
@@ -75,7 +76,7 @@ def test_data_seeds_and_steps_of_every_trial_are_its_own(steps):
 
 def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
     made, data = steps
-    best = runner.selected(made, {"ours": data})["ours"]
+    best = selected(made, {"ours": data})["ours"]
     assert best["seed"].size == 3
     assert best["seed"].attrs["unit"] == "trials"
     losses = final(data, "train_loss").mean("seed")
@@ -99,7 +100,7 @@ def test_of_privacy_a_trial_is_as_bad_as_its_worst_run(steps):
     made, data = steps[0], steps[1].copy(deep=True)
     for name in ("realised_mu", "realised_epsilon"):
         data[name][1, 0, :, 1] *= 3  # one run of a trial
-    best = runner.selected(made, {"ours": data})["ours"]
+    best = selected(made, {"ours": data})["ours"]
     choice = final(data, "train_loss").mean("seed").argmin("step_size")
     worst = data["realised_epsilon"].max("seed").isel(step_size=choice)
     found = best["realised_epsilon"].transpose("epsilon", "seed")
@@ -112,7 +113,7 @@ def test_a_diverged_step_is_not_chosen(insured):
     made = make(insured, entry, sweep={"epsilon": [1.0], "trials": 2})
     data = runner.run(made)
     assert data["ours"]["diverged"].sel(step_size=1e30).all()
-    best = runner.selected(made, data)["ours"]
+    best = selected(made, data)["ours"]
     assert (best["best_step_size"] == 1e-4).all()
     assert not best["diverged"].any()
 
@@ -201,7 +202,7 @@ def test_a_share_of_the_cells_is_enough_but_none_beyond_the_limit():
 
 def test_bars_are_percentiles_where_asked_for(steps):
     made, data = steps
-    best = runner.selected(made, {"ours": data})
+    best = selected(made, {"ours": data})
 
     def heights(**how):
         (container,) = plots.metric_against_epsilon(best, "relative_rmse", **how).axes[0].containers
@@ -218,7 +219,7 @@ def test_the_realised_axis_is_what_the_noise_gives(insured):
     released = {"name": "released_minibatch_sgd", "acknowledged": True, "clip_at": "message"}
     entry = {"label": "ours", "noise_rule": "paper_moments", **released}
     made = make(insured, entry, sweep={"trials": 2})
-    best = runner.selected(made, runner.run(made))
+    best = selected(made, runner.run(made))
     realised = best["ours"]["realised_epsilon"].max("seed")
     assert (realised > 3 * realised["epsilon"]).all()  # a clipped mean hides nothing of one record
     axis = plots.metric_against_epsilon(best, "relative_rmse", realised=True).axes[0]

@@ -25,6 +25,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.selection import selected
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.testing import PROPERTIES
 
@@ -176,7 +177,7 @@ def test_an_experiment_names_it(tmp_path):
     settings = experiment.load(tmp_path / "momentum.toml")
     results = runner.run(settings)
     assert dict(results["momentum"].test_loss.sizes) == {"mu": 2, "beta": 2, "seed": 2, "round": 2}
-    best = runner.selected(settings, results)["momentum"]
+    best = selected(settings, results)["momentum"]
     assert set(np.ravel(best["best_beta"])) <= {0.0, 0.9}
     assert guarantee_of(results["momentum"].sel(mu=4.0, beta=0.9)).mu == pytest.approx(4.0, rel=1e-5)
 

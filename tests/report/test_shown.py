@@ -10,6 +10,7 @@ from fedprivjax import Refusal, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.results import load
+from fedprivjax.experiment.selection import selected
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.layout import layout_of
@@ -53,7 +54,7 @@ def results(kept):
 def test_tables_are_those_of_the_command_line(kept, results, capsys):
     said = str(fpj.table(kept))
     assert said == str(fpj.table(str(kept))) == str(fpj.table(results))
-    print(shown(results.spec, runner.selected(results.spec, dict(results))).tables())
+    print(shown(results.spec, selected(results.spec, dict(results))).tables())
     assert capsys.readouterr().out == said + "\n"
     for words in (EVIL, "excess risk, mean ± 95% interval over 3 seeds", "realised ε", "not for deployment", "noted"):
         assert words in said

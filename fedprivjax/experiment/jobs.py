@@ -1,0 +1,185 @@
+"""What an experiment comes to: a sweep for every protocol at every shape, refused where anything is wrong with it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import default_metrics
+from fedprivjax.engine.ready import record_rounds
+from fedprivjax.experiment import (
+    TRIAL,
+    Experiment,
+    ProtocolSettings,
+    machines_of,
+    make_participation,
+    make_problem,
+    make_protocol,
+    points,
+    present,
+)
+from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.seeds import Seeds, as_seeds
+from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.sweep import ReadySweep, ready_sweep
+
+Progress = Callable[[int, int], None]
+Problems = dict[tuple[int | None, ...], Problem]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sweep to run: a protocol at one combination of what fixes a shape (the swept integers, the batch).
+
+    `prepare` makes it ready: a trial's anew at each call, for many trials' draws at once would not fit in memory.
+    """
+
+    label: str
+    shape: dict[str, Any]
+    runs: int
+    prepare: Callable[[], ReadySweep]
+    identity: str
+
+
+def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> list[Job]:
+    """What there is to run; whatever is wrong with it is refused here, before anything is compiled.
+
+    Of many trials, which differ in their data only, the first is tried.
+
+    Args:
+        say: called with what happens, in words: calibrating may take long.
+    """
+    problems: Problems = {}
+    return [
+        job
+        for settings in experiment.protocol
+        for shape in experiment.shapes
+        for job in _jobs(experiment, settings, shape, problems, say)
+    ]
+
+
+def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
+    """The metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
+    first = {job.label: job.prepare() for job in {job.label: job for job in reversed(todo)}.values()}
+    return {label: {name: _recorded(start, name) for name in start.iterates} for label, start in first.items()}
+
+
+def records(todo: list[Job]) -> dict[str, int]:
+    """The fewest records that a protocol's runs have: label -> how many."""
+    counts: dict[str, int] = {}
+    for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have as many
+        count = len(record_rounds(job.prepare().recipe))
+        counts[job.label] = min(count, counts.get(job.label, count))
+    return counts
+
+
+def problem_at(
+    experiment: Experiment,
+    settings: ProtocolSettings,
+    shape: dict[str, Any],
+    problems: Problems,
+    say: Callable[[str], None] | None = None,
+) -> Problem:
+    """A protocol's problem at one shape; those that were made before are taken as they are."""
+    machines, trial = machines_of(experiment.participation_of(settings), shape), shape.get(TRIAL)
+    records = shape.get("records")
+    shares = machines if experiment.problem.partition is not None else None, trial, records
+    if shares not in problems:
+        problems[shares] = make_problem(experiment.problem, machines, trial, records, say)
+    return problems[shares]
+
+
+def _jobs(
+    experiment: Experiment,
+    settings: ProtocolSettings,
+    shape: dict[str, Any],
+    problems: Problems,
+    say: Callable[[str], None] | None,
+) -> list[Job]:
+    """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
+    participation = experiment.participation_of(settings)
+    problem = problem_at(experiment, settings, shape, problems, say)
+    return [
+        _job(
+            experiment,
+            *make_participation(participation, point.shape),
+            point.problem,
+            point.settings,
+            {**shape, **point.at},
+            say,
+        )
+        for point in points(experiment, settings, problem, present(experiment.problem, problem, shape))
+    ]
+
+
+def _job(
+    experiment: Experiment,
+    participation: Participation,
+    rounds: int | None,
+    problem: Problem,
+    settings: ProtocolSettings,
+    shape: dict[str, Any],
+    say: Callable[[str], None] | None,
+) -> Job:
+    trial = shape.get(TRIAL)
+    over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
+    protocol = make_protocol(settings, over)
+    sweep, record, taking_part = experiment.sweep, experiment.record, experiment.participation_of(settings)
+    options = {
+        "over": {**over, **settings.grid},
+        "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
+        "rounds": rounds,
+        "record": default_metrics(problem) if record.recordable is None else tuple(record.recordable),
+        "every": record.every,
+        "delta": record.delta,
+        "common_noise": sweep.common_noise,
+        "resample": [name for name in sweep.resample if name in over or name in settings.grid],
+        "order": taking_part.order,
+        "noise_method": sweep.noise_method,
+    }
+    limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
+    prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
+    if not trial:
+        start = prepare(calibrating=_calibrating(settings.label, shape, say))
+        prepare = prepare if trial == 0 else lambda: start
+    names = [one.name if isinstance(one, Metric) else one for one in options["record"]]
+    if settings.grid and record.select not in names:
+        raise Refusal(f"record.select must be a recorded metric ({', '.join(names)}), got '{record.select}'")
+    alike = protocol.same_law(participation.machines)  # such runs are done once
+    given = experiment.problem.model_dump(), repr(problem.model), experiment.problem.identity
+    data = [*given, repr(participation), taking_part.model_dump(), trial, shape.get("records")]
+    parts = [id(part.factory) for part in settings.parts.values()]
+    method = settings.name, id(settings.method), parts  # two folders may each have something of that name
+    identity = json.dumps([*data, method, repr(alike), options], default=_plain)
+    members = prod(len(values) for values in options["over"].values())
+    seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)
+    return Job(settings.label, shape, seeds * members, prepare, identity)
+
+
+def _plain(value: Any) -> list:
+    """What JSON takes in the place of a value that tells jobs apart."""
+    return [value.name, id(value.function)] if isinstance(value, Metric) else list(value)
+
+
+def _calibrating(label: str, shape: dict[str, Any], say: Callable[[str], None] | None) -> Progress | None:
+    """What is said while a sweep's members are calibrated."""
+    if say is None:
+        return None
+    at = "".join(f", {name} {value:g}" for name, value in shape.items() if name != TRIAL)
+    return lambda number, total: say(f"calibrating noise of {label}{at} ({number} of {total})")
+
+
+def _recorded(start: ReadySweep, iterate: str) -> list[str]:
+    return [metric.name for metric in start.recipe.record if iterate == OUTPUT or metric.of == "params"]
+
+
+def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:
+    """A trial's own seeds."""
+    return [as_seeds(seed).resample(trial) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]

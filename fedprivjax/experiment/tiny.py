@@ -1,0 +1,158 @@
+"""Experiments made small: to see that they work, or what they guarantee."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets import Dataset
+from fedprivjax.experiment import (
+    Experiment,
+    ProblemSettings,
+    ProtocolSettings,
+    choosing,
+    machines_of,
+    make_participation,
+    make_protocol,
+    points,
+    present,
+)
+from fedprivjax.experiment.jobs import Problems, problem_at
+from fedprivjax.experiment.protocol import flattened
+from fedprivjax.experiment.section import STRUCTURAL
+from fedprivjax.experiment.settings import ChooseSettings
+from fedprivjax.plan.plan import fresh_messages, most_rounds
+
+SEEDS, ROUNDS, RECORDS, BATCH = 2, 10, 20, 2  # twenty records of a machine are ten messages of two
+
+Values = Mapping[str, list[float]]
+
+
+def one_trial(experiment: Experiment) -> Experiment:
+    """The same experiment with its first seed and trial only, whose guarantees are every trial's."""
+    trials = None if experiment.sweep.trials is None else 1
+    return experiment.model_copy(update={"sweep": experiment.sweep.model_copy(update={"trials": trials, "seeds": 1})})
+
+
+def tiny(experiment: Experiment) -> Experiment:
+    """The same experiment made small: two seeds, two trials, ten rounds or what the data allow, the ends of every
+    real-valued axis, two points of a protocol's own grid, two records a message at most, and twenty of a machine where
+    they are dealt alike.
+
+    Methods that go through all records of a machine get as many rounds as that takes.
+    """
+    over = {name: values if name in STRUCTURAL else _ends(values) for name, values in experiment.sweep.over.items()}
+    trials = experiment.sweep.trials
+    trials = None if trials is None else min(trials, 2)
+    swept = [int(value) for value in over.pop("rounds", [])]
+    planned = [experiment.participation_of(one).planned or ROUNDS for one in experiment.protocol]
+    small = experiment.model_copy(
+        update={
+            "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": SEEDS, "trials": trials}),
+            "participation": experiment.participation.model_copy(update={"rounds": None}),
+            "protocol": [_small(one) for one in experiment.protocol],
+            "record": experiment.record.model_copy(update={"every": 5}),
+            "problem": _fewer_records(experiment.problem, _most_machines(experiment)),
+            "choose": _tiny_choice(experiment),
+            "expected": [],
+        }
+    )
+    problems: Problems = {}
+    rounds = max(min([ROUNDS, *planned, *swept, *_most_rounds(small, problems)]), _least_rounds(small, problems))
+    return small.model_copy(update={"participation": small.participation.model_copy(update={"rounds": rounds})})
+
+
+def _tiny_choice(experiment: Experiment) -> ChooseSettings | None:
+    """`[choose]` of a small experiment: two seeds, and the records and rounds that the other data set has in small."""
+    choose = experiment.choose
+    if choose is None:
+        return None
+    other = choosing(experiment)
+    made = _as_wide(_fewer_examples(other.problem, _most_machines(other)), experiment.problem)
+    small = tiny(other.model_copy(update={"problem": made}))
+    data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
+    rounds = {"rounds": small.participation.rounds}
+    over = {name: values for name, values in small.sweep.over.items() if name in flattened(choose.sweep)}
+    fewer = {"problem": choose.problem | data, "participation": choose.participation | rounds, "sweep": over}
+    return choose.model_copy(update={**fewer, "seeds": SEEDS})
+
+
+def _small(settings: ProtocolSettings) -> ProtocolSettings:
+    """With few records a message, two points of its grid, and no rounds of its own."""
+    own = {key: value for key, value in settings.participation.items() if key != "rounds"}
+    batch = settings.settings.get("batch")
+    fewer = {"batch": min(batch, BATCH)} if isinstance(batch, int) else {}
+    longest = max(settings.grid, key=lambda name: len(settings.grid[name]), default=None)
+    grid = {name: _ends(values) if name == longest else values[:1] for name, values in settings.grid.items()}
+    return settings.model_copy(
+        update={"participation": own, "settings": settings.settings | fewer, "grid": grid},
+    )
+
+
+def _ends(values: list[float]) -> list[float]:
+    return values if len(values) < 3 else [values[0], values[-1]]
+
+
+def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
+    """With few records of a machine, where a partition deals as many to each."""
+    dealt = settings.partition
+    if dealt is None or dealt.kind != "iid" or dealt.sizes is not None or dealt.records is not None:
+        return settings
+    data = settings.source.load(settings.options)
+    if not isinstance(data, Dataset) or len(data.labels) < RECORDS * machines:
+        return settings  # or what is wrong is said when jobs are made
+    return settings.model_copy(update={"partition": dealt.model_copy(update={"records": RECORDS})})
+
+
+def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings:
+    """With no more made-up examples than machines are dealt."""
+    made = settings.options.get("examples", 0)
+    if settings.partition is None or made < RECORDS * machines:
+        return settings
+    return settings.model_copy(update={"options": {**settings.options, "examples": RECORDS * machines}})
+
+
+def _as_wide(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
+    """With a made-up feature more in the place of the constant one that one's own data have: the programs are the
+    same then, and compiled once."""
+    data = own.source.load(own.options)
+    features = other.options.get("features")
+    if own.maps or not isinstance(data, Dataset) or features is None or data.features.shape[-1] != features + 1:
+        return other
+    return other.model_copy(update={"options": {**other.options, "features": features + 1}})
+
+
+def _most_machines(experiment: Experiment) -> int:
+    laws = [experiment.participation_of(one) for one in experiment.protocol]
+    return max(machines_of(law, shape) for law in laws for shape in experiment.shapes)
+
+
+def _least_rounds(experiment: Experiment, problems: Problems) -> int:
+    """What those methods need that use records in several epochs."""
+    several = [one for one in experiment.protocol if one.method.several_epochs]
+    least = [
+        make_protocol(one, one.grid).least_rounds(problem_at(experiment, one, shape, problems))
+        for one in several
+        for shape in experiment.shapes
+    ]
+    return max(least, default=1)
+
+
+def _most_rounds(experiment: Experiment, problems: Problems) -> Iterator[int]:
+    """What the data allow every method at every shape, where they set an end."""
+    for settings in experiment.protocol:
+        for shape in experiment.shapes:
+            yield from _most_at(experiment, settings, shape, problems)
+
+
+def _most_at(
+    experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems
+) -> Iterator[int]:
+    given = experiment.participation_of(settings)
+    problem = problem_at(experiment, settings, shape, problems)
+    for point in points(experiment, settings, problem, present(experiment.problem, problem, shape)):
+        law, _ = make_participation(given, point.shape)
+        with suppress(Refusal):  # there is no end, or what is wrong is said when jobs are made
+            sampler = make_protocol(point.settings, experiment.real_axes).minibatches
+            law = law.fitted(fresh_messages(problem, sampler, given.order))
+            yield most_rounds(problem, law, sampler, given.order)
