@@ -186,7 +186,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
             raise Refusal(NO_DISTANCE)
         clip = float(self.records.kinds(problem).lipschitz.max())
         noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
-        return acsa.clipped_v(clipped_pace(problem, clip, noise), rounds)
+        return acsa.clipped_v(clipped_pace(problem, clip, noise, whole=self.records.whole(problem)), rounds)
 
     def _variance(self, problem: Problem, size: Size, cohort: float) -> float:
         """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
@@ -196,9 +196,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         lipschitz = float(m.lipschitz.max())
         if not np.isfinite(lipschitz):
             raise Refusal("variance must be given, or clip, for the loss has no finite gradient bound here")
-        records = (
-            lipschitz**2 / (cohort * m.batch.min()) if (m.batch < m.records).any() or self.minibatches.secret else 0.0
-        )
+        records = 0.0 if self.records.whole(problem) else lipschitz**2 / (cohort * m.batch.min())
         left_out = 0.0 if cohort >= size.machines else lipschitz**2 / cohort
         return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
 

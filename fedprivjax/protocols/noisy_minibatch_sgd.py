@@ -64,7 +64,8 @@ class NoisyMinibatchSGD(RecordMethod):
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
         step_size, step_scale: η, of which None takes Theorem 2.1's, and a factor on it. Where a clip is below the
             Lipschitz constant, the theorem says nothing: None is then NoisySGD's clipped step, with σ²/M for σ², √3
-            times as long without a window (`plain_clipped_step`; no theorem is claimed), but for a positive modulus.
+            times as long without a window, up to twice as long on whole batches (`plain_clipped_step`; no theorem is
+            claimed), but for a positive modulus.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; positive, it makes the averaging weights grow and the step follow.
         batch: K, an integer or one for each machine; None with the sampler "full".
@@ -224,7 +225,8 @@ class NoisyMinibatchSGD(RecordMethod):
             return np.inf
         if binds(problem, self.clip) and not self.strong_convexity:
             noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
-            step = plain_clipped_step(problem, rounds, lipschitz, noise, averaged=self.window is None)
+            kind = {"averaged": self.window is None, "whole": self.records.whole(problem)}
+            step = plain_clipped_step(problem, rounds, lipschitz, noise, **kind)
             return step / self.messages_a_step(cohort)
         if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
             return self._plain_step(problem, plan, lipschitz)

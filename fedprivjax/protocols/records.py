@@ -108,6 +108,11 @@ class RecordMechanism:
         delta = 1 / records**2.0 if self.delta == PER_MACHINE else each["delta"]
         return MachineTable(records, batch, each["lipschitz"] * each["machine_weights"], each["epsilon"], delta)
 
+    def whole(self, problem: Problem) -> bool:
+        """Whether every message is of all records of its machine."""
+        machines = self._alike(problem)
+        return not self.sampler.secret and bool((machines.batch >= machines.records).all())
+
     def relative(self, problem: Problem, rounds: int) -> np.ndarray:
         """Each machine's σ as a part of the largest, [machines]: as each one's own target needs it where these differ,
         else in the proportions of the noise rule's formula."""

@@ -229,7 +229,7 @@ def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float
     return min(distance, times * problem.dimension**0.5 * slope / curvature)
 
 
-def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool = False) -> float:
+def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool = False, whole: bool = False) -> float:
     """How far a step of length 1 along clipped gradients goes, of the way that a run may go: with D the reach and D_z
     that of noise, `κ = √(C²/D² + z²/D_z²)`, so that the plain step of T rounds is `1/(κ·√T)`.
 
@@ -241,16 +241,21 @@ def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool 
         noise: z, the norm of the noise of a round's mean gradient, `√d·σ`.
         averaged: whether the mean of the iterates is reported, in which a third of the last one's variance is left:
             √3 times the step, of a linear predictor.
+        whole: whether every message is of all records: their mean gradient is one function's, which shrinks as a run
+            goes on, and half of C stands for it, of a linear predictor.
     """
-    reach = problem.reach
-    pace = hypot(clip / reach, noise / noise_reach(problem, reach))
-    return pace / 3**0.5 if averaged and problem.model.factored else pace
+    reach, linear = problem.reach, problem.model.factored
+    bound = clip / 2 if whole and linear else clip
+    pace = hypot(bound / reach, noise / noise_reach(problem, reach))
+    return pace / 3**0.5 if averaged and linear else pace
 
 
-def plain_clipped_step(problem: Problem, rounds: int, clip: float, noise: float, *, averaged: bool = False) -> float:
+def plain_clipped_step(
+    problem: Problem, rounds: int, clip: float, noise: float, *, averaged: bool = False, whole: bool = False
+) -> float:
     """The plain step of T rounds along clipped gradients: `min(1/(κ·√T), D_z/C)`, see `clipped_pace`.
 
     The second term minds few rounds with little noise in a large set: no gradient goes farther than noise may.
     """
     longest = noise_reach(problem, problem.reach) / clip
-    return min(1 / (clipped_pace(problem, clip, noise, averaged=averaged) * rounds**0.5), longest)
+    return min(1 / (clipped_pace(problem, clip, noise, averaged=averaged, whole=whole) * rounds**0.5), longest)
