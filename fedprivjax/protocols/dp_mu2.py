@@ -61,8 +61,8 @@ from fedprivjax.protocols.settings import (
     exposed_once,
     fixed_profile,
     fixed_schedule,
+    gathered_reach,
     noise_of_shares,
-    noise_reach,
     privacy_shares,
     step_by_theory,
 )
@@ -89,7 +89,7 @@ class DPMu2(Protocol):
         epsilon: the target as an ε, at the run's delta (instead of `mu`).
         noise_std: standard deviation of the noise at relative scale 1, per coordinate (instead of `mu`).
         step_size: η; None takes the theory's, at which the gathered noise has the norm of the set's diameter, of
-            clipped increments at most 2·√d·G/L (`noise_reach`; no theorem is claimed).
+            clipped increments that of `gathered_reach` (no theorem is claimed).
         step_scale: multiplies `step_size`, given or the theory's.
         clip: C, bound that each machine enforces on its increment's norm; None relies on S = G + 2LD.
         trust: "none" (every message is public) or "server" (only query points are).
@@ -216,7 +216,7 @@ class DPMu2(Protocol):
             "per_round": max(1, round(plan.schedule.divisor)),
             "rounds": size.rounds,
             "dimension": problem.dimension,
-            "diameter": problem.travel if self.clip is None else noise_reach(problem, problem.travel, times=2),
+            "diameter": problem.travel if self.clip is None else gathered_reach(problem),
             "increment": self._increment(problem) if self.clip is None else self.clip,
         }
         if not isfinite(settings["increment"]):

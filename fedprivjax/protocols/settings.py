@@ -229,6 +229,30 @@ def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float
     return min(distance, times * problem.dimension**0.5 * slope / curvature)
 
 
+def gathered_reach(problem: Problem) -> float:
+    """How far the noise that gathers in an iterate may carry it, where projected iterates are averaged, of clipped runs.
+
+    With R the set's radius, noise of norm r that is projected back onto the set is left with `r·R/√(r² + R²)`. That is a
+    half more than `noise_reach` allows, `a = 1.5·√d·G/L`, at `r = a·R/√(R² − a²)`; in a set within a any noise is
+    harmless, and r is two diameters, where next to nothing more is learnt. Of a loss whose slope grows with its scores,
+    such as the squared one, noise is never harmless: `noise_reach` of twice, within the set. A rule of thumb, of public
+    quantities.
+
+    >>> from fedprivjax import Ball, Logistic, linear_problem
+    >>> def of_radius(radius):
+    ...     constraint = Ball(radius)
+    ...     return linear_problem([[1.0], [-1.0]], [1, 0], Logistic(), feature_bound=1.0, constraint=constraint)
+    >>> [round(gathered_reach(of_radius(radius)), 2) for radius in (3.0, 10.0, 1000.0)]
+    [12.0, 7.5, 6.0]
+    """
+    distance, model, bound = problem.travel, problem.model, problem.feature_bound
+    if bound is None or not isfinite(model.lipschitz(bound, inf)):
+        return noise_reach(problem, distance, times=2)
+    harmless, radius = noise_reach(problem, inf, times=1.5), problem.constraint.radius
+    within = harmless / (1 - (harmless / radius) ** 2) ** 0.5 if harmless < radius else inf
+    return min(2 * distance, within)
+
+
 def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool = False, whole: bool = False) -> float:
     """How far a step of length 1 along clipped gradients goes, of the way that a run may go: with D the reach and D_z
     that of noise, `κ = √(C²/D² + z²/D_z²)`, so that the plain step of T rounds is `1/(κ·√T)`.
