@@ -230,13 +230,14 @@ def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float
 
 
 def gathered_reach(problem: Problem) -> float:
-    """How far the noise that gathers in an iterate may carry it, where projected iterates are averaged, of clipped runs.
+    """How far the noise that gathers in an iterate may carry it, where projected iterates are averaged, of clipped
+    runs.
 
-    With R the set's radius, noise of norm r that is projected back onto the set is left with `r·R/√(r² + R²)`. That is a
-    half more than `noise_reach` allows, `a = 1.5·√d·G/L`, at `r = a·R/√(R² − a²)`; in a set within a any noise is
-    harmless, and r is two diameters, where next to nothing more is learnt. Of a loss whose slope grows with its scores,
-    such as the squared one, noise is never harmless: `noise_reach` of twice, within the set. A rule of thumb, of public
-    quantities.
+    With R the set's radius, noise of norm r that is projected back onto the set is left with `r·R/√(r² + R²)`. That
+    is a half more than `noise_reach` allows, `a = 1.5·√d·G/L`, at `r = a·R/√(R² − a²)`; in a set within a any noise
+    is harmless, and r is two diameters, where next to nothing more is learnt. Of a loss whose slope grows with its
+    scores, such as the squared one, noise is never harmless: `noise_reach` of twice, within the set. A rule of thumb,
+    of public quantities.
 
     >>> from fedprivjax import Ball, Logistic, linear_problem
     >>> def of_radius(radius):

@@ -246,7 +246,7 @@ class StaleMomentum(Protocol):
         return step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
 
     def _noise_step(self, problem: Problem, plan: Plan, smoothness: float | None) -> float:
-        """At which the noise in w_T has the norm that `DPMu2`'s may have: its step at full participation."""
+        """At which the noise in w_T goes as far as it may, twice `noise_reach` within the set."""
         schedule = plan.schedule
         variances = np.sum(np.where(schedule.present, self._relative(schedule) ** 2, 0.0), axis=1)
         rounds = float(np.sum(variances / schedule.present.sum(axis=1) ** 2))

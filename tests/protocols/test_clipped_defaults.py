@@ -33,7 +33,7 @@ from fedprivjax import (
 from fedprivjax.engine.ready import ready
 from fedprivjax.features import mapped
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.protocols.settings import noise_reach
+from fedprivjax.protocols.settings import gathered_reach, noise_reach
 
 # ---- beside a grid
 
@@ -75,7 +75,7 @@ FINE = {  # a protocol, its rounds, and the cells of eight in which the default 
     "noisy_sgd": (NoisySGD(batch=7), 20, 7),
     "noisy_minibatch_sgd": (NoisyMinibatchSGD(sampler="full", window=10), 60, 7),
     "accelerated_minibatch_sgd": (AcceleratedMinibatchSGD(sampler="full"), 60, 7),
-    "dp_mu2": (DPMu2(batch=7, noise_schedule="toeplitz"), 20, 2),  # small sets ask for twice the step
+    "dp_mu2": (DPMu2(batch=7, noise_schedule="toeplitz"), 20, 7),
 }
 KINDS = {"pixels": (1.6, [4.0, 12.0]), "unit norm": (0.2, [12.0, 50.0])}  # clip, radii
 
@@ -221,7 +221,18 @@ def test_stale_momentums_noise_in_the_last_iterate_goes_as_far_as_it_may():
     protocol = start.protocol
     messages = np.asarray(protocol._relative(start.plan.schedule)) * protocol.noise_std / 4
     assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(4.0)
-    assert protocol.step_size == pytest.approx(step_of(DPMu2(mu=1.0, clip=0.5), POOL))
+    assert 2 * protocol.step_size == pytest.approx(step_of(DPMu2(mu=1.0, clip=0.5), POOL))  # in a small set
+
+
+@pytest.mark.parametrize(("radius", "far"), [(2.0, 8.0), (11.0, 44.0), (20.0, 15.0), (1e6, 12.0)])
+def test_gathered_noise_goes_twice_through_a_small_set_and_not_far_in_a_large_one(radius, far):
+    """L = 1/4 and d = 4: a = 1.5·2·√16 = 12, and beyond that a·R/√(R² − a²)."""
+    assert gathered_reach(small(constraint=Ball(radius))) == pytest.approx(far)
+
+
+def test_gathered_noise_of_a_squared_loss_stays_within_the_set():
+    problem = linear_problem(X, X[:, 0], Squared(), feature_bound=1.0, constraint=Ball(3.0))
+    assert gathered_reach(problem) == noise_reach(problem, 6.0, times=2) == 6.0
 
 
 def test_noise_left_in_what_acsa_reports_goes_as_far_as_it_may():

@@ -67,7 +67,7 @@ def test_a_kth_of_the_noise_gives_the_same_privacy(name):
 @pytest.mark.parametrize(("name", "power"), [("mu2", 2.0), ("mu2-server", 2.0), ("mu2-fresh", 2.5)])
 def test_the_step_grows_with_the_noise_in_the_iterate(name, power):
     """In T/K rounds: by K², and where the noises add up, whose sum is of T^1.5, by √K more."""
-    steps = [begun(METHODS[name], 12 // batch, batch=batch).protocol.step_size for batch in (1, BATCH)]
+    steps = [begun(METHODS[name], 12 // batch, batch=batch, mu=MU / 4).protocol.step_size for batch in (1, BATCH)]
     assert steps[1] / steps[0] == pytest.approx(BATCH**power)
 
 
@@ -88,7 +88,7 @@ def test_the_noise_in_x_is_that_of_one_sample_a_message():
     """w gathers η times every round's noise; in T/K rounds, with K² times the step, as much of it."""
     gathered = []
     for batch in (1, BATCH):
-        start = begun(METHODS["mu2"], 12 // batch, Full(MACHINES), batch=batch)
+        start = begun(METHODS["mu2"], 12 // batch, Full(MACHINES), batch=batch, mu=MU / 4)
         squares = start.protocol.noise_variances(start.plan)
         gathered.append(start.protocol.step_size * np.sqrt(np.sum(squares)))
     assert gathered[1] == pytest.approx(gathered[0])

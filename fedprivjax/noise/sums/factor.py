@@ -74,9 +74,9 @@ class Toeplitz(SumFactor):
 class Optimal(SumFactor):
     """F of nearly the least noise in what the protocol reports, in the mean over its rounds.
 
-    Fitted from `Toeplitz(0.7)` to what all machines together add, in the rounds in which they are drawn to send; kept on
-    disk where that took long. Where half of 100 machines send in each of 1200 rounds, it leaves 10% less noise than
-    `Toeplitz(0.7)` and 1% less than a fit to equal intervals; of a quarter that come and go by day, 11% and 5%.
+    Fitted from `Toeplitz(0.7)` to what all machines together add, in the rounds in which they are drawn to send; kept
+    on disk where that took long. Where half of 100 machines send in each of 1200 rounds, it leaves 10% less noise
+    than `Toeplitz(0.7)` and 1% less than a fit to equal intervals; of a quarter that come and go by day, 11% and 5%.
 
     Attributes:
         iterations: of the fit, at most; 30 come within a few parts in a hundred of the best.
