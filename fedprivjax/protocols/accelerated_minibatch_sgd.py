@@ -24,12 +24,12 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols import acsa
 from fedprivjax.protocols.acsa import AcceleratedState
+from fedprivjax.protocols.default_steps import binds, clipped_pace
 from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
 from fedprivjax.protocols.record_method import RecordMethod
 from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.settings import binds, clipped_pace
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 FORMS = {

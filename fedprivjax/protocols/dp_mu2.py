@@ -51,6 +51,7 @@ from fedprivjax.privacy.grouped import Grouped, grouped_once
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.default_steps import gathered_reach, step_by_theory
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.protocols.settings import (
@@ -61,10 +62,8 @@ from fedprivjax.protocols.settings import (
     exposed_once,
     fixed_profile,
     fixed_schedule,
-    gathered_reach,
     noise_of_shares,
     privacy_shares,
-    step_by_theory,
 )
 from fedprivjax.theory import reshef_levy
 

@@ -28,6 +28,7 @@ from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.default_steps import binds, clipped_pace
 from fedprivjax.protocols.minibatch_round import appended, mean_of, room
 from fedprivjax.protocols.noisy_minibatch_sgd import require_window
 from fedprivjax.protocols.record_method import RecordMethod
@@ -35,7 +36,6 @@ from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, 
 from fedprivjax.protocols.round import RoundInputs, oracle
 from fedprivjax.protocols.server_optimizer import ServerOptimizer
 from fedprivjax.protocols.server_step import check_server, initial, require_server
-from fedprivjax.protocols.settings import binds, clipped_pace
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
 

@@ -21,18 +21,11 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.default_steps import binds, noise_reach
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.round import RoundInputs, add_noise, flat_rows
-from fedprivjax.protocols.settings import (
-    asked_shares,
-    binds,
-    check_numbers,
-    fixed_profile,
-    noise_of_shares,
-    noise_reach,
-    privacy_shares,
-)
+from fedprivjax.protocols.settings import asked_shares, check_numbers, fixed_profile, noise_of_shares, privacy_shares
 
 
 class MomentumState(NamedTuple):

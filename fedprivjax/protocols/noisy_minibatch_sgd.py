@@ -27,13 +27,13 @@ from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.default_steps import binds, plain_clipped_step
 from fedprivjax.protocols.minibatch_round import appended, mean_of, noisy_mean, record_messages, room
 from fedprivjax.protocols.record_method import RecordMethod
 from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.protocols.server_optimizer import ServerOptimizer
 from fedprivjax.protocols.server_step import check_server, initial, require_server, scaled_step, stepped
-from fedprivjax.protocols.settings import binds, plain_clipped_step
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory import reshef_levy
 

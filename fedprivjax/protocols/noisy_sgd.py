@@ -29,6 +29,7 @@ from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.default_steps import binds, plain_clipped_step
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.protocols.server_optimizer import ServerOptimizer
@@ -36,13 +37,11 @@ from fedprivjax.protocols.server_step import check_server, initial, require_serv
 from fedprivjax.protocols.settings import (
     asked_shares,
     batch_assumptions,
-    binds,
     check_settings,
     dealt,
     exposed_once,
     fixed_profile,
     noise_of_shares,
-    plain_clipped_step,
     privacy_shares,
 )
 from fedprivjax.theory import reshef_levy

@@ -40,6 +40,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
 from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.default_steps import noise_reach, step_by_theory
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.protocols.round import RoundInputs, add_noise, message_of, oracle
 from fedprivjax.protocols.settings import (
@@ -49,9 +50,7 @@ from fedprivjax.protocols.settings import (
     dealt,
     fixed_profile,
     fixed_schedule,
-    noise_reach,
     privacy_shares,
-    step_by_theory,
 )
 from fedprivjax.theory import reshef_levy
 

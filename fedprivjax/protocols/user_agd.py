@@ -25,11 +25,11 @@ from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.protocols import acsa
 from fedprivjax.protocols.accelerated_minibatch_sgd import NO_DISTANCE
 from fedprivjax.protocols.acsa import AcceleratedState
+from fedprivjax.protocols.default_steps import binds, clipped_pace
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
 from fedprivjax.protocols.phases import Stage, stages
 from fedprivjax.protocols.private_mean import UserMethod
 from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.settings import binds, clipped_pace
 from fedprivjax.theory import cheu
 
 SPREADS = ("optimal", "paper")

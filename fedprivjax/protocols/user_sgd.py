@@ -20,9 +20,9 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.default_steps import binds, plain_clipped_step
 from fedprivjax.protocols.private_mean import UserMethod
 from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.settings import binds, plain_clipped_step
 from fedprivjax.theory import cheu
 
 

@@ -33,7 +33,7 @@ from fedprivjax import (
 from fedprivjax.engine.ready import ready
 from fedprivjax.features import mapped
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.protocols.settings import gathered_reach, noise_reach
+from fedprivjax.protocols.default_steps import gathered_reach, noise_reach
 
 # ---- beside a grid
 
