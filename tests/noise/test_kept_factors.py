@@ -1,13 +1,13 @@
 """Fitted factors that are kept on disk."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from fedprivjax import kept
+from fedprivjax import Full, kept
 from fedprivjax.noise.sums import Optimal, factor
 from fedprivjax.noise.sums.workload import anytime_workload
-
-MESSAGES = 6
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,9 @@ def fitted(monkeypatch):
     return calls
 
 
-def made(rounds=12, messages=MESSAGES, iterations=3):
-    return Optimal(iterations).factor(messages, lambda increments: anytime_workload(rounds, increments))
+def made(rounds=6, share=1.0, iterations=3):
+    schedule = Full(2).draw(rounds, np.random.default_rng(0))
+    return Optimal(iterations).factor(rounds, partial(anytime_workload, schedule, np.array([1.0, share])))
 
 
 def test_it_is_fitted_once(folder, fitted):
@@ -40,7 +41,7 @@ def test_it_is_fitted_once(folder, fitted):
     assert len(fitted) == len(list(folder.iterdir())) == 1
 
 
-@pytest.mark.parametrize("other", [{"rounds": 13}, {"messages": 5}, {"iterations": 4}])
+@pytest.mark.parametrize("other", [{"rounds": 5}, {"share": 0.5}, {"iterations": 4}])
 def test_every_argument_makes_another(fitted, other):
     made()
     made(**other)
