@@ -186,7 +186,7 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     sensitivity = float(event.sensitivity)
     if sensitivity == inf:
         raise Refusal(SENSITIVITY_UNKNOWN)
-    said = None if event.released is None else (*event.released, *target.said, np.asarray(delta, float))
+    said = None if event.said is None else (*event.said, *target.said, np.asarray(delta, float))
     noise_std = least_kept(said, excess, sensitivity if sensitivity > 0 else 1.0)
     if isinf(noise_std):
         raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")

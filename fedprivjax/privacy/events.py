@@ -66,7 +66,7 @@ class Event:
         return ""
 
     @property
-    def released(self) -> tuple[Any, ...] | None:
+    def said(self) -> tuple[Any, ...] | None:
         """All that `excess` depends on but the noise and the target, for a digest (`kept.digest`), where it takes long
         enough that noise which was solved for is worth keeping on disk; else None."""
         return None
@@ -317,7 +317,7 @@ class RecordEvent(Event):
         return account(*machine, delta=one.delta) / one.epsilon if machine[0] > 0 else inf
 
     @property
-    def released(self) -> tuple[Any, ...]:
+    def said(self) -> tuple[Any, ...]:
         r = self.releases
         return self.accountant, r.shift, r.records, r.batch, r.messages, r.group
 

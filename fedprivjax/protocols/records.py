@@ -288,7 +288,7 @@ class RecordMechanism:
             event = RecordEvent(noise_std, accountant, releases, terms)
             return event.largest(asked if who is None else [who])
 
-        said = *RecordEvent(1.0, accountant, releases, terms).released, m.epsilon, m.delta
+        said = *RecordEvent(1.0, accountant, releases, terms).said, m.epsilon, m.delta
         return require_known(least_kept(said, excess, float(shift.max())), float(m.epsilon.min()))
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:

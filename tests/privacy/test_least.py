@@ -55,7 +55,7 @@ def event(noise_std=1.0, sampler=SAMPLER, shift=0.2, sizes=SIZES, batch=10, roun
 
 def needed(target=TARGET, **settings):
     forget()
-    said = *event(**settings).released, *target.said
+    said = *event(**settings).said, *target.said
     return least_kept(said, lambda noise, who=None: event(noise, **settings).excess(target, None, who), 1.0)
 
 
@@ -157,5 +157,5 @@ def test_methods_find_it_again_and_never_run_with_half_of_it(folder, solved, met
 
 def test_noise_in_closed_form_is_not_kept(folder):
     protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1, calibrate_to="plan")
-    assert ready(protocol, SHARES, PARTIAL, rounds=4).event.released is None
+    assert ready(protocol, SHARES, PARTIAL, rounds=4).event.said is None
     assert files(folder) == []
