@@ -28,6 +28,7 @@ from fedprivjax.experiment import (
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.interface import Protocol
 from fedprivjax.sweeps.sweep import ReadySweep, ready_sweep
 
 Progress = Callable[[int, int], None]
@@ -131,8 +132,31 @@ def _job(
     trial = shape.get(TRIAL)
     over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
     protocol = make_protocol(settings, over)
-    sweep, record, taking_part = experiment.sweep, experiment.record, experiment.participation_of(settings)
-    options = {
+    options = _options(experiment, settings, problem, rounds, over, trial)
+    limits = {"memory_budget": experiment.sweep.memory_budget, "devices": jax.device_count()}
+    prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
+    if not trial:
+        start = prepare(calibrating=_calibrating(settings.label, shape, say))
+        prepare = prepare if trial == 0 else lambda: start
+    _check_selects(experiment, settings, options["record"])
+    identity = _identity(experiment, settings, shape, problem, participation, protocol, options)
+    members = prod(len(values) for values in options["over"].values())
+    seeds = experiment.sweep.seeds
+    runs = members * (seeds if isinstance(seeds, int) else len(seeds))
+    return Job(settings.label, shape, runs, prepare, identity)
+
+
+def _options(
+    experiment: Experiment,
+    settings: ProtocolSettings,
+    problem: Problem,
+    rounds: int | None,
+    over: dict[str, list[float]],
+    trial: int | None,
+) -> dict[str, Any]:
+    """What `ready_sweep` is told beside its three objects, and what of it may change a result."""
+    sweep, record = experiment.sweep, experiment.record
+    return {
         "over": {**over, **settings.grid},
         "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
         "rounds": rounds,
@@ -141,26 +165,35 @@ def _job(
         "delta": record.delta,
         "common_noise": sweep.common_noise,
         "resample": [name for name in sweep.resample if name in over or name in settings.grid],
-        "order": taking_part.order,
+        "order": experiment.participation_of(settings).order,
         "noise_method": sweep.noise_method,
     }
-    limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
-    prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
-    if not trial:
-        start = prepare(calibrating=_calibrating(settings.label, shape, say))
-        prepare = prepare if trial == 0 else lambda: start
-    names = [one.name if isinstance(one, Metric) else one for one in options["record"]]
-    if settings.grid and record.select not in names:
-        raise Refusal(f"record.select must be a recorded metric ({', '.join(names)}), got '{record.select}'")
+
+
+def _check_selects(experiment: Experiment, settings: ProtocolSettings, recorded: tuple[str | Metric, ...]) -> None:
+    """Refuse a grid that is chosen from by what is not recorded."""
+    names = [one.name if isinstance(one, Metric) else one for one in recorded]
+    if settings.grid and experiment.record.select not in names:
+        raise Refusal(f"record.select must be a recorded metric ({', '.join(names)}), got '{experiment.record.select}'")
+
+
+def _identity(
+    experiment: Experiment,
+    settings: ProtocolSettings,
+    shape: dict[str, Any],
+    problem: Problem,
+    participation: Participation,
+    protocol: Protocol,
+    options: dict[str, Any],
+) -> str:
+    """Text that jobs share only if their runs are the same."""
+    given, law = experiment.problem, experiment.participation_of(settings)
+    data = [given.model_dump(), repr(problem.model), given.identity]
+    drawn = [repr(participation), law.model_dump(), shape.get(TRIAL), shape.get("records")]
     alike = protocol.same_law(participation.machines)  # such runs are done once
-    given = experiment.problem.model_dump(), repr(problem.model), experiment.problem.identity
-    data = [*given, repr(participation), taking_part.model_dump(), trial, shape.get("records")]
     parts = [id(part.factory) for part in settings.parts.values()]
     method = settings.name, id(settings.method), parts  # two folders may each have something of that name
-    identity = json.dumps([*data, method, repr(alike), options], default=_plain)
-    members = prod(len(values) for values in options["over"].values())
-    seeds = sweep.seeds if isinstance(sweep.seeds, int) else len(sweep.seeds)
-    return Job(settings.label, shape, seeds * members, prepare, identity)
+    return json.dumps([*data, *drawn, method, repr(alike), options], default=_plain)
 
 
 def _plain(value: Any) -> list:
