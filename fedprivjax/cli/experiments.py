@@ -34,7 +34,7 @@ def run(
     ],
     change: Change = None,
     folder: Out = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="two seeds and ten rounds, to see that it works")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="few seeds, rounds and records, to see that it works")] = False,
     resume: Resume = False,
 ) -> None:
     """Run an experiment: tables on the screen, and a results folder with the dataset and plots.

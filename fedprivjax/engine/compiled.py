@@ -14,8 +14,8 @@ QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_co
 
 
 def compile_quickly() -> None:
-    """Compile what is small in half of the time, to run more slowly; before jax does anything, for XLA reads its
-    settings once."""
+    """Compile sooner and run more slowly, which is quicker for what is small. Call it before jax does anything, for
+    XLA reads its settings once."""
     jax.config.update("jax_disable_most_optimizations", True)
     given = os.environ.get("XLA_FLAGS", "")
     if knows_quick() and QUICK not in given:

@@ -38,8 +38,9 @@ class SumFactor:
 
         Args:
             messages: the most that a machine sends.
-            workload: from that number to V [messages, messages], with which `tr(V·(FᵀF)⁻¹)` is the variance in what
-                the protocol reports, added up over rounds and over machines, as often as each of them sends.
+            workload: from that number to V, float64 [messages, messages]: `tr(V·(FᵀF)⁻¹)` is the variance of the noise
+                in what the protocol reports, per coordinate, added up over rounds and machines, of which each has as
+                many rows of F as it sends messages.
         """
         raise TypeError(f"{type(self).__name__} must define factor(messages, workload)")
 

@@ -28,6 +28,7 @@ def anytime_workload(schedule: Schedule, shares: np.ndarray, messages: int) -> n
     Args:
         schedule: who sends when; with the gaps as they are drawn.
         shares: each machine's part of the largest μ, [machines].
+        messages: the most that a machine sends.
 
     >>> from fedprivjax.plan.participation import Full
     >>> anytime_workload(Full(2).draw(1, np.random.default_rng(0)), np.ones(2), 1).tolist()  # (2/3)² of half of 1
