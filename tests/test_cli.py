@@ -378,7 +378,7 @@ main()
 @pytest.mark.filterwarnings("always:.*damaged")
 def test_a_stop_says_what_is_kept_and_how_to_go_on(call, spec):
     """A real process, a real signal; what it kept is not computed again."""
-    least = sum(run_bytes(runner.jobs(experiment.load(spec))[0].prepare().first))
+    least = sum(run_bytes(listed.jobs(experiment.load(spec))[0].prepare().first))
     change = f"sweep.memory_budget={least}"  # a run a chunk
     words = ["run", spec, "--out", "kept here", "--set", change]
     command = [sys.executable, "-c", SLOWLY, *words]
@@ -422,7 +422,7 @@ def test_damaged_results_are_computed_again(call, spec):
 
 def test_calibrating_says_whose_noise_it_is(spec):
     said = []
-    runner.jobs(experiment.load(spec, {"sweep.per_round": [2, 3]}), said.append)
+    listed.jobs(experiment.load(spec, {"sweep.per_round": [2, 3]}), said.append)
     assert said[:2] == [f"calibrating noise of ours, per_round 2 ({member} of 2)" for member in (1, 2)]
     assert len(said) == 4
 

@@ -5,6 +5,7 @@ import pytest
 
 from fedprivjax import experiment, final
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.jobs import recorded
 from fedprivjax.experiment.selection import selected
@@ -29,7 +30,7 @@ def make(protocol=MINIBATCHES, folder=None, record=None, **problem):
 
 
 def problem_of(**problem):
-    (job,) = runner.jobs(make(**problem))
+    (job,) = listed.jobs(make(**problem))
     return job.prepare().first.problem
 
 
@@ -46,7 +47,7 @@ def test_what_a_file_declares_reaches_the_problem():
 def test_noise_and_step_follow_from_it():
     def members(**problem):
         protocol = {key: value for key, value in MINIBATCHES.items() if key != "step_size"}
-        return runner.jobs(make(protocol, **problem))[0].prepare().members
+        return listed.jobs(make(protocol, **problem))[0].prepare().members
 
     plain = members(lipschitz=1.0)
     np.testing.assert_allclose(members(lipschitz=2.0).noise_std, 2 * plain.noise_std)
@@ -72,14 +73,14 @@ def test_noise_and_step_follow_from_it():
 )
 def test_what_no_problem_has_is_refused(problem, message):
     with pytest.raises(Refusal) as caught:
-        runner.jobs(make(**problem))
+        listed.jobs(make(**problem))
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("schedule", [["x"], [["x"]], [None], 3.0])
 def test_a_noise_schedule_of_no_numbers_is_refused(schedule):
     with pytest.raises(Refusal, match=r"^noise_schedule must be a name or a list of numbers, got "):
-        runner.jobs(make({"name": "dp_mu2", "mu": 1.0, "noise_schedule": schedule}))
+        listed.jobs(make({"name": "dp_mu2", "mu": 1.0, "noise_schedule": schedule}))
 
 
 CLIPPED = {"name": "noisy_sgd", "label": "tight", "mu": 4.0, "clip": 0.01, "step_size": 0.1}
@@ -88,7 +89,7 @@ CLIPPED = {"name": "noisy_sgd", "label": "tight", "mu": 4.0, "clip": 0.01, "step
 def test_what_rounds_report_is_recorded_by_name():
     entries = [CLIPPED, {**CLIPPED, "label": "loose", "clip": 1e3}]
     made = make(entries, record={"metrics": ["test_loss", "clipped_share", "message_norm"], "every": 2})
-    todo = runner.jobs(made)
+    todo = listed.jobs(made)
     assert recorded(todo)["tight"]["output"] == ["test_loss", "clipped_share", "message_norm"]
     results = runner.run_jobs(todo)
     shares = {label: final(data, "clipped_share") for label, data in selected(made, results).items()}
@@ -103,9 +104,9 @@ def test_what_no_round_reports_is_refused_by_name():
     record = {"metrics": ["test_loss", "clipped_share"]}
     unclipped = {key: value for key, value in CLIPPED.items() if key != "clip"}
     with pytest.raises(Refusal, match=r"^unknown metric 'clipped_share' \(nearest: "):
-        runner.jobs(make(unclipped, record=record))
+        listed.jobs(make(unclipped, record=record))
     with pytest.raises(Refusal, match=r"^unknown metric 'clipped_shares', did you mean 'clipped_share'\?"):
-        runner.jobs(make(CLIPPED, record={"metrics": ["clipped_shares"]}))
+        listed.jobs(make(CLIPPED, record={"metrics": ["clipped_shares"]}))
 
 
 OWN = """

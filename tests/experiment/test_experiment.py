@@ -12,8 +12,8 @@ from fedprivjax import CNN, MLP, datasets, experiment, from_dataset
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import mnist
 from fedprivjax.datasets.insurance import available as insurance_available
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import read as reading
-from fedprivjax.experiment import run as runner
 from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
 from fedprivjax.problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Tukey
 from fedprivjax.problem.smoothing import Moreau
@@ -74,7 +74,7 @@ def participation(**settings):
 
 def refusal(raw):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the caller looks at all of it
-        runner.jobs(experiment.parse(raw))
+        listed.jobs(experiment.parse(raw))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -117,7 +117,7 @@ def prepared(name, change=lambda parsed: parsed):
         pytest.skip(f"the {parsed.problem.dataset} files are at hand nowhere")
     fewer = {"seeds": 1, "trials": parsed.sweep.trials and 1}
     small = change(parsed.model_copy(update={"sweep": parsed.sweep.model_copy(update=fewer)}))
-    todo = runner.jobs(small)
+    todo = listed.jobs(small)
     places = {(job.label, *job.shape.values()) for job in todo}
     assert len(places) == len(todo) >= len(parsed.protocol) * len(small.shapes)
     assert all(np.isfinite(job.prepare().members.step_size).all() for job in todo)
@@ -156,7 +156,7 @@ def test_a_bundled_experiment_can_be_prepared_whole(name):
 
 
 def test_small_settings_reach_the_objects():
-    first, second = runner.jobs(experiment.parse(small()))
+    first, second = listed.jobs(experiment.parse(small()))
     assert (first.label, second.label) == ("ours", "noisy_sgd")
     assert first.prepare().first.protocol.noise_schedule == "gap"
     assert first.prepare().recipe.size == (6, 3, 4)
@@ -266,7 +266,7 @@ def test_a_protocols_bound_chooses_its_batch_and_its_envelope(name, smooth):
     once = {"kind": "one_pass", "per_round": "theory"}
     raw = small(**THEORY, participation=once, protocol=[{"name": name, "epsilon": 1.0}])
     raw["problem"]["loss"] = "absolute"
-    starts = [job.prepare() for job in runner.jobs(experiment.parse(raw))]
+    starts = [job.prepare() for job in listed.jobs(experiment.parse(raw))]
     strengths = [start.first.problem.smoothness for start in starts]
     assert [np.isfinite(strength) for strength in strengths] == [smooth, smooth]
     assert (strengths[0] < strengths[1]) == smooth  # the more users, the closer the envelope
@@ -278,21 +278,21 @@ def test_a_protocols_bound_chooses_every_phases_own_cohorts():
     raw = small(**THEORY, protocol=[{"name": "user_agd", "epsilon": 5.0, "strong_convexity": 0.3, "phases": 2}])
     raw["problem"] |= {"dataset": "least_squares", "loss": "squared", "radius": 1.0}
     del raw["problem"]["smoothing"]
-    starts = [job.prepare().first for job in runner.jobs(experiment.parse(raw | {"participation": {"kind": "phases"}}))]
+    starts = [job.prepare().first for job in listed.jobs(experiment.parse(raw | {"participation": {"kind": "phases"}}))]
     for start, users in zip(starts, (200, 800), strict=True):
         sizes = start.plan.schedule.present.sum(axis=1)
         assert sizes[0] < sizes[-1]
         assert 0.8 * users < sizes.sum() <= users
     raw["protocol"] = [{"name": "user_sgd", "epsilon": 1.0}]
     with pytest.raises(Refusal, match="kind must not be 'phases' for"):
-        runner.jobs(experiment.parse(raw | {"participation": {"kind": "phases"}}))
+        listed.jobs(experiment.parse(raw | {"participation": {"kind": "phases"}}))
 
 
 def test_the_bound_of_all_users_in_every_round_chooses_rounds_and_an_envelope():
     raw = small(**THEORY, protocol=[{"name": "user_sgd", "epsilon": 1.0}])
     raw["problem"] |= {"loss": "absolute", "partition": {"kind": "iid", "records": 1}}
     raw["participation"] = {"kind": "full", "rounds": "theory", "order": "cyclic"}
-    first, second = (job.prepare().first for job in runner.jobs(experiment.parse(raw)))
+    first, second = (job.prepare().first for job in listed.jobs(experiment.parse(raw)))
     assert first.plan.size.rounds < second.plan.size.rounds
     for start in (first, second):
         assert start.protocol.step_size == pytest.approx(2 / start.problem.smoothness)
@@ -459,7 +459,7 @@ def test_a_network_is_reached_by_its_settings(settings, network):
     raw = {**DIGITS, "problem": {"dataset": "digits", **settings}}
     parsed = experiment.parse(raw)
     assert experiment.parse(experiment.to_mapping(parsed)) == parsed
-    (job,) = runner.jobs(parsed)
+    (job,) = listed.jobs(parsed)
     problem = job.prepare().first.problem
     assert problem.model.function.network == network
     start = from_dataset(datasets.load("digits"), network=network, start_seed=settings.get("start_seed", 0)).start
@@ -595,7 +595,7 @@ def test_a_missing_size_is_named(size):
 
 def test_a_given_schedule_fixes_per_round():
     given = {"kind": "given", "machines": 6, "schedule": [[0, 1], [2, 3]]}
-    assert runner.jobs(experiment.parse(small(participation=given)))[0].prepare().recipe.size == (6, 2, 2)
+    assert listed.jobs(experiment.parse(small(participation=given)))[0].prepare().recipe.size == (6, 2, 2)
     message = refusal(small(participation=given, sweep__per_round=[3]))
     assert message == "per_round must be 2, as in participation.schedule, got 3"
 
@@ -737,7 +737,7 @@ def test_a_protocol_of_ones_own_lies_beside_the_file(own):
     made = experiment.make_protocol(parsed.protocol[1])
     assert (type(made).__name__, made.beta, made.mu) == ("Heavy", 0.9, np.inf)
     assert experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(parsed))), own) == parsed
-    assert [job.label for job in runner.jobs(parsed)] == ["ours", "Heavy"]
+    assert [job.label for job in listed.jobs(parsed)] == ["ours", "Heavy"]
 
 
 @pytest.mark.parametrize(
@@ -746,7 +746,7 @@ def test_a_protocol_of_ones_own_lies_beside_the_file(own):
 def test_a_setting_without_a_default_may_be_swept(own, swept):
     entry = {"name": "my_protocols:Needy", "batch": 2}
     raw = small(protocol=[entry], sweep__mu=[2.0], expected=[], problem__partition={"kind": "iid"}, **swept)
-    (job,) = runner.jobs(experiment.parse(raw, own))
+    (job,) = listed.jobs(experiment.parse(raw, own))
     start = job.prepare()
     assert [protocol.weight for protocol in start.members.protocols] == [2.0, 3.0]
 
@@ -853,6 +853,6 @@ def test_what_all_protocols_have_is_swept_at_zero_too():
 
 def test_a_protocol_that_sets_it_itself_is_not_swept_over_it():
     raw = small(sweep__clip=[0.1, 0.2], protocol__0__grid={"step_scale": [1.0, 2.0]}, protocol__0__clip=1.0)
-    first, second = runner.jobs(experiment.parse(raw))
+    first, second = listed.jobs(experiment.parse(raw))
     assert list(first.prepare().axes) == ["mu", "step_scale"]
     assert second.prepare().axes["clip"].tolist() == [0.1, 0.2]

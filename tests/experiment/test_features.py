@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 
 from fedprivjax import Refusal, cli, datasets, experiment
-from fedprivjax.experiment import run as runner
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.features import Constant, GroupNorm, Pooling, Scattering, UnitNorm
 
@@ -155,7 +155,7 @@ def test_a_files_mistakes(place, problem, message):
 def test_maps_that_do_not_fit_the_data(place, problem, message):
     read = parsed(place, **problem)
     with pytest.raises(Refusal) as caught:
-        runner.jobs(read)
+        listed.jobs(read)
     assert str(caught.value) == message
 
 

@@ -23,7 +23,7 @@ from fedprivjax import (
     cli,
     experiment,
 )
-from fedprivjax.experiment import run as runner
+from fedprivjax.experiment import jobs as listed
 
 UNEQUAL = """
 title = "unequal shares"
@@ -130,7 +130,7 @@ def test_refused(given, says):
 def prepared(**participation):
     raw = tomllib.loads(UNEQUAL)
     raw["participation"] |= participation
-    (job,) = runner.jobs(experiment.parse(raw))
+    (job,) = listed.jobs(experiment.parse(raw))
     return job.prepare()
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 import fedprivjax as fpj
 from fedprivjax import Huber, Refusal, cli, datasets, experiment
 from fedprivjax.experiment import folder
-from fedprivjax.experiment import run as runner
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment.selection import selected
 
 CSV = (
@@ -234,9 +234,9 @@ def test_machines_left_with_nothing_are_dropped_when_asked():
     raw = {**RAW, "problem": {"dataset": "digits", "partition": {"kind": "dirichlet", "alpha": 0.01}}}
     raw["participation"] = {"kind": "full", "machines": 40, "rounds": 1}
     with pytest.raises(Refusal, match=r"^every machine must have an example, got none for machines "):
-        runner.jobs(experiment.parse(raw))
+        listed.jobs(experiment.parse(raw))
     raw["problem"]["partition"]["empty"] = "drop"
-    (job,) = runner.jobs(experiment.parse(raw))
+    (job,) = listed.jobs(experiment.parse(raw))
     start = job.prepare().first
     assert start.plan.size.machines == start.problem.table.sizes.size < 40
     assert (start.problem.table.sizes > 0).all()
@@ -377,7 +377,7 @@ def test_a_run_looks_at_data_that_are_loaded_once(place):
 )
 def test_what_is_not_there_or_of_another_kind_is_refused(place, change, message):
     with pytest.raises(Refusal) as caught:
-        runner.jobs(experiment.parse({**RAW, **change}, place))
+        listed.jobs(experiment.parse({**RAW, **change}, place))
     assert str(caught.value).startswith(message)
 
 
@@ -386,7 +386,7 @@ def test_two_folders_tables_of_one_name_are_not_taken_for_one_another(place):
     other.mkdir()
     for name in ("awkward.csv", "my.toml"):
         (other / name).write_bytes((place / name).read_bytes())
-    first, second = (runner.jobs(experiment.load(each / "my.toml"))[0].identity for each in (place, other))
+    first, second = (listed.jobs(experiment.load(each / "my.toml"))[0].identity for each in (place, other))
     assert first != second
 
 

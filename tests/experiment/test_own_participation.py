@@ -7,6 +7,7 @@ import tomli_w
 
 from fedprivjax import Full, Refusal, Uniform, experiment
 from fedprivjax.experiment import audit as audits
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
 from fedprivjax.experiment.jobs import recorded, records
@@ -44,7 +45,7 @@ def test_a_methods_own_rounds_stand_beside_what_the_data_allow():
     made = make({"rounds": 3})
     assert of(made, "single") == (Uniform(20, 10), None)
     assert of(made, "several") == (Uniform(20, 10), 3)
-    rounds = {job.label: job.prepare().recipe.size.rounds for job in runner.jobs(made)}
+    rounds = {job.label: job.prepare().recipe.size.rounds for job in listed.jobs(made)}
     assert rounds["several"] == 3
     assert rounds["single"] == 71  # a pass over the least share
 
@@ -91,7 +92,7 @@ def test_own_keys_go_over_the_sections(section, own, law, rounds):
 )
 def test_what_it_cannot_be_is_one_line(own, sweep, said):
     with pytest.raises(Refusal) as caught:
-        runner.jobs(make(own, sweep=sweep))
+        listed.jobs(make(own, sweep=sweep))
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
 
@@ -121,7 +122,7 @@ def test_theory_chooses_for_the_one_that_asks():
             "sweep": {"seeds": 1},
         }
     )
-    sizes = {job.label: job.prepare().first.plan.size.per_round for job in runner.jobs(made)}
+    sizes = {job.label: job.prepare().first.plan.size.per_round for job in listed.jobs(made)}
     protocol = experiment.make_protocol(made.protocol[1])
     problem = experiment.make_problem(made.problem, 800)
     best = protocol.best_per_round(problem, 800, target_of(protocol, delta=1e-5))
@@ -151,7 +152,7 @@ def test_a_plan_is_for_the_files_section(tmp_path):
 @pytest.fixture(scope="module")
 def ran():
     made = make({"rounds": 2}, {**MANY, "rounds": 6}, {"epsilon": [2.0, 4.0]}, record={"every": 3})
-    todo = runner.jobs(made)
+    todo = listed.jobs(made)
     return made, todo, runner.run_jobs(todo)
 
 

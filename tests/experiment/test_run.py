@@ -119,7 +119,7 @@ def test_ragged_rounds_are_joined_and_padded(joined):
 
 def test_joining_changes_no_number(joined):
     swept, data, done = joined
-    for per_round, job in zip([2, 3], runner.jobs(swept), strict=True):
+    for per_round, job in zip([2, 3], listed.jobs(swept), strict=True):
         alone = done[job.identity]
         part = data.sel(per_round=per_round, round=alone["round"])
         for name in alone.data_vars:
@@ -130,7 +130,7 @@ def test_joining_changes_no_number(joined):
 
 def test_a_protocols_own_level_takes_it_out_of_the_sweep():
     entries = [{"name": "dp_mu2", "label": name, **own} for name, own in {"a": {}, "b": {"mu": 2.0}}.items()]
-    first, second = runner.jobs(make(entries))
+    first, second = listed.jobs(make(entries))
     assert list(first.prepare().axes) == ["mu"]
     assert not second.prepare().axes
     members = second.prepare().members
@@ -159,7 +159,7 @@ def test_a_sweep_already_done_is_not_run_again(monkeypatch):
 
 
 def test_jobs_prepared_before_are_run_as_they_are():
-    job = runner.jobs(make())[0]
+    job = listed.jobs(make())[0]
     silent = replace(job.prepare(), members=replace(job.prepare().members, noise_std=np.array([7.0, 8.0])))
     found = runner.run_jobs([replace(job, prepare=lambda: silent)])["dp_mu2"]
     assert found["noise_std"].values.tolist() == [7.0, 8.0]
@@ -167,7 +167,7 @@ def test_jobs_prepared_before_are_run_as_they_are():
 
 def identities(**participation):
     return [
-        job.identity for job in runner.jobs(make(participation={"per_round": None, "rounds": None, **participation}))
+        job.identity for job in listed.jobs(make(participation={"per_round": None, "rounds": None, **participation}))
     ]
 
 
@@ -189,7 +189,7 @@ def test_cohorts_of_random_size_are_told_apart():
         settings = {"machines": 6, "rounds": 4, **kind}
         entry = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1}
         parsed = make([entry], sweep={"mu": [2.0]}, problem=partition, whole=settings)
-        found.append(runner.jobs(parsed)[0].identity)
+        found.append(listed.jobs(parsed)[0].identity)
     assert len(set(found)) == len(kinds)
 
 
@@ -212,7 +212,7 @@ def test_one_machine_is_one_law_under_both_names():
         found = []
         for trust in ("none", "server"):
             one = make([{"name": "dp_mu2", "trust": trust}], {"kind": "full", "per_round": None, "machines": machines})
-            found.append((one, runner.jobs(one)[0].identity))
+            found.append((one, listed.jobs(one)[0].identity))
         return found
 
     (one, first), (other, second) = both(1)
@@ -225,15 +225,15 @@ def test_one_machine_is_one_law_under_both_names():
 
 
 def test_an_identity_is_text_that_tells_settings_apart():
-    job = runner.jobs(make())[0]
+    job = listed.jobs(make())[0]
     assert json.loads(job.identity)
-    assert job.identity != runner.jobs(make(record={"delta": 1e-6}))[0].identity
+    assert job.identity != listed.jobs(make(record={"delta": 1e-6}))[0].identity
 
 
 def test_selecting_by_what_is_not_recorded_is_refused():
     entries = [{"name": "dp_mu2", "grid": {"clip": [1.0, 2.0]}}]
     with pytest.raises(ValueError, match=r"record.select must be a recorded metric \(test_loss\), got 'test_accuracy'"):
-        runner.jobs(make(entries, record={"metrics": ["test_loss"]}))
+        listed.jobs(make(entries, record={"metrics": ["test_loss"]}))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_selecting_by_what_is_not_recorded_is_refused():
 def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, rounds):
     sweep = {"mu": [1, 2, 4, 8], "per_round": [1], **sweep}
     small = tiny(make(participation=participation, sweep=sweep))
-    assert [job.prepare().recipe.size.rounds for job in runner.jobs(small)] == [rounds]
+    assert [job.prepare().recipe.size.rounds for job in listed.jobs(small)] == [rounds]
     assert small.sweep.over["mu"] == [1, 8]
     assert small.sweep.seeds == 2
     assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()
@@ -294,7 +294,7 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
     norms = data["gradient_norm"].sel(iterate="output")
     assert norms.sizes == {"records": 3, "rounds": 2, "seed": 2, "round": 8}
     assert norms.notnull().sum("round").isel(seed=0).values.tolist() == [[4, 8]] * 3
-    todo = {(job.shape["records"], job.shape["rounds"]): job for job in runner.jobs(made)}
+    todo = {(job.shape["records"], job.shape["rounds"]): job for job in listed.jobs(made)}
     assert len({job.identity for job in todo.values()}) == 6
     for (records, rounds), job in todo.items():
         start = job.prepare()
@@ -348,7 +348,7 @@ def test_tiny_has_no_more_rounds_than_the_whole_where_a_client_is_small(tmp_path
     )
     small = tiny(made)
     assert small.participation.rounds == rounds
-    assert runner.jobs(small)[0].prepare().recipe.size.rounds == rounds
+    assert listed.jobs(small)[0].prepare().recipe.size.rounds == rounds
 
 
 def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
@@ -363,7 +363,7 @@ def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
 
     few = small({"kind": "iid"})
     assert few.problem.partition.records == 20
-    (job,) = runner.jobs(few)
+    (job,) = listed.jobs(few)
     start = job.prepare()
     assert (start.first.problem.examples, start.recipe.size.rounds, start.first.plan.width) == (400, 2, 2)
     assert few.protocol[0].grid == {"radius": [4.0], "step_scale": [0.5, 2.0]}
@@ -384,5 +384,5 @@ def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
         }
     )
     assert tiny(made).participation.rounds == 20
-    (job,) = runner.jobs(tiny(made))
+    (job,) = listed.jobs(tiny(made))
     assert job.prepare().recipe.size.rounds == 20

@@ -6,6 +6,7 @@ import xarray as xr
 
 from fedprivjax import experiment, final
 from fedprivjax.datasets.insurance import available
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
 from fedprivjax.experiment.selection import selected
@@ -64,7 +65,7 @@ def test_data_seeds_and_steps_of_every_trial_are_its_own(steps):
     assert dict(data.sizes) == sizes
     values = final(data, "train_loss")
     assert np.unique(values).size == values.size
-    first, second = runner.jobs(made)[:2]
+    first, second = listed.jobs(made)[:2]
     assert [first.shape, second.shape] == [{"trial": 0}, {"trial": 1}]
     one, other = first.prepare(), second.prepare()
     assert not np.array_equal(one.first.plan.samples, other.first.plan.samples)
@@ -90,7 +91,7 @@ def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
 
 
 def test_trials_are_not_held_in_memory_but_drawn_again_alike(steps):
-    job = runner.jobs(steps[0])[1]
+    job = listed.jobs(steps[0])[1]
     one, again = job.prepare(), job.prepare()
     assert one is not again
     np.testing.assert_array_equal(one.starts[3].plan.samples, again.starts[3].plan.samples)
@@ -124,7 +125,7 @@ def with_batches(insured):
 
 def test_a_batch_that_follows_from_epsilon(insured):
     made = with_batches(insured)
-    jobs = runner.jobs(made)
+    jobs = listed.jobs(made)
     assert [job.shape for job in jobs] == [{"trial": 0, "epsilon": 1.0}, {"trial": 0, "epsilon": 4.0}]
     fewest = int(jobs[0].prepare().first.problem.table.sizes.min())
     batches = [moments_batch(records=fewest, rounds=3, epsilon=epsilon) for epsilon in (1.0, 4.0)]
@@ -149,7 +150,7 @@ def test_runs_of_batches_that_follow_from_epsilon(insured):
 )
 def test_refusals(insured, entry, sweep, says):
     with pytest.raises(ValueError, match=says):
-        runner.jobs(make(insured, {"label": "ours", **entry}, sweep=sweep))
+        listed.jobs(make(insured, {"label": "ours", **entry}, sweep=sweep))
 
 
 def judged(values, cell, **rule):

@@ -27,6 +27,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.ready import round_inputs
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 
 MACHINES, ROUNDS = 6, 8
@@ -143,7 +144,7 @@ def test_an_experiment_file_reaches_a_stream():
 def test_an_experiment_file_cannot_split_a_stream():
     problem = {**STREAMED["problem"], "partition": {"kind": "iid"}}
     with pytest.raises(ValueError, match=r"problem\.partition must be left out: each machine of 'stream'"):
-        runner.jobs(experiment.parse({**STREAMED, "problem": problem}))
+        listed.jobs(experiment.parse({**STREAMED, "problem": problem}))
 
 
 @pytest.mark.parametrize(

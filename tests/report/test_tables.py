@@ -9,7 +9,7 @@ from scipy.stats import t
 
 from fedprivjax import PrivacyGuarantee, experiment
 from fedprivjax.experiment import Expected, verdict
-from fedprivjax.experiment import run as runner
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Terms
@@ -250,7 +250,7 @@ def test_verdict_tables_and_their_line(best):
 
 
 def test_a_guarantee_table_gives_every_member_its_own_row():
-    jobs = runner.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
+    jobs = listed.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
     (table,) = map(columns, guarantees.guarantee_tables(jobs, DELTA))
     assert table["protocol"] == ["ours"] * 4 + ["free"] * 2
     worst = table["μ (worst machine)"]
@@ -274,7 +274,7 @@ GRIDS = {
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_the_guarantees_printed_are_those_of_a_run(name):
-    (job,) = runner.jobs(make(protocol=[GRIDS[name]], sweep={"per_round": [3], "seeds": 1}))
+    (job,) = listed.jobs(make(protocol=[GRIDS[name]], sweep={"per_round": [3], "seeds": 1}))
     (table,) = map(columns, guarantees.guarantee_tables([job], DELTA))
     realised = np.unique(job.prepare().privacy()[0]["realised_mu"])
     printed = [np.inf if cell == "non-private" else float(cell) for cell in table["μ (worst machine)"]]
@@ -291,7 +291,7 @@ def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
     entry = {"name": method, "batch": 2, "step_size": 0.1, **fixed, "grid": {name: RECORD_GRIDS[name]}}
     problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
     settings = make(problem=problem, protocol=[entry], sweep={"per_round": [3], "rounds": [5], "seeds": 1})
-    (job,) = runner.jobs(settings)
+    (job,) = listed.jobs(settings)
     (table,) = map(columns, guarantees.guarantee_tables([job], DELTA))
     realised = np.unique(job.prepare().privacy()[0]["realised_epsilon"])
     printed = [
@@ -305,7 +305,7 @@ def test_settings_that_resample_the_schedule_share_a_row():
     entry = {"name": "noisy_minibatch_sgd", "batch": 2, "clip": 1.0, "grid": {"step_size": [0.1, 0.2, 0.4]}}
     problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
     sweep = {"epsilon": [1.0, 4.0], "per_round": [3], "rounds": [5], "seeds": 1, "resample": ["step_size"]}
-    (job,) = runner.jobs(make(problem=problem, protocol=[entry], sweep=sweep))
+    (job,) = listed.jobs(make(problem=problem, protocol=[entry], sweep=sweep))
     (table,) = map(columns, guarantees.guarantee_tables([job], DELTA))
     assert len(table["ε (at most)"]) == 2
     start = job.prepare()
