@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 import jax
 import pytest
 
-from fedprivjax import Softmax, general_problem
+from fedprivjax import Softmax, general_problem, kept
 from fedprivjax.engine.compiled import QUICK, knows_quick, make_room
 from fedprivjax.problem.models import Example
 
@@ -78,6 +78,14 @@ def optimisation(request):
     if programs >= FEW:
         programs = 0
         make_room()
+
+
+@pytest.fixture
+def keeping(tmp_path, monkeypatch):
+    """A folder in which all is kept that is computed, however soon."""
+    monkeypatch.setenv(kept.CACHE, str(tmp_path / "home"))
+    monkeypatch.setattr(kept, "SLOW", 0.0)
+    return tmp_path / "home"
 
 
 @pytest.fixture(scope="session")

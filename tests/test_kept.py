@@ -14,10 +14,8 @@ from fedprivjax.kept import code, digest, home, place, read, remembered, written
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(kept.CACHE, str(tmp_path / "home"))
-    monkeypatch.setattr(kept, "SLOW", 0.0)
-    return tmp_path / "home"
+def folder(keeping):
+    return keeping
 
 
 def files(folder):

@@ -5,16 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fedprivjax import Full, kept
+from fedprivjax import Full
 from fedprivjax.noise.sums import Optimal, factor
 from fedprivjax.noise.sums.workload import anytime_workload
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(kept.CACHE, str(tmp_path))
-    monkeypatch.setattr(kept, "SLOW", 0.0)
-    return tmp_path / "factors"
+def folder(keeping):
+    return keeping / "factors"
 
 
 @pytest.fixture

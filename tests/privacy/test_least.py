@@ -22,10 +22,8 @@ TARGET = Target(epsilon=2.0, delta=1e-5)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(kept.CACHE, str(tmp_path))
-    monkeypatch.setattr(kept, "SLOW", 0.0)
-    return tmp_path / "noise"
+def folder(keeping):
+    return keeping / "noise"
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from fedprivjax import Ball, LocalSGD, NoisyMinibatchSGD, Seeds, Uniform, datasets, from_dataset, kept
+from fedprivjax import Ball, LocalSGD, NoisyMinibatchSGD, Seeds, Uniform, datasets, from_dataset
 from fedprivjax.plan.plan import draw_plan
 from fedprivjax.privacy.accountants import rough, sampled
 from fedprivjax.privacy.calibration import calibrate
@@ -35,14 +35,12 @@ def seconds(protocol, problem, plan):
 @pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize(("method", "most"), [(NoisyMinibatchSGD, 2.0), (LocalSGD, 5.0)])
-def test_it_takes_seconds_once_and_then_a_part_of_one(method, most, tmp_path, monkeypatch):
-    monkeypatch.setenv(kept.CACHE, str(tmp_path))
-    monkeypatch.setattr(kept, "SLOW", 0.0)
+def test_it_takes_seconds_once_and_then_a_part_of_one(method, most, keeping):
     protocol = method(batch=10, clip=1.0, sampler="replacement", step_size=0.1, calibrate_to="plan", delta=1e-5)
     problem = federation()
     plan = draw_plan(problem, Uniform(59, 30), 200, Seeds(1, 1, 1), sampler=protocol.minibatches)
     first, noise_std = seconds(protocol, problem, plan)
-    assert len(list(tmp_path.rglob("*.npy"))) == 1
+    assert len(list(keeping.rglob("*.npy"))) == 1
     second, again = seconds(protocol, problem, plan)
     assert again == noise_std
     assert first < most
