@@ -78,7 +78,7 @@ def run_ready(
 
 
 def run_jobs(
-    todo: list[Job], progress: Progress | None = None, done: Done | None = None, chunks: Path | None = None
+    todo: list[Job], *, progress: Progress | None = None, done: Done | None = None, chunks: Path | None = None
 ) -> dict[str, xr.Dataset]:
     """Run jobs, those of each label together.
 
@@ -108,7 +108,7 @@ def _found(
     """The datasets, at what is chosen on other data where the experiment asks for that."""
     chunks = folder / results_folder.CHUNKS if folder is not None and keep else None
     if ready.before is None:
-        return run_jobs(ready.jobs, progress, done, chunks)
+        return run_jobs(ready.jobs, progress=progress, done=done, chunks=chunks)
     into = None if folder is None else folder / results_folder.CHOICE
     again = resume and into is not None and results_folder.begun(into)
     first = _shifted(progress, 0, ready.runs)
@@ -116,7 +116,7 @@ def _found(
     chosen = choices(ready.experiment, found)
     todo = jobs(at_choices(ready.experiment, chosen))
     rest = _shifted(progress, ready.before.runs, ready.runs)
-    return marked(run_jobs(todo, rest, done, chunks), chosen)
+    return marked(run_jobs(todo, progress=rest, done=done, chunks=chunks), chosen)
 
 
 def _as_own(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:

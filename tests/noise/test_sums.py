@@ -16,7 +16,7 @@ from fedprivjax.noise import relative_std
 from fedprivjax.noise.covariance import covariance_bands
 from fedprivjax.noise.normals import normals
 from fedprivjax.noise.sums import CorrelatedSums, Given, Optimal, SumFactor, Toeplitz, least_noise, noise_of
-from fedprivjax.noise.sums.dense import Dense
+from fedprivjax.noise.sums.triangular import Triangular
 from fedprivjax.noise.sums.workload import anytime, anytime_workload, steps
 from fedprivjax.plan.seeds import round_keys
 
@@ -113,7 +113,7 @@ def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
     fresh = jax.vmap(jax.vmap(lambda key: normals(key, (dimension,))))(keys)
 
     def drawn(rows, seed, keys):
-        mechanism, found = Dense(rows), []
+        mechanism, found = Triangular(rows), []
         state = mechanism.init(dimension, seed)
         for first, end in ((0, 5), (5, 6), (6, 13)):
             state, block = mechanism.draw(state, rows[first:end], keys[first:end], dimension)
@@ -129,11 +129,11 @@ def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
 @pytest.mark.parametrize("rounds", [1, 2, 5, 70])
 def test_a_factor_of_any_number_of_rounds_is_held_whole(rounds):
     rows = np.eye(rounds, dtype=np.float32)
-    noise, done = Dense(rows).init(4, jax.random.key(2))
+    noise, done = Triangular(rows).init(4, jax.random.key(2))
     assert noise.shape == (rounds, 4)
     assert int(done) == 0
     assert len(np.unique(noise)) == noise.size
-    assert Dense(rows).floats(4) == 2 * noise.size  # all rounds' normals, and a copy as they are multiplied
+    assert Triangular(rows).floats(4) == 2 * noise.size  # all rounds' normals, and a copy as they are multiplied
 
 
 # mean squared error of prefix sums per unit of σ², single participation, by jax-privacy 2.0.0 (jax 0.10.2, float64):

@@ -18,8 +18,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.chooser import MOST_BYTES, round_divisors
 from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.sums.dense import Dense
 from fedprivjax.noise.sums.factor import require_factor
+from fedprivjax.noise.sums.triangular import Triangular
 from fedprivjax.noise.sums.workload import sent_rounds
 from fedprivjax.noise.sums.written import Written, WrittenInputs
 from fedprivjax.plan.schedule import Schedule
@@ -113,7 +113,7 @@ class CorrelatedSums:
     def mechanism(self, method: str = "auto") -> Mechanism:
         """What draws it."""
         require_choice("noise method", method, WAYS)
-        return self._written() if method == "materialised" else Dense(self.rows.astype(np.float32))
+        return self._written() if method == "materialised" else Triangular(self.rows.astype(np.float32))
 
     def _of_increments(self) -> np.ndarray:
         """The covariance of what is added to z in each round, float64 [rounds, rounds]."""

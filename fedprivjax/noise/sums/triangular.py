@@ -16,7 +16,7 @@ AT_ONCE = 64  # rounds whose normals are drawn together
 
 
 @struct.dataclass
-class Dense(Mechanism):
+class Triangular(Mechanism):
     """All rounds' noise in one product before the first round, from which every block takes its rows.
 
     inputs: B, lower triangular, float32 [rounds, rounds].
@@ -24,6 +24,10 @@ class Dense(Mechanism):
 
     method: ClassVar[str] = "covariance"
     inputs: Any
+
+    @property
+    def name(self) -> str:
+        return self.method
 
     def init(self, dimension: int, key):
         """The noise of all rounds, [rounds, d], and how many of them have been drawn."""
