@@ -53,6 +53,20 @@ def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, r
         assert 1 <= rough_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
 
 
+@pytest.mark.parametrize(
+    ("sampler", "records", "rounds", "z", "delta"),
+    [
+        (Poisson(1), 673, 4, 0.8982298215790355, 1.39e-12),
+        (Replacement(4), 3, 15, 1.2424336357168826, 2.05e-12),
+        (Poisson(64), 490, 867, 2.5948488340141346, 1.1097763302554793e-12),
+        (Subset(2), 518, 3599, 0.08876885252081407, 1.2685104983075312e-12),
+    ],
+)
+def test_the_rough_bound_is_not_below_where_delta_is_next_to_nothing(sampler, records, rounds, z, delta):
+    settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": True}
+    assert rough_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
+
+
 @pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)
 def test_convolutions_are_dp_accountings(sampler, records, rounds, z):
     one = sampled._one_release(z, sampler, records, False)
