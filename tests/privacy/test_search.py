@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedprivjax.plan.samplers import Poisson, Replacement, Subset
+from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import sampled
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.records import Sampled
@@ -51,6 +52,30 @@ def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, r
     for delta in (1e-3, 1e-8):
         settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": whole}
         assert 1 <= rough_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
+
+
+@pytest.mark.parametrize(
+    ("sampler", "records", "rounds", "z", "delta"),
+    [
+        (Poisson(1), 673, 4, 0.8982298215790355, 1.39e-12),
+        (Replacement(4), 3, 15, 1.2424336357168826, 2.05e-12),
+        (Poisson(64), 490, 867, 2.5948488340141346, 1.1097763302554793e-12),
+        (Subset(2), 518, 3599, 0.08876885252081407, 1.2685104983075312e-12),
+    ],
+)
+def test_the_rough_bound_is_not_below_where_delta_is_next_to_nothing(sampler, records, rounds, z, delta):
+    settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": True}
+    assert rough_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "mu", "delta"),
+    [(2033, 2.0070858722024636, 1.3361364249513011e-12), (4411, 3.4482709689657214, 3.214959292137856e-12)],
+)
+def test_rounding_makes_no_bound_less_than_the_gaussian_mechanism_s_own(rounds, mu, delta):
+    """Two draws of a machine's only record hide nothing, and are composed like any other samples."""
+    settings = {"sampler": Replacement(2), "records": 1, "rounds": rounds, "delta": delta, "whole_message": True}
+    assert 1 <= sampled.sampled_epsilon(2 * rounds**0.5 / mu, **settings) / gdp.epsilon(mu, delta) < 1.1
 
 
 @pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)

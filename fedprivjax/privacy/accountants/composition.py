@@ -10,6 +10,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 HEADROOM = 1 + 2e-8  # of a noise that is solved for exactly: more than `accounted` takes off, so that ε stays below
 MOST = 600.0  # beyond, dp-accounting's search for ε divides by an e^{−ε} that underflows
 TAIL = 1e-15  # probability of a composed loss that is cut off, and counted as infinite
+ROUNDED = 2.0**-51  # probability that a release's convolution may lose to rounding
 STEEPEST = 20  # of the exponents that bound the tails, over the length: none overflows
 
 
@@ -24,7 +25,7 @@ def composed(loss: PrivacyLossDistribution, rounds: int) -> PrivacyLossDistribut
     length = next_fast_len(max(high - low + 1, chances.size), real=True)
     convolved = np.asarray(irfft(_power(np.asarray(rfft(chances, length)), rounds), length))
     kept = np.roll(convolved, -low)[: high - low + 1]
-    spilt = TAIL - expm1(rounds * log1p(-infinite)) if infinite < 1 else 1.0
+    spilt = TAIL + ROUNDED * rounds - expm1(rounds * log1p(-infinite)) if infinite < 1 else 1.0
     return PrivacyLossDistribution(DensePLDPmf(spacing, lowest * rounds + low, kept, spilt, True))
 
 

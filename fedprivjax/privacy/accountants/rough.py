@@ -1,7 +1,8 @@
 """A quick upper bound on the ε of sampled releases, by which machines that cannot be the worst are left out.
 
 It is `accountants.sampled`'s on a coarser grid of privacy losses, whose points are among those of the finer one:
-connected by dots, a loss is never less for it, and more by some parts in a thousand.
+connected by dots, a loss is never less for it, and more by some parts in a thousand. The finer grid may end sooner, and
+take more of the largest losses for infinite: as much is left of δ.
 
 Source: Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, Connect the Dots.
 """
@@ -10,7 +11,8 @@ from functools import cache
 from math import inf, isinf
 
 from fedprivjax.plan.samplers import Sampler
-from fedprivjax.privacy.accountants.composition import composed, epsilon_between
+from fedprivjax.plan.samplers.secret import NEGLIGIBLE
+from fedprivjax.privacy.accountants.composition import TAIL, composed, epsilon_between
 from fedprivjax.privacy.accountants.sampled import one_release, sampled_epsilon
 
 COARSE = 16  # times the finer grid's spacing: a tenth of its time
@@ -40,7 +42,12 @@ def rough_epsilon(
 
 @cache
 def _rough(z: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
-    loss = one_release(z, sampler, records, whole, COARSE)
-    if loss is None:
+    loss, left = one_release(z, sampler, records, whole, COARSE), delta - _cut(rounds)
+    if loss is None or left <= 0:
         return inf
-    return epsilon_between(composed(loss, rounds), delta)[1] * (1 + 1e-6) + 1e-9  # and what is rounded otherwise
+    return epsilon_between(composed(loss, rounds), left)[1] * (1 + 1e-6) + 1e-9  # and what is rounded otherwise
+
+
+def _cut(rounds: int) -> float:
+    """At most the δ that goes to losses beyond either grid, which end at different ones."""
+    return 2 * (rounds * NEGLIGIBLE + TAIL)
