@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
@@ -15,6 +16,7 @@ from fedprivjax.experiment.names import resolve
 from fedprivjax.problem.problem import Problem
 
 Data = Dataset | Stream | Problem
+_alive: WeakValueDictionary[str, Dataset | Stream] = WeakValueDictionary()  # sets of the package's: experiments share
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Source:
         if is_table(self.name):
             return datasets.read_table(self.name, **options)
         if self.function is None:
-            return datasets.load(self.name, **options)
+            return _shared(self.name, options)
         data = partial(self.function, **options)()
         if not isinstance(data, Dataset | Stream | Problem):
             kinds = "a fedprivjax Dataset, Stream or Problem"
@@ -100,6 +102,15 @@ class Source:
     def identity(self) -> tuple[str, int]:
         """What tells it from others: two folders may each have a function of one name."""
         return self.name, id(self.function)
+
+
+def _shared(name: str, options: Mapping[str, Any]) -> Dataset | Stream:
+    """A set of the package's, loaded once for all experiments that hold it."""
+    key = repr((name, sorted(options.items())))
+    found = _alive.get(key)
+    if found is None:
+        found = _alive[key] = datasets.load(name, **options)
+    return found
 
 
 def located(name: str, folder: Path | None, key: str = "problem.dataset") -> Path:
