@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
@@ -23,7 +24,7 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import ChooseSettings
 from fedprivjax.plan.plan import fresh_messages, most_rounds
 
-SEEDS, ROUNDS, RECORDS, BATCH = 2, 10, 20, 2  # twenty records of a machine are ten messages of two
+SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records of a machine are ten messages of two
 COHORT = 10
 COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # laws that are fixed by numbers of machines alone
 
@@ -39,11 +40,12 @@ def one_trial(experiment: Experiment) -> Experiment:
 def tiny(experiment: Experiment) -> Experiment:
     """The same experiment made small: two seeds, two trials, ten rounds or what the data allow, the ends of every
     real-valued axis, two points of a protocol's own grid, two records a message at most, and twenty of a machine where
-    they are dealt alike; then also cohorts of ten machines, as large a part of all as they were.
+    they are dealt alike; then also cohorts of ten machines, as large a part of all as they were;
+    and of the package's data few examples for testing.
 
     Methods that go through all records of a machine get as many rounds as that takes.
     """
-    return _small_runs(_fewer_machines(experiment))
+    return _small_runs(_fewer_machines(_fewer_tested(experiment)))
 
 
 def _small_runs(experiment: Experiment) -> Experiment:
@@ -99,6 +101,12 @@ def _ends(values: list[float]) -> list[float]:
     return values if len(values) < 3 else [values[0], values[-1]]
 
 
+def _fewer_tested(experiment: Experiment) -> Experiment:
+    """With few of the package's examples for testing."""
+    source = replace(experiment.problem.source, tested=TESTED, _loaded=[])
+    return experiment.model_copy(update={"problem": experiment.problem.model_copy(update={"source": source})})
+
+
 def _fewer_machines(experiment: Experiment) -> Experiment:
     """With few machines a round, and as large a part of all as it was, where nothing hangs on how many they are."""
     law = experiment.participation
@@ -138,11 +146,13 @@ def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
 
 
 def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings:
-    """With no more made-up examples than machines are dealt."""
-    made = settings.options.get("examples", 0)
-    if settings.partition is None or made < RECORDS * machines:
-        return settings
-    return settings.model_copy(update={"options": {**settings.options, "examples": RECORDS * machines}})
+    """With no more made-up examples than machines are dealt, and few for testing."""
+    options = dict(settings.options)
+    if settings.dataset == "clusters":
+        options["test_examples"] = min(options.get("test_examples", TESTED), TESTED)
+    if "machines" not in options and options.get("examples", 0) > RECORDS * machines:
+        options["examples"] = RECORDS * machines
+    return settings.model_copy(update={"options": options})
 
 
 def _as_wide(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:

@@ -367,6 +367,7 @@ def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
     (job,) = runner.jobs(few)
     start = job.prepare()
     assert (start.first.problem.examples, start.recipe.size.rounds, start.first.plan.width) == (400, 2, 2)
+    assert len(start.first.problem.test.label) == 200
     assert few.protocol[0].grid == {"radius": [4.0], "step_scale": [0.5, 2.0]}
     for partition in ({"kind": "by_label", "classes_per_machine": 2}, {"kind": "iid", "sizes": "lognormal"}):
         assert small(partition).problem.partition.records is None
