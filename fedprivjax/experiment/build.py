@@ -218,15 +218,15 @@ def _dealt(
     options = settings.model_dump(exclude_none=True, exclude={"seed", "records", "column"})
     rng = np.random.default_rng(settings.seed)
     looked_at = _column(data, settings.column)
-    data = replace(data, machine_of=None, machine_names=())
+    owned: dict[str, Any] = {"machine_of": None, "machine_names": ()}
     if records is not None:
         most = len(data.labels) // machines
         if records > most:
             raise Refusal(f"problem.partition.records must be at most {most}, got {records}")
         drawn = rng.choice(len(data.labels), machines * records, replace=False)
         looked_at = looked_at[drawn]
-        data = replace(data, features=data.features[drawn], labels=data.labels[drawn], columns=None)
-    return data, datasets.table(datasets.partition(looked_at, machines, seed=rng, **options))[0]
+        owned |= {"features": data.features[drawn], "labels": data.labels[drawn], "columns": None}
+    return replace(data, **owned), datasets.table(datasets.partition(looked_at, machines, seed=rng, **options))[0]
 
 
 def _column(data: datasets.Dataset, name: str | None) -> np.ndarray:

@@ -1,10 +1,11 @@
 """`[problem] dataset`: a set of the package's, a table in a file, or a function of one's own by import path."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
@@ -15,6 +16,7 @@ from fedprivjax.experiment.names import resolve
 from fedprivjax.problem.problem import Problem
 
 Data = Dataset | Stream | Problem
+_alive: WeakValueDictionary[str, Dataset | Stream] = WeakValueDictionary()  # sets of the package's: experiments share
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,14 @@ class Source:
         function: of one's own, or None.
         folder: the experiment file's, where tables and modules are looked for first.
         needed: whether they must be there; else they are looked for when they are loaded.
+        tested: so many of the examples for testing, where they are the package's; None is all.
     """
 
     name: str
     function: Any = None
     folder: Path | None = field(default=None, compare=False)
     needed: bool = field(default=True, compare=False)
+    tested: int | None = None
     _loaded: list[tuple[dict[str, Any], Data]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
@@ -89,7 +93,7 @@ class Source:
         if is_table(self.name):
             return datasets.read_table(self.name, **options)
         if self.function is None:
-            return datasets.load(self.name, **options)
+            return _shared(self.name, options, self.tested)
         data = partial(self.function, **options)()
         if not isinstance(data, Dataset | Stream | Problem):
             kinds = "a fedprivjax Dataset, Stream or Problem"
@@ -100,6 +104,21 @@ class Source:
     def identity(self) -> tuple[str, int]:
         """What tells it from others: two folders may each have a function of one name."""
         return self.name, id(self.function)
+
+
+def _shared(name: str, options: Mapping[str, Any], tested: int | None = None) -> Dataset | Stream:
+    """A set of the package's, loaded once for all experiments that hold it; with so many for testing."""
+    key = repr((name, sorted(options.items()), tested))
+    found = _alive.get(key)
+    if found is None:
+        found = _alive[key] = _with_tested(datasets.load(name, **options), tested)
+    return found
+
+
+def _with_tested(data: Dataset | Stream, most: int | None) -> Dataset | Stream:
+    if most is None or not isinstance(data, Dataset) or data.test_features is None or data.test_labels is None:
+        return data
+    return replace(data, test_features=data.test_features[:most], test_labels=data.test_labels[:most])
 
 
 def located(name: str, folder: Path | None, key: str = "problem.dataset") -> Path:

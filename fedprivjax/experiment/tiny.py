@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
@@ -23,7 +24,9 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import ChooseSettings
 from fedprivjax.plan.plan import fresh_messages, most_rounds
 
-SEEDS, ROUNDS, RECORDS, BATCH = 2, 10, 20, 2  # twenty records of a machine are ten messages of two
+SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records of a machine are ten messages of two
+COHORT = 10
+COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # laws that are fixed by numbers of machines alone
 
 Values = Mapping[str, list[float]]
 
@@ -37,10 +40,15 @@ def one_trial(experiment: Experiment) -> Experiment:
 def tiny(experiment: Experiment) -> Experiment:
     """The same experiment made small: two seeds, two trials, ten rounds or what the data allow, the ends of every
     real-valued axis, two points of a protocol's own grid, two records a message at most, and twenty of a machine where
-    they are dealt alike.
+    they are dealt alike; then also cohorts of ten machines, as large a part of all as they were;
+    and of the package's data few examples for testing.
 
     Methods that go through all records of a machine get as many rounds as that takes.
     """
+    return _small_runs(_fewer_machines(_fewer_tested(experiment)))
+
+
+def _small_runs(experiment: Experiment) -> Experiment:
     over = {name: values if name in STRUCTURAL else _ends(values) for name, values in experiment.sweep.over.items()}
     trials = experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
@@ -50,7 +58,7 @@ def tiny(experiment: Experiment) -> Experiment:
         update={
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": SEEDS, "trials": trials}),
             "participation": experiment.participation.model_copy(update={"rounds": None}),
-            "protocol": [_small(one) for one in experiment.protocol],
+            "protocol": [_small_method(one) for one in experiment.protocol],
             "record": experiment.record.model_copy(update={"every": 5}),
             "problem": _fewer_records(experiment.problem, _most_machines(experiment)),
             "choose": _tiny_choice(experiment),
@@ -69,7 +77,7 @@ def _tiny_choice(experiment: Experiment) -> ChooseSettings | None:
         return None
     other = choosing(experiment)
     made = _as_wide(_fewer_examples(other.problem, _most_machines(other)), experiment.problem)
-    small = tiny(other.model_copy(update={"problem": made}))
+    small = _small_runs(other.model_copy(update={"problem": made}))
     data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
     rounds = {"rounds": small.participation.rounds}
     over = {name: values for name, values in small.sweep.over.items() if name in flattened(choose.sweep)}
@@ -77,7 +85,7 @@ def _tiny_choice(experiment: Experiment) -> ChooseSettings | None:
     return choose.model_copy(update={**fewer, "seeds": SEEDS})
 
 
-def _small(settings: ProtocolSettings) -> ProtocolSettings:
+def _small_method(settings: ProtocolSettings) -> ProtocolSettings:
     """With few records a message, two points of its grid, and no rounds of its own."""
     own = {key: value for key, value in settings.participation.items() if key != "rounds"}
     batch = settings.settings.get("batch")
@@ -93,6 +101,39 @@ def _ends(values: list[float]) -> list[float]:
     return values if len(values) < 3 else [values[0], values[-1]]
 
 
+def _fewer_tested(experiment: Experiment) -> Experiment:
+    """With few of the package's examples for testing."""
+    source = replace(experiment.problem.source, tested=TESTED, _loaded=[])
+    return experiment.model_copy(update={"problem": experiment.problem.model_copy(update={"source": source})})
+
+
+def _fewer_machines(experiment: Experiment) -> Experiment:
+    """With few machines a round, and as large a part of all as it was, where nothing hangs on how many they are."""
+    law = experiment.participation
+    cohort = law.model_dump().get("per_round") or law.machines
+    if not isinstance(cohort, int) or law.machines is None or cohort <= COHORT or not _any_number(experiment):
+        return experiment
+    fewer = {"machines": COHORT * law.machines // cohort}
+    fewer |= {} if cohort == law.machines else {"per_round": COHORT}
+    return experiment.model_copy(update={"participation": law.model_copy(update=fewer)})
+
+
+def _any_number(experiment: Experiment) -> bool:
+    """Whether the data can be dealt over any number of machines, and no setting is of so many, or is swept."""
+    law, problem, dealt = experiment.participation, experiment.problem, experiment.problem.partition
+    choice = [] if experiment.choose is None else [experiment.choose.participation]
+    said = {*experiment.sweep.over}.union(*choice, *(one.participation for one in experiment.protocol))
+    values = [value for one in experiment.protocol for value in one.settings.values()]
+    values += [problem.lipschitz, problem.machine_weights, law.dropouts]
+    lists = any(isinstance(value, list) for value in values)
+    if law.kind not in COUNTED or lists or said & {"kind", "machines", "per_round"}:
+        return False
+    if dealt is not None:
+        return dealt.kind == "iid" and not isinstance(dealt.sizes, list)
+    data = problem.source.load(problem.options)
+    return isinstance(data, Dataset) and data.machine_of is None
+
+
 def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
     """With few records of a machine, where a partition deals as many to each."""
     dealt = settings.partition
@@ -105,11 +146,13 @@ def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
 
 
 def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings:
-    """With no more made-up examples than machines are dealt."""
-    made = settings.options.get("examples", 0)
-    if settings.partition is None or made < RECORDS * machines:
-        return settings
-    return settings.model_copy(update={"options": {**settings.options, "examples": RECORDS * machines}})
+    """With no more made-up examples than machines are dealt, and few for testing."""
+    options = dict(settings.options)
+    if settings.dataset == "clusters":
+        options["test_examples"] = min(options.get("test_examples", TESTED), TESTED)
+    if "machines" not in options and options.get("examples", 0) > RECORDS * machines:
+        options["examples"] = RECORDS * machines
+    return settings.model_copy(update={"options": options})
 
 
 def _as_wide(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:

@@ -306,6 +306,10 @@ def test_tiny_chooses_in_small():
     ]
     assert (other.problem.options["examples"], other.problem.partition.records) == (400, 20)
     assert other.problem.options["features"] == 12
+    assert other.problem.options["test_examples"] == 200
+    said["problem"].pop("partition")
+    said["choose"]["problem"]["partition"] = {}
+    assert experiment.choosing(tiny(experiment.parse(said))).problem.options["examples"] == 400
 
 
 def test_tiny_data_that_choose_have_a_feature_for_the_constant_one():

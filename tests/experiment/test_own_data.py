@@ -13,6 +13,7 @@ import fedprivjax as fpj
 from fedprivjax import Huber, Refusal, cli, datasets, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
+from fedprivjax.experiment.data import Source
 from fedprivjax.experiment.selection import selected
 
 CSV = (
@@ -398,3 +399,10 @@ def test_a_table_is_read_anew_when_it_has_changed(place):
     after = datasets.read_table(path, "smoker", features=["income"], bounds={"income": [0, 1e5]}, test_share=0)
     assert (before.features[0, 0], after.features[0, 0]) == pytest.approx((-0.8, -0.6))
     assert replace(after, machine_of=None).columns["income"][0] == 2e4
+
+
+def test_sets_of_the_packages_are_loaded_once_for_experiments_that_hold_them():
+    options = {"examples": 40, "features": 12}
+    one, two = Source.of("clusters"), Source.of("clusters")
+    assert one.load(options) is two.load(dict(options))
+    assert one.load(options) is not two.load({**options, "seed": 1})

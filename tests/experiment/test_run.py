@@ -357,8 +357,9 @@ def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
 
     def small(partition, machines=20):
         problem = {"dataset": "digits", "loss": "softmax", "radius": 8.0, "partition": partition}
-        taking_part = {"kind": "full", "machines": machines, "rounds": 2}
+        taking_part = {"kind": "full", "rounds": 2}
         made = {"title": "few", "problem": problem, "participation": taking_part, "protocol": [method]}
+        made["sweep"] = {"machines": [machines]}
         return tiny(experiment.parse(made))
 
     few = small({"kind": "iid"})
@@ -366,11 +367,40 @@ def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
     (job,) = listed.jobs(few)
     start = job.prepare()
     assert (start.first.problem.examples, start.recipe.size.rounds, start.first.plan.width) == (400, 2, 2)
+    assert len(start.first.problem.test.label) == 200
     assert few.protocol[0].grid == {"radius": [4.0], "step_scale": [0.5, 2.0]}
     for partition in ({"kind": "by_label", "classes_per_machine": 2}, {"kind": "iid", "sizes": "lognormal"}):
         assert small(partition).problem.partition.records is None
     assert small({"kind": "iid", "records": 5}).problem.partition.records == 5
     assert small({"kind": "iid"}, machines=100).problem.partition.records is None  # there are 14 for each
+
+
+@pytest.mark.parametrize(
+    ("changed", "machines", "per_round"),
+    [
+        ({}, 20, 10),
+        ({"participation": {"kind": "full"}}, 10, 10),
+        ({"participation": {"kind": "one_pass", "per_round": 25}}, 40, 10),
+        ({"participation": {"kind": "uniform", "per_round": 8}}, 100, 8),
+        ({"participation": {"kind": "uniform", "per_round": 50, "dropouts": [0.1] * 100}}, 100, 50),
+        ({"problem": {"partition": {"kind": "by_label", "classes_per_machine": 2}}}, 100, 50),
+        ({"sweep": {"per_round": [50]}}, 100, 50),
+    ],
+)
+def test_tiny_has_few_machines_where_nothing_hangs_on_how_many(changed, machines, per_round):
+    said = {
+        "title": "machines",
+        "problem": {"dataset": "digits", "radius": 8.0, "partition": {"kind": "iid"}},
+        "participation": {"kind": "balanced", "per_round": 50},
+        "protocol": [{"name": "noisy_sgd", "clip": 1.0, "noise_std": 1.0}],
+        "sweep": {"seeds": 1},
+    }
+    said["problem"] |= changed.get("problem", {})
+    said["participation"] = {**changed.get("participation", said["participation"]), "machines": 100}
+    said["sweep"] |= changed.get("sweep", {})
+    (job,) = runner.jobs(tiny(experiment.parse(said)))
+    size = job.prepare().recipe.size
+    assert (size.machines, size.per_round) == (machines, per_round)
 
 
 def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
