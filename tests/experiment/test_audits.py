@@ -113,7 +113,7 @@ def test_an_experiments_protocols_are_audited_together(call, spec):
 
 def test_a_protocol_by_its_name_holds(call):
     status, said, errors = call("dp_mu2", *QUICK, "--epsilon", 8, "--delta", 1e-6)
-    assert (status, errors.count("Traceback")) == (0, 0)
+    assert (status, errors.count("Traceback")) == (0, 0), said + errors
     row = next(line for line in said.splitlines() if "dp_mu2" in line)
     for cell in ("1e-06", " 8 ", "2 · 1000", "not refuted"):
         assert cell in row
