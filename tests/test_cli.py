@@ -533,20 +533,21 @@ def bundle(tmp_path, monkeypatch):
 def test_a_folder_runs_each_into_a_folder_of_its_own(call, bundle, monkeypatch):
     status, said, _ = call("run", "both", "--tiny")
     assert status == 0
-    assert said.index("both/first: small") < said.index("both/second: small")
+    title = "Made small, to see that it works: small"
+    assert said.index(f"both/first: {title}") < said.index(f"both/second: {title}")
     for name, values in (("first", [1.0, 2.0]), ("second", [1.0, 4.0])):
-        data = folder.load(Path("results", "both", name))["ours"]
+        data = folder.load(Path("results", "tiny", "both", name))["ours"]
         assert data["mu"].values.tolist() == values
         assert data.sizes["seed"] == 2
 
-    Path("results", "both", "second", "results.nc").unlink()
+    Path("results", "tiny", "both", "second", "results.nc").unlink()
     seen = []
     real = runner.execute
     monkeypatch.setattr(runner, "execute", lambda start, *rest: seen.append(start.axes["mu"]) or real(start, *rest))
     assert call("run", "both", "--tiny", "--resume")[0] == 0
     assert [list(values) for values in seen] == [[1.0, 4.0]]
     assert call("run", "both", "--tiny", "--set", "sweep.mu=[3]")[2].startswith(
-        "ValueError: both/first: results folder results/both/first holds results of different settings"
+        "ValueError: both/first: results folder results/tiny/both/first holds results of different settings"
     )
 
 

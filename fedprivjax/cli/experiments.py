@@ -34,7 +34,9 @@ def run(
     ],
     change: Change = None,
     folder: Out = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="few seeds, rounds and records, to see that it works")] = False,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="few seeds, rounds and records, to see that it works; into results/tiny/")
+    ] = False,
     resume: Resume = False,
 ) -> None:
     """Run an experiment: tables on the screen, and a results folder with the dataset and plots.
@@ -46,7 +48,7 @@ def run(
     if tiny:
         compile_quickly()
     chosen = loaded([spec], change, tiny=tiny)
-    into = folders(chosen, folder)
+    into = folders(chosen, folder, tiny=tiny)
     again = resumed(into, resume=resume)
     check_all(chosen, into, again)
     done: dict[str, Any] = {}

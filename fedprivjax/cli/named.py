@@ -22,11 +22,12 @@ def loaded(specs: list[str], change: list[str] | None, *, tiny: bool = False) ->
     return chosen
 
 
-def folders(chosen: dict[str, Any], folder: Path | None) -> dict[str, Path]:
-    """Where each one's results go: `--out` itself where there is one only."""
+def folders(chosen: dict[str, Any], folder: Path | None, *, tiny: bool = False) -> dict[str, Path]:
+    """Where each one's results go: `--out` itself where there is one only; of small runs apart from the real ones."""
     if folder is not None and len(chosen) == 1:
         return dict.fromkeys(chosen, folder)
-    return {name: (Path("results") if folder is None else folder) / name_of(name) for name in chosen}
+    usual = Path("results", "tiny") if tiny else Path("results")
+    return {name: (usual if folder is None else folder) / name_of(name) for name in chosen}
 
 
 def resumed(into: dict[str, Path], *, resume: bool) -> dict[str, bool]:

@@ -117,4 +117,4 @@ def _where(experiment: Experiment, other: Experiment) -> str:
     name, own = other.problem.dataset, experiment.problem.dataset
     if datasets.may_share(name, own):
         return f"{name}, which may share data with this run: not accounted for"
-    return f"{name}; no data of this run had a part (not accounted for there)"
+    return f"{name}; no data of this run had a part, so it costs them no privacy"

@@ -56,6 +56,7 @@ def _small_runs(experiment: Experiment) -> Experiment:
     planned = [experiment.participation_of(one).planned or ROUNDS for one in experiment.protocol]
     small = experiment.model_copy(
         update={
+            "title": f"Made small, to see that it works: {experiment.title}",
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": SEEDS, "trials": trials}),
             "participation": experiment.participation.model_copy(update={"rounds": None}),
             "protocol": [_small_method(one) for one in experiment.protocol],

@@ -23,7 +23,10 @@ from fedprivjax.sweeps.results import INTERVAL, mean_interval
 MARKERS = "os^vDxP*<>"
 PANELS = ("machines", "per_round", "rounds", "records")
 ACROSS = 3  # panels beside one another
-APART = 3.5  # points between the bars of neighbouring curves
+APART, SPREAD = 3.5, 14.0  # points between the bars of neighbouring curves, and between the first and the last, at most
+BESIDE = 0.08  # of an axis, left free on its sides for bars that are moved there
+TICKS = 6  # values of a swept setting that are all named on its axis
+LINE = 0.2  # inches of a line of a legend
 HANDLE, LETTER = 0.7, 0.08  # inches of a legend's line and of a letter
 SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
 Point = Mapping[str, float]
@@ -53,10 +56,13 @@ def as_address(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{b64encode(written.getvalue()).decode()}"
 
 
-def panelled(count: int, width: float = 4.2, height: float = 3.6, across: int = ACROSS) -> tuple[Figure, list[Axes]]:
+def panelled(
+    count: int, width: float | None = None, height: float = 3.6, across: int = ACROSS
+) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, a few beside one another, and these."""
     across = min(count, across)
     rows = -(-count // across)
+    width = (6.0 if count == 1 else 4.2) if width is None else width
     figure = Figure(figsize=(width * across, height * rows), layout="constrained")
     axes = figure.subplots(rows, across, sharey=True, squeeze=False).ravel().tolist()
     for spare in axes[count:]:
@@ -82,16 +88,25 @@ def finish(
         fitting = int(figure.get_size_inches()[0] / (HANDLE + LETTER * max(map(len, labels))))
         columns = max(1, min(len(labels), fitting))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9)
+        figure.set_figheight(figure.get_figheight() + LINE * (-(-len(labels) // columns) - 1))
     else:
         place = figure.suptitle if len(axes) > 1 or axes[0].get_title() else axes[0].set_title
         place("".join(labels), fontsize=10)
     return figure
 
 
-def epsilon_axis(axis: Axes) -> None:
-    """A logarithmic axis of ε, with ticks in plain numbers."""
+def epsilon_axis(axis: Axes, values: Collection[float] = ()) -> None:
+    """A logarithmic axis of ε, with ticks in plain numbers, at the values where they are few."""
     axis.set_xscale("log")
     plain_ticks(axis.xaxis, *axis.get_xlim())
+    name_few(axis, sorted({f"{value:.3g}" for value in values}, key=float))
+
+
+def name_few(axis: Axes, names: list[str]) -> None:
+    """Ticks at all values of an axis, where they are few."""
+    if 0 < len(names) <= TICKS:
+        axis.set_xticks([float(name) for name in names], names)
+        axis.set_xticks([], minor=True)
 
 
 def plain_ticks(axis: Axis, low: float, high: float) -> None:
@@ -104,9 +119,11 @@ def plain_ticks(axis: Axis, low: float, high: float) -> None:
 def aside(axis: Axes, figure: Figure, bars: ErrorbarContainer, index: int, count: int) -> None:
     """Move the index-th of several curves a little to a side, for bars at one place would hide each other.
 
-    The data stay where they are, and so do the axis's limits.
+    The data stay where they are.
     """
-    moved = offset_copy(axis.transData, figure, x=APART * (index - (count - 1) / 2), units="points")
+    apart = min(APART, SPREAD / max(1, count - 1))
+    axis.margins(x=BESIDE)
+    moved = offset_copy(axis.transData, figure, x=apart * (index - (count - 1) / 2), units="points")
     for artist in bars.get_children():
         artist.set_transform(moved)
 

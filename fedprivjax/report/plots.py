@@ -25,6 +25,7 @@ from fedprivjax.report.drawing import (
     finish,
     limits_of,
     middle_of,
+    name_few,
     panelled,
     panels_of,
     placed,
@@ -36,7 +37,6 @@ from fedprivjax.sweeps.results import figure as figure_of
 from fedprivjax.sweeps.results import has, of_iterate, preferred, rounds_of
 
 TOLERANCE = 0.01  # by which a realised ε may be off its target and still be drawn as it
-TICKS = 6  # values of a swept setting that are all named on its axis
 CURVE = 3  # values of a swept setting that make a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
 
@@ -68,6 +68,7 @@ def metric_against_epsilon(
     figure, axes = panelled(len(panels))
     delta = next(iter(best.values())).attrs["delta"]
     for axis, panel in zip(axes, panels, strict=True):
+        levels: set[float] = set()
         for index, (label, data) in enumerate(best.items()):
             part = at(data, {**chosen, **panel})
             summary = bars_of(_figure(part, metric, iterate, rounds), bars, limits)
@@ -75,8 +76,9 @@ def metric_against_epsilon(
             drawn = _draw_curve(axis, part, *summary, realised, style)
             if drawn is not None:
                 aside(axis, figure, drawn, index, len(best))
+                levels |= set(np.asarray(drawn[0].get_xdata(), float).tolist())
         axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, replace-one)", title=point_title({**panel, **chosen}))
-        epsilon_axis(axis)
+        epsilon_axis(axis, levels)
     return finish(figure, axes, metric, _words(metric, rounds), limits)
 
 
@@ -144,9 +146,7 @@ def metric_against(
         if (values > 0).all():
             place.set_xscale("log")
             plain_ticks(place.xaxis, *place.get_xlim())
-        if values.size <= TICKS:
-            place.set_xticks(values, [f"{value:g}" for value in values])
-            place.set_xticks([], minor=True)
+        name_few(place, [f"{value:g}" for value in values])
     return finish(figure, axes, metric, _words(metric, rounds), limits)
 
 

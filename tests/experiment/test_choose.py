@@ -281,7 +281,7 @@ def test_only_data_that_are_known_apart_are_said_to_have_no_part(dataset, choose
     data = scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])
     why = choosing.choices(made, {"theirs": data})["theirs"].why
     assert why.endswith("which may share data with this run: not accounted for") == shared
-    assert why.endswith("no data of this run had a part (not accounted for there)") != shared
+    assert why.endswith("no data of this run had a part, so it costs them no privacy") != shared
 
 
 def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
@@ -350,7 +350,7 @@ def test_the_results_are_of_the_chosen_point_alone(ran):
             assert results[label][name].values.tolist() == [value]
             assert np.unique(best[f"best_{name}"]).tolist() == [value]
         assert best.attrs["selected"] == found.why
-        assert found.why.endswith("on digits; no data of this run had a part (not accounted for there)")
+        assert found.why.endswith("on digits; no data of this run had a part, so it costs them no privacy")
     assert "selected" not in results.best["as it is"].attrs
     assert results["theirs"]["round"].values.tolist() == [2]
 
