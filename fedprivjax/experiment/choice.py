@@ -1,6 +1,6 @@
 """What `[choose]` came to: each protocol's best point of its grid on other data, and the experiment at these points."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,8 +92,9 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     diverged, score = runs.isnull().sum(each), runs.mean(each)
     fewest = diverged == diverged.min()
     best = (sign * score).where(fewest).fillna(-np.inf).argmax("point")
-    how = _how(metric, settings.points, score.where(fewest), fewest)
     values = {name: float(runs[name].isel(point=best)) for name in settings.grid}
+    points = f"{settings.points}{_edges(settings.grid, values)}"
+    how = _how(metric, points, score.where(fewest), fewest)
     return Choice(
         values=values,
         score=float(score.isel(point=best)),
@@ -103,13 +104,24 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     )
 
 
-def _how(metric: str, points: int, score: xr.DataArray, fewest: xr.DataArray) -> str:
+def _how(metric: str, points: str, score: xr.DataArray, fewest: xr.DataArray) -> str:
     """The rule by which a point was chosen."""
     if score.isnull().all():
         return f"the first of {points}, for every run diverged,"
     if fewest.all():
         return f"the best mean {metric} of {points}"
     return f"the best mean {metric} of those of {points} that diverged least,"
+
+
+def _edges(grid: Mapping[str, Sequence[float]], values: Mapping[str, float]) -> str:
+    """Which settings lie at an end of their three or more values, in words: a wider grid may hold a better point.
+
+    >>> _edges({"clip": [0.5, 1.0], "step_scale": [1.0, 2.0, 4.0]}, {"clip": 1.0, "step_scale": 4.0})
+    ' (step_scale at the edge of its grid)'
+    """
+    several = {name: along for name, along in grid.items() if len(along) > 2}
+    ends = [name for name, along in several.items() if values[name] in (min(along), max(along))]
+    return f" ({', '.join(ends)} at the edge of its grid)" if ends else ""
 
 
 def _where(experiment: Experiment, other: Experiment) -> str:

@@ -98,7 +98,7 @@ def test_the_choice_is_one_point_for_all_cells():
 def test_a_run_that_diverges_scores_worst():
     found = chosen_of([[0.9, np.nan], [0.1, 0.1], [0.2, 0.1]], step_scale=[0.1, 1.0, 10.0])
     assert found.values == {"step_scale": 10.0}
-    assert "the best mean test_accuracy of those of 3 that diverged least, on" in found.why
+    assert "of those of 3 (step_scale at the edge of its grid) that diverged least, on" in found.why
     found = chosen_of([[0.9, np.nan], [np.nan, np.nan], [0.2, np.nan]], step_scale=[0.1, 1.0, 10.0])
     assert (found.values, found.score, found.diverged) == ({"step_scale": 0.1}, 0.9, 1)
 
@@ -106,7 +106,9 @@ def test_a_run_that_diverges_scores_worst():
 def test_where_every_run_diverges_it_says_so():
     found = chosen_of(np.full((3, 2), np.nan), step_scale=[0.1, 1.0, 10.0])
     assert (found.values, found.diverged) == ({"step_scale": 0.1}, 2)
-    assert found.why.startswith("step_scale = 0.1: the first of 3, for every run diverged, on digits")
+    assert found.why.startswith(
+        "step_scale = 0.1: the first of 3 (step_scale at the edge of its grid), for every run diverged, "
+    )
 
 
 def test_the_least_loss_is_best():
