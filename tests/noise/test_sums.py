@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import MACHINES, POOL, SOME_MACHINES
+from cases import MACHINES, POOL, SOME_MACHINES, sparing
 from flax import struct
 
 from fedprivjax import DPMu2, Dropouts, Full, Refusal, Uniform, Varying, audit, simulate
@@ -126,7 +126,7 @@ def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
     assert int(done) == rounds
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5, 70])
+@pytest.mark.parametrize("rounds", sparing([1, 2, 5, 70], [1, 70]))
 def test_a_factor_of_any_number_of_rounds_is_held_whole(rounds):
     rows = np.eye(rounds, dtype=np.float32)
     noise, done = Triangular(rows).init(4, jax.random.key(2))
@@ -217,7 +217,7 @@ def fitted(law, machines, rounds, evenly):
     return np.linalg.norm(anytime(rounds) @ sums.rows) / np.sqrt(rounds)
 
 
-@pytest.mark.parametrize(("per_round", "less"), [(10, 0.95), (2, 0.85)])
+@pytest.mark.parametrize(("per_round", "less"), sparing([(10, 0.95), (2, 0.85)], [(2, 0.85)]))
 def test_fitted_to_the_gaps_as_drawn_it_is_quieter_than_fitted_to_equal_ones(per_round, less):
     """7.6% at half participation of 20 machines, 21% at a tenth."""
     drawn, even = (fitted(Uniform(20, per_round), 20, 240, evenly) for evenly in (False, True))
