@@ -176,7 +176,8 @@ class AcceleratedMinibatchSGD(RecordMethod):
         elif modulus:
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
         else:
-            settings = {"variance": self._variance(problem, size, cohort), "diameter": _distance(problem)}
+            variance = self._variance(problem, size, cohort)
+            settings = {"variance": variance, "diameter": _distance(problem)} if variance else {"diameter": 1.0}
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
         return [theory.Stage(rounds, float(v))]
 
@@ -192,12 +193,13 @@ class AcceleratedMinibatchSGD(RecordMethod):
         """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
         if self.variance is not None:
             return float(self.variance)
+        whole, all_machines = self.records.whole(problem), cohort >= size.machines
         m = self.records.kinds(problem)
         lipschitz = float(m.lipschitz.max())
-        if not np.isfinite(lipschitz):
+        if not (np.isfinite(lipschitz) or (whole and all_machines)):
             raise Refusal("variance must be given, or clip, for the loss has no finite gradient bound here")
-        records = 0.0 if self.records.whole(problem) else lipschitz**2 / (cohort * m.batch.min())
-        left_out = 0.0 if cohort >= size.machines else lipschitz**2 / cohort
+        records = 0.0 if whole else lipschitz**2 / (cohort * m.batch.min())
+        left_out = 0.0 if all_machines else lipschitz**2 / cohort
         return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
 
 

@@ -62,10 +62,11 @@ class NoisyMinibatchSGD(RecordMethod):
             others stand to it as here. Each machine gets exactly the noise that it needs. `epsilon` as a list of every
             machine's is the same thing, which no sweep scales. Not with a shuffler.
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
-        step_size, step_scale: η, of which None takes Theorem 2.1's, and a factor on it. Where a clip is below the
-            Lipschitz constant, the theorem says nothing: None is then NoisySGD's clipped step, with σ²/M for σ², √3
+        step_size, step_scale: η, of which None takes Theorem 2.1's, and a factor on it. Without noise, None is the
+            optimisation's own: 1/β for all records of all machines, else the best of Lemma E.4's bound. Where a clip
+            is below the Lipschitz constant, neither holds: None is then NoisySGD's clipped step, with σ²/M for σ², √3
             times as long without a window, up to twice as long on whole batches (`plain_clipped_step`; no theorem is
-            claimed), but for a positive modulus.
+            claimed). A positive modulus keeps the strongly convex theorem's.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; positive, it makes the averaging weights grow and the step follow.
         batch: K, an integer or one for each machine; None with the sampler "full".
@@ -218,9 +219,12 @@ class NoisyMinibatchSGD(RecordMethod):
         return scaled_step(self.server, step, problem, plan.size.rounds, norm)
 
     def _own_step(self, problem: Problem, plan: Plan) -> float:
-        """Theorem 2.1's, or that of clipped gradients; for the mean of the messages."""
+        """Theorem 2.1's, that of clipped gradients, or that of a run without noise; for the mean of the messages."""
         rounds, cohort = plan.size.rounds, plan.schedule.cohort
         lipschitz, distance = float(self.records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
+        free = not (self.noise_std or self.strong_convexity or binds(problem, self.clip))
+        if free and np.isfinite(problem.smoothness):
+            return self._noiseless_step(problem, plan, lipschitz) / self.messages_a_step(cohort)
         if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
             return np.inf
         if binds(problem, self.clip) and not self.strong_convexity:
@@ -233,6 +237,23 @@ class NoisyMinibatchSGD(RecordMethod):
         if not np.isfinite(distance):
             return np.inf
         return self._proved_step(problem, plan, lipschitz) / self.messages_a_step(cohort)
+
+    def _noiseless_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
+        """1/β for the whole objective's gradient; else the best of Lemma E.4's bound, or inf without a distance.
+
+        Theorem 2.1's falls as 1/R, for it bounds how far a run follows its own records: so short a step goes equally
+        far in any number of rounds.
+        """
+        cohort, smoothness = plan.schedule.cohort, problem.smoothness
+        whole, all_machines = self.records.whole(problem), cohort >= plan.size.machines
+        if whole and all_machines:
+            return 1 / smoothness
+        if not (np.isfinite(lipschitz) and np.isfinite(problem.distance_to_optimum)):
+            return np.inf
+        sampling = 0.0 if whole else 4 * lipschitz**2 / (cohort * self.records.kinds(problem).batch.min())
+        left_out = 0.0 if all_machines else lipschitz**2 / cohort
+        longest = problem.distance_to_optimum / (2 * plan.size.rounds * (sampling + left_out)) ** 0.5
+        return float(min(longest, 1 / (4 * smoothness)))
 
     def _proved_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
         """Theorem 2.1's, with the load that the calibrated noise has."""
