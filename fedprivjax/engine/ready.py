@@ -16,6 +16,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
 from fedprivjax.noise import METHODS, Mechanism, Silent
 from fedprivjax.plan.arguments import require_arguments
+from fedprivjax.plan.as_said import require_as_said
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan, draw_plan
 from fedprivjax.plan.schedule import Size
@@ -91,8 +92,14 @@ class ReadyRun:
 
     @property
     def inputs(self) -> RoundInputs:
-        """The scan's inputs, leaves [rounds, ...], as host arrays."""
-        return round_inputs(self.plan)
+        """The scan's inputs, leaves [rounds, ...], as host arrays.
+
+        Raises:
+            Refusal: samples, drawn here first where they are secret, that are not as their sampler says.
+        """
+        inputs = round_inputs(self.plan)
+        require_as_said(self.plan, self.problem)
+        return inputs
 
     @property
     def tape(self) -> Any:

@@ -17,11 +17,13 @@ def require_as_said(plan: Plan, problem: Problem) -> None:
 
     Each record must exist and be its machine's own, weigh no more than one of a batch does, and nothing where nobody
     sends; and occur once in a message, of a sampler that repeats none and whose uses are not counted one by one.
-    Looked at once for a plan.
+    Looked at once for a plan, as soon as its samples are drawn.
 
     Raises:
         Refusal: with the round of the first that is not so.
     """
+    if not plan.drawn:
+        return
     plan.once(("as said", problem.table, problem.examples, problem.machine_weights), lambda: _look(plan, problem))
 
 

@@ -1,8 +1,10 @@
 """Which examples are used: each once or in several epochs, dealt in order of use or from a machine's own share."""
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.checks.warned import warn
 from fedprivjax.plan.arguments import require_problem
 from fedprivjax.plan.deals import deal_computed, deal_epochs, deal_pool, deal_shares, epoch_uses
-from fedprivjax.plan.minibatches import draw_minibatches
+from fedprivjax.plan.minibatches import Minibatches, draw_minibatches
 from fedprivjax.plan.participation import Participation, check_participation, draw_schedule
 from fedprivjax.plan.participation.caps import rounds_filled
 from fedprivjax.plan.samplers import Sampler
@@ -27,6 +29,7 @@ ORDERS = {
     "reshuffled": "several epochs over a machine's own records, in a fresh random order each time",
 }
 EPOCHS = ("cyclic", "reshuffled")
+DRAWN = ("samples", "weights")  # what a secret plan draws at its first use
 HALF = 50  # percent of the data, below which a run that ends with the smallest share is warned of
 
 
@@ -65,9 +68,12 @@ class Plan(Once):
     @property
     def public(self) -> "Plan":
         """What others know of it: without samples (of width 0) where they are secret."""
-        if not self.secret or self.weights is None:
+        if not self.secret:
             return self
-        return replace(self, samples=self.samples[..., :0], weights=self.weights[..., :0], examples=None)
+        nothing = np.zeros((*self.schedule.participants.shape, 0))
+        facts = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in DRAWN}
+        known = {**facts, "samples": nothing.astype(np.int32), "weights": nothing.astype(np.float32), "examples": None}
+        return Plan(**known)
 
     @property
     def size(self) -> Size:
@@ -76,10 +82,10 @@ class Plan(Once):
     @cached_property
     def repeats(self) -> bool:
         """Whether a sample, of those that are fresh in every message, is used twice."""
-        sent = self.samples if self.weights is None else self.samples[self.weights != 0]
         fresh = self.sampler is None or self.sampler.pooled or self.sampler.one_pass
         if self.order in EPOCHS or not fresh:
             return self.order in EPOCHS
+        sent = self.samples if self.weights is None else self.samples[self.weights != 0]
         return bool(np.bincount(sent.ravel()).max(initial=0) > 1) if self.stored else self._computed_again
 
     @property
@@ -131,6 +137,42 @@ class Plan(Once):
         """Examples of a message, the largest number."""
         return 1 if self.weights is None else self.samples.shape[2]
 
+    @property
+    def drawn(self) -> bool:
+        """Whether the samples are drawn yet."""
+        return all(name in self.__dict__ for name in DRAWN)
+
+
+class SecretPlan(Plan):
+    """A plan whose secret samples are drawn at their first use: a guarantee takes none of them."""
+
+    @classmethod
+    def of(cls, draw: Callable[[], Minibatches], width: int, **facts: Any) -> "SecretPlan":
+        """The plan of these facts, whose samples `draw` makes, of at most `width` examples a message."""
+        plan = cls(samples=None, weights=None, secret=True, **facts)  # type: ignore[arg-type]
+        for name in DRAWN:
+            del plan.__dict__[name]
+        plan.__dict__.update(_draw=draw, _width=width)
+        return plan
+
+    @cached_property
+    def samples(self) -> np.ndarray:  # type: ignore[override]
+        return self._both.samples
+
+    @cached_property
+    def weights(self) -> np.ndarray:  # type: ignore[override]
+        return self._both.weights
+
+    @property
+    def _both(self) -> Minibatches:
+        both = self.__dict__["_draw"]()
+        self.__dict__.update(zip(DRAWN, both, strict=True))
+        return both
+
+    @property
+    def width(self) -> int:
+        return self.samples.shape[2] if self.drawn else self.__dict__["_width"]
+
 
 def draw_plan(
     problem: Problem,
@@ -169,9 +211,11 @@ def draw_plan(
     require_at_least("rounds", rounds, 1)
     _check_enough(problem, participation, rounds, _dealt_batch(problem, sampler, order))
     schedule = draw_schedule(participation, rounds, participation_rng(seeds))
-    plan = _with_samples(problem, schedule, order, sampler, seeds)
     of_shares = participation.of_shares or (chosen and shares is not None)
-    plan = replace(plan, examples=int(problem.examples) if problem.stored else None, of_shares=of_shares)
+    facts = {"examples": int(problem.examples) if problem.stored else None, "of_shares": of_shares}
+    if sampler is not None and sampler.secret and problem.table is not None:
+        return _secret(problem, schedule, order, sampler, seeds, facts)
+    plan = replace(_with_samples(problem, schedule, order, sampler, seeds), **facts)
     if chosen and shares is not None and not participation.at_most_once:
         _warn_of_waste(plan, participation, shares)
     return plan
@@ -219,12 +263,27 @@ def _check_enough(problem: Problem, participation: Participation, rounds: int, b
         raise Refusal(f"machines must be at most the {problem.examples} examples, got {participation.machines}")
 
 
+def _secret(
+    problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds, facts: dict[str, Any]
+) -> Plan:
+    """The schedule with secret minibatches of machines' own records; what the sampler refuses is refused at once."""
+    assert problem.table is not None
+    rows, sizes = problem.table.rows, problem.table.sizes
+    width = sampler.width(sizes, sampler.batches(sizes), schedule.participants.size)
+
+    def draw() -> Minibatches:
+        factors = 1.0 if sampler.pooled else problem.message_factors
+        return draw_minibatches(sampler, rows, schedule, samples_rng(seeds), order == "stored", factors)
+
+    return SecretPlan.of(draw, width, schedule=schedule, order=order, sampler=sampler, **facts)
+
+
 def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:
     """The schedule with the examples that its messages use."""
     if sampler is not None and problem.table is not None:
         settings = {"stored": order == "stored", "factors": 1.0 if sampler.pooled else problem.message_factors}
         batches = draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), **settings)
-        return Plan(schedule, *batches, secret=sampler.secret, order=order, sampler=sampler)
+        return Plan(schedule, *batches, order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
     if sampler is not None:
         return _pooled(problem, schedule, order, sampler, rng)

@@ -198,7 +198,7 @@ class LocalSGD(RecordMethod):
         R·K steps, and κ_1 of the noise in one machine's K."""
         if not (binds(problem, self.clip) and np.isfinite(problem.reach)):
             return np.inf
-        noise, steps = float(self.noise_std) * problem.dimension**0.5, plan.samples.shape[-1]
+        noise, steps = float(self.noise_std) * problem.dimension**0.5, plan.width
         of_mean = noise / plan.schedule.cohort**0.5
         together = clipped_pace(problem, float(self.clip), of_mean, averaged=self.window is None)
         alone = clipped_pace(problem, 0.0, noise)

@@ -1,11 +1,12 @@
 """What samplers say of themselves, against what they draw."""
 
 from dataclasses import dataclass
+from time import process_time
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
+from scipy.stats import binom, binomtest, chisquare
 
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Full as Everyone
@@ -33,7 +34,7 @@ ALL = [Replacement(BATCH), Subset(BATCH), Poisson(BATCH), Disjoint(BATCH), Full(
 EXPECTED = {
     "replacement": [[4, 0, 1], [5, 3, 0]],
     "subset": [[0, 4, 1], [4, 0, 1]],
-    "poisson": [[0, 4, 1, 5, -1, -1], [4, 0, -1, -1, -1, -1]],
+    "poisson": [[0, 5, -1, -1, -1, -1], [0, 1, 5, -1, -1, -1]],
     "disjoint": [[0, 4, 1], [5, 3, 2]],
     "full": [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]],
     "cyclic": [[0, 4, 1], [5, 3, 2]],
@@ -92,6 +93,59 @@ def test_the_draws_of_a_seed_stay_what_they_are():
     """Runs that are published must come out again, whatever is rebuilt."""
     found = {sampler.name: drawn(sampler, 2, seed=3)[:, 0].tolist() for sampler in ALL}
     assert found == EXPECTED
+
+
+def poisson_uses(rounds, sizes, batches, seed=0):
+    """Whether each record is in each message of machines of these sizes, bool [rounds, machines, most]."""
+    most = max(sizes)
+    rows = np.where(np.arange(most) < np.array(sizes)[:, None], np.arange(most), -1)
+    schedule = Everyone(len(sizes)).draw(rounds, np.random.default_rng(1))
+    sampler = Poisson(batches)
+    picks, used = sampler.draw(rows, schedule, np.random.default_rng(seed))
+    order = np.argsort(schedule.participants, axis=1)[..., None]
+    picks, used = (np.take_along_axis(values, order, axis=1) for values in (picks, used))
+    times = np.zeros((rounds, len(sizes), most + 1), int)
+    np.add.at(times, (*np.indices(picks.shape)[:2], np.where(used, picks, most)), 1)
+    assert times[..., :most].max() <= 1
+    return times[..., :most] > 0
+
+
+def test_poisson_samples_have_the_rate_of_each_machine_and_no_other():
+    sizes, batches = [30, 8, 5, 4], (2, 4, 4, 4)
+    uses = poisson_uses(4000, sizes, batches)
+    for i, (size, batch) in enumerate(zip(sizes, batches, strict=True)):
+        assert not uses[:, i, size:].any()
+        rate, observed = batch / size, int(uses[:, i].sum())
+        assert (np.abs(uses[:, i, :size].mean(axis=0) - rate) <= 4.5 * np.sqrt(rate * (1 - rate) / 4000)).all()
+        rates = [rate, 2 / 3 * rate, min(3 / 2 * rate, 1.0)]
+        plausible = [binomtest(observed, 4000 * size, one).pvalue > 1e-3 for one in rates]
+        assert plausible == [True, False, rate == 1]
+
+
+def test_poisson_samples_are_independent_of_each_other():
+    """Between records of a message, machines of a round, and rounds: products have the mean of independent draws."""
+    uses = poisson_uses(20_000, [6, 6], 2).astype(float)
+    q = 1 / 3
+    centred = uses - q
+    scale = q * (1 - q)
+    pairs = {
+        "records": centred[:, 0, 0] * centred[:, 0, 3],
+        "machines": centred[:, 0, 0] * centred[:, 1, 0],
+        "rounds": centred[1:, 0, 0] * centred[:-1, 0, 0],
+        "rounds two apart": centred[2:, 1, 5] * centred[:-2, 1, 5],
+    }
+    for between, products in pairs.items():
+        assert abs(products.mean()) < 4 * scale / np.sqrt(products.size), between
+    whole = uses[:, 0].sum(axis=1)
+    assert whole.var() == pytest.approx(6 * scale, rel=0.05)
+    assert chisquare(np.bincount(whole.astype(int), minlength=7), binom.pmf(range(7), 6, q) * 20_000).pvalue > 1e-3
+
+
+def test_poisson_samples_cost_what_they_hold_not_what_they_are_drawn_from():
+    schedule, rows = Everyone(1).draw(100, np.random.default_rng(0)), np.arange(10**6)[None]
+    begun = process_time()
+    Poisson(10).draw(rows, schedule, np.random.default_rng(0))
+    assert process_time() - begun < 1  # 10⁸ random numbers take ten
 
 
 def test_only_samples_of_some_records_amplify():

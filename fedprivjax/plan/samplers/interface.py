@@ -113,9 +113,19 @@ class Sampler:
         width = self.width(sizes, batches, schedule.participants.size)
         picks = np.zeros((*schedule.participants.shape, width), np.int32)
         counts = np.zeros(schedule.participants.shape, int)
-        for t, machines in enumerate(schedule.participants):
-            picks[t], counts[t] = self.message(sizes[machines], batches[machines], sizes.max(), width, rng)
+        step = self.rounds_together(schedule.participants.shape[1] * width)
+        for start in range(0, len(picks), step):
+            rounds = slice(start, start + step)
+            machines = schedule.participants[rounds]
+            flat = machines.ravel()
+            places, count = self.message(sizes[flat], batches[flat], sizes.max(), width, rng)
+            picks[rounds] = np.reshape(places, (*machines.shape, -1))
+            counts[rounds] = np.reshape(count, machines.shape)
         return picks, np.arange(width) < counts[:, :, None]
+
+    def rounds_together(self, places: int) -> int:
+        """Number of rounds, of so many places each, that one call of `message` draws. Default: 1."""
+        return 1
 
     def message(
         self, sizes: np.ndarray, batches: np.ndarray, most: int, width: int, rng: np.random.Generator

@@ -9,6 +9,7 @@ from scipy.stats import binom
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 
 NEVER = 1e-12  # chance, over a run, that Poisson's padding is too short and a record is left out
+PLACES = 2**18  # of records, that one call draws
 NEGLIGIBLE = 1e-15  # chance of occurring so often that nobody counts it
 
 
@@ -68,9 +69,22 @@ class Poisson(Sampler):
         most = binom.isf(NEVER / messages, sizes, batches / sizes)
         return int(np.minimum(most, sizes).max())
 
+    def rounds_together(self, places: int) -> int:
+        return max(1, PLACES // places)
+
     def message(self, sizes, batches, most, width, rng):
-        keys = _keys(sizes, most, rng)
-        return np.argsort(keys, axis=1)[:, :width], np.sum(keys < (batches / sizes)[:, None], axis=1)
+        """Hits of a Poisson process on a machine's records, of rate −log(1 − q) each: every record is hit at least once
+        with probability q, independently of all others. The cost follows from the records that are drawn."""
+        whole = batches == sizes
+        hits = rng.poisson(np.where(whole, 0.0, -sizes * np.log1p(-np.where(whole, 0.0, batches / sizes))))
+        slot = np.repeat(np.arange(sizes.size), hits)
+        slot, place = np.divmod(np.unique(slot * most + rng.integers(0, sizes[slot])), most)
+        counts = np.bincount(slot, minlength=sizes.size)
+        at = np.arange(slot.size) - (np.cumsum(counts) - counts)[slot]
+        places = np.zeros((sizes.size, width), np.int32)
+        places[whole] = np.arange(width)
+        places[slot[at < width], at[at < width]] = place[at < width]
+        return places, np.where(whole, sizes, counts)
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
         return Occurrences(np.ones(1), np.array([batch / records]))
