@@ -16,7 +16,6 @@ from time import perf_counter
 from typing import Any, BinaryIO
 
 import numpy as np
-import pooch
 
 CACHE = "FEDPRIVJAX_CACHE"  # names the folder; empty keeps nothing
 SLOW = 0.2  # seconds: what is sooner computed is not kept
@@ -26,6 +25,8 @@ def home() -> Path | None:
     """The folder of all that is kept, beside that of downloads; `$FEDPRIVJAX_CACHE` names another or, empty, none."""
     named = os.environ.get(CACHE)
     if named is None:
+        import pooch
+
         return Path(pooch.os_cache("fedprivjax"))
     return Path(named) if named else None
 

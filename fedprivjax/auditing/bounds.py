@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
-from scipy.stats import beta
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_number
@@ -69,7 +69,7 @@ def rate_upper(errors: ArrayLike, trials: int, level: float) -> Any:
     """
     errors = np.asarray(errors, float)
     inside = np.minimum(errors, trials - 1)
-    rates = np.where(errors < trials, beta.isf(level, inside + 1, trials - inside), 1.0)
+    rates = np.where(errors < trials, scipy.stats.beta.isf(level, inside + 1, trials - inside), 1.0)
     return rates.item() if rates.ndim == 0 else rates
 
 

@@ -25,7 +25,7 @@ def list_() -> None:
     _print("datasets", {name: info.help for name, info in DATASETS.items()})
     _print("feature maps", FEATURES)
     _print("metrics", dict.fromkeys(METRICS, ""))
-    _print("experiments", {name: experiment.load(name).title for name in experiment.bundled()})
+    _print("experiments", experiment.titles())
 
 
 def _print(title: str, entries: dict[str, str]) -> None:

@@ -5,9 +5,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from scipy.fft import idct
-from scipy.optimize import bisect
-from scipy.special import ndtr
+import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_number, require_positive
@@ -113,7 +111,7 @@ def _drawn(means: np.ndarray, deviations: np.ndarray, labels: np.ndarray, bound:
         rows += means[labels[start : start + ROWS]]
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))  # the transform keeps them
         rows *= np.minimum(1, bound / norms)[:, None]
-        rows[:] = idct(rows, norm="ortho", overwrite_x=True)
+        rows[:] = scipy.fft.idct(rows, norm="ortho", overwrite_x=True)
     return found
 
 
@@ -130,9 +128,9 @@ def separation(classes: int, accuracy: float) -> float:
     density = np.exp(-(nodes**2) / 2) / np.sum(np.exp(-(nodes**2) / 2))
 
     def missing(s: float) -> float:
-        return float(density @ ndtr(nodes + s) ** (classes - 1)) - accuracy
+        return float(density @ scipy.special.ndtr(nodes + s) ** (classes - 1)) - accuracy
 
-    found: Any = bisect(missing, 0.0, 20.0)
+    found: Any = scipy.optimize.bisect(missing, 0.0, 20.0)
     return float(found)
 
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple
 
+import lazy_loader
 import numpy as np
-import pandas as pd
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.preparation import STATISTICS, Preparation
 from fedprivjax.datasets.reading import Columns, Frame, Series
+
+pd = lazy_loader.load("pandas")
 
 OWN_LOADER = 'read them in a function of your own, dataset = "module:load"'
 DATE = r"\d+\D+\d+\D+\d+|\d\W*[A-Za-z]{3,}\W*\d|[A-Za-z]{3,}\W*\d+\W+\d|\d:\d"  # three parts, or a time of day

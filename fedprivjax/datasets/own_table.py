@@ -6,8 +6,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import lazy_loader
 import numpy as np
-import pandas as pd
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.arrays import from_arrays
@@ -16,6 +16,8 @@ from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.preparation import Preparation, prepared_by
 from fedprivjax.datasets.reading import Columns, Frame, checked, read_columns
 from fedprivjax.datasets.targets import Clients, clients_of, target_of
+
+pd = lazy_loader.load("pandas")
 
 
 def read_table(
@@ -69,6 +71,7 @@ def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **option
         test: the examples that are held out, in a frame of the same columns; instead of `test_share`.
         options: the fields of `fedprivjax.datasets.Preparation`.
 
+    >>> import pandas as pd
     >>> frame = pd.DataFrame({"x": [0.0, 5.0, 10.0], "y": [1.5, 2.5, 3.5]})
     >>> from_frame(frame, "y", bounds={"x": [0, 10]}, test_share=0, bias=False).features.tolist()
     [[-1.0], [0.0], [1.0]]

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from zipfile import BadZipFile
 
+import lazy_loader
 import numpy as np
-import pandas as pd
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.dataset import DataError, DataNotFound
+
+pd = lazy_loader.load("pandas")
 
 Frame: TypeAlias = Any  # a pandas frame and a column of one, of which pandas says too little for a type checker
 Series: TypeAlias = Any

@@ -9,7 +9,7 @@ from math import sqrt
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import eigh_tridiagonal
+import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_number, require_positive
@@ -309,7 +309,7 @@ def _coordinate_quadrature(features: int) -> tuple[np.ndarray, np.ndarray]:
     k = np.arange(2, QUADRATURE_NODES)
     squares = k * (k + features - 3) / ((2 * k + features - 2) * (2 * k + features - 4))
     off_diagonal = np.sqrt(np.append(1 / features, squares))
-    nodes, vectors = eigh_tridiagonal(np.zeros(QUADRATURE_NODES), off_diagonal)
+    nodes, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(QUADRATURE_NODES), off_diagonal)
     return nodes, vectors[0] ** 2
 
 

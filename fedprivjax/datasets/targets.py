@@ -2,14 +2,16 @@
 
 from typing import NamedTuple
 
+import lazy_loader
 import numpy as np
-import pandas as pd
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.arrays import MOST_CLASSES
 from fedprivjax.datasets.columns import Feature, as_numbers, numeric, one_of, text_of, textual, values_in
 from fedprivjax.datasets.preparation import TASKS, Preparation
 from fedprivjax.datasets.reading import Frame, Series
+
+pd = lazy_loader.load("pandas")
 
 
 class Target(NamedTuple):

@@ -15,7 +15,7 @@ from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.networks import MODELS
 from fedprivjax.experiment.participation import PARTICIPATIONS, ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
-from fedprivjax.experiment.read import bundle, bundled, choosing, load, parse, to_mapping
+from fedprivjax.experiment.read import bundle, bundled, choosing, load, parse, titles, to_mapping
 from fedprivjax.experiment.settings import TRIAL, Cell, Expected, Experiment, ProblemSettings
 
 __all__ = [
@@ -44,5 +44,6 @@ __all__ = [
     "points",
     "present",
     "resolve",
+    "titles",
     "to_mapping",
 ]

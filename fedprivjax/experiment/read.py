@@ -31,6 +31,11 @@ def bundled() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 
+def titles() -> dict[str, str]:
+    """The titles of the experiments that come with the package, by name; nothing else of a file is read or checked."""
+    return {name: tomllib.loads(path.read_text(encoding="utf-8"))["title"] for name, path in bundled().items()}
+
+
 def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     """Read an experiment.
 

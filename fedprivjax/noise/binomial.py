@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from flax import struct
-from scipy.special import ndtr
-from scipy.stats import binom
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise.interface import Mechanism
@@ -231,8 +230,9 @@ def total_variation(total: int, probability: float) -> float:
     counts = np.arange(floor(mean - reach), ceil(mean + reach) + 1)
     low, high = ((counts + side - mean) / deviation for side in (-0.5, 0.5))
     upper = counts > mean  # differences of the smaller tail lose no digits
+    ndtr = scipy.special.ndtr
     normal = np.where(upper, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
-    return float(0.5 * np.abs(binom.pmf(counts, total, probability) - normal).sum())
+    return float(0.5 * np.abs(scipy.stats.binom.pmf(counts, total, probability) - normal).sum())
 
 
 def product_variation(totals, probability: float, dimension: int) -> float:
@@ -252,7 +252,7 @@ def grid_variation(deviation: float) -> float:
     Each integer within reach gains or loses at most one of them. It passes the law's own error soon (near a deviation
     of 50 for p = 1/2), yet it moves mass only between neighbours: no distribution function moves by more than 2⁻²³.
     """
-    return min(1.0, (2 * 5.42 * deviation + 1) * 2.0**-24 + 2 * float(ndtr(-5.42)))
+    return min(1.0, (2 * 5.42 * deviation + 1) * 2.0**-24 + 2 * float(scipy.special.ndtr(-5.42)))
 
 
 def require_drawable(trials, dtype: str = "float32") -> None:

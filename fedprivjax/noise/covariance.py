@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from flax import struct
-from scipy.linalg import cholesky_banded
 
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
@@ -60,7 +60,7 @@ def factor(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
     >>> factor(Full(4).draw(3, np.random.default_rng(0)), np.ones((3, 4))).tolist()  # all noise is fresh: no band
     [[0.5], [0.5], [0.5]]
     """
-    lower = cholesky_banded(covariance_bands(schedule, relative), lower=True)  # [lag, column]
+    lower = scipy.linalg.cholesky_banded(covariance_bands(schedule, relative), lower=True)  # [lag, column]
     lags, rounds = lower.shape
     rows = np.zeros((rounds, lags))
     for lag in range(lags):  # B(t, t − lag) = lower[lag, t − lag]

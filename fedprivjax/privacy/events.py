@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from dp_accounting import DpEvent
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
@@ -18,6 +17,9 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.opinion import Opinion
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption, Terms
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 
 class Claim(NamedTuple):
@@ -130,7 +132,7 @@ class Event:
         """What others say of the worst machine's ε at δ, from what it releases and by other ways than `epsilons`."""
         return ()
 
-    def dp_event(self) -> DpEvent:
+    def dp_event(self) -> "DpEvent":
         """dp-accounting's tree of what the worst machine releases.
 
         Noise multipliers are over what one replaced record moves. So Gaussian mechanisms alone are for its default
@@ -219,7 +221,7 @@ class GaussianEvent(Event):
         """dp-accounting's, of the worst machine's releases one by one."""
         return gaussian_opinions(self.multipliers, delta)
 
-    def dp_event(self) -> DpEvent:
+    def dp_event(self) -> "DpEvent":
         return gaussian_event(self.multipliers)
 
     def figures(self, delta: float) -> dict[str, float]:
@@ -334,7 +336,7 @@ class RecordEvent(Event):
         machine = self._worst(delta)
         return () if machine is None else self.accountant.opinions(*machine, delta=delta)
 
-    def dp_event(self) -> DpEvent:
+    def dp_event(self) -> "DpEvent":
         machine = self._worst(1e-5)
         if machine is None:
             raise Refusal("noise_std must be positive and something be released to be a tree of dp-accounting's")

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit, ndtr, ndtri
+import scipy
 
 from fedprivjax.checks.values import require_between
 from fedprivjax.privacy.curve import Curve
@@ -49,9 +49,9 @@ def advantage(curve: Curve) -> float:
     0.3829
     """
     if curve.mu is not None:
-        return float(2 * ndtr(curve.mu / 2) - 1)
+        return float(2 * scipy.special.ndtr(curve.mu / 2) - 1)
     # (e^ε − 1 + 2δ)/(e^ε + 1) = 1 − 2·(1 − δ)/(e^ε + 1)
-    return _least(curve, lambda epsilon, delta: 1 - 2 * (1 - delta) * expit(-epsilon))
+    return _least(curve, lambda epsilon, delta: 1 - 2 * (1 - delta) * scipy.special.expit(-epsilon))
 
 
 def true_positive_rate(curve: Curve, false_positive_rate: float) -> float:
@@ -63,7 +63,7 @@ def true_positive_rate(curve: Curve, false_positive_rate: float) -> float:
     """
     require_between("false_positive_rate", false_positive_rate, 0, 1)
     if curve.mu is not None:
-        return float(ndtr(ndtri(false_positive_rate) + curve.mu))
+        return float(scipy.special.ndtr(scipy.special.ndtri(false_positive_rate) + curve.mu))
     rate = np.array([false_positive_rate])
     return _least(curve, lambda epsilon, delta: 1 - trade_off(np.array([epsilon]), np.array([delta]), rate)[0])
 
@@ -72,12 +72,12 @@ def _least(curve: Curve, bound: Callable[[float, float], Any]) -> float:
     """The least of what points of a curve give, found on a grid in the logit of δ that is refined about the best."""
 
     def at(odds: float) -> float:
-        delta = float(expit(odds))
+        delta = float(scipy.special.expit(odds))
         return float(bound(curve.epsilon(delta), delta))
 
     if curve.known_from:
         return float(bound(curve.epsilon(curve.known_from), curve.known_from))
-    places, width = np.linspace(logit(FLOOR), -logit(MARGIN), POINTS), 0.0
+    places, width = np.linspace(scipy.special.logit(FLOOR), -scipy.special.logit(MARGIN), POINTS), 0.0
     values = [at(place) for place in places]
     for _ in range(3):
         best, width = places[int(np.argmin(values))], width / 4 or float(places[1] - places[0])
@@ -118,9 +118,9 @@ def smallest_mu(curve: Curve, floor: float = FLOOR) -> SmallestMu:
     require_between("floor", floor, 0, 0.5)
     if curve.mu is not None:
         return SmallestMu(curve.mu, 0.0, floor)
-    odds = np.linspace(logit(floor), -logit(MARGIN), POINTS)
+    odds = np.linspace(scipy.special.logit(floor), -scipy.special.logit(MARGIN), POINTS)
     if curve.known_from:
-        odds = logit([curve.known_from])
+        odds = scipy.special.logit([curve.known_from])
     lines = {place: line for place in odds if (line := _line(curve, place)).epsilon < MOST}
     if not lines:
         return SmallestMu(inf, 1.0, floor)
@@ -128,7 +128,7 @@ def smallest_mu(curve: Curve, floor: float = FLOOR) -> SmallestMu:
         lines |= {place: line for place in _beside(lines) if (line := _line(curve, place)).epsilon < MOST}
     mu = _asked(lines)[0]
     epsilon, delta = (np.array(column) for column in list(zip(*lines.values(), strict=True))[:2])
-    theirs = ndtr(-ndtri(RATES) - mu)
+    theirs = scipy.special.ndtr(-scipy.special.ndtri(RATES) - mu)
     most = int(np.argmax(trade_off(epsilon, delta, RATES) - theirs))
     regret = 1 - true_positive_rate(curve, float(RATES[most])) - float(theirs[most]) if RATES[most] < 1 else 0.0
     return SmallestMu(mu, max(regret, 0.0), float(delta.min()))
@@ -143,6 +143,7 @@ class _Line(NamedTuple):
 
 
 def _line(curve: Curve, odds: float) -> _Line:
+    expit = scipy.special.expit
     delta = max(float(expit(odds)), curve.known_from)  # what is known is known from there, to the last digit
     return _Line(curve.epsilon(delta), delta, float(expit(-odds)))
 
@@ -162,9 +163,9 @@ def _asked(lines: dict[float, _Line]) -> tuple[float, float]:
     places = np.sort(list(lines))
     epsilon, delta, rest = np.array([lines[place] for place in places]).T
     slope = np.exp(epsilon)
-    middles = rest * expit(-epsilon)
+    middles = rest * scipy.special.expit(-epsilon)
     middle = float(middles.max())
-    mu, place = max(-2 * float(ndtri(middle)), 0.0), float(places[np.argmax(middles)])
+    mu, place = max(-2 * float(scipy.special.ndtri(middle)), 0.0), float(places[np.argmax(middles)])
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = np.subtract.outer(delta, delta) / -np.subtract.outer(slope, slope)
     inside = np.isfinite(rates) & (rates > 0) & (rates < middle)
@@ -173,6 +174,7 @@ def _asked(lines: dict[float, _Line]) -> tuple[float, float]:
     rates = rates[inside]
     heights = rest - slope * rates[:, None]
     powers, misses = np.min(delta + slope * rates[:, None], axis=1), heights.max(axis=1)
+    ndtri = scipy.special.ndtri
     asked = np.where(powers < 0.5, ndtri(powers), -ndtri(misses)) - ndtri(rates)
     worst = int(np.argmax(asked))
     return (float(asked[worst]), float(places[heights[worst].argmax()])) if asked[worst] > mu else (mu, place)

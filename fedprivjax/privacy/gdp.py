@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import erfcx, log_ndtr, ndtri
 
 from fedprivjax.checks.refusal import Refusal
 
@@ -51,7 +51,7 @@ def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
     mu, delta = np.broadcast_arrays(_nonnegative("mu", mu), _probability("delta", delta))
     finite = np.where(np.isfinite(mu), mu, 0.0)
     # e^ε·Φ(·) only lowers δ, so where the first term alone meets δ the whole does
-    most = finite * np.maximum(finite / 2 - ndtri(delta), 0.0)
+    most = finite * np.maximum(finite / 2 - scipy.special.ndtri(delta), 0.0)
     private = _bisect(lambda value: _delta(value, finite) <= delta, np.zeros_like(most), most)
     result = np.where(_delta(np.zeros_like(finite), finite) <= delta, 0.0, private)
     return _plain(np.where(np.isfinite(mu), result, np.inf))
@@ -139,8 +139,8 @@ def _delta(epsilon: np.ndarray, mu: np.ndarray) -> np.ndarray:
     safe = np.where(ordinary, mu, 1.0)
     with np.errstate(over="ignore"):
         x = np.clip(np.where(ordinary, epsilon, 0.0) / safe - safe / 2, -1e150, 1e150)
-    first = log_ndtr(-x)
-    second = np.log(erfcx((x + safe) / np.sqrt(2)) / 2) - x**2 / 2
+    first = scipy.special.log_ndtr(-x)
+    second = np.log(scipy.special.erfcx((x + safe) / np.sqrt(2)) / 2) - x**2 / 2
     value = -np.exp(first) * np.expm1(np.minimum(second - first, 0.0))
     return np.where(ordinary, value, np.where(np.isinf(mu) & np.isfinite(epsilon), 1.0, 0.0))
 

@@ -4,10 +4,9 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between
@@ -16,6 +15,9 @@ from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, Liste
 from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.paragraph import paragraph
 from fedprivjax.privacy.terms import TRUST, Assumption, Terms
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 LARGE_EPSILON = 10.0
 
@@ -181,12 +183,14 @@ class PrivacyGuarantee:
         """For a user who holds at most so many records, from one record or sample alone."""
         return conversions.for_user(self, records)
 
-    def dp_event(self) -> DpEvent:
+    def dp_event(self) -> "DpEvent":
         """dp-accounting's tree of what was released, see `Event.dp_event`; one Gaussian mechanism for a μ alone.
 
         Raises:
             Refusal: where dp-accounting has no such event, or nothing is known but ε.
         """
+        from dp_accounting import GaussianDpEvent
+
         if self.event is not None:
             return self.event.dp_event()
         if self.mus is None or not 0 < self.mus.max < inf:

@@ -20,7 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
@@ -89,6 +88,8 @@ class Ball(ConstraintSet):
         return 2 * self.radius
 
     def project(self, params):
+        import optax
+
         return optax.projections.projection_l2_ball(params, self.radius)
 
     def contains(self, params) -> bool:
@@ -142,6 +143,8 @@ class Box(ConstraintSet):
         return replace(self, dimension=flat(params).size)
 
     def project(self, params):
+        import optax
+
         return jax.tree.map(lambda leaf: optax.projections.projection_box(leaf, self.low, self.high), params)
 
     def contains(self, params) -> bool:
@@ -264,6 +267,8 @@ def _on_simplex(values, scale):
     Without these float32 is off by a percent among 10⁵ parameters, and guarantees rest on points being in the set. What
     is `FAR` scales below the largest is 0 there, so the first τ need not add it up.
     """
+    import optax
+
     largest = jnp.max(values)
     first = optax.projections.projection_simplex(jnp.maximum(values - largest, -FAR * scale), scale)
     above = values - (largest - jnp.max(first))

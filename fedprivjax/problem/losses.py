@@ -9,7 +9,6 @@ from math import inf, sqrt
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 
@@ -108,6 +107,8 @@ class Softmax(LinearLoss):
         return self.classes
 
     def value(self, score, label):
+        import optax
+
         return optax.losses.softmax_cross_entropy_with_integer_labels(score, label)
 
     def residual(self, score, label):
@@ -160,6 +161,8 @@ class Logistic(LinearLoss):
 
     def value(self, score, label):
         if self.score_bound is None:
+            import optax
+
             return optax.losses.sigmoid_binary_cross_entropy(score, label.astype(score.dtype))
         score = jnp.clip(score, -self.score_bound, self.score_bound)
         log_one, log_zero = (jnp.log(1e-12 + jax.nn.sigmoid(s)) for s in (score, -score))
@@ -239,6 +242,8 @@ class Huber(LinearLoss):
         require_positive("width", self.width)
 
     def value(self, score, label):
+        import optax
+
         return optax.losses.huber_loss(score, label, delta=self.width)
 
     def residual(self, score, label):

@@ -4,25 +4,29 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
 
+if TYPE_CHECKING:
+    import optax
+
 RATE = "learning_rate"  # what a protocol's step is to a factory
 
 
-def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+def optimizers() -> dict[str, Callable[..., "optax.GradientTransformation"]]:
     """Optimisers of optax's that have a name: its public functions that take a learning rate.
 
     >>> [name in optimizers() for name in ("adam", "sgd", "yogi", "inject_hyperparams")]
     [True, True, True, False]
     """
+    import optax
+
     public = {name: value for name, value in vars(optax).items() if inspect.isfunction(value)}
     hidden = ("_", "scale_by_")
     return {name: one for name, one in public.items() if not name.startswith(hidden) and RATE in parameters(one)}
@@ -37,6 +41,8 @@ def is_number(value: Any) -> bool:
 
 def factory_of(factory: Any) -> Callable[..., Any]:
     """A factory, by itself or by its name in optax."""
+    import optax
+
     if isinstance(factory, str):
         require_choice("server optimiser", factory, optimizers())
         return optimizers()[factory]
@@ -104,6 +110,8 @@ def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> No
         blank: a `ServerOptimizer` without its numbers.
         shapes, tree: of the parameters.
     """
+    import optax
+
     number = jax.ShapeDtypeStruct((), jnp.float32)
     server = blank.filled([number] * len(blank.names))
     params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes])
@@ -144,6 +152,7 @@ def _kinds(tree: Any) -> Any:
 def name_of(factory: Callable) -> str:
     """What a factory is called.
 
+    >>> import optax
     >>> name_of(optax.adam)
     'adam'
     """

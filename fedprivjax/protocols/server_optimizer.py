@@ -10,12 +10,11 @@ release of its own, and cannot be done here.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.protocols.server_checks import (
@@ -28,6 +27,9 @@ from fedprivjax.protocols.server_checks import (
     name_of,
     parameters,
 )
+
+if TYPE_CHECKING:
+    import optax
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -48,18 +50,19 @@ class ServerOptimizer:
     Raises:
         Refusal: a setting that the factory has not (the nearest is named), or no factory.
 
+    >>> import optax
     >>> ServerOptimizer("adam", b1=0.8), ServerOptimizer(optax.sgd, momentum=0.9, nesterov=True)
     (ServerOptimizer(adam, b1=0.8), ServerOptimizer(sgd, momentum=0.9, nesterov=True))
     >>> ServerOptimizer("adam", b1=0.8) == ServerOptimizer(optax.adam, b1=0.8)
     True
     """
 
-    factory: Callable[..., optax.GradientTransformation]
+    factory: Callable[..., "optax.GradientTransformation"]
     names: tuple[str, ...]
     values: tuple[Any, ...]
     fixed: tuple[tuple[str, Any], ...]
 
-    def __init__(self, factory: Callable[..., optax.GradientTransformation] | str, **settings: Any):
+    def __init__(self, factory: "Callable[..., optax.GradientTransformation] | str", **settings: Any):
         factory = factory_of(factory)
         check_settings(factory, settings)
         numbers = {name: settings[name] for name in sorted(settings) if is_number(settings[name])}
@@ -112,8 +115,10 @@ class ServerOptimizer:
 
     # ---- traced
 
-    def made(self, step) -> optax.GradientTransformation:
+    def made(self, step) -> "optax.GradientTransformation":
         """The transformation whose learning rate is the step."""
+        import optax
+
         settings = {**dict(zip(self.names, self.values, strict=True)), **dict(self.fixed)}
         if RATE in parameters(self.factory):
             return self.factory(**{RATE: step}, **settings)
@@ -125,6 +130,8 @@ class ServerOptimizer:
 
     def step(self, state: Any, w, direction, step) -> tuple[Any, Any]:
         """w after one step against the noisy direction, before any projection, and the state."""
+        import optax
+
         updates, state = self.made(step).update(direction, state, w)
         return optax.apply_updates(w, updates), state
 

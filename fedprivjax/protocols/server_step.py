@@ -5,7 +5,6 @@ from math import isfinite
 from typing import Any
 
 import jax
-import optax
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
@@ -49,7 +48,7 @@ def scaled_step(server: ServerOptimizer | None, plain: float, problem: Problem, 
 
 def require_server(server: Any) -> None:
     """Refuse what is plainly no `ServerOptimizer`; what a tree transformation puts in its place passes."""
-    wrong = isinstance(server, str | Mapping | int | float | optax.GradientTransformation) or callable(server)
+    wrong = isinstance(server, str | Mapping | int | float | tuple) or callable(server)
     if wrong:
         given = "an optimiser with a step of its own" if isinstance(server, tuple) else called(server)
         raise Refusal(f"server must be a ServerOptimizer, such as ServerOptimizer(optax.adam, b1=0.9), got {given}")

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 import xarray as xr
-from scipy.stats import t
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
@@ -191,5 +191,5 @@ def mean_interval(
     count = values.sizes["seed"]
     if count == 1:
         return values.mean("seed", skipna=False), values.isel(seed=0, drop=True) * np.nan
-    width = t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
+    width = scipy.stats.t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
     return values.mean("seed", skipna=False), width * values.std("seed", ddof=1, skipna=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import solve_triangular
+import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
@@ -69,7 +69,7 @@ class CorrelatedSums:
     @cached_property
     def inverse(self) -> np.ndarray:
         """F⁻¹, what of the normals stands in each message."""
-        return solve_triangular(self.factor, np.eye(len(self.factor)), lower=True)
+        return scipy.linalg.solve_triangular(self.factor, np.eye(len(self.factor)), lower=True)
 
     @cached_property
     def scale(self) -> np.ndarray:

@@ -1,8 +1,7 @@
 """The factor of least noise for a workload, and the least noise of all factors."""
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.optimize import minimize
+import scipy
 
 
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
@@ -26,14 +25,14 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
         free[entries] = numbers
         norms = np.linalg.norm(free, axis=0)
         factor = free / norms
-        inverse = solve_triangular(factor, np.eye(len(factor)), lower=True)
+        inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
         part = workload @ inverse
         slope = -2 * inverse.T @ part @ inverse.T
         slope = (slope - factor * np.sum(slope * factor, axis=0)) / norms
         return float(np.sum(inverse * part) / scale), slope[entries] / scale
 
     begin = (start / np.linalg.norm(start, axis=0))[entries]
-    found = minimize(noise, begin, jac=True, method="L-BFGS-B", options={"maxiter": iterations}).x
+    found = scipy.optimize.minimize(noise, begin, jac=True, method="L-BFGS-B", options={"maxiter": iterations}).x
     factor = np.zeros_like(start)
     factor[entries] = found
     return factor / np.linalg.norm(factor, axis=0)
@@ -41,7 +40,7 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
     """`tr(V·(FᵀF)⁻¹)`: the sum over rounds of the noise's variance in one coordinate, per unit of σ."""
-    inverse = solve_triangular(factor, np.eye(len(factor)), lower=True)
+    inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
     return float(np.sum(inverse * (workload @ inverse)))
 
 
@@ -56,7 +55,7 @@ def least_noise(workload: np.ndarray, factor: np.ndarray) -> float:
     >>> bool(0.999 * noise_of(workload, best) < least_noise(workload, best) <= noise_of(workload, best))
     True
     """
-    inverse = solve_triangular(factor, np.eye(len(factor)), lower=True)
+    inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
     gram = inverse @ inverse.T
     multipliers = np.einsum("ij,jk,ki->i", gram, workload, gram, optimize=True)
     roots = np.sqrt(np.maximum(multipliers, 0.0))

@@ -3,7 +3,7 @@
 from math import ceil, sqrt
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 
 def moment(law: np.ndarray, power: float) -> float:
@@ -22,7 +22,7 @@ def binomial_law(machines: int, rate: float, tail: float) -> np.ndarray:
     70
     """
     most = machines * rate + tail * sqrt(machines * rate * (1 - rate))
-    law = binom.pmf(np.arange(1, max(1, min(machines, ceil(most))) + 1), machines, rate)
+    law = scipy.stats.binom.pmf(np.arange(1, max(1, min(machines, ceil(most))) + 1), machines, rate)
     return law / law.sum()
 
 
@@ -34,7 +34,7 @@ def thinned(law: np.ndarray, rate: float) -> np.ndarray:
     """
     left, kept = np.arange(law.size + 1), np.zeros(law.size + 1)
     for size in np.flatnonzero(law) + 1:
-        kept += law[size - 1] * binom.pmf(left, size, 1 - rate)
+        kept += law[size - 1] * scipy.stats.binom.pmf(left, size, 1 - rate)
     return at_least_one(kept)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 
@@ -31,9 +31,9 @@ class Replacement(Sampler):
         return rng.integers(0, sizes[:, None], (sizes.size, width)), batches
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
-        most = int(binom.isf(NEGLIGIBLE, batch, 1 / records)) + 1
+        most = int(scipy.stats.binom.isf(NEGLIGIBLE, batch, 1 / records)) + 1
         times = np.arange(1, most + 1)
-        return Occurrences(times.astype(float), binom.pmf(times, batch, 1 / records))
+        return Occurrences(times.astype(float), scipy.stats.binom.pmf(times, batch, 1 / records))
 
     def variance(self, records, batch, spread, squared_norm):
         return spread / batch
@@ -66,7 +66,7 @@ class Poisson(Sampler):
     independent: ClassVar[bool] = True
 
     def width(self, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:
-        most = binom.isf(NEVER / messages, sizes, batches / sizes)
+        most = scipy.stats.binom.isf(NEVER / messages, sizes, batches / sizes)
         return int(np.minimum(most, sizes).max())
 
     def rounds_together(self, places: int) -> int:

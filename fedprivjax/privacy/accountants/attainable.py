@@ -8,9 +8,7 @@ from functools import cache
 from math import isinf, log, sqrt
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from scipy.special import ndtr
+import scipy
 
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
@@ -76,8 +74,11 @@ def _attained(one: Mixture, other: Mixture, z: float, rounds: int, delta: float)
 
     Losses are rounded to a grid; but for a probability of δ/1000, the errors' sum is near its mean (Hoeffding 1963).
     """
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     edges = np.linspace(min(m.min() for m, _ in (one, other)) - 10 * z, one[0].max() + 10 * z, CELLS + 1)
-    mass = sum(weight * np.diff(ndtr((edges - shift) / z)) for shift, weight in zip(*one, strict=True))
+    mass = sum(weight * np.diff(scipy.special.ndtr((edges - shift) / z)) for shift, weight in zip(*one, strict=True))
     loss = _log_density(edges[:-1], one, z) - _log_density(edges[:-1], other, z)
     spacing = max(sqrt(np.cov(loss, aweights=mass)) / 200, float(np.ptp(loss)) / 1e6)
     nearest = np.rint(loss / spacing).astype(int)

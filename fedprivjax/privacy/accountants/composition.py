@@ -1,11 +1,14 @@
 """Composed privacy losses: dp-accounting's distributions, convolved and read off without its loops."""
 
 from math import ceil, expm1, floor, inf, isinf, log, log1p
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import DensePLDPmf, SparsePLDPmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from scipy.fft import irfft, next_fast_len, rfft
+import scipy
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 HEADROOM = 1 + 2e-8  # of a noise that is solved for exactly: more than `accounted` takes off, so that ε stays below
 MOST = 600.0  # beyond, dp-accounting's search for ε divides by an e^{−ε} that underflows
@@ -14,16 +17,19 @@ ROUNDED = 2.0**-51  # probability that a release's convolution may lose to round
 STEEPEST = 20  # of the exponents that bound the tails, over the length: none overflows
 
 
-def composed(loss: PrivacyLossDistribution, rounds: int) -> PrivacyLossDistribution:
+def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistribution":
     """The loss of so many releases, each with this one."""
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     one = _dense(loss)
     if one is None or one.size < 2:
         with np.errstate(over="ignore"):  # a moment that overflows bounds no tail, and dp-accounting leaves it out
             return loss.self_compose(rounds)
     spacing, lowest, chances, infinite = _parts(one)
     low, high = _window(chances, rounds)
-    length = next_fast_len(max(high - low + 1, chances.size), real=True)
-    convolved = np.asarray(irfft(_power(np.asarray(rfft(chances, length)), rounds), length))
+    length = scipy.fft.next_fast_len(max(high - low + 1, chances.size), real=True)
+    convolved = np.asarray(scipy.fft.irfft(_power(np.asarray(scipy.fft.rfft(chances, length)), rounds), length))
     kept = np.roll(convolved, -low)[: high - low + 1]
     spilt = TAIL + ROUNDED * rounds - expm1(rounds * log1p(-infinite)) if infinite < 1 else 1.0
     return PrivacyLossDistribution(DensePLDPmf(spacing, lowest * rounds + low, kept, spilt, True))
@@ -65,19 +71,21 @@ def _least(value_of) -> float:
     return value if np.isfinite(value) else inf
 
 
-def _dense(loss: PrivacyLossDistribution) -> DensePLDPmf | None:
+def _dense(loss: "PrivacyLossDistribution") -> "DensePLDPmf | None":
     """The distribution over a grid that is one for both directions; None where there is none."""
+    from dp_accounting.pld.pld_pmf import DensePLDPmf, SparsePLDPmf
+
     one = loss._pmf_remove if loss._symmetric else None  # pyright: ignore[reportPrivateUsage]
     one = one.to_dense_pmf() if isinstance(one, SparsePLDPmf) else one
     return one if isinstance(one, DensePLDPmf) and one._pessimistic_estimate else None
 
 
-def _parts(one: DensePLDPmf) -> tuple[float, int, np.ndarray, float]:
+def _parts(one: "DensePLDPmf") -> tuple[float, int, np.ndarray, float]:
     """The grid's spacing, the place of the least loss, each loss's probability, and that of an infinite one."""
     return one._discretization, one._lower_loss, np.asarray(one._probs), one._infinity_mass
 
 
-def _exact_epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
+def _exact_epsilon(loss: "PrivacyLossDistribution", delta: float) -> float:
     """dp-accounting's `get_epsilon_for_delta`, by running sums: the least ε with Σ_{l > ε} p(1 − e^{ε−l}) ≤ δ."""
     one = _dense(loss)
     if one is None:
@@ -97,7 +105,7 @@ def _exact_epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
     return max(0.0, float(reached[place]))
 
 
-def epsilon_between(loss: PrivacyLossDistribution, delta: float) -> tuple[float, float]:
+def epsilon_between(loss: "PrivacyLossDistribution", delta: float) -> tuple[float, float]:
     """Between which two numbers the ε at δ lies, which are one where dp-accounting can tell."""
     low = MOST
     if loss.get_delta_for_epsilon(low) <= delta:

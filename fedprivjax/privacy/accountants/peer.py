@@ -1,10 +1,8 @@
 """A second opinion: the same noise, accounted for by Google's dp-accounting."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation
-from dp_accounting.rdp import RdpAccountant
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
@@ -13,12 +11,15 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.opinion import EXACT, UPPER, Opinion
 
+if TYPE_CHECKING:
+    from dp_accounting import ComposedDpEvent
+
 ACCOUNTANTS = {"pld": "privacy loss distributions, tight", "rdp": "Rényi divergences, an upper bound"}
 MERGED = 64  # noise multipliers that a composition may differ in, each a distribution to make
 _GRID_PER_MU = 1e-3  # spacing of the loss grid in units of its standard deviation; the error is of second order
 
 
-def gaussian_event(noise_multipliers: ArrayLike) -> ComposedDpEvent:
+def gaussian_event(noise_multipliers: ArrayLike) -> "ComposedDpEvent":
     """The composition of Gaussian mechanisms as a dp-accounting event, equal ones merged.
 
     Args:
@@ -31,6 +32,8 @@ def gaussian_event(noise_multipliers: ArrayLike) -> ComposedDpEvent:
     >>> len(gaussian_event([1.0, 2.0, 2.0]).events)
     2
     """
+    from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
+
     sigma = np.asarray(noise_multipliers, float)
     if sigma.ndim != 1 or sigma.size == 0:
         raise Refusal(f"noise_multipliers must be a non-empty list, got shape {list(sigma.shape)}")
@@ -56,6 +59,10 @@ def gaussian_epsilon(noise_multipliers: ArrayLike, delta: float, accountant: str
     >>> round(gaussian_epsilon([2.0] * 16, 1e-5), 2)
     10.0
     """
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.privacy_accountant import NeighboringRelation
+    from dp_accounting.rdp import RdpAccountant
+
     require_choice("accountant", accountant, ACCOUNTANTS)
     gdp.epsilon(0.0, delta)
     event = gaussian_event(_merged(noise_multipliers))

@@ -2,20 +2,9 @@
 
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dp_accounting import (
-    DpEvent,
-    GaussianDpEvent,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-    SampledWithReplacementDpEvent,
-    SelfComposedDpEvent,
-)
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation, PrivacyAccountant
-from dp_accounting.rdp import RdpAccountant
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers import Occurrences, Poisson, Replacement, Sampler, Subset
@@ -27,11 +16,9 @@ from fedprivjax.privacy.accountants.sampled import law, sampled_epsilon
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 from fedprivjax.privacy.opinion import EXACT, LOWER, UPPER, Opinion
 
-TREES = {  # of samplers that dp-accounting knows; not of their heirs, whose law may be another
-    Poisson: lambda n, k, event: PoissonSampledDpEvent(k / n, event),
-    Subset: lambda n, k, event: SampledWithoutReplacementDpEvent(n, k, event),
-    Replacement: lambda n, k, event: SampledWithReplacementDpEvent(n, k, event),
-}
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from dp_accounting.privacy_accountant import PrivacyAccountant
 
 
 def accounted(ratio: float) -> float:
@@ -85,7 +72,7 @@ class RecordAccountant:
         """What others say of the machine's ε, who do not use what `epsilon` does."""
         return ()
 
-    def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> DpEvent:
+    def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> "DpEvent":
         """dp-accounting's tree of the machine's releases, see `Event.dp_event`.
 
         Raises:
@@ -130,6 +117,10 @@ class Sampled(RecordAccountant):
 
     def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
         """dp-accounting's, where it has the sampler and the relation; and what an adversary attains."""
+        from dp_accounting.pld import PLDAccountant
+        from dp_accounting.privacy_accountant import NeighboringRelation
+        from dp_accounting.rdp import RdpAccountant
+
         settings = self._settings(records, batch, releases, delta)
         sampler = settings["sampler"]
         if not sampler.amplifies(records, batch):
@@ -147,16 +138,18 @@ class Sampled(RecordAccountant):
         theirs = [Opinion(name, _told(one, tree, delta), kind) for name, one, kind in found if one.supports(tree)]
         return (*(one for one in theirs if one.epsilon < MOST), attained)
 
-    def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> DpEvent:
+    def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> "DpEvent":
         """As in the interface."""
+        from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+
         sampler = self.sampler.with_batch(batch)
         if not sampler.amplifies(records, batch):
             return SelfComposedDpEvent(GaussianDpEvent(ratio), sampler.releases(releases, records, batch))
-        make = TREES.get(type(sampler))
-        if make is None or (sampler.independent and self.whole_message):
-            raise Refusal(f"sampler must be one that dp-accounting has to be a tree of its, got {self}")
         one = GaussianDpEvent(2 * ratio if sampler.independent else ratio)
-        return SelfComposedDpEvent(make(records, batch, one), releases)
+        sampled = _sampled(sampler, records, batch, one)
+        if sampled is None or (sampler.independent and self.whole_message):
+            raise Refusal(f"sampler must be one that dp-accounting has to be a tree of its, got {self}")
+        return SelfComposedDpEvent(sampled, releases)
 
     def _settings(self, records: int, batch: int, releases: int, delta: float) -> dict[str, Any]:
         # the accountant's noise multiplier is σ over half the shift: over L/K, or C
@@ -164,7 +157,18 @@ class Sampled(RecordAccountant):
         return {"sampler": self.sampler.with_batch(batch), "whole_message": self.whole_message, **sizes}
 
 
-def _told(accountant: PrivacyAccountant, tree: DpEvent, delta: float) -> float:
+def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "DpEvent | None":
+    """dp-accounting's event on records that a sampler picks; None if it has none, as for a subclass of its samplers."""
+    from dp_accounting import PoissonSampledDpEvent, SampledWithoutReplacementDpEvent, SampledWithReplacementDpEvent
+
+    if type(sampler) is Poisson:
+        return PoissonSampledDpEvent(batch / records, event)
+    if type(sampler) is Subset:
+        return SampledWithoutReplacementDpEvent(records, batch, event)
+    return SampledWithReplacementDpEvent(records, batch, event) if type(sampler) is Replacement else None
+
+
+def _told(accountant: "PrivacyAccountant", tree: "DpEvent", delta: float) -> float:
     """An accountant's ε; inf beyond `MOST`, where its search has no numbers."""
     told = accountant.compose(tree)
     return inf if told.get_delta(MOST) > delta else float(told.get_epsilon(delta))

@@ -18,11 +18,9 @@ can turn a message from −C to +C.
 
 from functools import cache, lru_cache
 from math import ceil, inf, isinf, log, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from dp_accounting.privacy_accountant import NeighboringRelation
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
@@ -31,6 +29,9 @@ from fedprivjax.plan.samplers.secret import NEGLIGIBLE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.composition import HEADROOM, composed, epsilon_between
 from fedprivjax.privacy.accountants.search import least_noise
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 GRID = 5e-4  # spacing of privacy losses; the estimate is from above whatever it is
 LONGEST = 5000.0  # a loss of one release beyond this is taken for infinite
@@ -83,20 +84,20 @@ def _bound(z: float, sampler: Sampler, records: int, rounds: int, delta: float, 
 
 
 @lru_cache(maxsize=KEPT)
-def _loss(z: float, sampler: Sampler, records: int, rounds: int, whole: bool) -> PrivacyLossDistribution | None:
+def _loss(z: float, sampler: Sampler, records: int, rounds: int, whole: bool) -> "PrivacyLossDistribution | None":
     """What all releases lose, which serves every δ; None where one release has losses beyond `LONGEST`."""
     one = _one_release(z, sampler, records, whole)
     return None if one is None else composed(one, rounds)
 
 
 @lru_cache(maxsize=KEPT)
-def _one_release(z: float, sampler: Sampler, records: int, whole: bool) -> PrivacyLossDistribution | None:
+def _one_release(z: float, sampler: Sampler, records: int, whole: bool) -> "PrivacyLossDistribution | None":
     return one_release(z, sampler, records, whole)
 
 
 def one_release(
     z: float, sampler: Sampler, records: int, whole: bool, coarse: int = 1
-) -> PrivacyLossDistribution | None:
+) -> "PrivacyLossDistribution | None":
     """What one release loses, from above; None where it has losses beyond `LONGEST`.
 
     Args:
@@ -160,8 +161,11 @@ def checked(noise_multiplier: float, sampler: Sampler, records: int, rounds: int
     return sampler.with_batch(batch)
 
 
-def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, coarse: int) -> PrivacyLossDistribution | None:
+def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, coarse: int) -> "PrivacyLossDistribution | None":
     """The bound's loss distribution for one release; None where it has losses beyond `LONGEST`."""
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     longest = _longest_loss(z, times, chances)
     if longest is None:
         return None
@@ -192,7 +196,10 @@ def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.nda
     return sum(chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))  # type: ignore
 
 
-def _independent(z: float, rate: float, coarse: int) -> PrivacyLossDistribution:
+def _independent(z: float, rate: float, coarse: int) -> "PrivacyLossDistribution":
+    from dp_accounting.pld import privacy_loss_distribution
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
     return privacy_loss_distribution.from_gaussian_mechanism(
         z,
         sensitivity=1.0,

@@ -16,9 +16,6 @@ is public, and q = M/(nN), T = R if it is secret.
 from functools import cache
 from math import exp, inf, log, log1p, sqrt, tanh
 
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.pld.common import DifferentialPrivacyParameters
-
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy import gdp
@@ -101,6 +98,9 @@ def shuffled_noise_multiplier(epsilon: float, *, records: int, per_round: int, r
 
 def _composed(z: float, rate: float, per_round: int, rounds: int, delta: float, share: float) -> float:
     """ε after all rounds, with this share of δ for δ' and for the local δ₀ each; inf where nothing is amplified."""
+    from dp_accounting.pld import privacy_loss_distribution
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
     part = share * delta / (rounds * rate)
 
     def spill(epsilon: float, shuffled: float) -> float:

@@ -4,8 +4,8 @@ A distribution is a float array `pmf` of length `machines`: `pmf[m - 1]` is the 
 """
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
@@ -54,7 +54,7 @@ def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
     counts(machines=machines)
     if not 0 < rate <= 1:
         raise Refusal(f"rate must be above 0 and at most 1, got {rate}")
-    pmf = stats.binom.pmf(np.arange(1, machines + 1), machines, rate)
+    pmf = scipy.stats.binom.pmf(np.arange(1, machines + 1), machines, rate)
     return pmf / pmf.sum()
 
 

@@ -6,8 +6,8 @@
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
@@ -81,7 +81,7 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
     counts(rounds=rounds)
     rate = _below_one(positive("step", step) * nonnegative("strong_convexity", strong_convexity))
     logs = -np.arange(1, rounds + 1) * np.log1p(-rate)
-    return np.exp(logs - np.asarray(logsumexp(logs)))
+    return np.exp(logs - np.asarray(scipy.special.logsumexp(logs)))
 
 
 def strong_drift(variance: Variance) -> float:

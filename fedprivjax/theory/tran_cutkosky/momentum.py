@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import lambertw
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag
@@ -64,7 +64,7 @@ def momentum_settings(
     epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
     load = epsilon * float(records) ** 2 / np.sqrt(dimension * np.log(1 / delta))  # T·log₂T
     if rounds is None:
-        best = load * np.log(2) / float(lambertw(load * np.log(2)).real)
+        best = load * np.log(2) / float(scipy.special.lambertw(load * np.log(2)).real)
         if best < records:
             raise Refusal(f"rounds must be at least records ({records}), the theorem's are {best:.6g}: give others")
         rounds = whole_epochs(records, best)

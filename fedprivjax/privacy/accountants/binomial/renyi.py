@@ -21,9 +21,8 @@ Source: ours, for the mechanism of Theorem 3.2.
 from math import ceil, floor, sqrt
 
 import numpy as np
+import scipy
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy.special import logsumexp
-from scipy.stats import binom
 
 REACH = 14.0  # standard deviations on either side of the mean, or of a tilted peak
 SMOOTH = 48.0  # standard deviation from which on terms are added at every half of one
@@ -63,8 +62,8 @@ def mass_outside(total: int, probability: float, levels: int) -> float:
     """At least the probability of what lies outside the window, for any shift and order and in either direction."""
     mean = total * probability
     wide = REACH * sqrt(mean * (1 - probability))
-    below = binom.cdf([levels - 1, ceil(mean - wide) - 1], total, probability)
-    above = binom.sf([total - levels, floor(mean + wide)], total, probability)
+    below = scipy.stats.binom.cdf([levels - 1, ceil(mean - wide) - 1], total, probability)
+    above = scipy.stats.binom.sf([total - levels, floor(mean + wide)], total, probability)
     return float(np.sum(below) + np.sum(above))
 
 
@@ -92,7 +91,7 @@ def _log_moment(logs: np.ndarray, exponents: np.ndarray) -> np.ndarray:
     """By Σ f·(e^x − 1), so that a tiny one is not lost beside 1; by logarithms where e^x overflows."""
     if exponents.max() < LARGEST:
         return np.log1p(np.maximum(np.expm1(exponents) @ np.exp(logs), -1 + TINY))
-    return np.asarray(logsumexp(logs + exponents, axis=1))
+    return np.asarray(scipy.special.logsumexp(logs + exponents, axis=1))
 
 
 def _smooth_terms(total: int, probability: float, shifts: np.ndarray, left: float) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +101,7 @@ def _smooth_terms(total: int, probability: float, shifts: np.ndarray, left: floa
     y = step * np.arange(-ceil(left / step), ceil(REACH / STEP) + 1)
     logs = -ones * _bregman(y / ones) - zeros * _bregman(-y / zeros) - (np.log1p(y / ones) + np.log1p(-y / zeros)) / 2
     logs -= (1 / (ones + y) + 1 / (zeros - y)) / 12 - (1 / (ones + y) ** 3 + 1 / (zeros - y) ** 3) / 360
-    logs -= np.asarray(logsumexp(logs))
+    logs -= np.asarray(scipy.special.logsumexp(logs))
     k = shifts[:, None].astype(float)
     gains = -k / 24 * (1 / ones**2 - 1 / zeros**2)  # the sum over places, less the integral
     for node, weight in zip(NODES, WEIGHTS, strict=True):
@@ -125,7 +124,7 @@ def _integer_terms(total: int, probability: float, shifts: np.ndarray, left: flo
     base = np.arange(max(0, low - most), high + 1, dtype=float)
     rises = np.log((total - base[1:] + 1) * probability / (base[1:] * (1 - probability)))
     logs = np.append(0.0, np.cumsum(rises))
-    logs -= np.asarray(logsumexp(logs))
+    logs -= np.asarray(scipy.special.logsumexp(logs))
     padded = np.concatenate([np.full(most - (low - int(base[0])), np.inf), logs])
     behind = sliding_window_view(padded, high - low + 1)[most - shifts]
     here = logs[low - int(base[0]) :]

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import exp, inf, log
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
@@ -123,10 +123,10 @@ def _tails(total: int, probability: float, shift: int) -> tuple[Tails, Tails]:
     """Of a threshold: (probability under the favoured law, under the other), for upper and for lower tails."""
 
     def up(place: int) -> tuple[float, float]:
-        return tuple(binom.sf([place - shift - 1, place - 1], total, probability).tolist())
+        return tuple(scipy.stats.binom.sf([place - shift - 1, place - 1], total, probability).tolist())
 
     def down(place: int) -> tuple[float, float]:
-        return tuple(binom.cdf([place, place - shift], total, probability).tolist())
+        return tuple(scipy.stats.binom.cdf([place, place - shift], total, probability).tolist())
 
     return up, down
 
