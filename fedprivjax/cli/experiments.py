@@ -154,8 +154,8 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: 
 
 def _show(experiment, results, folder: Path, held):
     """Print the tables, and write the plots and the page."""
-    from fedprivjax.experiment.choice import choices_in
-    from fedprivjax.experiment.selection import selected
+    from fedprivjax.experiment.results import choices_in
+    from fedprivjax.experiment.tuning import selected
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
     from fedprivjax.report.shown import shown

@@ -13,9 +13,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.build import natural_machines
 from fedprivjax.experiment.check import check
-from fedprivjax.experiment.choose import check_other, choosing_mapping
 from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.settings import ChooseSettings, Experiment
+from fedprivjax.experiment.tuning import check_other, choosing_mapping
 
 
 def bundle() -> Path:

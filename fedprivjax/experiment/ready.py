@@ -6,8 +6,8 @@ from time import perf_counter
 
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.experiment import Experiment, choosing, verdict
-from fedprivjax.experiment.choice import at_first
 from fedprivjax.experiment.jobs import Job, jobs, recorded, records
+from fedprivjax.experiment.tuning import at_first
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.experiment import Experiment, folder, parse
-from fedprivjax.experiment.choice import Choice, choices_in
+from fedprivjax.experiment import Experiment, choosing, folder, parse
 from fedprivjax.experiment.provenance import Provenance
-from fedprivjax.experiment.selection import selected
+from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 
@@ -138,6 +137,14 @@ def load(results: str | Path) -> Results:
     if not given.is_dir():
         raise Refusal(f"results folder must exist, got {given}")
     return Results(given, folder.load(given), folder.load_provenance(given), folder.load_settings(given))
+
+
+def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
+    """The choices whose runs a results folder holds, by label; empty if it holds none."""
+    kept = results / folder.CHOICE
+    if experiment.choose is None or not (kept / folder.RESULTS).is_file():
+        return {}
+    return choices(experiment, choosing(experiment), folder.load(kept))
 
 
 def _guarantees(texts: xr.DataArray) -> xr.DataArray:

@@ -16,9 +16,9 @@ import xarray as xr
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
-from fedprivjax.experiment.choice import at_choices, choices, marked
 from fedprivjax.experiment.jobs import Job, Progress, jobs
 from fedprivjax.experiment.ready import ReadyExperiment, ready_experiment
+from fedprivjax.experiment.tuning import at_choices, choices, marked
 from fedprivjax.sweeps.described import described
 from fedprivjax.sweeps.shapes import joined
 from fedprivjax.sweeps.sweep import ReadySweep, execute
@@ -113,7 +113,7 @@ def _found(
     again = resume and into is not None and results_folder.begun(into)
     first = _shifted(progress, 0, ready.runs)
     found = run_ready(ready.before, into, resume=again, keep=keep, progress=first, done=done)
-    chosen = choices(ready.experiment, found)
+    chosen = choices(ready.experiment, ready.before.experiment, found)
     todo = jobs(at_choices(ready.experiment, chosen))
     rest = _shifted(progress, ready.before.runs, ready.runs)
     return marked(run_jobs(todo, progress=rest, done=done, chunks=chunks), chosen)

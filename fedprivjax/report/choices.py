@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedprivjax.experiment import Experiment, choosing
-from fedprivjax.experiment.choice import Choice, in_words
+from fedprivjax.experiment.tuning import Choice, in_words
 from fedprivjax.report.sheet import Sheet
 
 

@@ -17,8 +17,8 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
-from fedprivjax.experiment.choice import Choice
 from fedprivjax.experiment.results import Results, load
+from fedprivjax.experiment.tuning import Choice
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.choices import choice_table

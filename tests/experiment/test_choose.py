@@ -10,12 +10,11 @@ import xarray as xr
 
 from fedprivjax import Refusal, experiment, final, load, table
 from fedprivjax.cli import experiments as command
-from fedprivjax.experiment import choice as choosing
-from fedprivjax.experiment import folder
+from fedprivjax.experiment import folder, tuning
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.choice import Choice
 from fedprivjax.experiment.tiny import tiny
+from fedprivjax.experiment.tuning import Choice
 from fedprivjax.report import tables
 
 FILE = """
@@ -80,11 +79,16 @@ def scored(values, **axes):
     return xr.Dataset({"test_accuracy": runs.expand_dims(round=[1], axis=-1), "diverged": diverged})
 
 
+def choices(made, results):
+    """What goes on of "theirs"."""
+    return tuning.choices(made, experiment.choosing(made), results)["theirs"]
+
+
 def chosen_of(values, **axes):
     """What is chosen of steps, given the scores of every cell and seed."""
     made = raw()
     made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": axes["step_scale"]}}]
-    return choosing.choices(experiment.parse(made), {"theirs": scored(values, **axes)})["theirs"]
+    return choices(experiment.parse(made), {"theirs": scored(values, **axes)})
 
 
 def test_the_choice_is_one_point_for_all_cells():
@@ -115,7 +119,7 @@ def test_the_least_loss_is_best():
     made = raw(record={"metrics": ["test_loss"], "select": "test_loss"})
     made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": [0.1, 1.0]}}]
     data = scored([[0.9, 0.8], [0.2, 0.3]], step_scale=[0.1, 1.0]).rename(test_accuracy="test_loss")
-    found = choosing.choices(experiment.parse(made), {"theirs": data})["theirs"]
+    found = choices(experiment.parse(made), {"theirs": data})
     assert found.values == {"step_scale": 1.0}
 
 
@@ -232,7 +236,7 @@ def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
     made = experiment.parse(said)
     data = scored(np.zeros((2, 2, 2)), clip=[0.5, 2.0], step_scale=[1e-6, 1.0])
     results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
-    why = choosing.choices(made, results)["ours"].why
+    why = tuning.choices(made, experiment.choosing(made), results)["ours"].why
     assert why.endswith("on logistic, which may share data with this run: not accounted for")
 
 
@@ -281,7 +285,7 @@ def on(dataset, chooser, here):
 def test_only_data_that_are_known_apart_are_said_to_have_no_part(dataset, chooser, shared, beside):
     made = on(dataset, chooser, beside)
     data = scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])
-    why = choosing.choices(made, {"theirs": data})["theirs"].why
+    why = choices(made, {"theirs": data}).why
     assert why.endswith("which may share data with this run: not accounted for") == shared
     assert why.endswith("no data of this run had a part, so it costs them no privacy") != shared
 
@@ -439,8 +443,8 @@ def test_grids_of_one_size_need_no_line():
 
 def test_marks_are_of_those_that_chose():
     found = {"ours": Choice({"clip": 1.0}, 0.5, 4, 0, "why")}
-    made = choosing.marked({"ours": xr.Dataset(), "theirs": xr.Dataset()}, found)
+    made = tuning.marked({"ours": xr.Dataset(), "theirs": xr.Dataset()}, found)
     assert made["ours"].attrs == {"selected": "why", "grid_points": 4}
     assert made["theirs"].attrs == {}
-    at = choosing.at_choices(experiment.parse(copy.deepcopy(raw())), found)
+    at = tuning.at_choices(experiment.parse(copy.deepcopy(raw())), found)
     assert [one.grid.get("clip") for one in at.protocol] == [[1.0], None, None]

@@ -8,7 +8,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.jobs import recorded
-from fedprivjax.experiment.selection import selected
+from fedprivjax.experiment.tuning import selected
 
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 MINIBATCHES = {"name": "noisy_minibatch_sgd", "batch": 4, "epsilon": 2.0, "step_size": 0.1}

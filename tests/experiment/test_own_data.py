@@ -14,7 +14,7 @@ from fedprivjax import Huber, Refusal, cli, datasets, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment.data import Source
-from fedprivjax.experiment.selection import selected
+from fedprivjax.experiment.tuning import selected
 
 CSV = (
     '\ufeffclinic,age, income,smoker,"town, region",outcome\r\n'

@@ -10,8 +10,8 @@ from fedprivjax import Full, averaged, experiment, final, guarantee_of, simulate
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.ready import ready_experiment
-from fedprivjax.experiment.selection import selected
 from fedprivjax.experiment.tiny import tiny
+from fedprivjax.experiment.tuning import selected
 from fedprivjax.report import plots, tables
 from fedprivjax.report.drawing import save
 from fedprivjax.report.layout import layout
@@ -85,6 +85,13 @@ def test_selection_takes_the_least_loss():
 def test_selection_never_takes_a_point_with_a_diverged_run():
     data = dataset([[0.9, np.nan], [0.1, 0.1]], ["clip", "seed"], clip=[0.5, 1.0], seed=[0, 1])
     assert float(choose(data, {"clip": [0.5, 1.0]})["best_clip"]) == 1.0
+
+
+def test_the_fewest_diverged_runs_come_first_and_then_the_mean():
+    """All runs of the first point diverged, one of three of the second and third, two of the last, with the best."""
+    values = [[np.nan] * 3, [0.4, 0.6, np.nan], [np.nan, 0.7, 0.5], [0.9, np.nan, np.nan]]
+    data = dataset(values, ["clip", "seed"], clip=[0.1, 0.5, 1.0, 2.0], seed=[0, 1, 2])
+    assert float(choose(data, {"clip": [0.1, 0.5, 1.0, 2.0]})["best_clip"]) == 1.0
 
 
 def test_a_grid_of_one_point_is_no_selection():

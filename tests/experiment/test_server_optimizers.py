@@ -12,7 +12,7 @@ from fedprivjax.experiment.audit import protocols_of
 from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
-from fedprivjax.experiment.selection import selected
+from fedprivjax.experiment.tuning import selected
 from fedprivjax.sweeps.results import of_iterate
 
 FILE = (

@@ -9,8 +9,8 @@ from fedprivjax.datasets.insurance import available
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
-from fedprivjax.experiment.selection import selected
 from fedprivjax.experiment.settings import Cell
+from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import plots, tables, verdicts
 from fedprivjax.report.layout import layout

@@ -7,8 +7,8 @@ import xarray as xr
 from fedprivjax import experiment
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Cell, Expected, Experiment, verdict
-from fedprivjax.experiment.selection import _best
 from fedprivjax.experiment.settings import RecordSettings
+from fedprivjax.experiment.tuning import _best
 from fedprivjax.report import tables, verdicts
 from fedprivjax.report.layout import layout
 

@@ -25,7 +25,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.selection import selected
+from fedprivjax.experiment.tuning import selected
 from fedprivjax.protocols.interface import Protocol
 from fedprivjax.testing import PROPERTIES
 

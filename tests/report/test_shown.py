@@ -10,7 +10,7 @@ from fedprivjax import Refusal, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.results import load
-from fedprivjax.experiment.selection import selected
+from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.layout import layout_of
