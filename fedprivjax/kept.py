@@ -1,13 +1,12 @@
 """What takes long to compute on the host, on disk between processes: files that may be deleted at any time.
 
-A file is named by a digest of all that it depends on, the code that computes it among that. It is written aside and put
-in place whole, so that processes may share a folder, and one that is ended leaves no part of a file under that name. A
-damaged file is computed anew. Where nothing can be written, nothing is kept, and nothing said.
+A file is named by a digest of all that it depends on, the code that computes it among that. Files are written
+atomically (`fedprivjax.atomic_write`). A damaged file is computed anew. Where nothing can be written, nothing is kept,
+and nothing said.
 """
 
 import hashlib
 import os
-import secrets
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
@@ -16,6 +15,8 @@ from time import perf_counter
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from fedprivjax.atomic_write import write_atomically
 
 CACHE = "FEDPRIVJAX_CACHE"  # names the folder; empty keeps nothing
 SLOW = 0.2  # seconds: what is sooner computed is not kept
@@ -91,18 +92,8 @@ def read(path: Path) -> np.ndarray | None:
 
 def written(path: Path, fill: Callable[[BinaryIO], Any]) -> bool:
     """Whether a file could be written. No mapped file is written: on a full disk that ends the process."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = aside.open("wb")
+        write_atomically(path, fill)
     except OSError:
         return False
-    try:
-        with file:
-            fill(file)
-        os.replace(aside, path)
-    except OSError:
-        return False
-    finally:
-        aside.unlink(missing_ok=True)
     return True

@@ -1,9 +1,11 @@
 import gc
 import os
 import re
+import resource
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA says of every cached program that it is another machine's
@@ -78,6 +80,22 @@ def optimisation(request):
     if programs >= FEW:
         programs = 0
         make_room()
+
+
+@pytest.fixture
+def file_size_limit():
+    """A block in which a file that grows beyond so many bytes fails, as on a full disk."""
+
+    @contextmanager
+    def limit(size):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit
 
 
 @pytest.fixture

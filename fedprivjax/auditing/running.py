@@ -1,7 +1,6 @@
 """The runs of an audit, a chunk at a time: views are scored and forgotten, and what is kept of them can be resumed."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.auditing.scores import Counting, Law, Moments, Score, discriminant
 from fedprivjax.auditing.views import Sight, chunk_of, observed
 from fedprivjax.auditing.worlds import Worlds
@@ -80,9 +80,7 @@ def _computed(runs: Runs, law: Law, scores: list[Score], part: range) -> Chunk:
         np.array([one.products for one in moments]),
     )
     if runs.folder is not None:
-        written = _file(runs.folder, part).with_suffix(".part.npz")
-        np.savez(written, **chunk._asdict())
-        os.replace(written, _file(runs.folder, part))
+        write_atomically(_file(runs.folder, part), lambda file: np.savez(file, **chunk._asdict()))
     return chunk
 
 
@@ -109,10 +107,9 @@ def _claim(runs: Runs, counting: Counting) -> None:
     if runs.folder is None:
         return
     identity, file = _identity(runs, counting), runs.folder / "identity"
-    runs.folder.mkdir(parents=True, exist_ok=True)
     if file.is_file() and file.read_text() != identity:
         raise Refusal(f"folder must be empty or of the same audit, got {runs.folder}")
-    file.write_text(identity)
+    write_atomically(file, identity)
 
 
 def _identity(runs: Runs, counting: Counting) -> str:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.report.sheet import usual_width
 
@@ -92,7 +93,7 @@ def require_folders(**files: Path | None) -> None:
 def write_json(value: Any, file: Path | None) -> None:
     """Write what JSON takes, if a file is asked for."""
     if file is not None:
-        file.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_atomically(file, json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def members(spec: str) -> list[str]:

@@ -5,7 +5,6 @@ import hashlib
 import io
 import os
 import struct
-import tempfile
 import zlib
 from math import prod, sqrt
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pooch
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.datasets.arrays import with_constant
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
 
@@ -147,13 +147,13 @@ def _download(name: str) -> bytes:
 
 
 def _store(path: Path, content: bytes) -> None:
-    """Write aside and move into place, so that a run killed half way leaves no half of a file."""
+    """Write a download.
+
+    Raises:
+        DataError: it cannot be written.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-            part = Path(aside) / path.name
-            part.write_bytes(content)
-            os.replace(part, path)
+        write_atomically(path, content)
     except OSError as error:
         raise DataError(
             f"cannot write {path}: {error.strerror}; set FEDPRIVJAX_DATA to a folder with mnist/"

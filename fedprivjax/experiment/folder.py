@@ -4,17 +4,18 @@ import json
 import shutil
 import tomllib
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 import xarray as xr
 
+from fedprivjax.atomic_write import write_atomically, write_together
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.warned import warn
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.provenance import Provenance, provenance
-from fedprivjax.sweeps.store import write_whole
 
 CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
 CHOICE = "choice"  # a results folder of its own: the runs that hyper-parameters were chosen by
@@ -36,8 +37,7 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
     if not resume and any(file for part in (folder, folder / CHOICE) for file in (part / CHUNKS).glob("*.npz")):
         raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(spec, lambda path: path.write_text(tomli_w.dumps(settings), encoding="utf-8"))
+        write_atomically(spec, tomli_w.dumps(settings))
     except OSError as error:
         raise Refusal(f"results folder {folder} must be writable: {error.strerror}") from error
 
@@ -48,31 +48,38 @@ def begun(folder: Path) -> bool:
 
 
 def finished(folder: Path) -> bool:
-    """Whether the results of a finished run are there; a file that cannot be read is said, and computed again."""
-    file = folder / RESULTS
-    if not file.is_file():
+    """Return True if the folder holds readable results. Warn, and return False, if a file of them is damaged."""
+    if not (folder / RESULTS).is_file():
         return False
-    try:
-        load(folder)
-    except Refusal:
-        warn(f"{file} is damaged: it is computed again")
-        return False
+    for name, read in ((RESULTS, load), (PROVENANCE, load_provenance)):
+        try:
+            read(folder)
+        except Refusal:
+            warn(f"{folder / name} is damaged: it is computed again")
+            return False
     return True
 
 
 def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds: float | None = None) -> None:
-    """Write `results.nc` (one group per protocol label) and `provenance.json`, each whole or not at all.
+    """Write `results.nc`, with one group per protocol label, and `provenance.json`. Remove the chunks.
+
+    The folder then holds both files or, if they cannot be written, what it held before. The netCDF file is made in
+    memory: HDF5 ends the process if a write fails.
 
     Args:
         title: the experiment's, for who opens the file.
         seconds: what the runs took, compilation and calibration included; None is not known.
+
+    Raises:
+        OSError: a file cannot be written. All chunks are kept.
     """
     made = provenance(found, seconds)
     root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **_origin(made)})
     tree = xr.DataTree.from_dict({"/": root, **found})
-    write_whole(folder / RESULTS, lambda path: tree.to_netcdf(path, engine="h5netcdf"))
+    netcdf = BytesIO()
+    tree.to_netcdf(netcdf, engine="h5netcdf")
     text = json.dumps(made, indent=1, ensure_ascii=False)
-    write_whole(folder / PROVENANCE, lambda path: path.write_text(text, encoding="utf-8"))
+    write_together({folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue()})
     shutil.rmtree(folder / CHUNKS, ignore_errors=True)
 
 

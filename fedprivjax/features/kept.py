@@ -1,4 +1,4 @@
-"""Features on disk, one file for each data set and map: written aside, in pieces, then put in place whole."""
+"""Features on disk, one file for each data set and map, written atomically in pieces."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 from matplotlib.transforms import offset_copy
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import recorded_name
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
@@ -34,7 +35,6 @@ Point = Mapping[str, float]
 
 def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Write figures as PNG files named by their keys; the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.png" for name in figures]
     for file, figure in zip(files, figures.values(), strict=True):
         save_figure(figure, file)
@@ -44,7 +44,7 @@ def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 def save_figure(figure: Figure, file: Path) -> Path:
     """Write a figure as PNG."""
     with matplotlib.rc_context({"savefig.dpi": 130}):
-        figure.savefig(file, format="png")
+        write_atomically(file, lambda written: figure.savefig(written, format="png"))
     return file
 
 

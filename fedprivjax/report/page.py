@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
@@ -19,7 +20,6 @@ from fedprivjax.report.drawing import as_address
 from fedprivjax.report.sheet import html_table
 from fedprivjax.report.shown import Shown
 from fedprivjax.report.tables import non_private_metrics
-from fedprivjax.sweeps.store import write_whole
 
 PAGE = "report.html"
 LEAST, MOST = 72, 115  # pixels an inch of a plot: smaller ones are scrolled, not shrunk
@@ -34,10 +34,9 @@ class Promise:
 
 
 def write_page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> Path:
-    """Write `report.html` into the results folder, whole or not at all; its path."""
+    """Write `report.html` into the results folder; its path."""
     file = results.folder / PAGE
-    text = page(shown, results, figures)
-    write_whole(file, lambda aside: aside.write_text(text, encoding="utf-8"))
+    write_atomically(file, page(shown, results, figures))
     return file
 
 

@@ -1,8 +1,7 @@
-"""Finished chunks of a sweep on disk: a killed run goes on where it stopped."""
+"""Finished chunks of a sweep on disk, from which a killed run resumes."""
 
 import hashlib
 import json
-import os
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from uuid import uuid4
 import jax
 import numpy as np
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.warned import warn
 from fedprivjax.engine.ready import Recipe
@@ -23,32 +23,30 @@ HOISTED = "jax_use_simplified_jaxpr_constants"
 
 
 class ChunkStore:
-    """A folder of finished chunks of one sweep, named by the sweep's fingerprint.
+    """A folder of finished chunks of one sweep.
 
-    Every file is written aside and renamed, so that it is there whole or not at all.
+    Files are named by the sweep's fingerprint, chunks also by the code and by their sizes. Processes may share the
+    folder.
     """
 
-    def __init__(self, folder: Path, fingerprint: str):
-        self.folder, self.fingerprint = folder, fingerprint
+    def __init__(self, folder: Path, fingerprint: str, sizes: tuple[int, int] = (1, 1)):
+        self.folder, self.fingerprint, self.sizes = folder, fingerprint, sizes
 
-    def settle(self, sizes: tuple[int, int]) -> tuple[int, int]:
-        """The chunk sizes that hold: those of the run that was begun here, or `sizes`, which are then written down.
+    def settle(self) -> tuple[int, int]:
+        """Return the chunk sizes of the run that was begun here, or its own, which are then written down.
 
         Raises:
-            ValueError: the run was begun by another version of the code.
+            Refusal: the run was begun by another version of the code.
         """
         path = self.folder / f"{self.fingerprint}.json"
         begun = _begun(path) if path.is_file() else None
         if begun is not None:
             if begun["code"] != code_version():
                 raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, which has changed")
-            return tuple(begun["sizes"])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for chunk in self.folder.glob(f"{self.fingerprint}-*.npz"):
-            chunk.unlink()  # of sizes that nobody knows any more
-        text = json.dumps({"sizes": sizes, "code": code_version()})
-        write_whole(path, lambda aside: aside.write_text(text, encoding="utf-8"))
-        return sizes
+            self.sizes = begun["sizes"]
+        else:
+            write_atomically(path, json.dumps({"sizes": self.sizes, "code": code_version()}))
+        return self.sizes
 
     def load(self, index: int) -> dict[str, np.ndarray] | None:
         """A finished chunk's arrays, or None; one that cannot be read is said, and computed again."""
@@ -63,16 +61,12 @@ class ChunkStore:
             return None
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
-        """Keep a finished chunk."""
-
-        def write(aside: Path):
-            with aside.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-
-        write_whole(self._path(index), write)
+        """Write a finished chunk."""
+        write_atomically(self._path(index), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
     def _path(self, index: int) -> Path:
-        return self.folder / f"{self.fingerprint}-{index:04d}.npz"
+        draws, members = self.sizes
+        return self.folder / f"{self.fingerprint}-{code_version()}-{draws}x{members}-{index:04d}.npz"
 
 
 def _begun(path: Path) -> dict[str, Any] | None:
@@ -82,19 +76,8 @@ def _begun(path: Path) -> dict[str, Any] | None:
         draws, members = begun["sizes"]
         return {"code": begun["code"], "sizes": (int(draws), int(members))}
     except (ValueError, KeyError, TypeError):
-        warn(f"{path} is damaged: the chunks of its run are computed again")
+        warn(f"{path} is damaged: chunks of other sizes are computed again")
         return None
-
-
-def write_whole(path: Path, write) -> None:
-    """Write a file aside and rename it; on failure nothing is left of it."""
-    aside = path.with_name(path.name + ".part")
-    try:
-        write(aside)
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def fingerprint(*parts) -> str:

@@ -277,8 +277,8 @@ def execute(
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Run a sweep that is ready, a chunk at a time; arguments as in `sweep`."""
-    store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start))
-    sizes = start.sizes if store is None else store.settle(start.sizes)
+    store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
+    sizes = start.sizes if store is None else store.settle()
     over = spread(mesh, sizes)
     metrics: dict[str, np.ndarray] = {}
     done, timed = 0, Stopwatch()

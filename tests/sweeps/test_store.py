@@ -16,7 +16,7 @@ import pytest
 from fedprivjax import Balanced, Ball, DPMu2, Full, Given, Seeds, Softmax, Uniform, linear_problem, sweep
 from fedprivjax.sweeps import store
 from fedprivjax.sweeps import sweep as sweeps
-from fedprivjax.sweeps.store import ChunkStore, fingerprint, write_whole
+from fedprivjax.sweeps.store import ChunkStore, fingerprint
 from fedprivjax.sweeps.sweep import execute, ready_sweep, sweep_fingerprint
 
 SOME = Uniform(6, 3)
@@ -191,36 +191,45 @@ def test_a_damaged_chunk_is_computed_again(prepared, tmp_path, left):
 @pytest.mark.parametrize("text", ["", '{"sizes": [2', "{}", '{"sizes": 3, "code": "x"}', "[]"])
 def test_damaged_notes_of_a_run_begin_it_anew(tmp_path, text):
     """Chunks of sizes that nobody knows are not taken for others."""
-    chunks = ChunkStore(tmp_path, "run")
-    assert chunks.settle((2, 1)) == (2, 1)
+    chunks = ChunkStore(tmp_path, "run", (2, 1))
+    assert chunks.settle() == (2, 1)
     chunks.save(0, {"a": np.arange(3)})
     (tmp_path / "run.json").write_text(text)
-    with pytest.warns(UserWarning, match=r"run\.json is damaged: the chunks of its run are computed again"):
-        assert chunks.settle((4, 2)) == (4, 2)
-    assert chunks.load(0) is None
-    assert chunks.settle((1, 1)) == (4, 2)
+    with pytest.warns(UserWarning, match=r"run\.json is damaged: chunks of other sizes are computed again"):
+        assert ChunkStore(tmp_path, "run", (4, 2)).settle() == (4, 2)
+    again = ChunkStore(tmp_path, "run", (2, 1))
+    assert again.settle() == (4, 2)
+    assert again.load(0) is None
 
 
 def test_chunks_without_their_notes_are_not_taken(tmp_path):
-    chunks = ChunkStore(tmp_path, "run")
-    chunks.settle((2, 1))
+    chunks = ChunkStore(tmp_path, "run", (2, 1))
+    chunks.settle()
     chunks.save(0, {"a": np.arange(3)})
     (tmp_path / "run.json").unlink()
-    chunks.settle((4, 2))
-    assert chunks.load(0) is None
+    other = ChunkStore(tmp_path, "run", (4, 2))
+    other.settle()
+    assert other.load(0) is None
 
 
-def test_a_full_disk_loses_nothing_that_was_finished(tmp_path):
+def test_chunks_of_other_sizes_or_other_code_are_never_mixed(tmp_path, monkeypatch):
+    """Two processes that begin one folder with other memory budgets do not read each other's chunks."""
+    one, other = ChunkStore(tmp_path, "run", (2, 1)), ChunkStore(tmp_path, "run", (1, 2))
+    one.save(0, {"a": np.arange(3)})
+    assert other.load(0) is None
+    other.save(0, {"a": np.arange(4)})
+    assert one.load(0)["a"].size == 3
+    monkeypatch.setattr(store, "code_version", lambda: "another")
+    assert one.load(0) is None
+
+
+def test_a_full_disk_loses_nothing_that_was_finished(tmp_path, file_size_limit):
     chunks = ChunkStore(tmp_path, "run")
     chunks.save(0, {"a": np.arange(3)})
-
-    def full(aside):
-        aside.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        write_whole(tmp_path / "run-0001.npz", full)
-    assert [path.name for path in tmp_path.iterdir()] == ["run-0000.npz"]
+    with file_size_limit(1000), pytest.raises(OSError, match="File too large") as caught:
+        chunks.save(1, {"a": np.arange(1000)})
+    assert caught.value.filename.endswith("-0001.npz")
+    assert len(list(tmp_path.iterdir())) == 1
     np.testing.assert_array_equal(chunks.load(0)["a"], np.arange(3))
     assert chunks.load(1) is None
 

@@ -1,0 +1,121 @@
+"""Atomic file writes: every file of the package is complete under its name, or not there.
+
+Content goes to a part file of unique name in the same folder, reaches the disk, and replaces the file. Processes may
+share a folder, readers never see half a file, and a full disk changes nothing. A part that a killed process left is
+removed after a day.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from time import time
+from typing import Any, BinaryIO
+
+Content = bytes | str | Callable[[BinaryIO], Any]
+
+PART = ".part"
+ABANDONED = 24 * 3600.0  # seconds since the last write to a part
+ATTEMPTS = 3  # another process may remove the folder meanwhile
+
+
+def write_atomically(path: Path, content: Content) -> None:
+    """Write one file, as `write_together`.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder, "new", "file"), "text")
+    ...     Path(folder, "new", "file").read_text()
+    'text'
+    """
+    write_together({path: content})
+
+
+def write_together(files: Mapping[Path, Content]) -> None:
+    """Write files and, if need be, their folders. No file is replaced before all contents are on disk.
+
+    A path that is a link, a pipe or a device is written in place.
+
+    Args:
+        files: content by path, in the order of replacement: bytes, text in UTF-8, or a function that writes to a
+            binary file and may be called again.
+
+    Raises:
+        OSError: a file cannot be written. `filename` is its path, and all files are as they were.
+    """
+    special = {path: content for path, content in files.items() if _special(path)}
+    regular = {path: content for path, content in files.items() if path not in special}
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _replace(regular)
+            break
+        except FileNotFoundError:
+            if attempt == ATTEMPTS:
+                raise
+    for path, content in special.items():
+        with path.open("wb") as file:
+            _fill(file, content)
+
+
+def _replace(files: Mapping[Path, Content]) -> None:
+    parts: dict[Path, Path] = {}
+    path = Path()
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(path.parent)
+            parts[path] = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}{PART}")
+            with parts[path].open("xb") as file:
+                _fill(file, content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, part in parts.items():
+            os.replace(part, path)
+    except OSError as error:
+        if error.errno is None:
+            raise OSError(f"cannot write {path}: {error}") from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        for part in parts.values():
+            with suppress(OSError):
+                part.unlink()
+    for folder in {path.parent for path in files}:
+        _sync(folder)
+
+
+def _fill(file: BinaryIO, content: Content) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def _special(path: Path) -> bool:
+    """Return True if the path exists and is neither a regular file nor a folder."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _sync(folder: Path) -> None:
+    """Let the folder's new names reach the disk, on systems where folders can be opened."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@cache
+def _remove_abandoned(folder: Path) -> None:
+    """Remove parts that killed processes left in a folder, once per process."""
+    with suppress(OSError):
+        for part in folder.glob(f".*{PART}"):
+            if time() - part.stat().st_mtime > ABANDONED:
+                part.unlink(missing_ok=True)
