@@ -43,7 +43,7 @@ def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) ->
 
 
 def commit(checkout: Path) -> str | None:
-    """The commit of a checkout, with "+" where tracked files differ from it; None where there is none.
+    """Return the commit of a checkout, with "+" if tracked files differ from it, or None without a commit or git.
 
     >>> commit(Path("/"))
     """
@@ -52,7 +52,7 @@ def commit(checkout: Path) -> str | None:
     try:
         head = _git(checkout, "rev-parse", "HEAD")
         return head + ("+" if _git(checkout, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):  # no git, or no commit
+    except (OSError, subprocess.SubprocessError):
         return None
 
 
@@ -79,5 +79,5 @@ def checksums(found: Mapping[str, xr.Dataset]) -> dict[str, Any]:
 
 
 def _git(checkout: Path, *words: str) -> str:
-    command = ["git", "-C", str(checkout), *words]
+    command = ["git", "--no-optional-locks", "-C", str(checkout), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,8 +1,9 @@
 import hashlib
 import os
-import subprocess
+import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,21 +58,41 @@ def test_provenance_names_versions_machine_date_and_data(found, tmp_path):
     assert written["data_sha256"]["training.features"] == features
 
 
-def test_the_commit_is_that_of_the_checkout_and_marked_where_files_differ(tmp_path):
-    def git(*words):
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-        return subprocess.run(["git", "-C", tmp_path, *identity, *words], capture_output=True, text=True, check=True)
+GIT = """#!{python}
+import sys
+words = sys.argv[1:]
+assert "--no-optional-locks" in words
+print({head!r} if "rev-parse" in words else {status!r})
+"""
 
+
+@pytest.mark.parametrize(("status", "mark"), [("", ""), (" M file", "+")])
+def test_the_commit_is_that_of_the_checkout_and_marked_where_files_differ(tmp_path, monkeypatch, status, mark):
+    """The program that answers is a stand-in: the tests need no git."""
+    head, program = "0123456789abcdef" * 2 + "01234567", tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(GIT.format(python=sys.executable, head=head, status=status), encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
     assert commit(tmp_path) is None
-    git("init")
-    assert commit(tmp_path) is None  # of nothing yet
-    (tmp_path / "file").write_text("one", encoding="utf-8")
-    git("add", "file")
-    git("commit", "-m", "first")
-    head = git("rev-parse", "HEAD").stdout.strip()
-    assert commit(tmp_path) == head
-    (tmp_path / "file").write_text("two", encoding="utf-8")
-    assert commit(tmp_path) == head + "+"
+    (tmp_path / ".git").mkdir()
+    assert commit(tmp_path) == head + mark
+
+
+def test_provenance_does_without_git(found, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    assert commit(tmp_path) is None
+    folder.save(found, tmp_path / "results")
+    assert folder.load_provenance(tmp_path / "results")["commit"] is None
+    assert folder.finished(tmp_path / "results")
+
+
+def test_a_repository_without_a_commit_has_none(tmp_path, monkeypatch):
+    """Of git, if there is one, or of its absence."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    (tmp_path / ".git").mkdir()
+    assert commit(tmp_path) is None
 
 
 def test_trials_have_checksums_of_their_own():
@@ -147,15 +168,26 @@ def test_a_claim_refuses_a_folder_that_cannot_be_written(tmp_path, below):
     assert (tmp_path / "file").read_text(encoding="utf-8") == "in the way"
 
 
-def test_a_write_that_breaks_off_leaves_nothing(found, tmp_path, monkeypatch):
-    def half(_, path, **options):
-        path.write_bytes(b"half of it")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(xr.DataTree, "to_netcdf", half)
-    with pytest.raises(OSError, match="disk full"):
+@pytest.mark.parametrize("size", [0, 700, 1500, 20_000])
+def test_without_room_a_folder_is_left_unfinished_with_its_chunks(found, tmp_path, file_size_limit, size):
+    """Whichever file fails, HDF5 meets no error, and neither file is there without the other."""
+    chunk = tmp_path / "chunks" / "one.npz"
+    chunk.parent.mkdir()
+    chunk.touch()
+    with file_size_limit(size), pytest.raises(OSError, match="File too large") as caught:
         folder.save(found, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert Path(caught.value.filename).name in ("results.nc", "provenance.json")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [chunk]
+    folder.save(found, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "results.nc"]
+
+
+def test_a_folder_without_provenance_is_not_finished(found, tmp_path):
+    folder.save(found, tmp_path)
+    assert folder.finished(tmp_path)
+    (tmp_path / "provenance.json").unlink()
+    with pytest.warns(UserWarning, match=r"provenance\.json is damaged: it is computed again"):
+        assert not folder.finished(tmp_path)
 
 
 def test_a_write_that_breaks_off_keeps_what_was_there(found, tmp_path, monkeypatch):
