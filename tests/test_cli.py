@@ -420,6 +420,19 @@ def test_damaged_results_are_computed_again(call, spec):
     assert folder.load("there")["ours"]["excess_risk"].notnull().all()
 
 
+def test_a_full_disk_is_one_line_and_the_run_goes_on_from_its_chunks(call, spec, file_size_limit):
+    assert call("run", spec, "--out", "whole")[0] == 0
+    with file_size_limit(10_000):
+        said = refused(call("run", spec, "--out", "there"))
+    kept = "4 of 4 runs are kept in there; go on with fedprivjax run small.toml --out there --resume"
+    assert said == f"there/results.nc must be writable, got File too large: {kept}"
+    assert len(list(Path("there", "chunks").glob("*.npz"))) == 1
+    assert sorted(os.listdir("there")) == ["chunks", "spec.toml"]
+    assert call("run", spec, "--out", "there", "--resume")[0] == 0
+    found, whole = (folder.load(into)["ours"].drop_vars("seconds") for into in ("there", "whole"))
+    xr.testing.assert_identical(found, whole)
+
+
 def test_calibrating_says_whose_noise_it_is(spec):
     said = []
     listed.jobs(experiment.load(spec, {"sweep.per_round": [2, 3]}), said.append)

@@ -130,7 +130,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
 
 
 def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: bool = True, judge: bool = False):
-    """Run an experiment into a folder, and show it; a stop says what is kept, and how to go on."""
+    """Run an experiment into a folder, and show it; a stop or a full disk says what is kept, and how to go on."""
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.ready import ready_experiment
     from fedprivjax.experiment.results import load as load_results
@@ -148,7 +148,10 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: 
 
             runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
     except KeyboardInterrupt:
-        raise Stopped(_how_to_go_on(folder, finished if keep else 0, ready.runs)) from None
+        raise Stopped(f"stopped: {_how_to_go_on(folder, finished if keep else 0, ready.runs)}") from None
+    except OSError as error:
+        how = _how_to_go_on(folder, finished if keep else 0, ready.runs)
+        raise Refusal(f"{error.filename or folder} must be writable, got {error.strerror or error}: {how}") from error
     return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
 
 
@@ -194,4 +197,4 @@ def _how_to_go_on(folder: Path, runs: int, total: int) -> str:
     words = sys.argv[1:]
     words = words if "--resume" in words else [*words, "--resume"]
     kept = f"{runs} of {total} runs are kept in {folder}" if runs else f"no chunk of {total} runs was finished"
-    return f"stopped: {kept}; go on with fedprivjax {shlex.join(words)}"
+    return f"{kept}; go on with fedprivjax {shlex.join(words)}"
