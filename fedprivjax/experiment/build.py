@@ -11,6 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.experiment.data import Data
+from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
@@ -75,6 +76,8 @@ def _as_it_is(settings: ProblemSettings, problem: Problem) -> Problem:
 
 def _with_features(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream, say: Any) -> Any:
     """The data after the feature maps, and with the picture's sides, where the file gives any."""
+    for one in unimported(settings.maps):
+        one()
     if not settings.maps and settings.picture is None:
         return data
     if isinstance(data, datasets.Stream):

@@ -4,6 +4,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
+from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
 
@@ -11,10 +12,14 @@ from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
 def check(experiment: Experiment) -> None:
     """Refuse sections that do not fit together.
 
+    Of finished results with user-defined objects, which are not imported, only labels are checked.
+
     Raises:
         Refusal: what is wrong, by its key.
     """
     _check_labels([settings.label for settings in experiment.protocol])
+    if unimported(experiment):
+        return
     _check_sweep(experiment)
     _check_participation(experiment)
     _check_metrics(experiment)

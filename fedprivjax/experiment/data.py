@@ -12,7 +12,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
 from fedprivjax.datasets.preparation import prepared_by
 from fedprivjax.datasets.reading import is_table, read_columns
-from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.names import Unimported, of_results, resolve
 from fedprivjax.problem.problem import Problem
 
 Data = Dataset | Stream | Problem
@@ -27,7 +27,7 @@ class Source:
         name: of a set of the package's, a table's path in full, or "module:function".
         function: of one's own, or None.
         folder: the experiment file's, where tables and modules are looked for first.
-        needed: whether they must be there; else they are looked for when they are loaded.
+        needed: whether they must be there; else they are looked for when they are loaded, and user code is not run.
         tested: so many of the examples for testing, where they are the package's; None is all.
     """
 
@@ -39,15 +39,16 @@ class Source:
     _loaded: list[tuple[dict[str, Any], Data]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
-    def of(cls, name: str, folder: Path | None = None, *, needed: bool = True) -> "Source":
-        """The source that a file names."""
-        if not needed:
+    def of(cls, name: str, context: Mapping[str, Any] | None = None) -> "Source":
+        """The source that a file names; `context` as for `resolve`."""
+        folder = (context or {}).get("folder")
+        if of_results(context):
             return cls(name, folder=folder, needed=False)
         if is_table(name):
             return cls(str(located(name, folder)), folder=folder)
         if ":" not in name:
             return cls(name, folder=folder)
-        function = resolve("dataset", name, {}, folder)
+        function = resolve("dataset", name, {}, context)
         if not callable(function):
             raise Refusal(f"dataset {name!r} must be a function that returns a data set, got {function!r}")
         return cls(name, function, folder)
@@ -88,7 +89,9 @@ class Source:
 
     def _load(self, options: Mapping[str, Any]) -> Data:
         if not self.needed:
-            found = Source.of(self.name, self.folder)
+            if ":" in self.name and not is_table(self.name):
+                Unimported(self.name)()
+            found = Source.of(self.name, {"folder": self.folder})
             return found.load(found.options(options))
         if is_table(self.name):
             return datasets.read_table(self.name, **options)

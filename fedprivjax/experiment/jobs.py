@@ -25,6 +25,7 @@ from fedprivjax.experiment import (
     points,
     present,
 )
+from fedprivjax.experiment.names import unimported
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
@@ -57,6 +58,8 @@ def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> li
     Args:
         say: called with what happens, in words: calibrating may take long.
     """
+    for one in unimported(experiment):
+        one()
     problems: Problems = {}
     return [
         job

@@ -3,24 +3,57 @@
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
+
+from pydantic import BaseModel
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 
 
-def resolve(what: str, name: str, known: Mapping[str, Any], folder: Path | None = None) -> Any:
-    """The object of a name.
+@dataclass(frozen=True)
+class Unimported:
+    """A user-defined object of finished results: its import path alone. Calling it raises Refusal."""
+
+    path: str
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise Refusal(
+            f"user code must be imported to run, got {self.path!r} of finished results. Load their spec.toml with "
+            f"fedprivjax.experiment.load"
+        )
+
+
+def unimported(settings: Any) -> list[Unimported]:
+    """All user-defined objects of a section, and of those in it, that stand there by name alone."""
+    if isinstance(settings, Unimported):
+        return [settings]
+    if isinstance(settings, BaseModel):
+        settings = [getattr(settings, name) for name in type(settings).model_fields]
+    if isinstance(settings, Mapping):
+        settings = list(settings.values())
+    return [one for each in settings for one in unimported(each)] if isinstance(settings, list | tuple) else []
+
+
+def of_results(context: Mapping[str, Any] | None) -> bool:
+    """Return True if a file is read as the settings of finished results: nothing is imported then."""
+    return (context or {}).get("recorded") is not None
+
+
+def resolve(what: str, name: str, known: Mapping[str, Any], context: Mapping[str, Any] | None = None) -> Any:
+    """The object of a name, or `Unimported` if the object is user-defined and the settings those of finished results.
 
     Args:
         what: for refusals, "protocol".
         name: a key of `known`, or "module:Name".
-        folder: where a module is looked for first, beside the experiment file; last is the working directory.
+        context: what the file is read with, see `parse`: `folder`, where a module is looked for first, beside the
+            experiment file; last is the working directory; and `recorded`.
 
     Raises:
         Refusal: no such name or module, the nearest name is suggested; or a module that cannot be imported, with the
@@ -32,8 +65,10 @@ def resolve(what: str, name: str, known: Mapping[str, Any], folder: Path | None 
     if ":" not in name:
         require_choice(what, name, known)
         return known[name]
+    if of_results(context):
+        return Unimported(name)
     path, _, attribute = name.partition(":")
-    module = _module(what, path, folder)
+    module = _module(what, path, (context or {}).get("folder"))
     if attribute not in vars(module):
         here = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         require_choice(f"{what} in {path}", attribute, here)

@@ -85,9 +85,9 @@ class OwnModel(Model):
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
-        raw, folder = resolved("model", raw, info), (info.context or {}).get("folder")
+        raw = resolved("model", raw, info)
         parts = [name for name in ("start", "correct") if isinstance(raw.get(f"model_{name}"), str)]
-        return {**raw, **{name: resolve("model", raw[f"model_{name}"], {}, folder) for name in parts}}
+        return {**raw, **{name: resolve("model", raw[f"model_{name}"], {}, info.context) for name in parts}}
 
     @model_validator(mode="after")
     def _check(self):

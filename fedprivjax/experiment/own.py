@@ -8,7 +8,7 @@ from pydantic import ValidationInfo
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.names import Unimported, resolve
 
 
 def resolved(what: str, raw: Any, info: ValidationInfo) -> Any:
@@ -19,15 +19,17 @@ def resolved(what: str, raw: Any, info: ValidationInfo) -> Any:
     """
     if not isinstance(raw, Mapping) or not isinstance(raw.get(f"{what}_path"), str):
         return raw
-    return {**raw, "found": resolve(what, raw[f"{what}_path"], {}, (info.context or {}).get("folder"))}
+    return {**raw, "found": resolve(what, raw[f"{what}_path"], {}, info.context)}
 
 
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type) -> Any:
     """What a class or a function makes of its options; what is of the kind already stays.
 
     Raises:
-        Refusal: options that it does not take, or lacks, or for what takes none.
+        Refusal: options that it does not take, or lacks, or for what takes none; or it was not imported.
     """
+    if isinstance(found, Unimported):
+        found()
     if isinstance(found, kind) or not (inspect.isclass(found) or inspect.isroutine(found)):
         if options:
             raise Refusal(f"{what} {path!r} takes no options, got {next(iter(options))!r}")

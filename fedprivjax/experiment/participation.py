@@ -237,7 +237,7 @@ class Own(AnyKind):
     def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
         if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
             return raw
-        return {**raw, "made_by": resolve("participation", raw["name"], {}, (info.context or {}).get("folder"))}
+        return {**raw, "made_by": resolve("participation", raw["name"], {}, info.context)}
 
     def law(self, machines, per_round):
         given = {} if per_round is None else {"per_round": per_round}

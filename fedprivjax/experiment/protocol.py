@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from math import isnan, prod
-from pathlib import Path
 from typing import Any
 
 from jax.tree_util import all_leaves
@@ -11,7 +10,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
-from fedprivjax.experiment.names import resolve
+from fedprivjax.experiment.names import Unimported, resolve, unimported
 from fedprivjax.experiment.section import Settings
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.target import TARGETS
@@ -59,14 +58,17 @@ class ProtocolSettings(Settings):
             return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
         name = raw["name"]
         known = {name: method for name, (method, _) in PROTOCOLS.items()}
-        folder = (info.context or {}).get("folder")
-        method = resolve("protocol", name, known, folder)
+        method = resolve("protocol", name, known, info.context)
+        kept = {"label": name.rpartition(":")[2]} | {key: raw[key] for key in KEYS if key in raw}
+        if isinstance(kept.get("grid"), Mapping):
+            kept["grid"] = flattened(kept["grid"])
+        settings = {key: value for key, value in raw.items() if key not in kept}
+        if isinstance(method, Unimported):
+            return {**kept, "settings": settings, "method": method}
         if not (isinstance(method, type) and is_dataclass(method)):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
             raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol, got {method!r}")
-        kept = {"label": name.rpartition(":")[2]} | {key: raw[key] for key in KEYS if key in raw}
-        settings = {key: value for key, value in raw.items() if key not in kept}
         for key in settings:
             if key in ("rounds", "per_round") and key not in _names(method):
                 raise Refusal(f"{key} of [[protocol]] {name} must stand in a table, participation = {{ {key} = ... }}")
@@ -75,16 +77,13 @@ class ProtocolSettings(Settings):
                 raise Refusal(
                     f"{key} must be one number in [[protocol]], got {settings[key]}: [sweep] {key} takes several"
                 )
-        if isinstance(kept.get("grid"), Mapping):
-            kept["grid"] = flattened(kept["grid"])
-        parts = {
-            part: _part(part, kind, settings[part], folder) for part, kind in method.parts().items() if part in settings
-        }
+        kinds = {part: kind for part, kind in method.parts().items() if part in settings}
+        parts = {part: _part(part, kind, settings[part], info.context) for part, kind in kinds.items()}
         return {**kept, "settings": settings, "method": method, "parts": parts}
 
     @model_validator(mode="after")
     def _check_grid(self):
-        for axis in self.grid:
+        for axis in () if unimported(self) else self.grid:
             require_choice(f"key in the grid of {self.name}", axis, self.sweepable)
         return self
 
@@ -107,12 +106,17 @@ class ProtocolSettings(Settings):
     @property
     def own(self) -> set[str]:
         """What is set here, and no sweep reaches: of privacy targets, one stands for all."""
-        of_parts = {name for name, value in numbers_of(self.parts).items() if value is not None}
+        if unimported(self):
+            of_parts = set(flattened(self.settings))
+        else:
+            of_parts = {name for name, value in numbers_of(self.parts).items() if value is not None}
         return set(self.settings) | of_parts | (set(TARGETS) if set(TARGETS) & set(self.settings) else set())
 
     @property
     def required(self) -> set[str]:
         """Fields without a default that are not set here: a sweep must give them."""
+        for one in unimported(self):
+            one()
         bare = {f.name for f in fields(self.method) if f.init and f.default is MISSING and f.default_factory is MISSING}
         return bare - self.settings.keys()
 
@@ -153,12 +157,14 @@ def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _part(field: str, kind: Any, given: Any, folder: Path | None) -> Any:
+def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) -> Any:
     """What a table, or a name alone, stands for."""
     table = given if isinstance(given, Mapping) else {"optimizer": given}
     if not isinstance(table.get("optimizer"), str):
         raise Refusal(f'{field} must name its optimizer, such as {{ optimizer = "adam", b1 = 0.9 }}, got {given!r}')
-    factory = resolve("server optimiser", table["optimizer"], optimizers(), folder)
+    factory = resolve("server optimiser", table["optimizer"], optimizers(), context)
+    if isinstance(factory, Unimported):
+        return factory
     return kind(factory, **{str(key): value for key, value in table.items() if key != "optimizer"})
 
 

@@ -11,9 +11,11 @@ from pydantic import ValidationError
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment.build import natural_machines
 from fedprivjax.experiment.check import check
 from fedprivjax.experiment.errors import refuse
+from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.settings import ChooseSettings, Experiment
 from fedprivjax.experiment.tuning import check_other, choosing_mapping
 
@@ -74,19 +76,23 @@ def _beside(path: Path) -> str:
     return f", did you mean {str(path.with_name(near[0] + '.toml'))!r}?" if near else ""
 
 
-def parse(raw: Mapping[str, Any], folder: Path | None = None, *, data: bool = True) -> Experiment:
+def parse(
+    raw: Mapping[str, Any], folder: Path | None = None, *, recorded: Mapping[str, Metric] | None = None
+) -> Experiment:
     """Check a nested mapping of settings, as TOML gives it.
 
     Args:
-        folder: where modules of one's own protocols are looked for first.
-        data: whether the data must be there; finished results are shown without them.
+        folder: where modules of user-defined objects are looked for first.
+        recorded: custom metrics of finished results by name, for the settings of such. No user code is then imported
+            (see `names.Unimported`), and the data need not be there.
     """
+    context = {"folder": folder, "recorded": recorded}
     try:
-        experiment = Experiment.model_validate(raw, context={"folder": folder, "data": data})
+        experiment = Experiment.model_validate(raw, context=context)
     except ValidationError as error:
         refuse(error, Experiment)
     check(experiment)
-    experiment = _with_machines(experiment)
+    experiment = experiment if of_results(context) else _with_machines(experiment)
     return experiment if experiment.choose is None else _located(experiment, experiment.choose)
 
 

@@ -16,6 +16,7 @@ from fedprivjax.experiment import Experiment, choosing, folder, parse
 from fedprivjax.experiment.provenance import Provenance
 from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.sweeps.described import custom_metrics
 
 
 class UnknownLabel(Refusal, KeyError):
@@ -42,16 +43,18 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def spec(self) -> Experiment:
-        """The experiment's settings, checked again; its data need not be there.
+        """The experiment's settings. No user code is imported, and the data need not be there.
+
+        User-defined objects stand in it by name (`Unimported`). To run it, load `spec.toml` with `experiment.load`.
 
         Raises:
-            Refusal: there is no `spec.toml`, it is broken, or a module that it names is not to be found from here.
+            Refusal: there is no `spec.toml`, or it is broken.
         """
         file = self.folder / folder.SPEC
         if not self.settings:
             raise Refusal(f"results folder must hold {folder.SPEC}, got {self.folder} without it")
         try:
-            return parse(tomllib.loads(self.settings), self.folder, data=False)
+            return parse(tomllib.loads(self.settings), self.folder, recorded=custom_metrics(self.datasets.values()))
         except tomllib.TOMLDecodeError as error:
             raise Refusal(f"{file} is not valid TOML: {error}") from None
 

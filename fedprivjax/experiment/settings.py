@@ -88,12 +88,11 @@ class ProblemSettings(Settings):
         if not isinstance(raw, Mapping):
             return raw
         if isinstance(raw.get("dataset"), str):
-            context = info.context or {}
-            source = Source.of(raw["dataset"], context.get("folder"), needed=context.get("data", True))
+            source = Source.of(raw["dataset"], info.context)
             given = raw.get("options", {})
             located = {"options": source.options(given)} if isinstance(given, Mapping) else {}
             raw = {**raw, "dataset": source.name, "source": source, **located}
-        raw = {**raw, "maps": feature_maps(raw.get("features", []), (info.context or {}).get("folder"))}
+        raw = {**raw, "maps": feature_maps(raw.get("features", []), info.context)}
         for field, union in (("loss", LossSettings), ("model", ModelSettings), ("constraint", ConstraintSettings)):
             keys = owners(union)
             if field == "constraint" and raw.get(field) is None:
@@ -205,7 +204,8 @@ class RecordSettings(Settings, arbitrary_types_allowed=True):
         if not isinstance(raw, Mapping) or not isinstance(raw.get("metrics"), list):
             return raw
         paths = [name for name in raw["metrics"] if isinstance(name, str) and ":" in name]
-        return {**raw, "own": {path: _metric(path, (info.context or {}).get("folder")) for path in paths}}
+        recorded = (info.context or {}).get("recorded") or {}
+        return {**raw, "own": recorded or {path: _metric(path, info.context) for path in paths}}
 
     def known(self, name: str) -> Metric:
         """What is known of a metric by the name it is recorded under."""
@@ -217,9 +217,9 @@ class RecordSettings(Settings, arbitrary_types_allowed=True):
         return None if self.metrics is None else [self.own.get(name, name) for name in self.metrics]
 
 
-def _metric(path: str, folder: Any) -> Metric:
+def _metric(path: str, context: Mapping[str, Any] | None) -> Metric:
     """A metric of one's own, which tables show."""
-    found = resolve("metric", path, {}, folder)
+    found = resolve("metric", path, {}, context)
     if isinstance(found, Metric):
         return found
     if not callable(found):
@@ -288,8 +288,10 @@ class Experiment(Section):
 
     @property
     def context(self) -> dict[str, Any]:
-        """What the file was read with: where things of one's own are looked for, and whether data must be there."""
-        return {"folder": self.problem.source.folder, "data": self.problem.source.needed}
+        """What the file was read with: where user-defined objects are looked for and, of finished results, the custom
+        metrics by name, see `parse`."""
+        recorded = None if self.problem.source.needed else {each.name: each for each in self.record.own.values()}
+        return {"folder": self.problem.source.folder, "recorded": recorded}
 
     def participation_of(self, settings: ProtocolSettings) -> AnyKind:
         """A protocol's participation: `[participation]`, with the protocol's own keys over it.

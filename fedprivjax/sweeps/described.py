@@ -1,15 +1,19 @@
 """What the names in a dataset mean: `long_name` and `units` of every variable and coordinate."""
 
+import json
 from collections.abc import Iterable, Mapping
 from math import isinf
 from typing import Any
 
 import xarray as xr
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.problem.problem import Problem
 
+SHOWN = "shown"  # attribute of custom metrics: JSON of these attributes of `Metric`
+HOW = ("of", "better", "label", "unit", "digits", "shown")
 BEST = "best_"  # of a variable that holds the chosen values of a protocol's own grid
 WORDS = {
     "batch": "records in a message",
@@ -62,8 +66,34 @@ def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = 
 
 
 def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[str, Any]]:
-    """Attributes of metrics by name: their words, and the limits that no value of this problem's is beyond."""
-    return {metric.name: {"long_name": metric.words, **_limits(metric, problem)} for metric in metrics}
+    """Attributes of metrics by name: their words, the limits that no value of this problem's is beyond, and, of custom
+    metrics, how they are shown."""
+    return {
+        metric.name: {"long_name": metric.words, **_limits(metric, problem), **_shown(metric)} for metric in metrics
+    }
+
+
+def custom_metrics(datasets: Iterable[xr.Dataset]) -> dict[str, Metric]:
+    """Return the custom metrics of datasets by name, as far as tables and plots need them: they compute nothing.
+
+    Raises:
+        Refusal: an attribute that `metric_words` did not write.
+    """
+    said = {str(name): data[name].attrs[SHOWN] for data in datasets for name in data if SHOWN in data[name].attrs}
+    found = {}
+    for name, text in said.items():
+        try:
+            shown = {key: value for key, value in json.loads(text).items() if key in HOW}
+            found[name] = Metric(name, known(name).function, **{**shown, "shown": tuple(shown["shown"])})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise Refusal(f"{SHOWN} of {name!r} must be as a run writes it, got {text!r}") from None
+    return found
+
+
+def _shown(metric: Metric) -> dict[str, str]:
+    if metric.of == "info" or known(metric.name) is metric:
+        return {}
+    return {SHOWN: json.dumps({name: getattr(metric, name) for name in HOW})}
 
 
 def _limits(metric: Metric, problem: Problem) -> dict[str, float]:

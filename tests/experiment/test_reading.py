@@ -1,0 +1,133 @@
+"""Reading finished results imports no user code: the names in their settings are enough."""
+
+import shutil
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tomli_w
+
+import fedprivjax as fpj
+from fedprivjax import Refusal, cli, experiment
+from fedprivjax.experiment import folder
+from fedprivjax.experiment import jobs as listed
+from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.names import Unimported, unimported
+from fedprivjax.sweeps.described import metric_words
+
+EVIL = """
+from pathlib import Path
+Path(__file__).with_name("imported").touch()
+raise RuntimeError("imported")
+"""
+RAW = {
+    "title": "handed on",
+    "problem": {"dataset": "least_squares", "options": {"examples": 30, "features": 3}, "radius": 2.0},
+    "participation": {"machines": 6, "per_round": 3, "rounds": 2},
+    "protocol": [{"name": "dp_mu2", "label": "ours", "grid": {"step_size": [0.1, 0.2]}}, {"name": "noisy_sgd"}],
+    "sweep": {"mu": [1, 2], "seeds": 2},
+    "record": {"select": "excess_risk"},
+}
+PROTOCOL = {**RAW["protocol"][0], "name": "evilmod:MyP"}
+SERVER = {"name": "noisy_minibatch_sgd", "label": "ours", "batch": 1, "grid": PROTOCOL["grid"]}
+CHOICE = {"problem": {"dataset": "clusters", "options": {}}}
+CHANGES = {
+    "protocol": {"protocol": [{**PROTOCOL, "depth": 3, "part": {"kind": "evilmod:part"}}]},
+    "protocol with sweep": {"protocol": [PROTOCOL], "sweep": {"mu": [1, 2], "depth": [3], "part.size": [1]}},
+    "server optimiser": {"protocol": [{**SERVER, "server": {"optimizer": "evilmod:adam"}}]},
+    "loss": {"problem": {**RAW["problem"], "loss": "evilmod:loss", "loss_options": {"width": 1.0}}},
+    "model": {"problem": {**RAW["problem"], "model": "evilmod:loss", "model_start": "evilmod:start"}},
+    "correct": {"problem": {**RAW["problem"], "model": "m:f", "model_start": "m:s", "model_correct": "evilmod:c"}},
+    "constraint": {"problem": {**RAW["problem"], "radius": None, "constraint": "evilmod:Set"}},
+    "metric": {"record": {"metrics": ["excess_risk", "evilmod:largest"], "select": "excess_risk"}},
+    "dataset": {"problem": {"dataset": "evilmod:load", "options": {"rows": 3}, "loss": "squared", "radius": 2.0}},
+    "participation": {"participation": {"kind": "evilmod:Law", "machines": 6, "options": {"rate": 0.5}}},
+    "own participation": {"protocol": [{**PROTOCOL, "name": "dp_mu2", "participation": {"kind": "evilmod:Law"}}]},
+    "feature map": {"problem": {**RAW["problem"], "features": ["unit_norm", {"kind": "evilmod:Map", "size": 2}]}},
+    "choice": {"protocol": [PROTOCOL], "choose": CHOICE},
+    "choice's data": {"choose": {**CHOICE, "problem": {"dataset": "evilmod:load", "options": {}}}},
+    "no machines": {"participation": {"per_round": 3}, "problem": {"dataset": "evilmod:load", "radius": 2.0}},
+}
+
+
+def without_none(value):
+    return {key: without_none(v) for key, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
+@pytest.fixture(scope="module")
+def found():
+    return runner.run(experiment.parse(RAW))
+
+
+@pytest.fixture(scope="module")
+def kept(found, tmp_path_factory):
+    into = tmp_path_factory.mktemp("handed") / "results"
+    for place in (into, into / folder.CHOICE):
+        folder.save(found, place)
+    for place in (into, into.parent):
+        (place / "evilmod.py").write_text(EVIL, encoding="utf-8")
+    return into
+
+
+@pytest.fixture
+def handed(kept, monkeypatch):
+    """A function that writes other settings beside results, where a module tells of its import."""
+    monkeypatch.chdir(kept.parent)
+
+    def write(change):
+        raw = without_none({**RAW, **change})
+        (kept / "spec.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
+        return kept
+
+    yield write
+    assert not list(kept.parent.rglob("imported"))
+    assert "evilmod" not in sys.modules
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_no_module_is_imported(handed, change):
+    into = handed(change)
+    results = fpj.load(into)
+    assert results.spec.title == "handed on"
+    assert "step_size" not in results.best["ours"].dims
+    assert set(results.choices) == ({"ours"} if "choose" in change else set())
+    if "metrics" in change.get("record", {}):
+        assert results.spec.record.own["evilmod:largest"].function == Unimported("evilmod:largest")
+        return
+    with pytest.raises(Refusal, match=r"user code must be imported to run, got '|participation.machines must be given"):
+        listed.jobs(results.spec if "choose" not in change else experiment.choosing(results.spec))
+
+
+@pytest.mark.parametrize("name", ["protocol", "dataset", "feature map", "metric"])
+def test_the_report_imports_none(handed, name, monkeypatch, capsys):
+    into = handed(CHANGES[name])
+    monkeypatch.setattr(sys, "argv", ["fedprivjax", "report", str(into)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert not stopped.value.code, capsys.readouterr()
+    assert (into / "report.html").is_file()
+    told = "who holds what is not drawn anew: user code must be imported to run, got 'evilmod:load'"
+    assert (told in capsys.readouterr().out) == (name == "dataset")
+
+
+def test_what_is_known_of_a_custom_metric_is_read_from_the_results(found, kept, handed, tmp_path):
+    """Names, signs and digits are those that the run wrote, not those of a module."""
+    metric = fpj.Metric("largest", lambda problem, snapshot: np.max, better="higher", unit="%", shown=("table",))
+    words = metric_words([metric], experiment.make_problem(experiment.parse(RAW).problem, 6))
+    handed(CHANGES["metric"])
+    changed = {label: data.assign(largest=data["excess_risk"]) for label, data in found.items()}
+    for data in changed.values():
+        data["largest"].attrs = words["largest"]
+    folder.save(changed, tmp_path)
+    shutil.copy(kept / "spec.toml", tmp_path)
+    results = fpj.load(tmp_path)
+    (one,) = results.spec.record.own.values()
+    assert replace(one, function=metric.function) == metric
+    assert any("largest %" in sheet.title for sheet in fpj.table(results).sheets)
+
+
+def test_a_bare_name_refuses_to_be_called():
+    with pytest.raises(Refusal, match=r"got 'm:f' of finished results\. Load their spec\.toml with fedprivjax\.exper"):
+        Unimported("m:f")(1, rate=2)
+    assert unimported({"a": [Unimported("m:f")], "b": 3}) == [Unimported("m:f")]
