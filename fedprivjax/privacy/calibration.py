@@ -13,6 +13,7 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.least import least_kept
 from fedprivjax.privacy.target import PLAN, Target
 from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
+from fedprivjax.problem.projection_check import require_true_projection
 
 SENSITIVITY_UNKNOWN = (
     "clip must be set, for the loss has no finite gradient bound here "
@@ -81,7 +82,7 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     Raises:
         Refusal: as `calibrate`.
     """
-    _require_own_sampler(protocol, plan)
+    _require_runnable(protocol, problem, plan)
     target = protocol.asked(target)
     calibrated = protocol.calibrate(problem, plan, target)
     event = event_of(calibrated, problem, plan)
@@ -97,7 +98,7 @@ def event_of(protocol, problem, plan) -> Event:
             other records or weights than its sampler's; a problem or plan that the method's `check` refuses; an event
             of another trust than the protocol's.
     """
-    _require_own_sampler(protocol, plan)
+    _require_runnable(protocol, problem, plan)
     protocol.check(problem, plan)
     _require_someone(plan.schedule)
     require_as_said(plan, problem)
@@ -132,7 +133,8 @@ def _require_someone(schedule) -> None:
         raise Refusal(f"participation must leave at least one machine in every round, got none in round {empty[0] + 1}")
 
 
-def _require_own_sampler(protocol, plan) -> None:
+def _require_runnable(protocol, problem, plan) -> None:
+    require_true_projection(problem.constraint, problem.start)
     if plan.sampler != protocol.minibatches:
         drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
         raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")

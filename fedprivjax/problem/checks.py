@@ -9,7 +9,7 @@ from jax.tree_util import all_leaves
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
-from fedprivjax.problem.constraints import ConstraintSet
+from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet
 from fedprivjax.problem.losses import LinearLoss
 
 
@@ -85,10 +85,10 @@ def require_constraint(constraint: Any) -> None:
 def require_projection(constraint: ConstraintSet, params: Any) -> None:
     """Refuse a set of one's own that does not project parameters of this structure onto the like."""
     kind = type(constraint)
-    if kind.__module__ == ConstraintSet.__module__:
+    if kind in BUILT_IN:
         return
     try:
-        projected = jax.eval_shape(constraint.project, params)
+        projected = jax.eval_shape(lambda constraint, params: constraint.project(params), constraint, params)
     except Exception as error:
         cause = " ".join(str(error).split())[:200]
         taken = (

@@ -1,7 +1,7 @@
 """Constraint sets: a projection, a diameter, and how far a point of the set can be from zero.
 
-A set of one's own is a `flax.struct.dataclass` that subclasses `ConstraintSet`, convex and closed, with the numbers
-that a sweep may vary as its fields:
+A custom set is a `flax.struct.dataclass` that subclasses `ConstraintSet`, convex and closed, with the numbers that a
+sweep may vary as its fields. `projection_check` tries its projection and its sizes before every run.
 
     @flax.struct.dataclass
     class Halfspace(ConstraintSet):
@@ -249,6 +249,9 @@ class WholeSpace(ConstraintSet):
     @property
     def described(self) -> str:
         return "the whole space"
+
+
+BUILT_IN = (Ball, Box, Simplex, L1Ball, WholeSpace)  # these types themselves: a subclass may define another `project`
 
 
 def flat(params) -> np.ndarray:

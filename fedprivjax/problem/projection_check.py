@@ -1,0 +1,174 @@
+"""Numerical check of custom constraint sets: `project` must project onto a convex set of the declared sizes.
+
+Noise and steps follow from the declared `radius` and `diameter`, so a set outside the package is tried on the host
+before a run, with the sizes of that run. Points near and far are projected; norms, distances and ratios of distances
+are then driven up, so that a single bad direction or jump is found.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.problem.checks import require_projection
+from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet, flat
+
+TOLERANCE = 1e-4  # relative to the set's size
+ROUNDING = 32 * float(np.finfo(np.float32).eps)  # relative to the norm of the projected point
+DISTANCES = (0.01, 0.3, 1.0, 3.0, 30.0, 1e3, 1e6)  # of points from the start, relative to the set's size
+FAR = 1e3  # distance at which a projection is almost the extreme point of a direction
+ASCENTS, BISECTIONS = 4, 12
+POINTS_FLOATS = 2**22  # numbers of all points together
+MOST_KNOWN = 4096
+
+_passed: set[Hashable] = set()
+
+
+def require_true_projection(constraint: ConstraintSet, start: Any) -> None:
+    """Raise Refusal if a custom set's `project` is no projection onto a convex set of the declared sizes.
+
+    The package's own sets are exempt. A set that passed is not tried again with the same numbers and start.
+
+    Args:
+        start: first point of the run, a pytree of parameters that must be in the set.
+    """
+    if type(constraint) in BUILT_IN:
+        return
+    require_projection(constraint, start)
+    sizes = _declared(constraint, "radius"), _declared(constraint, "diameter")
+    case = _case(constraint, start), sizes
+    if case in _passed:
+        return
+    _Trial(constraint, start, *sizes).run()
+    if len(_passed) >= MOST_KNOWN:
+        _passed.clear()
+    _passed.add(case)
+
+
+class _Trial:
+    """Tries one set; every method raises Refusal at the first violation."""
+
+    def __init__(self, constraint: ConstraintSet, start: Any, radius: float, diameter: float):
+        self.constraint, self.start, self.radius, self.diameter = constraint, start, radius, diameter
+        self.name = f"{type(constraint).__name__}.project"
+        self.centre = flat(start)
+        known = [size for size in (diameter, radius) if np.isfinite(size)]
+        self.size = float(np.clip(known[0] if known else max(1.0, np.linalg.norm(self.centre)), 1e-10, 1e10))
+
+    def run(self) -> None:
+        first, second = self._pairs()
+        ends = self._projected(first), self._projected(second)
+        self._starts_inside(ends[0][0])
+        self._inside(first, ends[0])
+        self._inside(second, ends[1])
+        longest = ends[0]
+        for _ in range(ASCENTS):
+            point = self._far(longest)
+            longest = self._projected(point)
+            self._inside(point, longest)
+            ahead, behind = self._far(ends[0] - ends[1]), self._far(ends[1] - ends[0])
+            ends = self._projected(ahead), self._projected(behind)
+            self._apart(ahead, *ends)
+        self._no_jump(first, second)
+        self._no_jump(first, np.roll(first, 1, axis=0))
+
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The start, and points on opposite sides of it in random directions; each [points, d]."""
+        rng, dimension = np.random.default_rng(0), self.centre.size
+        count = int(np.clip(POINTS_FLOATS // (2 * len(DISTANCES) * dimension), 2, 8))
+        directions = rng.normal(size=(len(DISTANCES), count, dimension))
+        directions[:, 0] = np.sign(directions[:, 0])
+        directions[:, 1] = np.eye(1, dimension, int(rng.integers(dimension)))
+        steps = self.size * (np.array(DISTANCES)[:, None, None] * _unit(directions)).reshape(-1, dimension)
+        steps = np.vstack([np.zeros(dimension), steps])
+        return self.centre + steps, self.centre - steps
+
+    def _far(self, directions: np.ndarray) -> np.ndarray:
+        return self.centre + FAR * self.size * _unit(directions)
+
+    def _projected(self, points: np.ndarray) -> np.ndarray:
+        images = np.asarray(_projections(self.constraint, self.start, jnp.asarray(points, jnp.float32)), np.float64)
+        if not np.isfinite(images).all():
+            raise Refusal(f"{self.name} must return finite parameters, got an infinite or NaN entry")
+        return images
+
+    def _slack(self, points: np.ndarray) -> np.ndarray:
+        """What rounding may add to the norm of a point's image, [points]."""
+        return TOLERANCE * self.size + ROUNDING * np.linalg.norm(points, axis=1)
+
+    def _starts_inside(self, image: np.ndarray) -> None:
+        moved = np.linalg.norm(image - self.centre)
+        if moved > self._slack(self.centre[None])[0]:
+            got = f"got one moved by {moved:.4g}. Choose a start that lies in the set"
+            raise Refusal(f"{self.name} must leave the start in place, {got}")
+
+    def _inside(self, points: np.ndarray, images: np.ndarray) -> None:
+        """Images have norm at most `radius`, and stay in place when they are projected again."""
+        slack, norms = self._slack(points), np.linalg.norm(images, axis=1)
+        over = norms > self.radius + slack
+        if over.any():
+            got = f"got a point of norm {norms[over].max():.4g}. Declare the radius of the set that project maps to"
+            raise Refusal(f"{self.name} must return points of norm at most its radius ({self.radius:g}), {got}")
+        moved = np.linalg.norm(self._projected(images) - images, axis=1)
+        if (moved > slack).any():
+            got = f"got one moved by {moved[moved > slack].max():.4g}. Return the nearest point of a convex set"
+            raise Refusal(f"{self.name} must leave points of the set in place, {got}")
+
+    def _apart(self, points: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
+        """Two images are at most `diameter` apart."""
+        distances = np.linalg.norm(first - second, axis=1)
+        over = distances > self.diameter + self._slack(points)
+        if over.any():
+            got = f"got {distances[over].max():.4g}. Declare the diameter of the set that project maps to"
+            raise Refusal(f"{self.name} must return points at most its diameter ({self.diameter:g}) apart, {got}")
+
+    def _no_jump(self, first: np.ndarray, second: np.ndarray) -> None:
+        """Two points do not move apart, nor do any two on the way between them that bisection finds."""
+        images = self._projected(first), self._projected(second)
+        self._apart(first, *images)
+        for _ in range(BISECTIONS):
+            before, after = np.linalg.norm(first - second, axis=1), np.linalg.norm(images[0] - images[1], axis=1)
+            wider = after > before + self._slack(first) + self._slack(second)
+            if wider.any():
+                got = f"got {after[wider][0]:.4g} apart from {before[wider][0]:.4g}"
+                raise Refusal(f"{self.name} must not move points apart, {got}. Return the nearest point of a convex set")
+            middle = (first + second) / 2
+            image = self._projected(middle)
+            left = np.linalg.norm(images[0] - image, axis=1) >= np.linalg.norm(images[1] - image, axis=1)
+            first, second = np.where(left[:, None], [first, middle], [middle, second])
+            images = np.where(left[:, None], images[0], image), np.where(left[:, None], image, images[1])
+
+
+@jax.jit
+def _projections(constraint, start, points):
+    """Projections of flat points, [points, d]; the set's numbers are traced, as in a run."""
+    unravel = ravel_pytree(start)[1]
+    return jax.vmap(lambda point: ravel_pytree(constraint.project(unravel(point)))[0])(points)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1.0)
+
+
+def _declared(constraint: ConstraintSet, name: str) -> float:
+    value = getattr(constraint, name)
+    number = float(value) if np.ndim(value) == 0 and isinstance(value, int | float | np.generic | jax.Array) else np.nan
+    if not number > 0:
+        raise Refusal(f"{name} of {type(constraint).__name__} must be a positive number, got {value!r}")
+    return number
+
+
+def _case(constraint: ConstraintSet, start: Any) -> Hashable:
+    """The numbers and static fields of a set, and a hash of the start."""
+    numbers, fields = jax.tree.flatten(constraint)
+    points, structure = jax.tree.flatten(start)
+    return fields, _contents(numbers), structure, hash(_contents(points))
+
+
+def _contents(leaves: list[Any]) -> tuple:
+    return tuple((array.shape, str(array.dtype), array.tobytes()) for array in map(np.asarray, leaves))
