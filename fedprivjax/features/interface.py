@@ -14,8 +14,8 @@ class FeatureMap:
     """A map of single examples that depends on no data, so that it costs no privacy.
 
     Subclasses are frozen dataclasses of their settings and say three things: the shape of what comes out, a bound on
-    its norm, and the map itself. What one example becomes may not depend on another: the bound, and with it every
-    guarantee, is for each example alone.
+    its norm, and the map itself. A custom map is called with one example at a time (`jax.vmap`): the bound, and with it
+    every guarantee, is for each example alone.
 
     Attributes:
         kept: whether its output is worth keeping on disk. Then its `repr` must tell its settings.
@@ -48,7 +48,7 @@ class FeatureMap:
         raise TypeError(f"{type(self).__name__} must define bound(shape, bound)")
 
     def __call__(self, examples: Any) -> jax.Array:
-        """Float32 [examples, *shape] to [examples, *self.shape(shape)]; traced, each example for itself."""
+        """Float32 [examples, *shape] to [examples, *self.shape(shape)]; traced; a custom map gets batches of one."""
         raise TypeError(f"{type(self).__name__} must define __call__(examples)")
 
 

@@ -7,8 +7,10 @@ from typing import BinaryIO
 import numpy as np
 
 from fedprivjax.features.interface import FeatureMap, Shape
+from fedprivjax.features.known import built_in
 from fedprivjax.kept import code, digest, home, read, written
 
+ALONE = "each example alone"  # custom maps; files of batches that could mix have another name
 AROUND = ("__init__", "known", "kept", "mapped")  # files of this room that change no feature
 
 
@@ -45,7 +47,7 @@ def named(maps: Iterable[FeatureMap], features: np.ndarray, picture: Shape | Non
     >>> named([Pooling(1)], rows, (2, 2, 1)) == named([Pooling(2)], rows, (2, 2, 1))
     False
     """
-    said = [(type(each).__module__, repr(each)) for each in maps]
+    said = [(type(each).__module__, repr(each), *(() if built_in(each) else (ALONE,))) for each in maps]
     return digest(said, picture, code(Path(__file__).parent, but=AROUND), features)
 
 

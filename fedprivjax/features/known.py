@@ -54,5 +54,14 @@ def as_map(said: Any) -> FeatureMap:
     return MAPS[kind](**settings)
 
 
+def built_in(each: FeatureMap) -> bool:
+    """Whether a map is the package's own, whose batches are known not to mix examples; a subclass is not.
+
+    >>> built_in(UnitNorm())
+    True
+    """
+    return type(each) in MAPS.values()
+
+
 def _shown(said: Any) -> str:
     return repr(dict(said)) if isinstance(said, Mapping) else called(said)

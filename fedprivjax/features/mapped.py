@@ -15,7 +15,7 @@ from fedprivjax.checks.values import called
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.features.interface import FeatureMap, Shape
 from fedprivjax.features.kept import cache, kept, named
-from fedprivjax.features.known import Said, as_maps
+from fedprivjax.features.known import Said, as_maps, built_in
 
 CHUNK_NUMBERS = 2**23  # of what comes in and out of a map, of the examples that are computed together
 MOST_AT_ONCE = 256  # examples
@@ -36,8 +36,8 @@ def mapped(
     Other features they see as they are. What comes out of the maps up to the last that is dear (`FeatureMap.kept`,
     `Scattering`) is kept on disk under a digest of the data and of the maps, and what follows is computed at each call.
 
-    **Privacy.** An example's features are a function of that example alone, which is public, so every guarantee about
-    examples holds as it is. `feature_bound` is what follows for any example from the bound that came in.
+    **Privacy.** An example's features are a public function of that example alone, so every guarantee about examples
+    holds as it is. A custom map is applied to each example by itself, whatever it computes from a batch. `feature_bound` is what follows for any example from the bound that came in.
 
     Args:
         maps: `FeatureMap`s, or their names, or tables of a name as `kind` and settings; one or several.
@@ -148,10 +148,15 @@ class _Stage:
     def _features(self, rows):
         examples = rows.reshape(len(rows), *self.shapes[0])
         for each, shape in zip(self.maps, self.shapes[1:], strict=True):
-            examples = each(examples)
+            examples = applied(each, examples)
             if examples.shape[1:] != shape:
                 raise Refusal(f"features {each} must give shape {shape} for an example, got {examples.shape[1:]}")
         return examples.reshape(len(rows), -1).astype(np.float32)
+
+
+def applied(each: FeatureMap, examples):
+    """The map's features of a batch, [examples, …]; a custom map sees one example at a time, so that none can mix."""
+    return each(examples) if built_in(each) else jax.vmap(lambda example: each(example[None])[0])(examples)
 
 
 def _stages(maps: Sequence[FeatureMap], shapes: Sequence[Shape], folder: Path | None, say: Say | None) -> list[_Stage]:

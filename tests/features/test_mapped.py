@@ -39,6 +39,49 @@ class Doubled(FeatureMap):
         return 2 * examples
 
 
+@dataclass(frozen=True)
+class Mixing(FeatureMap):
+    """Shifts by the batch's mean and divides by its largest number; with `kept`, on disk."""
+
+    def shape(self, shape):
+        return shape
+
+    def bound(self, shape, bound):
+        return 1e3
+
+    def __call__(self, examples):
+        return (1 + examples - examples.mean(axis=0, keepdims=True)) / (1 + abs(examples).max())
+
+
+@dataclass(frozen=True)
+class MixingConstant(Constant):
+    """A package map that is overridden."""
+
+    def __call__(self, examples):
+        return super().__call__(examples - examples.mean(axis=0, keepdims=True))
+
+
+@pytest.mark.parametrize("each", [Mixing(), MixingConstant()])
+def test_a_custom_map_cannot_mix_examples(each):
+    """Replacing one example leaves the features of all others as they are, in training and test data."""
+    data = pictures(examples=6)
+    other = data.features.copy()
+    other[2] = 0.0
+    found, moved = (mapped(one, each).features for one in (data, replace(data, features=other)))
+    changed = np.flatnonzero((found != moved).any(axis=1))
+    assert set(changed) <= {2}
+    alone = [mapped(replace(data, features=data.features[[i]], labels=data.labels[[i]]), each) for i in range(3)]
+    np.testing.assert_array_equal(found[:3], np.vstack([one.features for one in alone]))
+
+
+def test_the_packages_maps_see_whole_batches(monkeypatch):
+    seen = []
+    call = UnitNorm.__call__
+    monkeypatch.setattr(UnitNorm, "__call__", lambda self, x: seen.append(x.shape[0]) or call(self, x))
+    mapped(pictures(), UnitNorm())
+    assert min(seen) > 1
+
+
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIVJAX_CACHE", str(tmp_path / "home"))
@@ -90,7 +133,7 @@ def test_many_examples_are_computed_in_chunks_with_one_program(monkeypatch):
     data = pictures(5, 3)
     found = mapped(data, Doubled(), keep=False)
     np.testing.assert_array_equal(found.features, 2 * data.features)
-    assert Doubled.calls == [(2, SIDE, SIDE, 1)]  # traced once, for all chunks of both parts
+    assert Doubled.calls == [(1, SIDE, SIDE, 1)]  # traced once, for all chunks of both parts
     monkeypatch.setattr(module_of_file(), "CHUNK_NUMBERS", 1)
     np.testing.assert_array_equal(mapped(data, Doubled(), keep=False).features, 2 * data.features)
     assert Doubled.calls[-1] == (1, SIDE, SIDE, 1)
