@@ -28,7 +28,7 @@ def from_dataset(
     start=None,
     lipschitz: float | Sequence[float] | None = None,
     distance: float | None = None,
-    machine_weights: Sequence[float] | None = None,
+    machine_weights: Sequence[float] | str | None = None,
 ) -> Problem:
     """A linear predictor, or a network, on a `Dataset` or a `Stream` (see `fedprivjax.datasets`).
 

@@ -62,7 +62,7 @@ class ProblemSettings(Settings):
     1.0`), or "module:Set" with `constraint_options`; `radius` alone is a ball's. What is declared of the problem, and
     not computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for each machine);
     `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's share of the
-    objective, adding up to 1.
+    objective, adding up to 1, or "sizes", in proportion to machines' numbers of records, which are then public.
     """
 
     gathered = ("loss", "model", "constraint")
@@ -77,7 +77,7 @@ class ProblemSettings(Settings):
     radius: float | None = None
     lipschitz: float | list[float] | None = None
     distance: float | None = None
-    machine_weights: list[float] | None = None
+    machine_weights: list[float] | Literal["sizes"] | None = None
     partition: PartitionSettings | None = None
     source: Any = Field(default=None, exclude=True, repr=False)
     maps: Any = Field(default=(), exclude=True, repr=False)

@@ -20,7 +20,7 @@ from fedprivjax.sweeps.results import figure, preferred, rounds_of
 POINT = "point"  # of a grid
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to a data set
-DECLARED = ("lipschitz", "distance", "machine_weights")  # of these data, and perhaps of no others
+DECLARED = ("lipschitz", "distance", "machine_weights")  # numbers of these data, and perhaps of no others
 OF_SWEEP = ("common_noise", "noise_method", "memory_budget")
 
 
@@ -133,7 +133,8 @@ def check_other(problem: ProblemSettings, other: ProblemSettings) -> None:
 
 def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     lost = set(OF_DATA) if own.get("dataset", given["dataset"]) != given["dataset"] else set()
-    lost |= {*DECLARED, "radius"} if "constraint" in own else {*DECLARED}
+    lost |= {name for name in DECLARED if not isinstance(given.get(name), str)}  # "sizes" holds for any split
+    lost |= {"radius"} if "constraint" in own else set()
     found = {**{key: value for key, value in given.items() if key not in lost}, **own}
     return {key: value for key, value in found.items() if (key, value) != ("partition", {})}
 

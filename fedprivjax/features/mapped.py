@@ -37,7 +37,8 @@ def mapped(
     `Scattering`) is kept on disk under a digest of the data and of the maps, and what follows is computed at each call.
 
     **Privacy.** An example's features are a public function of that example alone, so every guarantee about examples
-    holds as it is. A custom map is applied to each example by itself, whatever it computes from a batch. `feature_bound` is what follows for any example from the bound that came in.
+    holds as it is. A custom map is applied to each example by itself, whatever it computes from a batch.
+    `feature_bound` is what follows for any example from the bound that came in.
 
     Args:
         maps: `FeatureMap`s, or their names, or tables of a name as `kind` and settings; one or several.

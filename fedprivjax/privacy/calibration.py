@@ -112,12 +112,15 @@ def event_of(protocol, problem, plan) -> Event:
         )
     if protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
-    return _with_public_sizes(event) if plan.of_shares else event
+    return _with_public_sizes(event, problem) if plan.of_shares or problem.weighted_by_size else event
 
 
-def _with_public_sizes(event: Event) -> Event:
-    """The event on a schedule that follows from how many records machines have, which replacing one leaves alone."""
+def _with_public_sizes(event: Event, problem) -> Event:
+    """The event of a schedule or of weights that follow from dataset sizes, which replacing a record leaves alone."""
     if event.terms.relation != REPLACE_ONE:
+        if problem.weighted_by_size:
+            private = f"under {event.terms.relation}, where dataset sizes are private"
+            raise Refusal(f"machine_weights must be a list of public numbers {private}, got 'sizes'")
         raise Refusal(
             f"participation and rounds must not follow from machines' numbers of records under "
             f"{event.terms.relation}, where these are not public: give rounds, and no law by shares"
@@ -135,6 +138,9 @@ def _require_someone(schedule) -> None:
 
 def _require_runnable(protocol, problem, plan) -> None:
     require_true_projection(problem.constraint, problem.start)
+    if problem.machine_weights is not None and not protocol.weighs_machines:
+        remedy = "Use a method of minibatches from a machine's own records, such as noisy_minibatch_sgd"
+        raise Refusal(f"machine_weights must be left out of {protocol.name}, whose messages count alike. {remedy}")
     if plan.sampler != protocol.minibatches:
         drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
         raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")

@@ -48,7 +48,7 @@ def linear_problem(
     table: np.ndarray | None = None,
     lipschitz: float | Sequence[float] | None = None,
     distance: float | None = None,
-    machine_weights: Sequence[float] | None = None,
+    machine_weights: Sequence[float] | str | None = None,
 ) -> Problem:
     """A linear predictor on one's own arrays.
 
@@ -68,7 +68,8 @@ def linear_problem(
             not looked at.
         distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
         machine_weights: p_i of the objective Σ_i p_i·F_i of methods that sample machines' own records, positive and
-            adding up to 1; None is equal weights.
+            adding up to 1; "sizes" is in proportion to machines' numbers of records, which are then public; None is
+            equal weights.
 
     Raises:
         ValueError: features or parameters that are not finite, labels out of range or between two classes, shapes that
@@ -117,7 +118,7 @@ def general_problem(
     lipschitz: float | Sequence[float] | None = None,
     smoothness: float | None = None,
     distance: float | None = None,
-    machine_weights: Sequence[float] | None = None,
+    machine_weights: Sequence[float] | str | None = None,
     correct: Callable[[Any, Any], Any] | None = None,
     test: Any = None,
     optimum: Any = None,

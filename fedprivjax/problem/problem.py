@@ -12,11 +12,13 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_positive
+from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.models import GeneralModel, LinearModel
 from fedprivjax.problem.once import Once
 from fedprivjax.problem.procedural import Procedural
+
+SIZES = "sizes"  # machine_weights in proportion to machines' numbers of records
 
 
 class Table(Once):
@@ -55,7 +57,8 @@ class Problem:
         lipschitz_note: what a guarantee must say of that constant.
         table: a fixed partition of the pool over machines, or None: samples are dealt in order of use.
         machine_weights: p_i of the objective Σ_i p_i·F_i of methods that sample machines' own records, adding up to 1;
-            None is equal weights. Recorded training losses weigh all records alike.
+            "sizes" is in proportion to machines' numbers of records, which are then public; None is equal weights.
+            Recorded training losses weigh all records alike.
         distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar` where known.
         uncovered: what of the data was computed from private records before any run, in words: no guarantee covers it.
@@ -72,7 +75,7 @@ class Problem:
     own_smoothness: float | None = struct.field(pytree_node=False, default=None)
     lipschitz_note: str = struct.field(pytree_node=False, default="")
     table: Table | None = struct.field(pytree_node=False, default=None)
-    machine_weights: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    machine_weights: Sequence[float] | str | None = struct.field(pytree_node=False, default=None)
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
     uncovered: tuple[str, ...] = struct.field(pytree_node=False, default=())
@@ -157,7 +160,20 @@ class Problem:
     @property
     def message_factors(self) -> float | np.ndarray:
         """What machines' messages are multiplied by, p_i times the number of machines."""
-        return 1.0 if self.machine_weights is None else len(self.machine_weights) * np.array(self.machine_weights)
+        return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """p_i of each machine as numbers, those of "sizes" too; None is equal weights."""
+        if self.weighted_by_size:
+            assert self.table is not None
+            return tuple((self.table.sizes / self.table.sizes.sum()).tolist())
+        return None if self.machine_weights is None else tuple(self.machine_weights)  # type: ignore[arg-type]
+
+    @property
+    def weighted_by_size(self) -> bool:
+        """Whether machines' weights follow from how many records they have."""
+        return self.machine_weights == SIZES
 
     @property
     def smoothness(self) -> float:
@@ -196,6 +212,12 @@ def _check_declared(problem: Problem) -> None:
         _check_each("lipschitz", problem.own_lipschitz, problem.table)
     else:
         require_positive("lipschitz", problem.own_lipschitz, optional=True)
+    if isinstance(problem.machine_weights, str):
+        require_choice("machine_weights", problem.machine_weights, (SIZES,))
+        if problem.table is None:
+            remedy = "Split the data over machines, or give a list of numbers"
+            raise Refusal(f"machine_weights must go with machines that own records, got {SIZES!r}. {remedy}")
+        return
     if problem.machine_weights is None:
         return
     weights = np.asarray(problem.machine_weights, float)

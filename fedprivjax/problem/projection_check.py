@@ -135,7 +135,9 @@ class _Trial:
             wider = after > before + self._slack(first) + self._slack(second)
             if wider.any():
                 got = f"got {after[wider][0]:.4g} apart from {before[wider][0]:.4g}"
-                raise Refusal(f"{self.name} must not move points apart, {got}. Return the nearest point of a convex set")
+                raise Refusal(
+                    f"{self.name} must not move points apart, {got}. Return the nearest point of a convex set"
+                )
             middle = (first + second) / 2
             image = self._projected(middle)
             left = np.linalg.norm(images[0] - image, axis=1) >= np.linalg.norm(images[1] - image, axis=1)

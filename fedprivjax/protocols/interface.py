@@ -63,6 +63,7 @@ class Protocol(Calibrated):
     noise_rule: Any = "accountant"
     claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
+    weighs_machines: ClassVar[bool] = False  # whether messages are times `Problem.message_factors`, as `event` counts
     gradients_per_use: ClassVar[int] = 1  # that a machine computes for each use of a record in a message
     gradients_spared: ClassVar[int] = 0  # of these, what a simulation does without, by another way of the same law
 

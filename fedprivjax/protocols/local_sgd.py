@@ -86,6 +86,8 @@ class LocalSGD(RecordMethod):
 
     plain: ClassVar[dict[str, Any]] = {"sampler": "replacement"}
 
+    weighs_machines = False  # end points are averaged alike
+
     def __post_init__(self):
         check_record_settings(self)
         self._check_rule()
@@ -178,8 +180,6 @@ class LocalSGD(RecordMethod):
         return PerStep(np.asarray(self.records.message_noise(problem, plan), np.float32))
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        if problem.machine_weights is not None:
-            raise Refusal("machine_weights must be left out in local SGD: end points are averaged alike")
         check_server(self.server, problem)
 
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:

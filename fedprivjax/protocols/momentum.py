@@ -59,6 +59,7 @@ class MomentumMethod(Protocol):
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     several_epochs = True
+    weighs_machines = True
 
     def __post_init__(self):
         check_numbers(self, "mu")

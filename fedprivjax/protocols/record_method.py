@@ -19,6 +19,7 @@ class RecordMethod(Protocol):
     """
 
     profile: Any = None
+    weighs_machines: ClassVar[bool] = True
     plain: ClassVar[dict[str, Any]] = {"sampler": "full"}
 
     @property

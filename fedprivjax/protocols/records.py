@@ -122,7 +122,7 @@ class RecordMechanism:
         """Which machines are alike, found once for all protocols that tell them apart by the same settings."""
         if problem.table is None:
             raise Refusal("table must be given: machines draw minibatches from records of their own")
-        settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.machine_weights)
+        settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.weights)
         each = tuple(value if np.ndim(value) else None for value in settings)
         sizes = problem.table.sizes
         return problem.table.once(("kinds", self.sampler, each), lambda: _told_apart(sizes, self.sampler, each))
@@ -238,7 +238,7 @@ class RecordMechanism:
             releases = unit._grouped(problem, plan)
         else:
             declared = tuple(np.ravel(problem.lipschitz if problem.own_lipschitz is None else problem.own_lipschitz))
-            known = (unit, problem.table, declared, problem.machine_weights)
+            known = (unit, problem.table, declared, problem.weights)
             releases = plan.schedule.once(known, lambda: unit._grouped(problem, plan))
         return replace(releases, shift=scale * releases.shift)
 

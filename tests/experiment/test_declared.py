@@ -40,6 +40,7 @@ def test_what_a_file_declares_reaches_the_problem():
     assert declared.distance_to_optimum == 3.0
     assert declared.machine_weights == (0.5, 0.25, 0.25)
     assert problem_of(lipschitz=2.0).lipschitz == 2.0
+    assert problem_of(machine_weights="sizes").weights == pytest.approx((1 / 3, 1 / 3, 1 / 3))
     plain = problem_of()
     assert (plain.own_lipschitz, plain.distance_to_optimum, plain.machine_weights) == (None, 10.0, None)
 

@@ -180,4 +180,3 @@ def test_a_set_that_moves_points_apart_is_refused_where_no_size_is_declared():
     problem = linear_problem(X, Y, Softmax(2), feature_bound=10.0, constraint=Custom(projection=lambda w, _: w / 2))
     with pytest.raises(Refusal, match="must leave points of the set in place"):
         ready(NoisySGD(mu=1.0, clip=1.0, step_size=50.0), problem, Full(2), rounds=3)
-

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from fedprivjax import (
+    ByShare,
+    DPMu2,
     Full,
     LocalSGD,
     NoisyMinibatchSGD,
+    NoisySGD,
     Refusal,
     Squared,
     Uniform,
@@ -19,6 +22,8 @@ from fedprivjax import (
     linear_problem,
     simulate,
 )
+from fedprivjax.engine.ready import ready
+from fedprivjax.problem.problem import Table
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 RNG = np.random.default_rng(3)
@@ -114,11 +119,73 @@ def test_refused_constants(settings, says):
 def test_refused_where_they_have_no_meaning():
     with pytest.raises(ValueError, match="machine_weights must have a value for each of 3 machines, got 2"):
         simulate(make(noise_std=0.0), replace(EVEN, machine_weights=(0.5, 0.5)), Full(3), rounds=1)
-    with pytest.raises(ValueError, match="machine_weights must be left out in local SGD"):
+    with pytest.raises(ValueError, match="machine_weights must be left out of LocalSGD"):
         simulate(LocalSGD(batch=2, noise_std=0.0, step_size=0.1), PROBLEM, Full(3), rounds=1)
     whole = ReleasedMinibatchSGD(sampler="full", noise_std=0.0, step_size=0.1, clip_at="message", clip=1.0)
     with pytest.raises(ValueError, match="machine_weights must go with clip_at 'record', got 'message'"):
         simulate(whole, PROBLEM, Full(3), rounds=1)
+
+
+OTHERS = [DPMu2(mu=1.0, clip=1.0), NoisySGD(mu=1.0, clip=1.0), DPMu2(mu=1.0, clip=1.0, batch=2)]
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, "sizes"])
+@pytest.mark.parametrize("protocol", OTHERS, ids=["dp_mu2", "noisy_sgd", "batches"])
+def test_methods_whose_messages_count_alike_refuse_them(protocol, weights):
+    problem = replace(EVEN, machine_weights=weights)
+    name = type(protocol).__name__
+    with pytest.raises(Refusal, match=f"machine_weights must be left out of {name}, whose messages count alike. Use a"):
+        ready(protocol, problem, ByShare(3, 2), rounds=1)
+
+
+SHARES = np.array([[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1], [9, 10, 11, -1, -1, -1]])
+UNEQUAL = linear_problem(X.reshape(12, 2), Y.ravel(), Squared(), table=SHARES, machine_weights="sizes")
+
+
+def test_weights_by_size_follow_the_split_and_make_it_public():
+    assert UNEQUAL.weights == (0.5, 0.25, 0.25)
+    moved = replace(UNEQUAL, table=Table(SHARES[[1, 0, 2]]))
+    np.testing.assert_allclose(moved.message_factors, [0.75, 1.5, 0.75])
+    protocol = make(noise_std=1.0, clip=2.0)
+    said, listed = (
+        ready(protocol, replace(UNEQUAL, machine_weights=weights), Full(3), rounds=2).guarantee
+        for weights in ("sizes", (0.5, 0.25, 0.25))
+    )
+    np.testing.assert_allclose(said.per_machine, listed.per_machine)
+    names = [[one.name for one in guarantee.assumptions] for guarantee in (said, listed)]
+    assert ["public sizes" in each for each in names] == [True, False]
+
+
+@pytest.mark.parametrize("sampler", ["full", "subset"])
+def test_one_record_moves_a_release_weighted_by_size_as_far_as_is_accounted(sampler):
+    """By brute force over machines and records: the largest move of a round's sum is the stated shift."""
+    protocol = make(noise_std=0.0, clip=0.5, sampler=sampler, batch=None if sampler == "full" else 3)
+    x, y = X.reshape(12, 2), Y.ravel()
+
+    def message(labels):
+        problem = linear_problem(x, labels, Squared(), table=SHARES, machine_weights="sizes")
+        return np.asarray(simulate(protocol, problem, Full(3), rounds=1).params) * -3 / 0.1
+
+    moved = np.zeros(12)
+    for record in range(12):
+        high, low = y.copy(), y.copy()
+        high[record], low[record] = 1e4, -1e4
+        moved[record] = np.linalg.norm(message(high) - message(low))
+    machines = protocol.records.machines(UNEQUAL)
+    worst = [moved[row[row >= 0]].max() for row in SHARES]
+    np.testing.assert_allclose(worst, protocol.records.shift(machines), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: replace(UNEQUAL, machine_weights="size"), "unknown machine_weights 'size', did you mean 'sizes'?"),
+        (lambda: replace(UNEQUAL, table=None), "machine_weights must go with machines that own records, got 'sizes'"),
+    ],
+)
+def test_refused_sizes(make, says):
+    with pytest.raises(Refusal, match=says):
+        make()
 
 
 @pytest.mark.slow

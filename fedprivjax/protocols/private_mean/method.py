@@ -95,9 +95,7 @@ class UserMethod(Protocol):
         return state
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Refuse an objective that weights machines, as a round does not, and cohorts of many sizes without phases."""
-        if problem.machine_weights is not None:
-            raise Refusal("machine_weights must be left out: the mean of a round's users weights them alike")
+        """Refuse cohorts of many sizes without phases."""
         if plan.schedule.announced and not self.of_phases:
             raise Refusal("cohorts must be of one size but for UserAGD with strong_convexity, which has phases")
         if plan.schedule.announced and self.trust == "none":
