@@ -1,7 +1,7 @@
 """The members of a sweep: a grid of settings, each calibrated on the host for the plans that it will run on."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -94,8 +94,8 @@ def axes_of(
         sizes: numbers of the constraint set, by name.
 
     Raises:
-        Refusal: a name that the protocol has no leaf of, values that are no distinct numbers, or an axis whose place
-            the protocol has filled already.
+        Refusal: a name that the protocol has no leaf of, values that are no distinct numbers, or a target beside
+            another one that the protocol was given.
 
     >>> from fedprivjax import DPMu2
     >>> axes_of(DPMu2(), {"mu": [1, 2]})
@@ -108,7 +108,7 @@ def axes_of(
     if len(targets) > 1:
         raise Refusal(f"give {targets[0]} or {targets[1]}, not both, got both as axes")
     for name in targets:
-        given = [other for other in TARGETS if getattr(protocol, other) is not None]
+        given = [other for other in TARGETS if other != name and getattr(protocol, other) is not None]
         if given:
             raise Refusal(f"{given[0]} must be left out where {name} is swept, got {getattr(protocol, given[0])}")
     return axes
@@ -168,7 +168,8 @@ def _member(protocol, problem: Problem, settings: dict[str, float], delta: float
     sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *protocol.numbers())}
     its_problem = _with_sizes(problem, sizes) if sizes else problem
     target = {name: settings.pop(name) for name in LEVELS if name in settings}
-    protocol = protocol.with_numbers(settings)
+    given = {name: value for name, value in target.items() if getattr(protocol, name) is not None}
+    protocol = protocol.with_numbers(settings | given)
     return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
 
@@ -210,8 +211,4 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
         raise Refusal(f"{name} must be swept over numbers, got nan")
     if np.unique(axis).size != axis.size:
         raise Refusal(f"{name} must be swept over distinct numbers, got {axis.tolist()}")
-    if name not in TARGETS and name in numbers:
-        given, default = numbers[name], protocol.leaves().get(name)
-        if default is not MISSING and not np.array_equal(given, default):
-            raise Refusal(f"{name} must be left at its default where it is swept, got {given}")
     return axis

@@ -236,7 +236,8 @@ def ready_sweep(
 
     Args:
         over: values by name: any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or a
-            number of the constraint set (`radius`, `low`, …); the grid is their product.
+            number of the constraint set (`radius`, `low`, …); the grid is their product. A value that the protocol was
+            given is overridden; another target that it was given is refused.
         seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
         common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
         resample: swept names along which everything random (participation, samples, noise) is drawn anew. Needed where

@@ -184,7 +184,6 @@ def test_two_processes_would_write_the_same_program():
     ("over", "message"),
     [
         ({"server.beta1": [0.1]}, "unknown swept setting 'server.beta1', did you mean 'server.b1'"),
-        ({"server.b2": [0.5]}, "server.b2 must be left at its default where it is swept, got 0.9"),
         ({"server": [0.5]}, "over must name numbers that a program takes"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -92,17 +92,44 @@ def test_the_epsilon_of_a_target_mu_stands_beside_what_is_realised(problem):
 @pytest.mark.parametrize(
     ("protocol", "over", "message"),
     [
-        (DPMu2(mu=3.0, clip=1.0), {"mu": [1.0, 2.0]}, "mu must be left out where mu is swept, got 3.0"),
         (DPMu2(mu=3.0, clip=1.0), {"noise_std": [1.0]}, "mu must be left out where noise_std is swept, got 3.0"),
         (DPMu2(noise_std=3.0, clip=1.0), {"mu": [1.0]}, "noise_std must be left out where mu is swept, got 3.0"),
         (DPMu2(clip=1.0), {"mu": [1.0], "noise_std": [1.0]}, "give mu or noise_std, not both, got both as axes"),
-        (DPMu2(clip=1.0), {"mu": [1.0], "clip": [1.0]}, "clip must be left at its default where it is swept, got 1.0"),
+        (DPMu2(mu=3.0, clip=1.0), {"epsilon": [1.0]}, "mu must be left out where epsilon is swept, got 3.0"),
         (NoisyMinibatchSGD(batch=2, epsilon=1.0), {"mu": [1.0]}, "epsilon must be left out where mu is swept, got 1.0"),
     ],
 )
-def test_what_is_set_is_not_swept_in_silence(protocol, over, message, problem):
+def test_a_target_beside_another_is_refused(protocol, over, message, problem):
     with pytest.raises(ValueError, match=f"^{message}$"):
         ready_sweep(protocol, problem, Full(6), over=over, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("given", "over"),
+    [
+        ({"mu": 3.0}, {"mu": [1.0, 2.0]}),
+        ({"epsilon": 3.0}, {"epsilon": [1.0, 2.0]}),
+        ({"noise_std": 3.0}, {"noise_std": [1.0, 2.0]}),
+        ({"mu": 3.0, "clip": 0.5, "step_size": 9.0}, {"mu": [1.0, 2.0], "clip": [1.0], "step_size": [0.1]}),
+    ],
+)
+def test_a_swept_setting_overrides_one_that_is_given(given, over, problem):
+    both = {"clip": 1.0, "step_size": 0.1}
+    plain = {name: value for name, value in both.items() if name not in over}
+    alone = ready_sweep(DPMu2(**plain), problem, Full(6), over=over, **SMALL)
+    beside = ready_sweep(DPMu2(**{**both, **given}), problem, Full(6), over=over, **SMALL)
+    np.testing.assert_array_equal(beside.members.noise_std, alone.members.noise_std)
+    np.testing.assert_array_equal(beside.members.step_size, alone.members.step_size)
+    realised = [start.privacy()[0]["realised_epsilon"] for start in (beside, alone)]
+    np.testing.assert_array_equal(*realised)
+    assert [member.target for member in beside.grid] == [member.target for member in alone.grid]
+
+
+def test_a_swept_epsilon_overrides_one_of_each_machine(problem):
+    protocol = NoisyMinibatchSGD(batch=2, epsilon=(1.0, 2.0, 1.0, 2.0, 1.0, 2.0), clip=1.0, step_size=0.1)
+    start = ready_sweep(protocol, problem, Full(6), over={"epsilon": [1.5]}, **SMALL)
+    assert start.grid[0].target.epsilon == 1.5
+    assert start.privacy()[0]["realised_epsilon"].max() <= 1.5 * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("declared", [0.5, None])
