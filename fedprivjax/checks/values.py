@@ -68,7 +68,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     fedprivjax.Refusal: unknown letter 'bb', did you mean 'b'?
     """
     known = list(choices)
-    if value in known:
+    if not np.ndim(value) and value in known:
         return
     near = difflib.get_close_matches(str(value), known, n=NEAREST)
     hint = f", did you mean '{near[0]}'?" if near else ""
@@ -98,7 +98,8 @@ def require_one(name: str, value: Any) -> None:
     fedprivjax.Refusal: mu must be one number, got [1., 2.]: a sweep takes several, as over={"mu": [...]}
     """
     if isinstance(value, list | tuple) or np.ndim(value):
-        several = np.array2string(np.asarray(value), separator=", ", threshold=6)
+        listed = isinstance(value, list | tuple)
+        several = np.array2string(np.asarray(value), separator=", ", threshold=6) if listed else called(value)
         raise Refusal(f'{name} must be one number, got {several}: a sweep takes several, as over={{"{name}": [...]}}')
 
 

@@ -15,7 +15,7 @@ from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
 from fedprivjax.noise import METHODS, Mechanism, Silent
-from fedprivjax.plan.arguments import require_arguments
+from fedprivjax.plan.arguments import plain_numbers, require_arguments
 from fedprivjax.plan.as_said import require_as_said
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan, draw_plan
@@ -163,6 +163,7 @@ def ready(
     (71, 65.3)
     """
     require_arguments(protocol, problem, participation)
+    protocol = plain_numbers(protocol)
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)

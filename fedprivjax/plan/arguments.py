@@ -3,7 +3,9 @@
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import jax
 import numpy as np
+from jax.core import Tracer
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import NUMBERS, called, require_one, require_positive
@@ -46,7 +48,38 @@ def require_protocol(protocol: Any) -> None:
         )
     for name in [field.name for field in fields(protocol) if field.name in NUMBERS]:
         require_one(name, getattr(protocol, name))
-    _require_settings(protocol)
+    _require_settings(plain_numbers(protocol))
+
+
+def plain_numbers(protocol: Any) -> Any:
+    """The protocol with Python numbers in the place of arrays: a number for an array without axes, a tuple for others.
+
+    Raises:
+        Refusal: a number that may be swept given as an array with axes, but an ε for each machine, or what the
+            protocol refuses of the number itself.
+
+    >>> from fedprivjax import DPMu2
+    >>> plain_numbers(DPMu2(mu=np.array(2.0))).mu
+    2.0
+    """
+    arrays = {name: value for name, value in _settings(protocol).items() if isinstance(value, np.ndarray | jax.Array)}
+    arrays = {name: value for name, value in arrays.items() if not isinstance(value, Tracer)}
+    swept = protocol.numbers().keys() - {"epsilon"}
+    for name, value in arrays.items():
+        if name in swept:
+            require_one(name, value)
+    plain = {name: value.item() if not value.ndim else _nested(value.tolist()) for name, value in arrays.items()}
+    return protocol.with_numbers(plain) if plain else protocol
+
+
+def _settings(protocol: Any) -> dict[str, Any]:
+    """A protocol's settings by name, those of its parts among them, without what calibration fills in."""
+    own = {field.name: getattr(protocol, field.name) for field in fields(protocol) if "derived" not in field.metadata}
+    return own | protocol.numbers()
+
+
+def _nested(values: Any) -> Any:
+    return tuple(map(_nested, values)) if isinstance(values, list) else values
 
 
 def _require_settings(protocol: Any) -> None:

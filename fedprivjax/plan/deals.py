@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.plan.samplers import epoch_places, places_in_order
+from fedprivjax.plan.samplers import epoch_places, places_in_order, require_records
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.problem.problem import Problem
 
@@ -27,8 +27,7 @@ def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, 
     """A machine of n records takes, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
     assert problem.table is not None
     rows, sizes = problem.table.rows, problem.table.sizes
-    if not sizes.all():
-        raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
+    require_records(sizes)
     ones = np.ones(sizes.size, int)
     places, _ = epoch_places(rows, schedule, ones, rng, reshuffle=order == "reshuffled")
     return rows[schedule.participants, places[:, :, 0]]

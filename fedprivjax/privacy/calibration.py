@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.plan.arguments import require_problem, require_protocol
+from fedprivjax.plan.arguments import plain_numbers, require_problem, require_protocol
 from fedprivjax.plan.as_said import require_as_said
 from fedprivjax.privacy.events import Event, Excess
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -41,6 +41,7 @@ def calibrate(
     """
     require_protocol(protocol)
     require_problem(problem)
+    protocol = plain_numbers(protocol)
     return settle(protocol, problem, plan, target_of(protocol, mu=mu, epsilon=epsilon, delta=delta))[0]
 
 
@@ -56,6 +57,7 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     """
     require_protocol(protocol)
     require_problem(problem)
+    protocol = plain_numbers(protocol)
     if not protocol.calibrated:
         protocol = calibrate(protocol, problem, plan, delta=delta)
     return event_of(protocol, problem, plan).guarantee(delta)

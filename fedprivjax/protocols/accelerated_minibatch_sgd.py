@@ -98,7 +98,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         only = {"regularised": ("regularisation", "factor"), "multistage": ("gap", "printed")}
         for form, names in only.items():
             for name in names:
-                if self.form != form and getattr(self, name) != UNSET[name]:
+                if self.form != form and not np.array_equal(getattr(self, name), UNSET[name]):
                     raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
 
     @property

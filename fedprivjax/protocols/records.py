@@ -20,7 +20,7 @@ from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Full, Sampler
+from fedprivjax.plan.samplers import Full, Sampler, require_records
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
@@ -351,8 +351,7 @@ class RecordMechanism:
 
 def _told_apart(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds:
     """Which machines are alike in their records, batch, and settings of each machine (None where they share it)."""
-    if not sizes.all():
-        raise Refusal(f"machines must have at least one record each, got none for machine {sizes.argmin()}")
+    require_records(sizes)
     names = ("lipschitz", "epsilon", "delta", "machine_weights")
     given = [
         machine_values(name, value, sizes.size) for name, value in zip(names, each, strict=True) if value is not None

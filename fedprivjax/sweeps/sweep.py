@@ -23,7 +23,7 @@ from fedprivjax.engine.metrics import Recordable, non_private
 from fedprivjax.engine.progress import Told, telling, wait
 from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.simulate import trajectory
-from fedprivjax.plan.arguments import require_arguments
+from fedprivjax.plan.arguments import plain_numbers, require_arguments
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 from fedprivjax.problem.problem import Problem
@@ -247,6 +247,7 @@ def ready_sweep(
         calibrating: called with (number, members in all) before each member is calibrated.
         protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `ready`.
     """
+    protocol = plain_numbers(protocol)
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
     seeds = _seeds(seeds)
     index = _index(axes, (*resample, *(name for name in axes if name in protocol.noise_follows)))

@@ -131,11 +131,11 @@ MISTAKES = {
     ),
     "an array for mu": (
         lambda: simulate(DPMu2(mu=np.array([1, 2])), PROBLEM, SOME),
-        'mu must be one number, got [1, 2]: a sweep takes several, as over={"mu": [...]}',
+        'mu must be one number, got an array of shape (2,): a sweep takes several, as over={"mu": [...]}',
     ),
     "an array for a step": (
         lambda: sweep(NoisySGD(mu=1.0, clip=1.0, step_size=np.array([1, 2])), PROBLEM, SOME),
-        'step_size must be one number, got [1, 2]: a sweep takes several, as over={"step_size": [...]}',
+        'step_size must be one number, got an array of shape (2,): a sweep takes several, as over={"step_size": [...]}',
     ),
     "two targets": (
         lambda: DPMu2(mu=1.0, epsilon=2.0),
@@ -190,7 +190,8 @@ MISTAKES = {
     **{
         f"an array for epsilon of {protocol.name}": (
             lambda protocol=protocol: simulate(protocol, PROBLEM, SOME),
-            "epsilon must be one number, got [1., 2.]: profile=[...] gives every machine its own privacy",
+            'epsilon must be one number, got [1.0, 2.0]: a sweep takes several, as over={"epsilon": [...]}, '
+            "and profile=[...] gives every machine its own privacy",
         )
         for protocol in (method(epsilon=np.array([1.0, 2.0]), clip=1.0) for method in (DPMu2, NoisySGD, StaleMomentum))
     },

@@ -199,7 +199,7 @@ def plan_of(protocol, problem=PROBLEM):
         ),
         (
             lambda: calibrate(SGD, EMPTY, plan_of(SGD), delta=1e-5),
-            "machines must have at least one record each, got none for machine 2",
+            "machines must have at least one record each, got none for machine 2. Leave such machines out of the data",
         ),
         (
             lambda: calibrated(replace(SGD, strong_convexity=10.0)),

@@ -4,7 +4,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places, places_in_order
 from fedprivjax.plan.samplers.fixed import Dealt, Disjoint, Full
-from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
+from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler, require_records
 from fedprivjax.plan.samplers.secret import Poisson, Replacement, Subset
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "as_sampler",
     "epoch_places",
     "places_in_order",
+    "require_records",
 ]
 
 SAMPLERS: dict[str, type[Sampler]] = {

@@ -13,6 +13,13 @@ from fedprivjax.plan.schedule import Schedule
 Batch = int | Sequence[int] | None
 
 
+def require_records(sizes: np.ndarray) -> None:
+    """Raise Refusal if a machine that owns `sizes` records, int [machines], has none."""
+    if not sizes.all():
+        none = f"machines must have at least one record each, got none for machine {sizes.argmin()}"
+        raise Refusal(f"{none}. Leave such machines out of the data")
+
+
 class Occurrences(NamedTuple):
     """How often a record may occur in a message, from once, and how likely each is; both [possibilities]."""
 
@@ -67,6 +74,8 @@ class Sampler:
         """
         if self.batch is None:
             raise Refusal(f"batch must be given for the sampler {self.name!r}")
+        if self.repeats:
+            require_records(sizes)
         batch = np.asarray(self.batch)
         for size in np.unique(batch).tolist():
             require_at_least("batch", size, 1)
