@@ -43,12 +43,16 @@ def tiny(experiment: Experiment) -> Experiment:
     they are dealt alike; then also cohorts of ten machines, as large a part of all as they were;
     and of the package's data few examples for testing.
 
-    Methods that go through all records of a machine get as many rounds as that takes.
+    Methods that go through all records of a machine get as many rounds as that takes. Machines keep all their records
+    if a method's settings do not allow fewer.
     """
-    return _small_runs(_fewer_machines(_fewer_tested(experiment)))
+    small = _fewer_machines(_fewer_tested(experiment))
+    with suppress(Refusal):
+        return _small_runs(small)
+    return _small_runs(small, fewer_records=False)
 
 
-def _small_runs(experiment: Experiment) -> Experiment:
+def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experiment:
     over = {name: values if name in STRUCTURAL else _ends(values) for name, values in experiment.sweep.over.items()}
     trials = experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
@@ -61,7 +65,9 @@ def _small_runs(experiment: Experiment) -> Experiment:
             "participation": experiment.participation.model_copy(update={"rounds": None}),
             "protocol": [_small_method(one) for one in experiment.protocol],
             "record": experiment.record.model_copy(update={"every": 5}),
-            "problem": _fewer_records(experiment.problem, _most_machines(experiment)),
+            "problem": _fewer_records(experiment.problem, _most_machines(experiment))
+            if fewer_records
+            else experiment.problem,
             "choose": _tiny_choice(experiment),
             "expected": [],
         }
@@ -111,11 +117,12 @@ def _fewer_tested(experiment: Experiment) -> Experiment:
 def _fewer_machines(experiment: Experiment) -> Experiment:
     """With few machines a round, and as large a part of all as it was, where nothing hangs on how many they are."""
     law = experiment.participation
-    cohort = law.model_dump().get("per_round") or law.machines
+    given = law.model_dump().get("per_round")
+    cohort = given or law.machines
     if not isinstance(cohort, int) or law.machines is None or cohort <= COHORT or not _any_number(experiment):
         return experiment
     fewer = {"machines": COHORT * law.machines // cohort}
-    fewer |= {} if cohort == law.machines else {"per_round": COHORT}
+    fewer |= {} if given is None else {"per_round": COHORT}
     return experiment.model_copy(update={"participation": law.model_copy(update=fewer)})
 
 
@@ -194,7 +201,8 @@ def _most_at(
 ) -> Iterator[int]:
     given = experiment.participation_of(settings)
     problem = problem_at(experiment, settings, shape, problems)
-    for point in points(experiment, settings, problem, present(experiment.problem, problem, shape)):
+    known = present(experiment.problem, problem, shape) | {"rounds": ROUNDS}
+    for point in points(experiment, settings, problem, known):
         law, _ = make_participation(given, point.shape)
         with suppress(Refusal):  # there is no end, or what is wrong is said when jobs are made
             sampler = make_protocol(point.settings, experiment.real_axes).minibatches

@@ -127,9 +127,7 @@ class MomentumMethod(Protocol):
                 f"participation must be Full with trust = 'none', for a machine's tree has a leaf in every round, "
                 f"got {plan.schedule.present.sum(axis=1).min()} of {plan.size.machines} machines"
             )
-        epoch = self.checked_epoch(problem, plan)
-        if not 1 / epoch <= self.alpha * (1 + 1e-6):
-            raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
+        self._check_alpha(self.checked_epoch(problem, plan))
 
     @property
     def calibrated(self) -> bool:
@@ -142,7 +140,14 @@ class MomentumMethod(Protocol):
         return int(self.minibatches.epoch(problem.table.sizes).max())
 
     def least_rounds(self, problem: Problem) -> int:
-        return self.rounds_of_epoch(problem)
+        """Rounds of an epoch. Raise Refusal if `alpha` is too small for it."""
+        epoch = self.rounds_of_epoch(problem)
+        self._check_alpha(epoch)
+        return epoch
+
+    def _check_alpha(self, epoch: int) -> None:
+        if self.alpha is not None and not 1 / epoch <= self.alpha * (1 + 1e-6):
+            raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
 
     def checked_epoch(self, problem: Problem, plan: Plan) -> int:
         """N, refused where a run is shorter."""

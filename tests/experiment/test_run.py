@@ -389,6 +389,7 @@ def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
         ({"participation": {"kind": "full"}}, 10, 10),
         ({"participation": {"kind": "one_pass", "per_round": 25}}, 40, 10),
         ({"participation": {"kind": "uniform", "per_round": 8}}, 100, 8),
+        ({"participation": {"kind": "uniform", "per_round": 100}}, 10, 10),
         ({"participation": {"kind": "uniform", "per_round": 50, "dropouts": [0.1] * 100}}, 100, 50),
         ({"problem": {"partition": {"kind": "by_label", "classes_per_machine": 2}}}, 100, 50),
         ({"sweep": {"per_round": [50]}}, 100, 50),
@@ -423,3 +424,11 @@ def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
     assert tiny(made).participation.rounds == 20
     (job,) = listed.jobs(tiny(made))
     assert job.prepare().recipe.size.rounds == 20
+
+
+def test_tiny_keeps_all_records_where_a_method_s_settings_need_them():
+    made = experiment.load("tran-cutkosky-2022/noise")  # alpha = 1/256, one over a machine's records
+    small = tiny(made)
+    assert small.participation.rounds == 256
+    assert small.problem.partition == made.problem.partition
+    assert len(listed.jobs(small)) == len(made.protocol)
