@@ -55,6 +55,9 @@ DETECTORS = {
 QUICK = [
     *("half the noise", "participation by data", "a metric released", "nothing taken back", "drawn anew"),
     *("a level missing", "G for S", "clipped by coordinate", "exposure above 1", "δ in every round"),
+    *("slots counted", "a round's own number", "the first message's norm", "a step without its factor"),
+    *("one release's support", "bits rounded down", "epochs rounded down", "noise of those who send"),
+    "one key of local steps",
 ]
 
 
@@ -79,6 +82,6 @@ def test_the_same_without_the_fault_is_not_flagged(name):
 
 
 def test_the_catalogue_is_long_and_of_both_kinds():
-    assert len(FAULTS) >= 24
+    assert len(FAULTS) >= 50
     assert {fault.kind for fault in FAULTS.values()} == {"leak", "law fault"}
     assert {fault.detector for fault in FAULTS.values()} == set(DETECTORS)

@@ -1,19 +1,27 @@
 """Sensitivities and ε that are claimed, beside what brute force and other accountants find."""
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import POOL
+from cases import MACHINES, POOL, SHARES
 from faults.federations import CLIP
 from neighbours import KEY, sent_by, with_sample
 
 from fedprivjax import (
     Ball,
+    Cohorts,
+    Dropouts,
+    Full,
     Given,
     Logistic,
     OnePass,
     Squared,
     Uniform,
+    UserSGD,
+    Varying,
     draw_plan,
     linear_problem,
 )
@@ -21,11 +29,13 @@ from fedprivjax.engine.ready import round_inputs
 from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountants.binomial import BinomialSums, Bits, vector
 from fedprivjax.privacy.accountants.peer import gaussian_epsilon
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.noise_rules import noise_std
 from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.protocols.sums import VectorSum
 
 
 def largest_increment(protocol):
@@ -57,6 +67,33 @@ def largest_gradient(protocol):
     other = with_sample(problem, record, np.asarray(problem.pool.features[record]), 1)
     sent = [np.asarray(sent_by(as_leaves(protocol), one, state, at)) for one in (problem, other)]
     return problem, plan, np.linalg.norm(sent[1] - sent[0])
+
+
+@jax.jit
+def next_state(protocol, problem, state, inputs):
+    return protocol.round(problem, state, inputs, None, KEY)[0]
+
+
+def largest_release(name):
+    """How far a record moves what a trusted server releases, the state's field `name`, in a round of one machine where
+    one to three take part: its gradient is turned round."""
+
+    def moved(protocol):
+        rng = np.random.default_rng(5)
+        features = rng.normal(size=(3, 4, 6))
+        features *= 2 * 1.02 * CLIP / np.linalg.norm(features, axis=2, keepdims=True)
+        problem = linear_problem(features, np.zeros((3, 4), int), Logistic(), constraint=Ball(1.0))
+        plan = draw_plan(problem, Varying.between(3, 1, 3), 4, seed=3, sampler=protocol.minibatches)
+        alone = int(np.argmin(plan.schedule.present.sum(axis=1)))
+        assert plan.schedule.present[alone].sum() == 1
+        record = int(np.ravel(plan.samples[alone, 0])[0])
+        other = with_sample(problem, record, np.asarray(problem.pool.features[record]), 1)
+        leaves, at = as_leaves(protocol.traced), jax.tree.map(lambda leaf: leaf[alone], round_inputs(plan))
+        start = protocol.init(problem, plan.size, KEY)
+        released = [getattr(next_state(leaves, one.traced, start, at), name) for one in (problem, other)]
+        return problem, plan, float(jnp.linalg.norm(released[1] - released[0]))
+
+    return moved
 
 
 DELTA = 1e-2
@@ -102,3 +139,64 @@ def of_halves(kind):
     ready = calibrate(kind(epsilon=4.0, clip=CLIP, trust="pan-private"), problem, plan, delta=DELTA)
     multiplier = ready.noise_std * np.sqrt(plan.size.per_round / 2) / (2 * CLIP)
     return ready.event(problem, plan).epsilon(DELTA), gaussian_epsilon([multiplier], DELTA)
+
+
+def of_sums(protocol):
+    """The ε that is claimed for noise that is correlated over three messages, and that of the sample which shows most
+    in messages with the noise that is drawn."""
+    plan = draw_plan(POOL, Full(MACHINES), 3, seed=1)
+    drawn = protocol.mechanism(POOL, plan, "materialised")
+    noise = np.asarray(drawn.rows, float)[:3, :3] * float(drawn.inputs.relative[0, 0]) * protocol.noise_std
+    shown = np.linalg.inv(noise @ noise.T).diagonal().max()
+    return protocol.event(POOL, plan).epsilon(DELTA), gdp.epsilon(2 * CLIP * np.sqrt(shown), DELTA)
+
+
+def of_steps(protocol):
+    """The ε that is claimed for a step with a factor on it, and for the same step given whole."""
+    plan = draw_plan(SHARES, Full(MACHINES), 12, seed=1, sampler=protocol.minibatches)
+    ready = calibrate(protocol, SHARES, plan)
+    whole = replace(ready, step_size=ready.step_scale * ready.step_size, step_scale=1.0)
+    return tuple(one.event(SHARES, plan).epsilon(DELTA) for one in (ready, whole))
+
+
+def of_supports(mass):
+    """The ε of four releases of two coordinates, and of one release of eight, which is one way to use the four; `mass`
+    is how much of the noise is outside the accountant's window."""
+    message = Bits(1, 900, 0.02)
+    with patch.object(vector, "mass_outside", mass):
+        claimed = vector.possible_epsilon.__wrapped__(message, 1, 2, 4, 1e-3)
+    return claimed, vector.possible_epsilon(message, 1, 8, 1, 1e-3)
+
+
+def of_bits(mean):
+    """The ε of cohorts of 5 and 12 users, of whom the latter share 35 bits of noise, and that of the fewer bits."""
+    plan = draw_plan(linear_problem(np.eye(17), np.zeros(17, int), Logistic()), Cohorts(17, (5, 12)), seed=1)
+    chosen = VectorSum(CLIP, np.int32(1), 7, 0.5)
+    release = mean("shuffler", CLIP, chosen, levels=1)
+    fewest = release._totals(plan, chosen).min()
+
+    def epsilon(users, variance):
+        return BinomialSums(users, 3, 1).epsilon(np.sqrt(variance), 1, 1, 1, delta=DELTA)
+
+    return epsilon(release._users(plan), 7 / 4), epsilon(1, fewest / 4)
+
+
+def of_epochs(counted):
+    """The ε of five rounds over records of one's own, with dropouts, and that of the noise where nobody drops out."""
+    table = np.array([[0, 1, 2], [3, 4, -1], [5, 6, 7]])
+    problem = linear_problem(np.eye(8), np.zeros(8, int), Logistic(), table=table)
+    method = UserSGD(noise_std=1.0, clip=CLIP, step_size=0.1, trust="none")
+    plan = draw_plan(problem, Dropouts(Full(3), 0.6), 5, seed=2, order="cyclic")
+    sent = draw_plan(problem, Full(3), 5, seed=2, order="cyclic").samples
+    claimed = method.event(problem, counted(problem, plan)).epsilon(DELTA)
+    return claimed, gaussian_epsilon(np.full(np.bincount(np.ravel(sent)).max(), 1 / (2 * CLIP)), DELTA)
+
+
+def of_server(mean):
+    """The ε that is claimed where machines drop out, and that of the least noise in a sum."""
+    plan = draw_plan(POOL, Dropouts(OnePass(12, 4), 0.5), 3, seed=1)
+    release = mean("server", CLIP)
+    sent = plan.schedule.present.sum(axis=1)
+    least = (np.asarray(release.mechanism(plan, "auto").inputs) * sent).min()
+    assert sent.min() < 4
+    return release.event(POOL, plan, 1.0).epsilon(DELTA), gaussian_epsilon([least / (2 * CLIP)], DELTA)

@@ -12,6 +12,7 @@ from fedprivjax import (
     DPMu2,
     NoisyMinibatchSGD,
     NoisySGD,
+    TreeMomentum,
 )
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.protocols import ReleasedMinibatchSGD
@@ -181,3 +182,24 @@ class GradientsOnly(DPMu2):
 
     def _increment(self, problem):
         return problem.lipschitz
+
+
+@struct.dataclass
+class SlotsCounted(DPMu2):
+    """A trusted server's sum is taken to be divided by the slots of a round, not by the mean cohort."""
+
+    def sensitivity(self, problem, plan):
+        return 2 * self.clip / plan.size.per_round
+
+    @property
+    def traced(self):
+        return as_another(DPMu2, self)
+
+
+@struct.dataclass
+class OwnNumber(TreeMomentum):
+    """The server divides by each round's own number of machines, not by the mean cohort."""
+
+    def round(self, problem, state, inputs, noise, key):
+        own = inputs._replace(expected=jnp.sum(inputs.present))
+        return TreeMomentum.round(self, problem, state, own, noise, key)

@@ -13,7 +13,9 @@ from flax import struct
 
 from fedprivjax import (
     DPMu2,
+    LocalSGD,
     NoisySGD,
+    ReducedTreeMomentum,
     StaleMomentum,
     TreeMomentum,
     UserSGD,
@@ -22,8 +24,9 @@ from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import MessageInputs
+from fedprivjax.noise.sums import CorrelatedSums
 from fedprivjax.privacy.grouped import Grouped
-from fedprivjax.protocols.private_mean import GaussianMean
+from fedprivjax.protocols.private_mean import BitMean, GaussianMean
 from fedprivjax.protocols.round import add_noise, cohort_sum
 
 
@@ -170,6 +173,50 @@ class RareBits(UserSGD):
         return as_another(UserSGD, self)
 
 
+class FlooredBits(BitMean):
+    """Users of larger cohorts share the noise bits by a division that is rounded down."""
+
+    def _totals(self, plan, sums):
+        users = plan.schedule.present.sum(axis=1)
+        return users * (int(sums.trials) * self._users(plan) // users)
+
+
+class OfThoseWhoSend(GaussianMean):
+    """The server's noise is that of a sum over those who send."""
+
+    def mechanism(self, plan, method):
+        return Fresh(np.asarray(plan.schedule.present.sum(axis=1) ** -0.5, np.float32))
+
+
+class FirstColumn(CorrelatedSums):
+    """The noise is enough for a machine's first message."""
+
+    @property
+    def scale(self):
+        return np.linalg.norm(self.factor[:, 0]) / self.shares
+
+    @property
+    def exposure(self):
+        return self.shares
+
+
+@struct.dataclass
+class OfTheFirstMessage(DPMu2):
+    """Correlated noise for what a sample of the first message moves."""
+
+    def _correlated(self, plan):
+        sums = super()._correlated(plan)
+        return FirstColumn(sums.factor, sums.schedule, sums.shares)
+
+
+@struct.dataclass
+class StepWithoutItsFactor(ReducedTreeMomentum):
+    """Drift is accounted for as if no factor were on the step."""
+
+    def _drift(self, problem, plan):
+        return ReducedTreeMomentum._drift(replace(self, step_scale=1.0), problem, plan)
+
+
 @dataclass(frozen=True)
 class WithoutALevel(Tree):
     """Nodes of two rounds have no noise."""
@@ -230,6 +277,24 @@ class KeyOfTheRound(NoisySGD):
     @property
     def traced(self):
         return as_another(NoisySGD, self)
+
+
+@struct.dataclass
+class OneKeyOfSteps(LocalSGD):
+    """All local steps of a round have the same noise: each is the first of a walk of its own."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        def step(walks, samples):
+            def of(slot, w):
+                alone = inputs._replace(samples=samples[:, None])
+                ends = LocalSGD.messages(self, problem, state._replace(w=w), alone, noise, key)
+                return jax.tree.map(lambda rows: rows[slot], ends)
+
+            return jax.vmap(of)(jnp.arange(len(samples)), walks), None
+
+        slots = inputs.samples.shape[0]
+        walks = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (slots, *leaf.shape)), state.w)
+        return jax.lax.scan(step, walks, inputs.samples.T)[0]
 
 
 @struct.dataclass

@@ -3,39 +3,63 @@
 A *leak* tells an adversary more than is claimed; a *law fault* spoils the noise, whether or not that tells anything.
 """
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 from cases import POOL, SHARES
 from faults import messages, noise
 from faults.claims import (
     largest_gradient,
     largest_increment,
+    largest_release,
+    of_bits,
     of_each_round,
+    of_epochs,
     of_halves,
     of_messages,
     of_rule,
     of_sampler,
+    of_server,
+    of_steps,
+    of_sums,
+    of_supports,
 )
 from faults.federations import CLIP, TARGET
 from faults.leaks import AUDITS
 from faults.row import LAW, LEAK, Drawn, Fault, Held, Numbers
-from laws import factor_path, path, standing_covariance, tree_covariance
+from laws import SAMPLES, factor_path, path, standing_covariance, tree_covariance
+from neighbours import KEY
 
 from fedprivjax import (
     DPMu2,
+    Full,
+    LocalSGD,
+    Logistic,
     NoisyMinibatchSGD,
     NoisySGD,
+    ReducedTreeMomentum,
+    TreeMomentum,
     Uniform,
     UserSGD,
+    draw_plan,
+    linear_problem,
 )
+from fedprivjax.engine.ready import round_inputs
 from fedprivjax.noise import Fresh, choose
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.plan.samplers import Replacement, Subset
+from fedprivjax.privacy.accountants.binomial.renyi import mass_outside
+from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.protocols.private_mean import BitMean, GaussianMean
+from fedprivjax.protocols.round import flat_rows
 
 # ---- laws of noise
 
 ROUNDS, ALPHA = 12, 0.2
 SCHEDULE = Uniform(5, 2).draw(ROUNDS, np.random.default_rng(9))
 STANDARD = np.random.default_rng(1).uniform(0.5, 2.0, SCHEDULE.participants.shape)
+STEPS = (3, 4)  # machines, and local steps of each
 STANDING = choose(SCHEDULE, STANDARD, 1, "materialised", cancel=True)
 SERVERS = np.linspace(0.5, 2.0, ROUNDS).astype(np.float32)
 
@@ -57,6 +81,22 @@ def of_tree(change, kind, factor):
     return drawn(change, kind, noise(factor), noise(Tree()), tree_covariance(ROUNDS, ALPHA))
 
 
+def of_walks(protocol):
+    """Where walks of noise alone end, of three machines and four steps: [machines, numbers]."""
+    problem = linear_problem(np.zeros((*STEPS, SAMPLES)), np.zeros(STEPS, int), Logistic())
+    plan = draw_plan(problem, Full(STEPS[0]), 1, sampler=protocol.minibatches)
+    at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
+    state = protocol.init(problem, plan.size, KEY)
+    noise = protocol.noise((), (KEY, np.ones(STEPS[0], np.float32)), None)[1]
+    return flat_rows(problem, protocol.messages(problem, state, at, noise, KEY))
+
+
+def walked(change, faulty, right):
+    covariance = STEPS[1] * np.eye(STEPS[0])
+    return drawn(change, LEAK, lambda: of_walks(faulty), lambda: of_walks(right), covariance)
+
+
+WALK = {"noise_std": 1.0, "step_size": 1.0, "clip": CLIP, "batch": STEPS[1], "sampler": "disjoint"}
 LAWS = {
     "nothing taken back": cancelling("the old noise is not subtracted", noise.NothingTakenBack),
     "another's taken back": cancelling("another machine's noise is subtracted", noise.AnothersTakenBack),
@@ -71,6 +111,9 @@ LAWS = {
     ),
     "nodes drawn anew": of_tree("a node's noise is drawn anew at each use", LAW, noise.NodesDrawnAnew()),
     "a level missing": of_tree("nodes of two rounds have no noise", LEAK, noise.WithoutALevel()),
+    "one key of local steps": walked(
+        "a round's key in every local step", noise.OneKeyOfSteps(**WALK), LocalSGD(**WALK)
+    ),
 }
 
 
@@ -78,7 +121,7 @@ def moved(change, faulty, right, largest):
     def numbers(protocol):
         def claimed():
             problem, plan, _ = largest(protocol)
-            return protocol.event(problem, plan).sensitivity
+            return calibrate(protocol, problem, plan).event(problem, plan).sensitivity
 
         return Numbers(claimed, lambda: largest(protocol)[2])
 
@@ -86,6 +129,7 @@ def moved(change, faulty, right, largest):
 
 
 SILENT = {"noise_std": 1.0, "step_size": 0.1}
+SUMMED = {**SILENT, "clip": CLIP, "trust": "server"}
 BRUTE = {
     "G for S": moved(
         "S taken as G instead of G + 2LD", messages.GradientsOnly(**SILENT), DPMu2(**SILENT), largest_increment
@@ -102,6 +146,18 @@ BRUTE = {
         NoisySGD(clip=CLIP / 2, **SILENT),
         largest_gradient,
     ),
+    "slots counted": moved(
+        "a server's sum over the slots of a round, where fewer machines come",
+        messages.SlotsCounted(**SUMMED),
+        DPMu2(**SUMMED),
+        largest_release("q"),
+    ),
+    "a round's own number": moved(
+        "a server's sum over those who come, accounted for over their mean number",
+        messages.OwnNumber(alpha=0.5, **SUMMED),
+        TreeMomentum(alpha=0.5, **SUMMED),
+        largest_release("momentum"),
+    ),
 }
 
 
@@ -112,6 +168,13 @@ def accounted(change, numbers, faulty, right):
     return Fault(change, LEAK, "accountant", of(faulty), of(right))
 
 
+def whole_epochs(problem, plan):
+    """The plan with a machine's epochs counted as far as they are whole."""
+    return replace(plan, planned_uses=plan.schedule.total // problem.table.sizes)
+
+
+FACTORED = {**SILENT, "clip": CLIP, "noise_schedule": ((0.5, 0.0, 0.0), (0.2, 0.9, 0.0), (0.1, 0.3, 0.8))}
+DRIFTING = {"noise_std": 1.0, "batch": 9, "alpha": 0.5, "reset_rate": 0.25, "step_size": 0.02, "step_scale": 5.0}
 ACCOUNTED = {
     "exposure above 1": accounted(
         "a budget spread with exposure above 1, calibrated as if it were 1",
@@ -126,6 +189,33 @@ ACCOUNTED = {
     "a rule believed": accounted("the claim of the rule paper_moments", of_rule, "paper_moments", "accountant"),
     "half of it for the whole": accounted(
         "each of two halves of the noise taken for all of it", of_halves, noise.OneHalf, UserSGD
+    ),
+    "the first message's norm": accounted(
+        "correlated noise for the norm of the factor's first column",
+        of_sums,
+        noise.OfTheFirstMessage(**FACTORED),
+        DPMu2(**FACTORED),
+    ),
+    "a step without its factor": accounted(
+        "drift accounted for without the factor on the step",
+        of_steps,
+        noise.StepWithoutItsFactor(**DRIFTING),
+        ReducedTreeMomentum(**DRIFTING),
+    ),
+    "one release's support": accounted(
+        "what the noise cannot hide charged to δ once, not for each release",
+        of_supports,
+        lambda *noise: mass_outside(*noise) / 4,
+        mass_outside,
+    ),
+    "bits rounded down": accounted(
+        "a larger cohort's share of the noise bits rounded down", of_bits, noise.FlooredBits, BitMean
+    ),
+    "epochs rounded down": accounted(
+        "uses of a record over planned epochs rounded down", of_epochs, whole_epochs, lambda problem, plan: plan
+    ),
+    "noise of those who send": accounted(
+        "a server's noise that shrinks with dropouts", of_server, noise.OfThoseWhoSend, GaussianMean
     ),
 }
 
