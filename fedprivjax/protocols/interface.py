@@ -183,6 +183,10 @@ class Protocol(Calibrated):
         """
         return state, jax.tree.map(lambda z: self.noise_std * z, drawn)
 
+    def server_noise(self, plan: Plan) -> float:
+        """Standard deviation of a trusted server's noise in the first aggregate, over `noise_std`; default: 1."""
+        return 1.0
+
     def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
         """Noise drawn on the host for one seed and member, leaves [rounds, ...] (integers stay integers), or None; for
         mechanisms that are `taped`."""

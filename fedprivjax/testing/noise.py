@@ -10,6 +10,7 @@ import numpy as np
 from fedprivjax.engine.ready import ReadyRun
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import round_keys
+from fedprivjax.protocols.views import UNSEEN
 from fedprivjax.testing.trial import Trial
 
 NUMBERS = 4_000  # coordinates of a draw, each an independent path
@@ -93,13 +94,16 @@ def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
 
 
 def _stated_noise(trial: Trial) -> tuple[float, Any]:
-    """The noise of one release that the event's μ speaks of, where a single round is all there is (of the noisiest
-    message of all where no μ is stated), and that noise as it is drawn."""
+    """The noise of one release that the event's μ speaks of, where a single round is all there is, and that noise as it
+    is drawn. If no μ is stated: a trusted server's, or that of the noisiest message of all."""
     start = trial.start
     plan = _first_round(start.plan)
     event = start.protocol.event(trial.problem, plan)
     if event.mus is None:
         mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
+        if start.protocol.trust in UNSEEN:
+            stated = start.protocol.noise_std * start.protocol.server_noise(start.plan)
+            return stated, aggregated(start, mechanism, 1)[0]
         rows = [unit_noise(start, mechanism, t) for t in range(start.plan.size.rounds)]
         if rows[0] is None:  # nothing is written out: the aggregate's, of a first round in which machines are alike
             return _mean_of(start, start.protocol.mechanism(trial.problem, start.plan, "auto"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,10 @@ class UserMethod(Protocol):
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.private_mean.mechanism(plan, method)
+
+    def server_noise(self, plan: Plan) -> float:
+        """As `Protocol.server_noise`: the sum has the noise of a full cohort's messages, `noise_std` each."""
+        return sqrt(self.private_mean.noisy_users(plan)) / int(plan.schedule.present[0].sum())
 
     @property
     def noise_follows(self) -> tuple[str, ...]:

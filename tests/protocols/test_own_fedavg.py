@@ -1,0 +1,52 @@
+"""The contract on a client-level DP-FedAvg written by hand: an ε without a μ, under a trusted server."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from cases import MACHINES, PER_ROUND, SHARES
+from dp_fedavg import DPFedAvg
+from flax import struct
+
+from fedprivjax import Uniform, UserSGD, check_protocol
+from fedprivjax.noise import Fresh
+from fedprivjax.testing import PROPERTIES
+
+NOISY = "the noise has its law"
+checked = partial(check_protocol, problem=SHARES, participation=Uniform(MACHINES, PER_ROUND))
+
+
+@struct.dataclass
+class Quiet(DPFedAvg):
+    """Planted: the server adds the noise of a mean of messages that carry `noise_std` each."""
+
+    def mechanism(self, problem, plan, method="auto"):
+        return Fresh(np.full(plan.size.rounds, PER_ROUND**-0.5, np.float32))
+
+
+@struct.dataclass
+class QuietUsers(UserSGD):
+    """Planted: the sum has the noise of one message."""
+
+    def mechanism(self, problem, plan, method="auto"):
+        mechanism = UserSGD.mechanism(self, problem, plan, method)
+        return replace(mechanism, inputs=mechanism.inputs / np.float32(PER_ROUND**0.5))
+
+
+def test_a_trusted_servers_noise_is_held_against_noise_std_where_only_epsilon_is_stated():
+    assert checked(DPFedAvg(noise_std=0.15), properties=[NOISY]).held == (NOISY,)
+    with pytest.raises(AssertionError, match=r"noise must have the stated scale 0\.15, got 0\.10"):
+        checked(Quiet(noise_std=0.15), properties=[NOISY])
+
+
+def test_a_sums_noise_is_that_of_its_messages():
+    right = {"noise_std": 0.4, "step_size": 0.3, "trust": "server", "clip": 0.5}
+    checked(UserSGD(**right), properties=[NOISY])
+    with pytest.raises(AssertionError, match=r"noise must have the stated scale 0\.2828, got 0\.19"):
+        checked(QuietUsers(**right), properties=[NOISY])
+
+
+@pytest.mark.slow
+def test_client_level_fedavg_keeps_the_contract():
+    assert checked(DPFedAvg(epsilon=8.0)).held == tuple(PROPERTIES)
