@@ -3,7 +3,7 @@
 Each property is a function of a `Trial`, by name in `PROPERTIES`, so that a test can be parametrised with them.
 """
 
-from fedprivjax.testing.contract import PROPERTIES, Property, check_protocol
+from fedprivjax.testing.contract import PROPERTIES, Property, Report, check_protocol
 from fedprivjax.testing.trial import Trial
 
-__all__ = ["PROPERTIES", "Property", "Trial", "check_protocol"]
+__all__ = ["PROPERTIES", "Property", "Report", "Trial", "check_protocol"]

@@ -19,13 +19,19 @@ FEW = 3  # rounds that are run, without compiling them
 
 def absent_machines_leave_no_trace(trial: Trial) -> None:
     """Neither whose a slot would be that nobody fills, nor which records it names, is in a run, its noise or its
-    guarantee; a method that refuses such cohorts has nothing to show."""
+    guarantee; a method that refuses such cohorts has nothing to show, one without noise a run alone."""
     start = _varying(trial)
     if start is None:
         return
     other = replace(start.plan, **_of_strangers(start))
-    for one, two in zip(_few_rounds(start, start.plan), _few_rounds(start, other), strict=True):
-        jax.tree.map(np.testing.assert_array_equal, one, two)
+    for t, (one, two) in enumerate(zip(_few_rounds(start, start.plan), _few_rounds(start, other), strict=True)):
+        same = jax.tree.map(lambda left, right: np.array_equal(left, right, equal_nan=True), one, two)
+        assert all(jax.tree.leaves(same)), (
+            f"slots that nobody fills must change nothing, and did in round {t + 1}. Multiply what participants send "
+            f"by inputs.filled, keep no state for slots where it is 0, and divide by inputs.cohort or inputs.divisor"
+        )
+    if not trial.private:
+        return
     mechanisms = [start.protocol.mechanism(start.problem, plan, trial.method) for plan in (start.plan, other)]
     one, two = (aggregated(start, mechanism, 1) for mechanism in mechanisms)
     jax.tree.map(np.testing.assert_array_equal, one, two)

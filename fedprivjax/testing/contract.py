@@ -1,6 +1,7 @@
 """The contract: a list of properties, and one call that holds a protocol against all of them."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem, require_protocol
@@ -33,6 +34,39 @@ PROPERTIES: dict[str, Property] = {
     "the transcript is the run": privacy.transcript_is_the_run,
     "seen as the trust model says": privacy.seen_as_trust_says,
 }
+OF_PRIVACY = (  # which say nothing of a protocol that declares itself non-private
+    "silent without noise",
+    "dropouts count as planned",
+    "a draw is shared by all members",
+    "the noise has its law",
+    "the guarantee can be saved and printed",
+    "the target is met",
+    "the transcript is the run",
+    "seen as the trust model says",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """Outcome of a contract that no property failed.
+
+    Attributes:
+        protocol: its name.
+        held: properties that hold, by name.
+        skipped: properties of privacy that a non-private protocol was not asked about, by name.
+    """
+
+    protocol: str
+    held: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.protocol}: {len(self.held)} of {len(self.held) + len(self.skipped)} properties hold"]
+        if self.skipped:
+            lines.append("skipped, for the protocol declares itself non-private: " + ", ".join(self.skipped))
+        return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 def check_protocol(
@@ -42,15 +76,19 @@ def check_protocol(
     *,
     rounds: int = 12,
     properties: Iterable[str] | None = None,
-) -> None:
+) -> Report:
     """Hold a protocol against the contract, on a problem that it can run on; a small one takes well under a minute.
 
     Args:
-        protocol: with a target (`mu` or `epsilon`) or a `noise_std`, not silent; a step where it has no default.
+        protocol: with a target (`mu` or `epsilon`) or a `noise_std`; a step where it has no default. One with
+            `noise_std = 0` or an infinite target declares itself non-private: properties of privacy are skipped.
         problem: with examples enough for the rounds, and a clip or constants that give a finite sensitivity.
         participation: None has half of the machines take part in a round: of four, or of those the data are split over.
         rounds: a multiple of four.
         properties: names in `PROPERTIES`; None is all of them.
+
+    Returns:
+        The properties that hold, and those that were skipped.
 
     Raises:
         AssertionError: the first property that fails, by name, and how.
@@ -59,6 +97,7 @@ def check_protocol(
     >>> from fedprivjax import Ball, NoisySGD, Softmax, linear_problem
     >>> problem = linear_problem(np.eye(24), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))
     >>> check_protocol(NoisySGD(mu=1.0), problem, properties=["the target is met"])
+    NoisySGD: 1 of 1 properties hold
     """
     names = list(PROPERTIES if properties is None else properties)
     for name in names:
@@ -68,8 +107,12 @@ def check_protocol(
     require_problem(problem)
     participation = half_of_the_machines(problem) if participation is None else participation
     trial = Trial(protocol, problem, participation, rounds - rounds % 4)
+    held = []
     for name in names:
         try:
-            PROPERTIES[name](trial)
+            if trial.private or name not in OF_PRIVACY:
+                PROPERTIES[name](trial)
+                held.append(name)
         except Exception as error:
             raise AssertionError(f"{type(protocol).__name__} fails {name!r}: {error}") from error
+    return Report(type(protocol).__name__, tuple(held), tuple(name for name in names if name not in held))

@@ -38,15 +38,16 @@ def sweep_equals_a_loop(trial: Trial) -> None:
 
 
 def every_leaf_can_be_swept(trial: Trial) -> None:
-    """Every number of the protocol is an axis, and so is every privacy target, all in one program."""
+    """Every number of the protocol is an axis, and so is every privacy target of one with noise, all in one program."""
     _swept(trial, _grid(trial, 1.0))
     before = compiled(run_chunk)
     names = [name for name in trial.numbers if name not in TARGETS]
     axes = {name: _around(trial.numbers[name]) for name in names}
-    axes["noise_std"] = _around(trial.numbers["noise_std"])
-    mus = np.linspace(0.5, 4, MEMBERS - 1)
-    axes["mu"] = np.array([inf, *mus])
-    axes["epsilon"] = np.array([inf, *gdp.epsilon(mus, DELTA)])  # accounted for already, where records are sampled
+    if trial.private:
+        axes["noise_std"] = _around(trial.numbers["noise_std"])
+        mus = np.linspace(0.5, 4, MEMBERS - 1)
+        axes["mu"] = np.array([inf, *mus])
+        axes["epsilon"] = np.array([inf, *gdp.epsilon(mus, DELTA)])  # accounted for already, where records are sampled
     for name, values in axes.items():
         grid = _swept(trial, {name: values})
         for value in (values[0], values[-1]) if name in TARGETS else (values[-1],):
@@ -65,7 +66,10 @@ def draws_have_no_member_axis(trial: Trial) -> None:
 
 
 def _grid(trial: Trial, factor: float) -> dict[str, np.ndarray]:
-    """A grid of `MEMBERS` points: noises, and steps and sets where the protocol and the problem have them."""
+    """A grid of `MEMBERS` points: noises, and steps and sets where the protocol and the problem have them; without
+    noise, steps."""
+    if not trial.private:
+        return {"step_size": factor * trial.numbers["step_size"] * np.linspace(0.4, 1.5, MEMBERS)}
     ball = isinstance(trial.problem.constraint, Ball)
     axes = {"step_scale": np.array([0.5, 1.5])} if "step_scale" in trial.numbers else {}
     if ball and Ball(0.4 * trial.problem.constraint.radius).contains(trial.problem.start):

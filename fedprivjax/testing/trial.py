@@ -12,8 +12,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.ready import ReadyRun, ready
 from fedprivjax.engine.simulate import Run, execute
-from fedprivjax.noise import Silent
+from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
@@ -33,7 +34,7 @@ class Trial:
     """A protocol, and what it runs on.
 
     Attributes:
-        protocol: with a target or a `noise_std`.
+        protocol: with a target or a `noise_std`; `noise_std = 0` declares it non-private.
         problem, participation, rounds, seed: of its runs.
     """
 
@@ -68,6 +69,15 @@ class Trial:
         protocol = replace(self.start.protocol, noise_std=0.0)
         event = protocol.event(self.problem, self.start.plan)
         return replace(self.start, protocol=protocol, mechanism=Silent(), event=event)
+
+    @property
+    def private(self) -> bool:
+        """Whether the protocol asks for noise: not with `noise_std = 0`, `mu = inf` or `epsilon = inf`."""
+        return not self.start.target.non_private
+
+    def mechanism(self, protocol, problem: Problem, plan: Plan, method: str) -> Mechanism:
+        """The noise of a protocol on a plan; `Silent` if it asks for none."""
+        return protocol.mechanism(problem, plan, method) if self.private else Silent()
 
     @cached_property
     def untargeted(self) -> Any:

@@ -1,0 +1,48 @@
+"""The contract on a SCAFFOLD written by hand, which declares itself non-private."""
+
+from functools import partial
+
+import jax.numpy as jnp
+import pytest
+from cases import MACHINES, PER_ROUND, SHARES
+from flax import struct
+from scaffold import Scaffold
+
+from fedprivjax import Uniform, check_protocol
+from fedprivjax.testing import PROPERTIES
+from fedprivjax.testing.contract import OF_PRIVACY
+
+STABLE = "stable structure and dtypes"
+ABSENT = "absent machines leave no trace"
+checked = partial(check_protocol, problem=SHARES, participation=Uniform(MACHINES, PER_ROUND))
+
+
+@struct.dataclass
+class Ghosts(Scaffold):
+    """Planted: slots that nobody fills are taken for machines."""
+
+    def filled(self, inputs):
+        return jnp.ones(inputs.machine.shape)
+
+
+def test_a_non_private_method_is_not_asked_about_privacy():
+    report = checked(Scaffold(), properties=[STABLE, *OF_PRIVACY])
+    assert report.held == (STABLE,)
+    assert report.skipped == OF_PRIVACY
+    assert str(report) == (
+        "Scaffold: 1 of 9 properties hold\n"
+        f"skipped, for the protocol declares itself non-private: {', '.join(OF_PRIVACY)}"
+    )
+
+
+@pytest.mark.slow
+def test_and_keeps_the_rest_of_the_contract():
+    report = checked(Scaffold())
+    assert {*report.held, *report.skipped} == set(PROPERTIES)
+    assert report.skipped == tuple(name for name in PROPERTIES if name in OF_PRIVACY)
+
+
+def test_slots_that_nobody_fills_are_named():
+    checked(Scaffold(), properties=[ABSENT])
+    with pytest.raises(AssertionError, match=r"Ghosts fails .* change nothing, and did in round .* by inputs\.filled"):
+        checked(Ghosts(), properties=[ABSENT])
