@@ -118,8 +118,6 @@ QUICK = {
 def pairs():
     for name in METHODS:
         for held in HELD[: 3 if name == "mu2" else 1]:
-            if name == "user-server":  # noise on the sum, for the largest cohort: tests of user methods have its law
-                continue
             slow = [] if held in QUICK.get(name, ()) else [pytest.mark.slow]
             yield pytest.param(name, held, marks=slow, id=f"{name}-{held}")
 
