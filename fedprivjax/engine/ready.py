@@ -1,7 +1,7 @@
 """From settings to a run that can start: drawn, calibrated, checked, nothing compiled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.checks.warned import warn
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
@@ -24,6 +25,7 @@ from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.privacy.calibration import settle, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.large_delta import large_delta
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import as_leaves
@@ -82,6 +84,14 @@ class ReadyRun:
     def guarantee(self) -> PrivacyGuarantee:
         """What the run's privacy is."""
         return self.event.guarantee(self.delta)
+
+    @property
+    def delta_warning(self) -> str:
+        """A warning if δ exceeds 1/n for a machine of n records, else an empty text; see `large_delta`."""
+        if self.protocol.noise_std == 0:
+            return ""
+        sizes = self.plan.schedule.total * self.plan.width if self.problem.table is None else self.problem.table.sizes
+        return large_delta(self.delta, sizes)
 
     @property
     def costs(self) -> dict[str, float]:
@@ -171,8 +181,11 @@ def ready(
     target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
     calibrated, event = settle(protocol, problem, plan, target)
     recipe = make_recipe(calibrated, problem, plan, record, every)
+    start = ReadyRun(calibrated, problem, plan, seeds, Silent(), recipe, event, target, delta)
+    if start.delta_warning:
+        warn(start.delta_warning)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
-    return ReadyRun(calibrated, problem, plan, seeds, mechanism, recipe, event, target, delta)
+    return replace(start, mechanism=mechanism)
 
 
 def _only_target(protocol, target: Target, delta: float) -> Target:

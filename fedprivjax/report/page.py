@@ -75,12 +75,14 @@ def uncovered(best: Mapping[str, xr.Dataset]) -> list[str]:
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
     private = non_private_metrics(best)
     large = [label for label, data in best.items() if _finite_above(data["realised_epsilon"], LARGE_EPSILON)]
+    deltas = dict.fromkeys(data.attrs["delta_warning"] for data in best.values() if "delta_warning" in data.attrs)
     none = [label for label, data in best.items() if np.isinf(data["realised_epsilon"]).any()]
     return [
         "Hyper-parameters that are chosen by looking at these results; what the data were prepared with.",
         *chosen,
         *([f"Metrics computed on private data: {', '.join(private)}."] if private else []),
         *([f"ε > {LARGE_EPSILON:g} protects little by itself: {'; '.join(large)}."] if large else []),
+        *(f"Warning: {text}." for text in deltas),
         *([f"Runs without privacy: {'; '.join(none)}."] if none else []),
         "Members of a sweep that share data: their guarantees do not compose.",
         "Checksums of the data, below, are made of private data.",

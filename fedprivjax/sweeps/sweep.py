@@ -104,7 +104,12 @@ class ReadySweep:
         problem = self.first.problem
         sums = data_checksums(problem)
         said = attributes(self.first.protocol, self.delta, self.noise, private, problem.uncovered, checksums=sums)
-        return said | ({"data_used": self.first.plan.data_used} if self.first.plan.data_used else {})
+        run = {"data_used": self.first.plan.data_used, "delta_warning": self._delta_warning}
+        return said | {name: text for name, text in run.items() if text}
+
+    @property
+    def _delta_warning(self) -> str:
+        return next(filter(None, (start.delta_warning for start in self.starts)), "")
 
     def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """What every run's schedule makes of privacy, [seeds, members] each; and of every member, [members] each, its
