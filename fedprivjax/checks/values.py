@@ -10,6 +10,19 @@ from fedprivjax.checks.refusal import Refusal
 
 LIST = 10  # choices, beyond which a refusal names the nearest alone
 NEAREST = 3
+OTHER_WORDS: dict[str, tuple[str, str]] = {  # other libraries' names: ours, and how it differs
+    "learning_rate": ("step_size", ""),
+    "lr": ("step_size", ""),
+    "eta": ("step_size", ""),
+    "noise_multiplier": ("noise_std", " It is a standard deviation, not a multiple of the clip"),
+    "sigma": ("noise_std", ""),
+    "max_grad_norm": ("clip", ""),
+    "l2_norm_clip": ("clip", ""),
+    "clip_norm": ("clip", ""),
+    "batch_size": ("batch", ""),
+    "eps": ("epsilon", ""),
+    "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
+}
 NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # of a protocol that has them, one number each
 
 
@@ -23,7 +36,7 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
     if optional and value is None:
         return
     if isinstance(value, bool | str | list | tuple | dict) or value is None:
-        raise Refusal(f"{name} must be a positive number, got {value!r}")
+        raise Refusal(f"{name} must be a positive number, got {unquoted(value)}")
     if not isinstance(value, int | float | np.number):
         return  # a tracer, an array or a placeholder of a tree transformation
     if not value > 0:
@@ -51,14 +64,15 @@ def require_at_least(name: str, value: int, least: int) -> None:
     fedprivjax.Refusal: rounds must be at least 1, got 0
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise Refusal(f"{name} must be an integer, got {value!r}")
+        raise Refusal(f"{name} must be an integer, got {unquoted(value)}")
     if value < least:
         raise Refusal(f"{name} must be at least {least}, got {value}")
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int = LIST) -> None:
-    """Refuse a name that is none of `choices`, suggesting the nearest; of more than are `listed`, the three nearest are
-    named.
+    """Raise Refusal for a name that is none of `choices`, with the nearest of them, or the one that means the same.
+
+    Of more choices than `listed`, the three nearest are named.
 
     >>> require_choice("trust", "sever", ["server", "none"])
     Traceback (most recent call last):
@@ -66,10 +80,16 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     >>> require_choice("letter", "bb", "abcdefghijkl")
     Traceback (most recent call last):
     fedprivjax.Refusal: unknown letter 'bb', did you mean 'b'?
+    >>> require_choice("key", "lr", ["clip", "step_size"])
+    Traceback (most recent call last):
+    fedprivjax.Refusal: unknown key 'lr', did you mean 'step_size'?
     """
     known = list(choices)
     if not np.ndim(value) and value in known:
         return
+    word, difference = OTHER_WORDS.get(str(value), ("", ""))
+    if word in known:
+        raise Refusal(f"unknown {name} {value!r}, did you mean {word!r}?{difference}")
     near = difflib.get_close_matches(str(value), known, n=NEAREST)
     hint = f", did you mean '{near[0]}'?" if near else ""
     if len(known) <= listed:
@@ -101,6 +121,18 @@ def require_one(name: str, value: Any) -> None:
         listed = isinstance(value, list | tuple)
         several = np.array2string(np.asarray(value), separator=", ", threshold=6) if listed else called(value)
         raise Refusal(f'{name} must be one number, got {several}: a sweep takes several, as over={{"{name}": [...]}}')
+
+
+def unquoted(value: Any) -> str:
+    """Return a value for a message. A number in quotes comes with the remedy.
+
+    >>> unquoted([1]), unquoted("2")
+    ('[1]', "'2'. Remove the quotes")
+    """
+    try:
+        return f"{value!r}. Remove the quotes" if isinstance(value, str) and float(value) else repr(value)
+    except ValueError:
+        return repr(value)
 
 
 def called(value: Any) -> str:
@@ -135,7 +167,7 @@ def require_number(name: str, value: Any) -> None:
 
     >>> require_number("noise_std", "1")
     Traceback (most recent call last):
-    fedprivjax.Refusal: noise_std must be a number, got '1'
+    fedprivjax.Refusal: noise_std must be a number, got '1'. Remove the quotes
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise Refusal(f"{name} must be a number, got {value!r}")
+        raise Refusal(f"{name} must be a number, got {unquoted(value)}")

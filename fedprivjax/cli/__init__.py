@@ -30,8 +30,8 @@ def main() -> None:
         if TRACEBACK in words:
             traceback.print_exc()
         else:
-            kind = "ValueError" if isinstance(error, Refusal) else type(error).__name__
-            err.print(f"{kind}: {error}", markup=False, highlight=False, soft_wrap=True)
+            kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
+            err.print(f"{kind}{error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 
 

@@ -135,8 +135,11 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: 
     from fedprivjax.experiment.ready import ready_experiment
     from fedprivjax.experiment.results import load as load_results
 
-    with saying("reading") as say:
-        ready = ready_experiment(experiment, say, judge=judge)
+    try:
+        with saying("reading") as say:
+            ready = ready_experiment(experiment, say, judge=judge)
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped: {_how_to_go_on(folder, 0, 0)}") from None
     finished = 0
     try:
         with progress(experiment.title) as told:
@@ -194,7 +197,10 @@ def _held(experiment):
 
 
 def _how_to_go_on(folder: Path, runs: int, total: int) -> str:
+    """Text of what a stopped run keeps, and the command that goes on with it or starts again."""
     words = sys.argv[1:]
+    if not runs:
+        done = f"no chunk of {total} runs was finished" if total else "nothing ran yet"
+        return f"{done}, so nothing is kept. Start again with fedprivjax {shlex.join(words)}"
     words = words if "--resume" in words else [*words, "--resume"]
-    kept = f"{runs} of {total} runs are kept in {folder}" if runs else f"no chunk of {total} runs was finished"
-    return f"{kept}; go on with fedprivjax {shlex.join(words)}"
+    return f"{runs} of {total} runs are kept in {folder}; go on with fedprivjax {shlex.join(words)}"

@@ -1,11 +1,11 @@
 """The experiments that a command names, one by one or a folder of them: read, checked, and where their results go."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import within
 from fedprivjax.cli.console import load, members, name_of, saying
 
 
@@ -55,10 +55,6 @@ def check_all(chosen: dict[str, Any], into: dict[str, Path], again: dict[str, bo
 
 @contextmanager
 def named(name: str, *, several: bool = True) -> Iterator[None]:
-    """A refusal's line with the experiment that it is of, where there are several."""
-    try:
+    """Put the experiment's name before the line of a Refusal, if there are several."""
+    with within(name) if several else nullcontext():
         yield
-    except Refusal as refusal:
-        if not several:
-            raise
-        raise Refusal(f"{name}: {refusal}") from refusal

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
+from fedprivjax.checks.warned import warn
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows
@@ -14,7 +15,7 @@ from fedprivjax.problem.build import general_problem, linear_problem, procedural
 from fedprivjax.problem.checks import require_labels, require_loss
 from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
 from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
-from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.problem import Problem, Table
 
 
 def from_dataset(
@@ -58,7 +59,7 @@ def from_dataset(
         raise Refusal(
             f"loss must be one that classifies, for labels are {len(dataset.class_names)} classes ({known}, …)"
         )
-    uncovered = () if isinstance(dataset, Stream) else dataset.uncovered
+    _check_classes(dataset, loss)
     if isinstance(dataset, Stream):
         if table is not None:
             raise Refusal("table must be None for a stream: every machine computes its own examples")
@@ -70,7 +71,7 @@ def from_dataset(
         options = {"constraint": constraint, "lipschitz": lipschitz, "distance": distance}
         owned = {} if isinstance(dataset, Stream) else {"table": table, "machine_weights": machine_weights}
         fitted = _network_problem(dataset, loss, network, start_seed, start, **options, **owned)
-        return replace(fitted, uncovered=uncovered)
+        return described(fitted, dataset)
     plain = loss.unsmoothed
     known = type(plain) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
     exact = known and getattr(plain, "score_bound", None) is None
@@ -95,11 +96,35 @@ def from_dataset(
         distance=distance,
         machine_weights=machine_weights,
     )
-    problem = replace(problem, uncovered=uncovered)
+    problem = described(problem, dataset)
     if known and lipschitz is None and dataset.noise_lipschitz is not None:
         note = "as in the authors' code a statistic of private data: what it calibrates is not private"
         return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
     return problem
+
+
+def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
+    """Raise Refusal for a loss of fewer classes than the data have. Warn if all training labels are one class."""
+    if dataset.classes is None or not loss.classifies:
+        return
+    plain, most = type(loss.unsmoothed).__name__, int(loss.label_range()[1]) + 1
+    target = dataset.name if isinstance(dataset, Stream) else dataset.target or dataset.name
+    if most < dataset.classes:
+        wanted = f"loss must take the {dataset.classes} classes of {target!r}, got {plain}, which takes {most}"
+        raise Refusal(f"{wanted}. Set loss = 'softmax' (Softmax({dataset.classes}))")
+    if isinstance(dataset, Dataset) and (dataset.labels == dataset.labels[0]).all():
+        name = dataset.class_names[dataset.labels[0]] if dataset.class_names else str(dataset.labels[0])
+        warn(f"all {len(dataset.labels)} training labels of {target!r} are class {name!r}: accuracy says nothing")
+
+
+def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
+    """Return the problem with what a data set says of itself: what no guarantee covers, and its clients' names."""
+    if isinstance(dataset, Stream):
+        return problem
+    table, names = problem.table, dataset.machine_names
+    if table is not None and len(names) == len(table.rows):
+        table = Table(table.rows, names)
+    return replace(problem, uncovered=dataset.uncovered, table=table)
 
 
 def _network_problem(

@@ -46,8 +46,8 @@ def clusters(
     batches 87 % (87) and DP-μ²-FL in one pass 77 % (82).
 
     Args:
-        examples, test_examples: how many; `examples` a multiple of `machines`. No test set if 0.
-        features, classes: how many; more features than classes.
+        examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
+        features, classes: number of each; more features than classes.
         accuracy: of the best rule, on labels without noise; above 1/classes.
         label_noise: the probability that a training label is drawn anew; those for testing have none.
         feature_bound: public bound on the norm, twice its root mean square; longer vectors, which hardly occur, are

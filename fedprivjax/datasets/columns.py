@@ -16,7 +16,8 @@ from fedprivjax.datasets.reading import Columns, Frame, Series
 
 pd = lazy_loader.load("pandas")
 
-OWN_LOADER = 'read them in a function of your own, dataset = "module:load"'
+OWN_LOADER = 'Load the table with a custom function, dataset = "module:load"'
+DATES = "Leave it out of features, or convert it to numbers, such as days since a public date"
 DATE = r"\d+\D+\d+\D+\d+|\d\W*[A-Za-z]{3,}\W*\d|[A-Za-z]{3,}\W*\d+\W+\d|\d:\d"  # three parts, or a time of day
 LOOKED_AT = 1000  # different texts
 MOST_CATEGORIES = 100  # of a column of texts, beyond which it is taken for free text
@@ -128,15 +129,13 @@ def as_numbers(values: Series) -> np.ndarray:
 def numeric(column: str, values: Series) -> np.ndarray:
     """A column as finite numbers, float64; rows are counted from 1 behind the names."""
     if pd.api.types.is_datetime64_any_dtype(values):
-        raise Refusal(
-            f"column {column!r} must hold numbers, got times such as {values.iloc[0]}: "
-            f"make numbers of them, such as days since a public date"
-        )
+        raise Refusal(f"column {column!r} must hold numbers, got dates, such as {values.iloc[0]}. {DATES}")
     numbers = as_numbers(values)
     wrong = np.flatnonzero(np.isnan(numbers))
     if wrong.size:
         text = str(values.iloc[wrong[0]])
-        how = f": {OWN_LOADER}" if _kind_of(pd.Series([text])) else ""
+        kind = _kind_of(pd.Series([text]))
+        how = f". {DATES if kind == 'dates' else OWN_LOADER}" if kind else ""
         raise Refusal(f"column {column!r} must hold numbers, got {text!r} ({_row(values, wrong)}){how}")
     wrong = np.flatnonzero(np.isinf(numbers))
     if wrong.size:
@@ -159,9 +158,10 @@ def _require_words(column: str, values: Series) -> None:
     """Refuse texts that are numbers or times, written as no table's reader takes them, where nobody named them."""
     kind = _kind_of(values.drop_duplicates().astype(str).head(LOOKED_AT))
     if kind:
+        remedy = DATES if kind == "dates" else OWN_LOADER
         raise Refusal(
-            f"column {column!r} must hold numbers or words, got {kind} as texts, such as {str(values.iloc[0])!r}: "
-            f"{OWN_LOADER}, or give its categories"
+            f"column {column!r} must hold numbers or words, got {kind} as text, such as {str(values.iloc[0])!r}. "
+            f"{remedy}, or give its categories"
         )
 
 
@@ -207,11 +207,24 @@ def one_of(column: str, values: Series, known: Sequence[str]) -> np.ndarray:
 
 
 def features_of(frame: Frame, names: Sequence[str], rows: np.ndarray, wanted: Preparation, arrays) -> list[Feature]:
-    """What is made of each of these columns; statistics are those of the given rows."""
-    return [_feature(name, frame[name], rows, wanted, arrays) for name in names]
+    """Return the feature of each of these columns. Statistics are those of the given rows.
+
+    Raises:
+        Refusal: columns that need bounds, all of them in one line.
+    """
+    found = {name: _feature(name, frame[name], rows, wanted, arrays) for name in names}
+    bare = [name for name, feature in found.items() if feature is None]
+    if bare:
+        each = ", ".join(f"{json.dumps(name, ensure_ascii=False)} = [0, 100]" for name in bare)
+        raise Refusal(
+            f"bounds of {', '.join(map(repr, bare))} must be given. Set public limits, such as bounds = {{ {each} }}, "
+            f'or standardise = "{STATISTICS}", which is not private, or feature_bound for the numbers as they are'
+        )
+    return [feature for feature in found.values() if feature is not None]
 
 
-def _feature(name: str, values: Series, rows: np.ndarray, wanted: Preparation, arrays) -> Feature:
+def _feature(name: str, values: Series, rows: np.ndarray, wanted: Preparation, arrays) -> Feature | None:
+    """Return the feature of a column, or None if it needs bounds."""
     categories = by_column(wanted.categories, name, arrays)
     if categories is not None:
         return Feature(name, tuple(map(text_of, categories)), length=1.0)
@@ -235,9 +248,4 @@ def _feature(name: str, values: Series, rows: np.ndarray, wanted: Preparation, a
         spread = float(numbers[rows].std()) or 1.0
         words = f"{name!r} is standardised by its mean and variance"
         return Feature(name, middle=float(numbers[rows].mean()), scale=spread, uncovered=words)
-    if wanted.feature_bound is None:
-        raise Refusal(
-            f"bounds of {name!r} must be given, public limits such as bounds = {{ {name} = [0, 100] }}: "
-            f'else standardise = "{STATISTICS}", which is not private, or feature_bound for the numbers as they are'
-        )
-    return Feature(name)
+    return None if wanted.feature_bound is None else Feature(name)

@@ -46,6 +46,7 @@ class Dataset:
         class_names, machine_names: what classes and machines stand for, in their order; empty where that is not known.
         uncovered: what of it was computed from private data, in words; no guarantee covers it, and results repeat it.
         columns: the columns of the table that it was made of, by name, [examples] each, or None.
+        target: name of the predicted column, or empty.
 
     Raises:
         ValueError: non-finite features, labels out of range, lengths that differ, a norm above the bound.
@@ -73,6 +74,7 @@ class Dataset:
     machine_names: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
     columns: Mapping[str, np.ndarray] | None = None
+    target: str = ""
 
     def __post_init__(self):
         require_positive("feature_bound", self.feature_bound)

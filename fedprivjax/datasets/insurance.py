@@ -42,7 +42,7 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
     out than any training record can, and is then moved to (n − 1)/√n; with 10 machines that is above 10 deviations.
 
     Args:
-        machines: how many.
+        machines: number of machines.
         trial: seed of the held-out records.
         path: a file of the same columns, of any number of rows; None looks for insurance.csv in `$FEDPRIVJAX_DATA`
             and in the cache.

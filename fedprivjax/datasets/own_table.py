@@ -126,6 +126,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
         machine_names=() if clients is None else clients.names,
         uncovered=tuple(text for text in (*(feature.uncovered for feature in features), target.uncovered) if text),
         columns=Rows(columns.frame, rows),
+        target=wanted.target,
         picture=_picture(columns, names),
     )
 

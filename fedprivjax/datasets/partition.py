@@ -52,6 +52,10 @@ def partition(
         labels: [examples], the class or the number that is looked at; `iid` uses their number only. Any other column
             does: a region, an age.
         machines: how many machines; with `by_value` None, or how many values there are.
+        kind: one of the above.
+        classes_per_machine: classes of each machine, with `by_label`.
+        shards_per_machine: shards of each machine, with `shards`.
+        spread: standard deviation of the logarithm of "lognormal" sizes.
         alpha: of both Dirichlet laws, the smaller, the fewer machines share a class, or the more sizes differ.
         sizes: of `iid` and `quantiles`: "lognormal", in proportion to exp(spread·z_i), z_i standard normal;
             "dirichlet", in proportions from Dirichlet(alpha, …, alpha); or one number for each machine: whole ones are

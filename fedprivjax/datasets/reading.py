@@ -95,11 +95,19 @@ def _csv(path: Path, missing: tuple[str, ...]) -> Frame:
     options = {"encoding": "utf-8-sig", "skipinitialspace": True}
     try:
         names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
+        _require_commas(path, names.iloc[0].tolist())
         frame = pd.read_csv(path, low_memory=False, na_values=list(missing), index_col=False, **options)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise DataError(f"{path.name} must be a CSV file in UTF-8: {' '.join(str(error).split())}") from None
     frame.columns = names.iloc[0].tolist()  # pandas would rename the second of two
     return frame
+
+
+def _require_commas(path: Path, names: Sequence[str]) -> None:
+    """Raise DataError for a table of another separator."""
+    for mark, called in ((";", "semicolons"), ("\t", "tabs")):
+        if len(names) == 1 and mark in names[0]:
+            raise DataError(f"{path.name} must separate columns by commas, got {called}. Save it with commas")
 
 
 def _parquet(path: Path) -> Frame:

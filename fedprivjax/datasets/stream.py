@@ -51,10 +51,11 @@ def stream(
     """Examples `x = (c_y + spread·u)/‖c_y + spread·u‖` about unit centres c, u with independent uniform coordinates.
 
     Args:
-        features, classes: how many.
+        features, classes: number of each.
         spread: root mean square norm of u.
         heterogeneity: probability that a machine's example is of the machine's own class, machine mod classes.
-        test_examples: how many, of uniform class.
+        test_examples: number of test examples, of uniform class.
+        seed: seed of the data.
 
     >>> stream(5, 3).test_features.shape
     (1000, 5)

@@ -41,12 +41,13 @@ def least_squares(
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
     Args:
-        examples, test_examples: how many; a multiple of `machines`, which own equally many. No test set if 0.
+        examples, test_examples: number of examples; a multiple of `machines`, which own equally many. No test set if 0.
         features: p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         optimum_norm: ‖w*‖; its direction is drawn.
         heterogeneity: how far machines lie apart; needs `machines`.
         machines: fills `machine_of`, one machine after the other. None: the data is not split.
+        seed: seed of the data.
 
     Returns:
         A `Dataset` whose `population` is a `LeastSquaresPopulation`.
@@ -84,9 +85,10 @@ def logistic(
     """Logistic regression, `P(y = 1 | x) = σ(⟨w*, x⟩)`, labels 0 and 1, so that w* is the population optimum.
 
     Args:
-        examples, test_examples: how many. No test set if 0.
+        examples, test_examples: number of examples. No test set if 0.
         features: p, at least 2.
         optimum_norm: ‖w*‖, the larger the more separable; its direction is drawn.
+        seed: seed of the data.
 
     Returns:
         A `Dataset` whose `population` is a `LogisticPopulation`; use it with the loss `Logistic()`.
@@ -124,11 +126,12 @@ def least_absolute(
     that noise is at least the diameter of, it is strongly convex with modulus `1/(noise·p)`.
 
     Args:
-        examples, test_examples: how many; `examples` a multiple of `machines`. No test set if 0.
+        examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
         features: p, at least 2.
         noise: half the width of z's range; positive.
         optimum_norm: ‖w*‖; its direction is drawn.
         machines: fills `machine_of`, one machine after the other. None: the data is not split.
+        seed: seed of the data.
 
     Returns:
         A `Dataset` whose `population` is a `LeastAbsolutePopulation`, and whose loss is `Absolute()`.
@@ -174,13 +177,14 @@ def robust_regression(
     `E ρ(t − z)` is least at t = 0 (Anderson 1955).
 
     Args:
-        examples, test_examples: how many; `examples` a multiple of `machines`. No test set if 0.
+        examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
         features: p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         outliers: the share of examples whose label is an outlier, in expectation.
         outlier_size: half the width of an outlier's z.
         optimum_norm: ‖w*‖; its direction is drawn.
         machines: fills `machine_of`, one machine after the other. None: the data is not split.
+        seed: seed of the data.
 
     Returns:
         A `Dataset` whose loss is `GemanMcClure(1.0)`.

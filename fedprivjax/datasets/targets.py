@@ -89,5 +89,6 @@ def _classes(values: Series, wanted: Preparation, bare: Feature) -> Target:
             )
     found = tuple(values_in(values))
     if len(found) < 2:
-        raise Refusal(f"column {name!r} must have at least two classes, got {', '.join(map(repr, found))}")
+        one = ", ".join(map(repr, found))
+        raise Refusal(f"target {name!r} must have at least two classes, got {one} in every row. Choose another target")
     return Target(name, found, bare, f"classes of {name!r} are those in the data")

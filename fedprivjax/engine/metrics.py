@@ -224,6 +224,22 @@ def known(metric: str | Metric) -> Metric:
     return {**METRICS, **OF_MEAN}.get(metric) or Metric(metric, _lost)
 
 
+def require_recorded(name: str, recorded: Iterable[str], what: str = "metric") -> None:
+    """Raise Refusal for a metric that runs do not record.
+
+    >>> require_recorded("test_loss", ["train_loss"])
+    Traceback (most recent call last):
+    fedprivjax.Refusal: metric 'test_loss' must be recorded, got train_loss. Choose one of these, or add it to what ...
+    """
+    names = list(recorded)
+    if name in names:
+        return
+    require_choice(what, name, [*METRICS, *OF_MEAN, *names])
+    there = ", ".join(names) or "none"
+    remedy = "Choose one of these, or add it to what runs record (record.metrics in a file)"
+    raise Refusal(f"{what} {name!r} must be recorded, got {there}. {remedy}")
+
+
 def recorded_name(name: str) -> str:
     """The name of what runs record, given that or the name of what is made of its mean.
 

@@ -7,6 +7,7 @@ from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
+from fedprivjax.privacy.target import NO_TARGET, SET_TARGET, UNLIMITED
 
 
 def check(experiment: Experiment) -> None:
@@ -21,6 +22,7 @@ def check(experiment: Experiment) -> None:
     if unimported(experiment):
         return
     _check_sweep(experiment)
+    _check_targets(experiment)
     _check_participation(experiment)
     _check_metrics(experiment)
     _check_expected(experiment)
@@ -49,8 +51,8 @@ def _check_sweep(experiment: Experiment) -> None:
         for axis in experiment.real_axes.keys() - settings.own - settings.grid.keys():
             if axis not in (*settings.sweepable, *_own_sizes(experiment)):
                 raise Refusal(
-                    f"sweep.{axis} must be a setting of every protocol, and {settings.name!r} has none: "
-                    f"give it in the grid of those that have it"
+                    f"sweep.{axis} must be a setting of every protocol, and {settings.label!r} has none. "
+                    f"Move it to the grid of the protocols that do"
                 )
         settings.check_values(experiment.real_axes)
     if "records" in sweep.over and experiment.problem.partition is None:
@@ -58,6 +60,16 @@ def _check_sweep(experiment: Experiment) -> None:
     for name in sweep.resample:
         require_choice(
             "axis in sweep.resample", name, [*experiment.real_axes, *(name for grid in grids for name in grid)]
+        )
+
+
+def _check_targets(experiment: Experiment) -> None:
+    """Raise Refusal for all protocols together that have no privacy target."""
+    bare = [one.label for one in experiment.protocol if not one.has_target(experiment.real_axes)]
+    if bare:
+        raise Refusal(
+            f"{NO_TARGET} for every [[protocol]], got none for {', '.join(map(repr, bare))}. "
+            f"{SET_TARGET}, there or in [sweep]; {UNLIMITED}"
         )
 
 

@@ -1,6 +1,5 @@
 """`[problem]`'s constraint sets: each kind with its own keys."""
 
-import inspect
 from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
@@ -8,7 +7,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment.own import made, resolved
-from fedprivjax.experiment.section import OWN, Settings, kinds
+from fedprivjax.experiment.section import OWN, Settings, summaries
 from fedprivjax.problem import constraints
 from fedprivjax.problem.checks import require_constraint
 
@@ -27,7 +26,11 @@ class Set(Settings):
 
 
 class Ball(Set):
-    """Euclidean ball of a `radius` about zero."""
+    """Euclidean ball of a `radius` about zero.
+
+    Attributes:
+        radius: largest Euclidean norm of the parameters.
+    """
 
     kind: Literal["ball"] = "ball"
     radius: float
@@ -37,7 +40,12 @@ class Ball(Set):
 
 
 class Box(Set):
-    """All parameters between `low` and `high`, each."""
+    """All parameters between `low` and `high`, each.
+
+    Attributes:
+        low: smallest value of each parameter.
+        high: largest value of each parameter.
+    """
 
     kind: Literal["box"] = "box"
     low: float
@@ -48,7 +56,11 @@ class Box(Set):
 
 
 class Simplex(Set):
-    """Parameters that are at least zero and add up to `scale`."""
+    """Parameters that are at least zero and add up to `scale`.
+
+    Attributes:
+        scale: sum of the parameters.
+    """
 
     kind: Literal["simplex"] = "simplex"
     scale: float = 1.0
@@ -58,7 +70,11 @@ class Simplex(Set):
 
 
 class L1Ball(Set):
-    """Parameters whose absolute values add up to `radius` at most."""
+    """Parameters whose absolute values add up to `radius` at most.
+
+    Attributes:
+        radius: largest sum of absolute values.
+    """
 
     kind: Literal["l1_ball"] = "l1_ball"
     radius: float
@@ -68,9 +84,11 @@ class L1Ball(Set):
 
 
 class OwnSet(Set):
-    """A set of your own by import path: a `ConstraintSet`'s class, or a function that gives one, of its options.
+    """A custom set by import path: a subclass of `ConstraintSet`, or a function that returns one.
 
-    A list among `constraint_options` becomes a tuple, as what a program is made for must be.
+    Attributes:
+        constraint_path: "module:name", from beside the experiment file or installed.
+        constraint_options: arguments of the class or function. Lists become tuples.
     """
 
     kind: Literal["module:name"] = OWN
@@ -97,4 +115,4 @@ class OwnSet(Set):
 
 
 ConstraintSettings = Annotated[Ball | Box | Simplex | L1Ball | OwnSet, Field(discriminator="kind")]
-CONSTRAINTS = {kind: inspect.getdoc(model) or "" for kind, model in kinds(ConstraintSettings).items()}
+CONSTRAINTS = summaries(ConstraintSettings)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 from pydantic import ValidationError
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import require_choice, unquoted
 from fedprivjax.experiment.section import Settings, kinds, models_in, several
 
 TABLES = ("model_type", "model_attributes_type", "dict_type")
@@ -22,15 +22,25 @@ class Place(NamedTuple):
     union: dict[str, type[Settings]]
 
 
-def refuse(error: ValidationError, model: type[Settings]) -> NoReturn:
-    """Refuse what a validation found first.
+def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] = ()) -> NoReturn:
+    """Raise Refusal for the first error of a validation.
 
     Args:
         model: what was validated.
+        labels: of the protocols, in the order of the file.
     """
     first = _first(error.errors())
     path, _, kind, union = _place(first["loc"], model)
+    match first["loc"]:
+        case ("protocol", int(entry), _, *_) if entry < len(labels) and labels[entry]:
+            path = f"[[protocol]] {labels[entry]!r}: {path.split('.', 2)[2]}"
     match first["type"]:
+        case "float_type" | "int_type":
+            what = "a number" if first["type"] == "float_type" else "an integer"
+            of_list = path.rpartition(".")[0] if isinstance(first["loc"][-1], int) else path
+            raise Refusal(f"{of_list} must be {what}, got {unquoted(first['input'])}")
+        case "list_type":
+            raise Refusal(f"{path} must be a list, got {first['input']!r}")
         case "value_error":
             raise first["ctx"]["error"]
         case "extra_forbidden":

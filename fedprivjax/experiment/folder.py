@@ -19,6 +19,7 @@ from fedprivjax.experiment.provenance import Provenance, provenance
 
 CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
 CHOICE = "choice"  # a results folder of its own: the runs that hyper-parameters were chosen by
+SHOWN, WIDEST = 3, 60  # settings that differ in a message, and characters of a value
 HOW = "fedprivjax.load(folder), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 
 
@@ -32,8 +33,9 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
     spec, settings = folder / SPEC, to_mapping(experiment)
     if resume and not spec.is_file():
         raise Refusal(f"nothing to resume in {folder}")
-    if spec.is_file() and _settings(spec) != settings:
-        raise Refusal(f"results folder {folder} holds results of different settings: choose another with --out")
+    if spec.is_file() and (other := _settings(spec)) != settings:
+        differ = "" if other is None else f": {_differences(other, settings)}"
+        raise Refusal(f"results folder {folder} holds results of different settings{differ}. Choose another with --out")
     if not resume and any(file for part in (folder, folder / CHOICE) for file in (part / CHUNKS).glob("*.npz")):
         raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
     try:
@@ -138,6 +140,31 @@ def _existing(file: Path) -> Path:
 def _unreadable(file: Path, error: Exception) -> Refusal:
     why = " ".join(str(error).split()) or type(error).__name__
     return Refusal(f"{file} must be a file as it was written, and cannot be read: {why}")
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Text of the keys whose values differ, the first three with both values."""
+    one, other = _flat(there), _flat(here)
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    each = [f"{key} = {_value(one, key)} there and {_value(other, key)} here" for key in keys[:SHOWN]]
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return f"{', '.join(each)}{more}"
+
+
+def _value(settings: Mapping[str, Any], key: str) -> str:
+    text = repr(settings[key]) if key in settings else "nothing"
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+
+
+def _flat(value: Any, key: str = "") -> dict[str, Any]:
+    """Settings by dotted key. Entries of a list go by their label, or by their number."""
+    if isinstance(value, Mapping):
+        entries = value.items()
+    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        entries = [(each.get("label", str(number)), each) for number, each in enumerate(value)]
+    else:
+        return {key: value}
+    return {name: one for part, each in entries for name, one in _flat(each, f"{key}.{part}".lstrip(".")).items()}
 
 
 def _settings(spec: Path) -> dict[str, Any] | None:

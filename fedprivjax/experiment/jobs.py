@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import within
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import default_metrics
+from fedprivjax.engine.metrics import default_metrics, require_recorded
 from fedprivjax.engine.ready import record_rounds
 from fedprivjax.experiment import (
     TRIAL,
@@ -110,17 +110,18 @@ def _jobs(
     """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
     participation = experiment.participation_of(settings)
     problem = problem_at(experiment, settings, shape, problems, say)
-    return [
-        _job(
-            experiment,
-            *make_participation(participation, point.shape),
-            point.problem,
-            point.settings,
-            {**shape, **point.at},
-            say,
-        )
-        for point in points(experiment, settings, problem, present(experiment.problem, problem, shape))
-    ]
+    with within(settings.place):
+        return [
+            _job(
+                experiment,
+                *make_participation(participation, point.shape),
+                point.problem,
+                point.settings,
+                {**shape, **point.at},
+                say,
+            )
+            for point in points(experiment, settings, problem, present(experiment.problem, problem, shape))
+        ]
 
 
 def _job(
@@ -176,8 +177,8 @@ def _options(
 def _check_selects(experiment: Experiment, settings: ProtocolSettings, recorded: tuple[str | Metric, ...]) -> None:
     """Refuse a grid that is chosen from by what is not recorded."""
     names = [one.name if isinstance(one, Metric) else one for one in recorded]
-    if settings.grid and experiment.record.select not in names:
-        raise Refusal(f"record.select must be a recorded metric ({', '.join(names)}), got '{experiment.record.select}'")
+    if settings.grid:
+        require_recorded(experiment.record.select, names, "record.select")
 
 
 def _identity(

@@ -1,6 +1,5 @@
 """`[problem]`'s losses: each kind with its own keys, and the loss that it makes of a data set's labels."""
 
-import inspect
 from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
@@ -9,14 +8,18 @@ from pydantic import Field, ValidationInfo, model_validator
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
 from fedprivjax.experiment.own import made, resolved
-from fedprivjax.experiment.section import OWN, THEORY, Settings, kinds
+from fedprivjax.experiment.section import OWN, THEORY, Settings, summaries
 from fedprivjax.problem import losses
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.smoothing import Moreau
 
 
 class Smoothable(Settings):
-    """A loss, or with `smoothing` its Moreau envelope of that strength; "theory" leaves it to a protocol's bound."""
+    """A loss, or its Moreau envelope.
+
+    Attributes:
+        smoothing: strength of the Moreau envelope; "theory" takes it from each protocol's own bound.
+    """
 
     smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
 
@@ -40,7 +43,11 @@ class Softmax(Smoothable):
 
 
 class Logistic(Smoothable):
-    """Binary cross-entropy, labels 0 and 1, scores clipped to `score_bound` if given, linear predictor."""
+    """Binary cross-entropy, labels 0 and 1, scores clipped to `score_bound` if given, linear predictor.
+
+    Attributes:
+        score_bound: largest absolute score, or None for no limit.
+    """
 
     kind: Literal["logistic"] = "logistic"
     score_bound: float | None = None
@@ -77,7 +84,11 @@ class Absolute(Smoothable):
 
 
 class Pinball(Smoothable):
-    """Quantile regression at `quantile`, linear predictor."""
+    """Quantile regression at `quantile`, linear predictor.
+
+    Attributes:
+        quantile: level of the quantile, between 0 and 1.
+    """
 
     kind: Literal["pinball"] = "pinball"
     quantile: float
@@ -87,7 +98,11 @@ class Pinball(Smoothable):
 
 
 class Huber(Smoothable):
-    """Squared within `huber_width` and linear beyond, linear predictor."""
+    """Squared within `huber_width` and linear beyond, linear predictor.
+
+    Attributes:
+        huber_width: largest absolute error at which the loss is squared.
+    """
 
     kind: Literal["huber"] = "huber"
     huber_width: float
@@ -97,7 +112,11 @@ class Huber(Smoothable):
 
 
 class GemanMcClure(Smoothable):
-    """Robust regression, smooth and not convex: flat beyond some `loss_scale`s, linear predictor."""
+    """Robust regression, smooth and not convex: flat beyond some `loss_scale`s, linear predictor.
+
+    Attributes:
+        loss_scale: error at which the loss is half its limit.
+    """
 
     kind: Literal["geman_mcclure"] = "geman_mcclure"
     loss_scale: float
@@ -107,7 +126,11 @@ class GemanMcClure(Smoothable):
 
 
 class Tukey(Smoothable):
-    """Robust regression, smooth and not convex: Tukey's biweight, flat beyond `loss_scale`, linear predictor."""
+    """Robust regression, smooth and not convex: Tukey's biweight, flat beyond `loss_scale`, linear predictor.
+
+    Attributes:
+        loss_scale: absolute error from which the loss is constant.
+    """
 
     kind: Literal["tukey"] = "tukey"
     loss_scale: float
@@ -117,7 +140,12 @@ class Tukey(Smoothable):
 
 
 class OwnLoss(Smoothable):
-    """A loss of your own by import path: a `LinearLoss`, or a class or function that gives one of `loss_options`."""
+    """A custom loss by import path: a `LinearLoss`, or a class or function that returns one.
+
+    Attributes:
+        loss_path: "module:name", from beside the experiment file or installed.
+        loss_options: arguments of the class or function.
+    """
 
     kind: Literal["module:name"] = OWN
     loss_path: str
@@ -140,4 +168,4 @@ LossSettings = Annotated[
     Softmax | Logistic | Squared | Hinge | Absolute | Pinball | Huber | GemanMcClure | Tukey | OwnLoss,
     Field(discriminator="kind"),
 ]
-LOSSES = {kind: inspect.getdoc(model) or "" for kind, model in kinds(LossSettings).items()}
+LOSSES = summaries(LossSettings)

@@ -1,31 +1,45 @@
 """`[problem]`'s models other than a linear predictor: each kind of network with its own keys."""
 
-import inspect
 from abc import abstractmethod
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
 from flax import linen as nn
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream, by_machine, table
-from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.datasets.as_problem import described, from_dataset
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.own import made, resolved
-from fedprivjax.experiment.section import OWN, Settings, kinds
+from fedprivjax.experiment.section import OWN, Settings, summaries
 from fedprivjax.problem import networks
 from fedprivjax.problem.build import general_problem
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.problem import Problem
 
-Width = Annotated[int, Field(ge=1)]
+
+def _widths(value: Any, info: ValidationInfo) -> Any:
+    """Raise Refusal unless `value` is a list of layer widths; other types are left to the validation."""
+    numbers = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
+        return value
+    if not isinstance(value, list) or min(value, default=1) < 1:
+        wanted = f"problem.{info.field_name} must be a list of layer widths, each at least 1, got {value}"
+        raise Refusal(f"{wanted}. Write {info.field_name} = [64], or leave model out for a linear predictor")
+    return value
+
+
+Widths = Annotated[list[int], BeforeValidator(_widths)]
 
 
 class Model(Settings):
-    """What takes the linear predictor's place, and the seed of its first parameters."""
+    """A model in place of the linear predictor.
+
+    Attributes:
+        start_seed: seed of the first parameters.
+    """
 
     start_seed: int = Field(default=0, ge=0)
 
@@ -39,38 +53,55 @@ class Model(Settings):
 
 
 class Network(Model):
-    """A network with an activation."""
+    """A network with an activation.
+
+    Attributes:
+        activation: function after each hidden layer.
+    """
 
     activation: Literal["tanh", "gelu", "silu", "softplus", "relu"] = "tanh"
 
 
 class Mlp(Network):
-    """Multilayer perceptron with layers of `hidden` widths."""
+    """Multilayer perceptron with layers of `hidden` widths.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+    """
 
     kind: Literal["mlp"] = "mlp"
-    hidden: list[Width] = [64]
+    hidden: Widths = [64]
 
     def make(self):
         return networks.MLP(tuple(self.hidden), activation=self.activation)
 
 
 class Cnn(Network):
-    """Convolutional network on pictures: 3×3 convolutions of `channels`, each halving it, then `hidden` ones."""
+    """Convolutional network on pictures: 3×3 convolutions of `channels`, each halving it, then `hidden` ones.
+
+    Attributes:
+        channels: output channels of each convolution.
+        hidden: widths of the dense layers after the convolutions.
+    """
 
     kind: Literal["cnn"] = "cnn"
-    channels: list[Width] = [8, 16]
-    hidden: list[Width] = []
+    channels: Widths = [8, 16]
+    hidden: Widths = []
 
     def make(self):
         return networks.CNN(tuple(self.channels), tuple(self.hidden), activation=self.activation)
 
 
 class OwnModel(Model):
-    """A model of your own by import path: a module, or a class or function that gives one of `model_options`.
+    """A custom model by import path: a flax module, or a class or function that returns one.
 
-    With `model_start`, the path of a function `(example) -> parameters`, it is a loss `(parameters, example) -> scalar`
-    itself; an example is (features, label), and the start sees one of zeros. `model_correct` is the path of a function
-    `(parameters, example) -> 1.0 where the prediction is right`.
+    With `model_start`, it is a loss `(parameters, example) -> scalar` itself; an example is (features, label).
+
+    Attributes:
+        model_path: "module:name", from beside the experiment file or installed.
+        model_options: arguments of the class or function.
+        model_start: path of a function `(example) -> parameters`, called with an example of zeros.
+        model_correct: path of a function `(parameters, example)` that returns 1.0 if the prediction is right.
     """
 
     kind: Literal["module:name"] = OWN
@@ -114,8 +145,8 @@ class OwnModel(Model):
         if options["table"] is None and data.machine_of is not None:
             options["table"] = table(by_machine(data.machine_of))[0]
         problem = general_problem(self.found, pool, self.start(zeros), test=test, correct=self.correct, **options)
-        return replace(problem, uncovered=data.uncovered)
+        return described(problem, data)
 
 
 ModelSettings = Annotated[Mlp | Cnn | OwnModel, Field(discriminator="kind")]
-MODELS = {kind: inspect.getdoc(model) or "" for kind, model in kinds(ModelSettings).items()}
+MODELS = summaries(ModelSettings)

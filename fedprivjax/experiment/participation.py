@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import resolve
-from fedprivjax.experiment.section import THEORY, Settings, kinds
+from fedprivjax.experiment.section import THEORY, Settings, summaries
 from fedprivjax.plan import participation
 from fedprivjax.plan.participation import Participation
 
@@ -17,12 +17,15 @@ IDENTITY = ("kind", "name")  # which law it is
 
 
 class AnyKind(Settings):
-    """What every kind has: machines in all, rounds (None: as many as the samples allow), and the order of samples.
-
-    The order is of methods that use one sample a message; those with a `sampler` have their epochs by that. `dropouts`
-    is the probability with which a machine that is asked sends nothing: one for all, or one for each.
+    """Settings of every participation scheme.
 
     Attributes:
+        machines: number of machines, or None for the number of clients in the data.
+        rounds: number of rounds, or None for as many as the samples allow.
+        order: order of samples of methods that use one sample a message.
+        dropouts: probability with which a scheduled machine sends nothing, for all or for each.
+        per_round: number of machines in a round.
+        shares: messages of each machine, or None for those that its records allow.
         one_pass: whether a machine takes part once at most.
     """
 
@@ -76,7 +79,11 @@ class Uniform(AnyKind):
 
 
 class Balanced(AnyKind):
-    """Permutations of the machines cut into cohorts: a fresh one every pass with `reshuffle`, else the first again."""
+    """Permutations of the machines cut into cohorts: a fresh one every pass with `reshuffle`, else the first again.
+
+    Attributes:
+        reshuffle: True samples a permutation for every pass.
+    """
 
     kind: Literal["balanced"] = "balanced"
     per_round: int | None = None
@@ -111,7 +118,11 @@ class Phases(AnyKind):
 
 
 class Given(AnyKind):
-    """A schedule of one's own: the machines of each round."""
+    """A given schedule: the machines of each round.
+
+    Attributes:
+        schedule: list of the machines' indices for each round.
+    """
 
     kind: Literal["given"] = "given"
     per_round: int | None = None
@@ -130,7 +141,12 @@ class Given(AnyKind):
 
 class Binomial(AnyKind):
     """Each machine by itself with probability `rate`, at least one, and no more than `tail` standard deviations above
-    the mean."""
+    the mean.
+
+    Attributes:
+        rate: probability that a machine takes part in a round.
+        tail: largest cohort, in standard deviations above the mean.
+    """
 
     kind: Literal["binomial"] = "binomial"
     rate: float
@@ -148,7 +164,12 @@ class Bernoulli(Binomial):
 
 
 class Between(AnyKind):
-    """Every number of machines from `least` to `most` alike."""
+    """Every number of machines from `least` to `most` alike.
+
+    Attributes:
+        least: smallest number of machines in a round.
+        most: largest number of machines in a round.
+    """
 
     kind: Literal["between"] = "between"
     least: int
@@ -160,7 +181,11 @@ class Between(AnyKind):
 
 
 class Varying(AnyKind):
-    """Each number of machines, from 1 up, with its probability in `sizes`."""
+    """Each number of machines, from 1 up, with its probability in `sizes`.
+
+    Attributes:
+        sizes: probability of each number of machines, from 1 up.
+    """
 
     kind: Literal["varying"] = "varying"
     sizes: list[float]
@@ -182,7 +207,12 @@ class Cyclic(AnyKind):
 
 class Weighted(AnyKind):
     """Distinct machines by public weights, a list of a number for each machine, or a list of such lists, of rounds in
-    turn; each at most `most` times in all (one integer, or one for each)."""
+    turn; each at most `most` times in all (one integer, or one for each).
+
+    Attributes:
+        weights: weight of each machine, or such a list for each round in turn.
+        most: largest number of rounds of a machine, for all or for each.
+    """
 
     kind: Literal["weighted"] = "weighted"
     per_round: int | None = None
@@ -195,7 +225,14 @@ class Weighted(AnyKind):
 
 class Diurnal(AnyKind):
     """Machines that come and go by the hour: `peaks` is each one's best round of the `period`, and `strength` how much
-    rarer it is drawn at other hours, from 1 on at some not at all; `most` as with "weighted"."""
+    rarer it is drawn at other hours, from 1 on at some not at all; `most` as with "weighted".
+
+    Attributes:
+        peaks: best round of the period for each machine.
+        strength: amplitude of the weights about their mean.
+        period: number of rounds of a day.
+        most: largest number of rounds of a machine, for all or for each.
+    """
 
     kind: Literal["diurnal"] = "diurnal"
     per_round: int | None = None
@@ -221,9 +258,11 @@ class ByShare(AnyKind):
 
 
 class Own(AnyKind):
-    """A law of one's own, `kind = "module:Law"`, called with the machines, `per_round` where given, and `options`.
+    """A custom scheme, `kind = "module:Law"`, called with the machines, `per_round` if given, and `options`.
 
-    A module may lie beside the experiment file.
+    Attributes:
+        name: "module:Law", from beside the experiment file or installed.
+        options: further arguments of the class or function.
     """
 
     kind: Literal["own"] = "own"
@@ -267,10 +306,7 @@ ParticipationSettings = Annotated[
     | Own,
     Field(discriminator="kind"),
 ]
-PARTICIPATIONS = {
-    kind: " ".join((model.__doc__ or "").split("\n\n")[0].split())
-    for kind, model in kinds(ParticipationSettings).items()
-}
+PARTICIPATIONS = summaries(ParticipationSettings)
 
 
 class Section(Settings):

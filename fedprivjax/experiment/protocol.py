@@ -8,7 +8,7 @@ from typing import Any
 from jax.tree_util import all_leaves
 from pydantic import Field, ValidationInfo, model_validator
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment.names import Unimported, resolve, unimported
 from fedprivjax.experiment.section import Settings
@@ -59,33 +59,26 @@ class ProtocolSettings(Settings):
         name = raw["name"]
         known = {name: method for name, (method, _) in PROTOCOLS.items()}
         method = resolve("protocol", name, known, info.context)
-        kept = {"label": name.rpartition(":")[2]} | {key: raw[key] for key in KEYS if key in raw}
-        if isinstance(kept.get("grid"), Mapping):
-            kept["grid"] = flattened(kept["grid"])
-        settings = {key: value for key, value in raw.items() if key not in kept}
         if isinstance(method, Unimported):
-            return {**kept, "settings": settings, "method": method}
+            return {**_split(raw), "method": method}
         if not (isinstance(method, type) and is_dataclass(method)):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
             raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol, got {method!r}")
-        for key in settings:
-            if key in ("rounds", "per_round") and key not in _names(method):
-                raise Refusal(f"{key} of [[protocol]] {name} must stand in a table, participation = {{ {key} = ... }}")
-            require_choice(f"key in [[protocol]] {name}", key, [*KEYS, *_names(method)])
-            if key in NUMBERS and isinstance(settings[key], list):
-                raise Refusal(
-                    f"{key} must be one number in [[protocol]], got {settings[key]}: [sweep] {key} takes several"
-                )
-        kinds = {part: kind for part, kind in method.parts().items() if part in settings}
-        parts = {part: _part(part, kind, settings[part], info.context) for part, kind in kinds.items()}
-        return {**kept, "settings": settings, "method": method, "parts": parts}
+        with within(_place(labelled(raw))):
+            return _fields(raw, method, info.context)
 
     @model_validator(mode="after")
     def _check_grid(self):
-        for axis in () if unimported(self) else self.grid:
-            require_choice(f"key in the grid of {self.name}", axis, self.sweepable)
+        with within(self.place):
+            for axis in () if unimported(self) else self.grid:
+                require_choice("key in its grid", axis, self.sweepable)
         return self
+
+    @property
+    def place(self) -> str:
+        """The table's name in messages."""
+        return _place(self.label)
 
     @property
     def points(self) -> int:
@@ -122,9 +115,19 @@ class ProtocolSettings(Settings):
 
     def check_values(self, over: Mapping[str, list[float]]) -> None:
         """Make the protocol at every value that is swept for it, so that its own refusals come before anything runs."""
-        axes = {**{name: values for name, values in over.items() if name not in self.own}, **self.grid}
+        with within(self.place):
+            self._check_values({**{name: values for name, values in over.items() if name not in self.own}, **self.grid})
+
+    def has_target(self, over: Mapping[str, list[float]]) -> bool:
+        """Return True if the settings, the grid, the sweep or the method's defaults give a privacy target."""
+        if unimported(self) or {*self.settings, *self.grid, *over} & set(TARGETS):
+            return True
+        made = self._make({name: values[0] for name, values in {**over, **self.grid}.items()})
+        return any(getattr(made, name) is not None for name in TARGETS)
+
+    def _check_values(self, axes: Mapping[str, list[float]]) -> None:
         for name in self.required - axes.keys():
-            raise Refusal(f"{name} must be given in [[protocol]] {self.name}, or swept")
+            raise Refusal(f"{name} must be given there, or swept")
         first = {name: values[0] for name, values in axes.items()}
         for name, value in [*first.items(), *((name, value) for name, values in axes.items() for value in values[1:])]:
             self._make({**first, name: value})
@@ -166,6 +169,38 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
     if isinstance(factory, Unimported):
         return factory
     return kind(factory, **{str(key): value for key, value in table.items() if key != "optimizer"})
+
+
+def _split(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a `[[protocol]]` table, and the method's settings beside them."""
+    kept = {"label": labelled(raw)} | {key: raw[key] for key in KEYS if key in raw}
+    if isinstance(kept.get("grid"), Mapping):
+        kept["grid"] = flattened(kept["grid"])
+    return {**kept, "settings": {key: value for key, value in raw.items() if key not in kept}}
+
+
+def _fields(raw: Mapping[str, Any], method: Any, context: Any) -> dict[str, Any]:
+    """Return the fields of `ProtocolSettings` from a table whose name stands for `method`."""
+    kept = _split(raw)
+    settings = kept["settings"]
+    for key in settings:
+        if key in ("rounds", "per_round") and key not in _names(method):
+            raise Refusal(f"{key} must be in a table of its own. Write participation = {{ {key} = {raw[key]} }}")
+        require_choice("key", key, [*KEYS, *_names(method)])
+        if key in NUMBERS and isinstance(settings[key], list):
+            raise Refusal(f"{key} must be one number, got {settings[key]}. Put several into [sweep] {key}")
+    kinds = {part: kind for part, kind in method.parts().items() if part in settings}
+    parts = {part: _part(part, kind, settings[part], context) for part, kind in kinds.items()}
+    return {**kept, "method": method, "parts": parts}
+
+
+def labelled(raw: Mapping[str, Any]) -> str:
+    """Return the label of a `[[protocol]]` table: its own, or else its name without the module."""
+    return str(raw["label"]) if "label" in raw else str(raw.get("name", "")).rpartition(":")[2]
+
+
+def _place(label: str) -> str:
+    return f"[[protocol]] {label!r}"
 
 
 def _names(method: type) -> list[str]:

@@ -16,6 +16,7 @@ from fedprivjax.experiment.build import natural_machines
 from fedprivjax.experiment.check import check
 from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import of_results
+from fedprivjax.experiment.protocol import labelled
 from fedprivjax.experiment.settings import ChooseSettings, Experiment
 from fedprivjax.experiment.tuning import check_other, choosing_mapping
 
@@ -64,10 +65,22 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        _require_brackets(path)
         raise Refusal(f"{path.name} is not valid TOML: {error}") from None
     for key, value in (changes or {}).items():
         _change(raw, key, value)
     return parse(raw, path.parent)
+
+
+def _require_brackets(path: Path) -> None:
+    """Raise Refusal for a section of several entries in single brackets, by its line."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    heads = [line.partition("#")[0].replace(" ", "").strip() for line in lines]
+    for name in ("protocol", "expected"):
+        single = [number for number, head in enumerate(heads, 1) if head == f"[{name}]"]
+        if single and (len(single) > 1 or f"[[{name}]]" in heads):
+            wanted = f"{path.name} must have every {name} under [[{name}]], got [{name}] in line {single[0]}"
+            raise Refusal(f"{wanted}. Double the brackets")
 
 
 def _beside(path: Path) -> str:
@@ -90,7 +103,9 @@ def parse(
     try:
         experiment = Experiment.model_validate(raw, context=context)
     except ValidationError as error:
-        refuse(error, Experiment)
+        entries = raw.get("protocol")
+        entries = entries if isinstance(entries, list) else [entries]
+        refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries])
     check(experiment)
     experiment = experiment if of_results(context) else _with_machines(experiment)
     return experiment if experiment.choose is None else _located(experiment, experiment.choose)

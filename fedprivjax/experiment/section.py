@@ -56,6 +56,11 @@ def owners(union) -> dict[str, list[str]]:
     return {key: [kind for kind, model in members.items() if key in model.model_fields] for key in keys}
 
 
+def summaries(union) -> dict[str, str]:
+    """Return the first paragraph of each kind's docstring."""
+    return {kind: " ".join((model.__doc__ or "").split("\n\n")[0].split()) for kind, model in kinds(union).items()}
+
+
 def kinds(union) -> dict[str, type[Settings]]:
     """The members of a union that is told apart by `kind`."""
     return {model.model_fields["kind"].default: model for model in models_in(union)}

@@ -9,7 +9,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metrics import known, recorded_name
+from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.sweeps.results import figure, mean_interval, preferred
 
@@ -77,7 +77,7 @@ def check_recorded(
         require_choice(f"iterate of {expected.protocol} in [[expected]]", expected.iterate, iterates)
         names = iterates[expected.iterate]
         if recorded_name(expected.metric) not in names:
-            raise Refusal(f"expected metric must be recorded ({', '.join(names)}), got '{expected.metric}'")
+            require_recorded(expected.metric, names, f"metric of {expected.protocol!r} in [[expected]]")
         if expected.rounds == "mean" and records[expected.protocol] < 2:
             raise Refusal("rounds = 'mean' in [[expected]] must have several records a run, got 1: lower record.every")
 

@@ -7,6 +7,10 @@ from fedprivjax.plan.samplers import epoch_places, places_in_order, require_reco
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.problem.problem import Problem
 
+FEWER = (
+    "Use fewer rounds, participation by_share (ByShare), or a method that samples batches from each machine's records"
+)
+
 
 def deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None, batch: int = 1) -> np.ndarray:
     """Slot (t, j) takes the next `batch` examples of one permutation of the pool, int32 [rounds, per_round, batch]; so
@@ -40,7 +44,10 @@ def deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator |
     short = np.flatnonzero(schedule.total > sizes)
     if short.size:
         needs, has = schedule.total[short[0]], sizes[short[0]]
-        raise Refusal(f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}")
+        raise Refusal(
+            f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}. {FEWER}",
+            machine=int(short[0]),
+        )
     place = np.maximum(schedule.counts - 1, 0)  # of those who are absent, no place is used
     return np.maximum(np.take_along_axis(rows, places_in_order(rows, rng), axis=1)[schedule.participants, place], 0)
 

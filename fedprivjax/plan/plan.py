@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.checks.warned import warn
 from fedprivjax.plan.arguments import require_problem
@@ -201,8 +201,19 @@ def draw_plan(
     (2, 2)
     """
     require_problem(problem)
+    with clients_named(problem.client_names):
+        return _drawn(problem, participation, rounds, as_seeds(seed), order, sampler)
+
+
+def _drawn(
+    problem: Problem,
+    participation: Participation,
+    rounds: int | None,
+    seeds: Seeds,
+    order: str,
+    sampler: Sampler | None,
+) -> Plan:
     check_participation(participation)
-    seeds = as_seeds(seed)
     _check_fits(problem, participation, sampler, order)
     shares = fresh_messages(problem, sampler, order)
     participation = participation.fitted(shares)

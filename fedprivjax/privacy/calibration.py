@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import plain_numbers, require_problem, require_protocol
 from fedprivjax.plan.as_said import require_as_said
 from fedprivjax.privacy.events import Event, Excess
@@ -85,10 +85,11 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
         Refusal: as `calibrate`.
     """
     _require_runnable(protocol, problem, plan)
-    target = protocol.asked(target)
-    calibrated = protocol.calibrate(problem, plan, target)
-    event = event_of(calibrated, problem, plan)
-    require_met(calibrated, event, target)
+    with clients_named(problem.client_names):
+        target = protocol.asked(target)
+        calibrated = protocol.calibrate(problem, plan, target)
+        event = event_of(calibrated, problem, plan)
+        require_met(calibrated, event, target)
     return calibrated, event
 
 
@@ -101,7 +102,8 @@ def event_of(protocol, problem, plan) -> Event:
             of another trust than the protocol's.
     """
     _require_runnable(protocol, problem, plan)
-    protocol.check(problem, plan)
+    with clients_named(problem.client_names):
+        protocol.check(problem, plan)
     _require_someone(plan.schedule)
     require_as_said(plan, problem)
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
@@ -155,7 +157,8 @@ def require_met(protocol, event: Event, target: Target) -> None:
         Refusal: with both numbers; not for published rules whose target is only a claim.
     """
     if not protocol.claims_only and exceeds(event, target):
-        raise Refusal(f"{protocol.name} must give at most {_both(event, target)}")
+        both, machine = _both(event, target)
+        raise Refusal(f"{protocol.name} must give at most {both}", machine=machine)
 
 
 def exceeds(event: Event, target: Target, slack: float = SLACK) -> bool:
@@ -203,14 +206,15 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     return noise_std
 
 
-def _both(event: Event, target: Target) -> str:
-    """What is asked for and what the noise gives, in words."""
+def _both(event: Event, target: Target) -> tuple[str, int | None]:
+    """Text of the target and of what the noise gives, and the machine that it names, if any."""
     if np.ndim(target.epsilon):
         over = event.over(target)
         worst = int(np.argmax(over))
         asked = np.ravel(target.epsilon)[worst]
         given = over[worst] * asked
-        return f"ε = {asked:g} at δ = {target.delta:g} on machine {worst}, and its noise on this plan gives {given:.4g}"
+        where = f"ε = {asked:g} at δ = {target.delta:g} on machine {worst}"
+        return f"{where}, and its noise on this plan gives {given:.4g}", worst
     if target.mu is not None and event.mus is not None:
-        return f"{target}, and its noise on this plan gives {event.mu:.4g}-GDP"
-    return f"{target}, and its noise on this plan gives ε = {event.epsilon(target.stated_delta):.4g}"
+        return f"{target}, and its noise on this plan gives {event.mu:.4g}-GDP", None
+    return f"{target}, and its noise on this plan gives ε = {event.epsilon(target.stated_delta):.4g}", None

@@ -14,6 +14,9 @@ from fedprivjax.privacy import gdp
 
 LEVELS = ("mu", "epsilon")  # targets that state a privacy level
 TARGETS = (*LEVELS, "noise_std")
+NO_TARGET = "one of epsilon, mu and noise_std must be given"
+SET_TARGET = "Set epsilon (with delta), mu (GDP) or noise_std"
+UNLIMITED = "epsilon = inf is non-private"
 RULE, PLAN = "rule", "plan"
 CALIBRATIONS = {
     RULE: "the noise of the method's own rule, which may be made for more messages than any machine sends",
@@ -46,9 +49,7 @@ class Target:
     def __post_init__(self):
         given = {name: value for name, value in vars(self).items() if name != "delta" and value is not None}
         if not given:
-            raise Refusal(
-                "give mu (GDP), or epsilon (with delta), or noise_std; mu = inf or epsilon = inf is non-private"
-            )
+            raise Refusal(f"{NO_TARGET}, got none. {SET_TARGET}; {UNLIMITED}")
         if len(given) > 1:
             (one, first), (other, second) = list(given.items())[:2]
             raise Refusal(f"give {one} or {other}, not both, got {one} = {first} and {other} = {second}")

@@ -22,10 +22,15 @@ SIZES = "sizes"  # machine_weights in proportion to machines' numbers of records
 
 
 class Table(Once):
-    """Which examples each machine owns: int32 [machines, most], padded with −1. Host data, compared by identity."""
+    """Which examples each machine owns: int32 [machines, most], padded with −1. Host data, compared by identity.
 
-    def __init__(self, rows: np.ndarray):
+    Attributes:
+        names: of the clients whose examples they are, one for each machine; empty if they have none.
+    """
+
+    def __init__(self, rows: np.ndarray, names: Sequence[str] = ()):
         self.rows = np.asarray(rows, np.int32)
+        self.names = tuple(names)
 
     def __str__(self) -> str:
         return f"split over {self.sizes.size} machines ({self.sizes.min()} to {self.sizes.max()} each)"
@@ -114,6 +119,11 @@ class Problem:
         """Records that machines hold together: those of a split, else the whole pool; infinite where they are
         computed."""
         return self.examples if self.table is None else int(self.table.sizes.sum())
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients whose examples machines hold, in order; empty if they have none."""
+        return () if self.table is None else self.table.names
 
     @property
     def dimension(self) -> int:

@@ -48,7 +48,7 @@ class UserAGD(UserMethod):
         strong_convexity: modulus λ of the loss; positive, it makes a run of phases.
         spread: S, "optimal" for the explicit bound, or the "paper"'s.
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
-        phases: how many; None is ⌈log₂ log₂ n⌉, see `theory.cheu.strong_phase_count`.
+        phases: number of phases; None is ⌈log₂ log₂ n⌉, see `theory.cheu.strong_phase_count`.
         smoothing: "given", the problem's own envelopes (if any), or "phases", in their place the best for every phase.
         sampling: False leaves the error of the batches themselves out of steps and sizes, so that only the noise's is
             in: for records that agree at the optimum, where that error vanishes.

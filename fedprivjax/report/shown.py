@@ -14,7 +14,7 @@ from rich.text import Text
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import known
+from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
@@ -207,5 +207,5 @@ def _recorded(this: Shown, metric: str | Metric) -> str:
     name = known(metric).name
     names = dict.fromkeys(str(n) for data in this.best.values() for n in data if ROUND in data[n].dims)
     if not any(has(data, name) for data in this.best.values()):
-        require_choice("metric", name, names)
+        require_recorded(name, names)
     return name

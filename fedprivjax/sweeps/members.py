@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.engine.progress import Told
 from fedprivjax.plan.plan import Plan
@@ -158,8 +158,9 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
         if not protocol.claims_only and exceeds(event, member.target):
             protocol, event = settle(member.protocol, member.problem, plan, member.target)
             events = [event_of(protocol, member.problem, earlier) for earlier in plans[: len(events)]]
-            for earlier in events:
-                require_met(protocol, earlier, member.target)
+            with clients_named(member.problem.client_names):
+                for earlier in events:
+                    require_met(protocol, earlier, member.target)
         events.append(event)
     return protocol, events
 

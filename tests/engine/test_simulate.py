@@ -195,7 +195,7 @@ REFUSALS = {
     ),
     "partition": (
         lambda: simulate(DPMu2(**OWN), SPLIT, Full(2), rounds=2),
-        "machine 1 must have at least 2 examples for this schedule, got 1",
+        "machine 1 must have at least 2 examples for this schedule, got 1.",
     ),
     "machines": (
         lambda: simulate(DPMu2(**OWN), SPLIT, Full(3), rounds=1),
@@ -232,7 +232,10 @@ REFUSALS = {
         lambda: simulate(DPMu2(mu=np.float32(1.0), noise_std=np.float32(1.0), clip=1.0), GOOD, Full(2)),
         "give mu or noise_std, not both",
     ),
-    "neither": (lambda: simulate(DPMu2(), GOOD, Full(2)), "give mu (GDP), or epsilon (with delta), or noise_std"),
+    "neither": (
+        lambda: simulate(DPMu2(), GOOD, Full(2)),
+        "one of epsilon, mu and noise_std must be given, got none. Set epsilon (with delta), ",
+    ),
     "no clip": (lambda: simulate(DPMu2(mu=1.0), UNKNOWN, Full(2)), "clip must be set, for the loss has no finite"),
     "no clip or ball": (lambda: simulate(DPMu2(mu=1.0), UNBOUNDED, Full(2)), "clip must be set"),
     "no clip of SGD": (lambda: simulate(NoisySGD(mu=1.0), UNKNOWN, Full(2)), "clip must be set"),

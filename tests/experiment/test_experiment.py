@@ -214,7 +214,10 @@ def test_participation_is_uniform_unless_told_otherwise():
         ),
         ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
         ({"kind": "between", "least": 0, "most": 2}, "least must be at least 1, got 0"),
-        ({"kind": "between", "least": 2, "most": 9}, "per_round must be at most machines (6), got 9"),
+        (
+            {"kind": "between", "least": 2, "most": 9},
+            "per_round must be at most machines (6), got 9",
+        ),
         ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
         (
             {"per_round": 2, "rate": 0.5},
@@ -359,18 +362,18 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
     [
         ({"title": 3}, "title must be a valid string, got 3"),
         ({"problem": 3}, "problem must be a table, got 3"),
-        ({"problem__radius": "2"}, "problem.radius must be a valid number, got '2'"),
+        ({"problem__radius": "2"}, "problem.radius must be a number, got '2'. Remove the quotes"),
         (
             {"problem__loss": "sofmax"},
             "unknown problem.loss 'sofmax', did you mean 'softmax'? (known: softmax, logistic, squared, hinge, "
             "absolute, pinball, huber, geman_mcclure, tukey, module:name)",
         ),
-        ({"problem__loss": "hinge", "problem__smoothing": "x"}, "problem.smoothing must be a valid number, got 'x'"),
+        ({"problem__loss": "hinge", "problem__smoothing": "x"}, "problem.smoothing must be a number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a table, got 5"),
         ({"problem__partition": 5}, "problem.partition must be a table, got 5"),
         (
             {"problem__partition": {"kind": "iid", "seed": "a"}},
-            "problem.partition.seed must be a valid integer, got 'a'",
+            "problem.partition.seed must be an integer, got 'a'",
         ),
         ({"problem__partition": {"alpha": 0.1}}, "problem.partition.kind must be given"),
         ({"sweep__resample": ["step_scal"]}, "unknown axis in sweep.resample 'step_scal' (known: mu, clip)"),
@@ -383,34 +386,34 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
             "participation.rate must go with kind 'binomial' or 'bernoulli', got kind 'given'",
         ),
         ({"participation": []}, "participation must be a table, got []"),
-        ({"participation__machines": True}, "participation.machines must be a valid integer, got True"),
-        ({"participation__machines": 6.5}, "participation.machines must be a valid integer, got 6.5"),
-        ({"protocol": 3}, "protocol must be a valid list, got 3"),
+        ({"participation__machines": True}, "participation.machines must be an integer, got True"),
+        ({"participation__machines": 6.5}, "participation.machines must be an integer, got 6.5"),
+        ({"protocol": 3}, "protocol must be a list, got 3"),
         ({"protocol": []}, "protocol must have at least one entry, got []"),
         ({"protocol": [3]}, "protocol.0 must be a table, got 3"),
-        ({"problem__lipschitz": "a"}, "problem.lipschitz must be a valid number, got 'a'"),
-        ({"problem__lipschitz": [1.0, "a"]}, "problem.lipschitz must be a valid number, got [1.0, 'a']"),
+        ({"problem__lipschitz": "a"}, "problem.lipschitz must be a number, got 'a'"),
+        ({"problem__lipschitz": [1.0, "a"]}, "problem.lipschitz must be a number, got [1.0, 'a']"),
         ({"protocol": [{}]}, "protocol.0.name must be given"),
         ({"protocol": [{"clip": 1.0}]}, "protocol.0.name must be given"),
-        ({"protocol": [{"name": 3}]}, "protocol.0.name must be a valid string, got 3"),
-        ({"protocol__0__label": 3}, "protocol.0.label must be a valid string, got 3"),
-        ({"protocol__0__clip": "x"}, "clip must be a positive number, got 'x'"),
+        ({"protocol": [{"name": 3}]}, "[[protocol]] '3': name must be a valid string, got 3"),
+        ({"protocol__0__label": 3}, "[[protocol]] '3': label must be a valid string, got 3"),
+        ({"protocol__0__clip": "x"}, "[[protocol]] 'ours': clip must be a positive number, got 'x'"),
         (
             {"protocol__0__mu": [1, 2]},
-            "mu must be one number in [[protocol]], got [1, 2]: [sweep] mu takes several",
+            "[[protocol]] 'ours': mu must be one number, got [1, 2]. Put several into [sweep] mu",
         ),
-        ({"protocol__0__grid": 3}, "protocol.0.grid must be a table, got 3"),
-        ({"protocol__0__grid": {"clip": 1.0}}, "protocol.0.grid.clip must be a valid list, got 1.0"),
+        ({"protocol__0__grid": 3}, "[[protocol]] 'ours': grid must be a table, got 3"),
+        ({"protocol__0__grid": {"clip": 1.0}}, "[[protocol]] 'ours': grid.clip must be a list, got 1.0"),
         ({"sweep": 3}, "sweep must be a table, got 3"),
-        ({"sweep__mu": "x"}, "sweep.mu.0 must be a valid number, got 'x'"),
-        ({"sweep__mu": [True]}, "sweep.mu.0 must be a valid number, got True"),
-        ({"sweep__seeds": "a"}, "sweep.seeds must be a valid integer, got 'a'"),
+        ({"sweep__mu": "x"}, "sweep.mu must be a number, got 'x'"),
+        ({"sweep__mu": [True]}, "sweep.mu must be a number, got True"),
+        ({"sweep__seeds": "a"}, "sweep.seeds must be an integer, got 'a'"),
         ({"record": 3}, "record must be a table, got 3"),
-        ({"record__metrics": "test_loss"}, "record.metrics must be a valid list, got 'test_loss'"),
-        ({"record__every": 1.5}, "record.every must be a valid integer, got 1.5"),
-        ({"expected": 3}, "expected must be a valid list, got 3"),
+        ({"record__metrics": "test_loss"}, "record.metrics must be a list, got 'test_loss'"),
+        ({"record__every": 1.5}, "record.every must be an integer, got 1.5"),
+        ({"expected": 3}, "expected must be a list, got 3"),
         ({"expected": [3]}, "expected.0 must be a table, got 3"),
-        ({"expected__0__cells": 3}, "expected.0.cells must be a valid list, got 3"),
+        ({"expected__0__cells": 3}, "expected.0.cells must be a list, got 3"),
         ({"expected__0__cells": [3]}, "expected.0.cells.0 must be a table, got 3"),
     ],
 )
@@ -484,7 +487,11 @@ def test_a_network_is_reached_by_its_settings(settings, network):
         ({"hidden": [4]}, "problem.hidden must go with model 'mlp' or 'cnn', got none"),
         ({"channels": [4]}, "problem.channels must go with model 'cnn', got none"),
         ({"model": "mlp", "channels": [4]}, "problem.channels must go with model 'cnn', got model 'mlp'"),
-        ({"model": "mlp", "hidden": [0]}, "problem.hidden.0 must be greater than or equal to 1, got 0"),
+        (
+            {"model": "mlp", "hidden": [0]},
+            "problem.hidden must be a list of layer widths, each at least 1, got [0]. Write hidden = [64], "
+            "or leave model out for a linear predictor",
+        ),
         ({"model": "mlp", "activation": "thanh"}, "unknown problem.activation 'thanh', did you mean 'tanh'?"),
         ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must halve pictures of 8×8 down to a pixel at most"),
         (
@@ -544,13 +551,16 @@ INTEGERS = "a list of distinct positive integers"
         ),
         ({"problem__dataset": "digits"}, "dataset 'digits' takes no options, got 'examples'"),
         ({"problem__loss": "pinball", "problem__quantile": 1.0}, "quantile must be between 0 and 1, got 1.0"),
-        ({"participation__per_round": 7}, "per_round must be at most machines (6), got 7"),
+        ({"participation__per_round": 7}, "[[protocol]] 'ours': per_round must be at most machines (6), got 7"),
         ({"participation__schedule": [[0]]}, "participation.schedule must go with kind 'given', got kind 'uniform'"),
         ({"participation__kind": "given"}, "participation.schedule must be given for kind 'given'"),
-        ({"participation__kind": "full"}, "per_round must be machines (6) at full participation, got 3"),
+        (
+            {"participation__kind": "full"},
+            "[[protocol]] 'ours': per_round must be machines (6) at full participation, got 3",
+        ),
         (
             {"participation__per_round": 4, "participation__kind": "balanced"},
-            "per_round must divide machines (6), got 4",
+            "[[protocol]] 'ours': per_round must divide machines (6), got 4",
         ),
         ({"participation__rounds": 0}, "participation.rounds must be greater than or equal to 1, got 0"),
         ({"protocol__1__label": "ours"}, "protocol labels must be distinct, not empty and without '/', got 'ours'"),
@@ -560,21 +570,31 @@ INTEGERS = "a list of distinct positive integers"
         ({"sweep__per_round": [float("inf")]}, f"sweep.per_round must be {INTEGERS}, got [inf]"),
         ({"sweep__per_round": [float("nan")]}, f"sweep.per_round must be {INTEGERS}, got [nan]"),
         ({"sweep__mu": []}, "sweep.mu must be a list of distinct numbers, got []"),
-        ({"sweep__mu": [0.0]}, "mu must be positive, got 0.0"),
-        ({"sweep__mu": [float("nan")]}, "mu must be positive, got nan"),
-        ({"sweep": {"noise_std": [0, -1.0]}}, "noise_std must be finite and not negative, got -1.0"),
-        ({"sweep__noise_std": [0.0]}, "give mu or noise_std, not both, got mu = 1.0 and noise_std = 0.0"),
-        ({"protocol__0__grid": {"clip": [1.0, 0.0]}}, "clip must be positive, got 0.0"),
+        ({"sweep__mu": [0.0]}, "[[protocol]] 'ours': mu must be positive, got 0.0"),
+        ({"sweep__mu": [float("nan")]}, "[[protocol]] 'ours': mu must be positive, got nan"),
+        (
+            {"sweep": {"noise_std": [0, -1.0]}},
+            "[[protocol]] 'ours': noise_std must be finite and not negative, got -1.0",
+        ),
+        (
+            {"sweep__noise_std": [0.0]},
+            "[[protocol]] 'ours': give mu or noise_std, not both, got mu = 1.0 and noise_std = 0.0",
+        ),
+        ({"protocol__0__grid": {"clip": [1.0, 0.0]}}, "[[protocol]] 'ours': clip must be positive, got 0.0"),
         (
             {"protocol__0__grid": {"clip": [1.0, 1.0]}},
             "the grid's clip of 'ours' must be a list of distinct numbers, got [1.0, 1.0]",
         ),
-        ({"protocol__0__grid": {"radius": [-1.0]}}, "radius must be positive, got -1.0"),
-        ({"sweep__seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"protocol__0__grid": {"radius": [-1.0]}}, "[[protocol]] 'ours': radius must be positive, got -1.0"),
+        ({"sweep__seeds": 0}, "[[protocol]] 'ours': seeds must be at least 1, got 0"),
         ({"record__metrics": []}, "record.metrics must name at least one metric, got []"),
         ({"record__delta": 1.0}, "record.delta must be between 0 and 1, got 1.0"),
-        ({"record__metrics": ["distance"]}, "record.select must be a recorded metric (distance), got 'excess_risk'"),
-        ({"record__every": 0}, "every must be at least 1, got 0"),
+        (
+            {"record__metrics": ["distance"]},
+            "[[protocol]] 'ours': record.select 'excess_risk' must be recorded, got distance. "
+            "Choose one of these, or add it to what runs record (record.metrics in a file)",
+        ),
+        ({"record__every": 0}, "[[protocol]] 'ours': every must be at least 1, got 0"),
         (
             {"record__averaged": ["gradient_nrm"]},
             "unknown metric in record.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
@@ -601,14 +621,14 @@ def test_a_missing_section_is_named(section):
 def test_a_missing_size_is_named(size):
     raw = small(problem__options={"examples": 60, "features": 3})  # not split, or that would say how many there are
     del raw["participation"][size]
-    assert refusal(raw) == f"participation.{size} must be given, or swept"
+    assert refusal(raw).endswith(f"participation.{size} must be given, or swept")
 
 
 def test_a_given_schedule_fixes_per_round():
     given = {"kind": "given", "machines": 6, "schedule": [[0, 1], [2, 3]]}
     assert listed.jobs(experiment.parse(small(participation=given)))[0].prepare().recipe.size == (6, 2, 2)
     message = refusal(small(participation=given, sweep__per_round=[3]))
-    assert message == "per_round must be 2, as in participation.schedule, got 3"
+    assert message == "[[protocol]] 'ours': per_round must be 2, as in participation.schedule, got 3"
 
 
 def test_a_protocols_other_iterate_may_be_expected():
@@ -782,10 +802,10 @@ def test_an_installed_modules_protocol():
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"bta": 0.9}, "unknown key in [[protocol]] my_protocols:Heavy 'bta', did you mean 'beta'?"),
+        ({"bta": 0.9}, "[[protocol]] 'Heavy': unknown key 'bta', did you mean 'beta'?"),
         (
             {"grid": {"kind": [1.0]}},
-            "unknown key in the grid of my_protocols:Heavy 'kind' (nearest: ",
+            "[[protocol]] 'Heavy': unknown key in its grid 'kind' (nearest: ",
         ),
         ({"name": "my_protocols:Hevy"}, "unknown protocol in my_protocols 'Hevy', did you mean 'Heavy'?"),
         (
@@ -802,8 +822,11 @@ def test_an_installed_modules_protocol():
             {"name": "fedprivjax.plan.participation:Full", "machines": 3},
             "protocol 'fedprivjax.plan.participation:Full' must be a fedprivjax.Protocol, got ",
         ),
-        ({"name": "my_protocols:Needy"}, "weight must be given in [[protocol]] my_protocols:Needy, or swept"),
-        ({"name": "my_protocols:Plain"}, "protocol 'my_protocols:Plain' must be a flax.struct.dataclass, got "),
+        ({"name": "my_protocols:Needy"}, "[[protocol]] 'Needy': weight must be given there, or swept"),
+        (
+            {"name": "my_protocols:Plain"},
+            "[[protocol]] 'Plain': protocol 'my_protocols:Plain' must be a",
+        ),
         ({"beta": 1.5}, "beta must be below 1, got 1.5"),
         ({"grid": {"beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
     ],
@@ -847,8 +870,8 @@ def test_what_only_one_protocol_has_is_swept_in_its_grid():
     raw = small(protocol__1={**CURVED, "grid": {"strong_convexity": [0, 0.5]}})
     assert experiment.parse(raw).protocol[1].grid == {"strong_convexity": [0.0, 0.5]}
     assert refusal(small(protocol__1=CURVED, sweep__strong_convexity=[0.5])) == (
-        "sweep.strong_convexity must be a setting of every protocol, and 'dp_mu2' has none: "
-        "give it in the grid of those that have it"
+        "sweep.strong_convexity must be a setting of every protocol, and 'ours' has none. "
+        "Move it to the grid of the protocols that do"
     )
 
 
@@ -857,7 +880,7 @@ def test_what_all_protocols_have_is_swept_at_zero_too():
     raw = small(protocol=[CURVED, accelerated], sweep={"strong_convexity": [0, 0.5], "noise_std": [0, 1]}, expected=[])
     assert experiment.parse(raw).real_axes == {"strong_convexity": [0.0, 0.5], "noise_std": [0.0, 1.0]}
     raw["sweep"]["strong_convexity"] = [0.5, -1.0]
-    assert refusal(raw).startswith("strong_convexity must be ")
+    assert refusal(raw).startswith("[[protocol]] 'noisy_minibatch_sgd': strong_convexity must be ")
     raw["sweep"]["strong_convexity"] = [float("nan")]
     assert "nan" in refusal(raw)
 

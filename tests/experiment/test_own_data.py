@@ -190,7 +190,7 @@ def test_a_table_lies_beside_the_file_or_in_the_working_directory(place):
         ('problem.options.tagret="x"', "unknown option of a table 'tagret', did you mean 'target'?"),
         ('problem.options={client="clinic"}', "target must be given: the column that is predicted"),
         ('problem.options.features=["outcome"]', "features must be without the target and the client, got 'outcome'"),
-        ("problem.options.bounds={}", "bounds of 'age' must be given, public limits such as "),
+        ("problem.options.bounds={}", "bounds of 'age', "),
         (
             "participation.machines=5",
             "participation.machines must be 3, the clients in the data, or be left out, got 5",
@@ -203,7 +203,7 @@ def test_a_table_lies_beside_the_file_or_in_the_working_directory(place):
 def test_what_does_not_fit_a_table_is_one_line_and_exit_status_2(place, call, change, message):
     status, _, said = call("run", "own/my.toml", "--set", change)
     assert status == 2
-    assert said.startswith(f"ValueError: {message}")
+    assert said.startswith(message)
     assert said.count("\n") == 1
     assert not (place.parent / "results").exists()
 

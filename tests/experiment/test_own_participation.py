@@ -78,7 +78,7 @@ def test_own_keys_go_over_the_sections(section, own, law, rounds):
         ),
         ({"rounds": 0}, {}, "in the participation of 'several': participation.rounds must be greater than or equal"),
         ({"kind": "ful"}, {}, "in the participation of 'several': unknown participation.kind 'ful', did you mean"),
-        ({"kind": "full", "per_round": 5}, {}, "per_round must be machines (20) at full participation, got 5"),
+        ({"kind": "full", "per_round": 5}, {}, "[[protocol]] 'several': per_round must be machines (20) at full"),
         ({"kind": "uniform", "weights": [1.0]}, {}, "in the participation of 'several': participation.weights must go"),
         ({"machines": 10}, {}, "machines must be left out of the participation of 'several', got 10"),
         ({"rounds": 3}, {"rounds": [2, 4]}, "rounds must be swept or in" + BOTH),
@@ -87,7 +87,7 @@ def test_own_keys_go_over_the_sections(section, own, law, rounds):
             {"per_round": [2]},
             "per_round must be swept or in" + BOTH,
         ),
-        (40, {}, "protocol.1.participation must be a table, got 40"),
+        (40, {}, "[[protocol]] 'several': participation must be a table, got 40"),
     ],
 )
 def test_what_it_cannot_be_is_one_line(own, sweep, said):
@@ -98,7 +98,9 @@ def test_what_it_cannot_be_is_one_line(own, sweep, said):
 
 
 def test_rounds_outside_the_table_are_told_where_they_belong():
-    with pytest.raises(Refusal, match=r"^rounds of \[\[protocol\]\] noisy_sgd must stand in a table, participation"):
+    with pytest.raises(
+        Refusal, match=r"^\[\[protocol\]\] 'single': rounds must be in a table of its own. Write participation"
+    ):
         make({}, protocol=[{**SINGLE, "rounds": 40}])
 
 

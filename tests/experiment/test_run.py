@@ -239,7 +239,7 @@ def test_an_identity_is_text_that_tells_settings_apart():
 
 def test_selecting_by_what_is_not_recorded_is_refused():
     entries = [{"name": "dp_mu2", "grid": {"clip": [1.0, 2.0]}}]
-    with pytest.raises(ValueError, match=r"record.select must be a recorded metric \(test_loss\), got 'test_accuracy'"):
+    with pytest.raises(ValueError, match=r"record.select 'test_accuracy' must be recorded, got test_loss\."):
         listed.jobs(make(entries, record={"metrics": ["test_loss"]}))
 
 

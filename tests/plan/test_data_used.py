@@ -213,5 +213,5 @@ def test_shares_that_there_are_not():
         draw_plan(SKEWED, ByShare(4, 2), order="cyclic")
     with pytest.raises(Refusal, match=r"^shares must be given for ByShare"):
         draw_plan(SKEWED, ByShare(4, 2), 5, order="cyclic")
-    with pytest.raises(Refusal, match=r"^shares must be at most machine 0's 2, got 3$"):
+    with pytest.raises(Refusal, match=r"^shares must be at most the 2 of machine 0, got 3$"):
         draw_plan(SKEWED, ByShare(4, 2, [3, 3, 3, 3]))

@@ -96,13 +96,13 @@ def test_weights_of_machines_do_not_scale_messages():
     [
         (make(), Full(4), None, 7, r"batch · per_round · rounds must be at most the 24 examples, got 7 · 4 · 1 = 28"),
         (make(), Full(4), 4, 2, r"batch · per_round · rounds must be at most the 24 examples, got 2 · 4 · 4 = 32"),
-        (make(12, SHARES), Full(3), None, 4, r"batch must be at most machine 1's 3 records \(dealt\), got 4"),
+        (make(12, SHARES), Full(3), None, 4, r"batch must be at most the 3 records of machine 1 \(dealt\), got 4"),
         (
             make(12, SHARES),
             Full(3),
             2,
             2,
-            "batch · messages must be at most machine 1's 3 records in one pass, got 2 · 2 = 4",
+            "batch · messages must be at most the 3 records of machine 1 in one pass, got 2 · 2 = 4.*",
         ),
     ],
 )

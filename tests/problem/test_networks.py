@@ -233,7 +233,10 @@ def test_what_a_network_computes_on_the_way_is_counted():
             lambda: from_dataset(LINE, Moreau(Absolute(), 1.0), network=MLP()),
             "loss must not be smoothed for a network, got Moreau(loss=Absolute(), strength=1.0)",
         ),
-        (lambda: from_dataset(PICTURES, Softmax(2), network=MLP()), "labels must lie in 0..1, got 2"),
+        (
+            lambda: from_dataset(PICTURES, Softmax(2), network=MLP()),
+            "loss must take the 3 classes of 'arrays', got Softmax, which takes 2. Set loss = 'softmax' (Softmax(3))",
+        ),
         (lambda: from_dataset(PICTURES, network=MLP(), start_seed=-1), "start_seed must be at least 0, got -1"),
         (lambda: from_dataset(PICTURES, network=MLP(), start={"w": np.ones(2)}), "start must have the structure of th"),
         (

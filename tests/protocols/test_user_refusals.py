@@ -67,7 +67,7 @@ REFUSED = [
     ({"noise_std": -1.0}, {}, "noise_std must be finite and not negative, got -1.0"),
     ({"epsilon": -1.0}, {}, "epsilon must be positive, got -1.0"),
     ({"epsilon": 1.0, "clip": 0.0}, {}, "clip must be positive, got 0.0"),
-    ({}, {}, "give mu (GDP), or epsilon"),
+    ({}, {}, "one of epsilon, mu and noise_std must be given"),
     ({"epsilon": 1.0}, {"problem": BOUNDLESS}, "clip must be set, for the loss has no finite gradient bound here"),
     ({"noise_std": 1.0}, {"problem": BOUNDLESS}, "clip must be set, for the loss has no finite gradient bound here"),
     (

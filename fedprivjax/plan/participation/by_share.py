@@ -66,7 +66,8 @@ class ByShare(Participation):
     def rounds_of_shares(self, shares: np.ndarray) -> int:
         if (self.known > shares).any():
             worst = int(np.argmax(self.known > shares))
-            raise Refusal(f"shares must be at most machine {worst}'s {shares[worst]}, got {self.known[worst]}")
+            most = f"the {shares[worst]} of machine {worst}"
+            raise Refusal(f"shares must be at most {most}, got {self.known[worst]}", machine=worst)
         return rounds_filled(self.known, self.per_round)
 
     def fitted(self, shares: np.ndarray | None) -> "ByShare":

@@ -25,7 +25,8 @@ class Epochs(Sampler):
         uneven = np.flatnonzero(sizes % batches)
         if uneven.size:
             i = uneven[0]
-            raise Refusal(f"batch must divide machine {i}'s {sizes[i]} records ({self.name}), got {batches[i]}")
+            whole = f"the {sizes[i]} records of machine {i}"
+            raise Refusal(f"batch must divide {whole} ({self.name}), got {batches[i]}", machine=int(i))
         return sizes // batches
 
     def draw(self, rows, schedule, rng, stored=False):

@@ -9,6 +9,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers.epochs import epoch_places
 from fedprivjax.plan.samplers.interface import Batch, Sampler
 
+FEWER = "Use fewer rounds, a smaller batch, or participation by_share (ByShare)"
+
 
 @dataclass(frozen=True)
 class Disjoint(Sampler):
@@ -37,7 +39,7 @@ class Dealt(Disjoint):
 
     >>> Dealt(20).batches(np.array([600, 10]))
     Traceback (most recent call last):
-    fedprivjax.Refusal: batch must be at most machine 1's 10 records (dealt), got 20
+    fedprivjax.Refusal: batch must be at most the 10 records of machine 1 (dealt), got 20
     """
 
     name: ClassVar[str] = "dealt"
@@ -81,6 +83,7 @@ def _check_enough(batches: np.ndarray, messages: np.ndarray, sizes: np.ndarray) 
     if short.size:
         i = short[0]
         raise Refusal(
-            f"batch · messages must be at most machine {i}'s {sizes[i]} records in one pass, "
-            f"got {batches[i]} · {messages[i]} = {needed[i]}"
+            f"batch · messages must be at most the {sizes[i]} records of machine {i} in one pass, "
+            f"got {batches[i]} · {messages[i]} = {needed[i]}. {FEWER}",
+            machine=int(i),
         )

@@ -85,7 +85,8 @@ class Sampler:
         over = np.flatnonzero((batch > sizes) & (not self.repeats))
         if over.size:
             i = over[0]
-            raise Refusal(f"batch must be at most machine {i}'s {sizes[i]} records ({self.name}), got {batch[i]}")
+            most = f"the {sizes[i]} records of machine {i}"
+            raise Refusal(f"batch must be at most {most} ({self.name}), got {batch[i]}", machine=int(i))
         return batch
 
     def batch_of(self, records: int) -> int:
