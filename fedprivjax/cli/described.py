@@ -1,0 +1,127 @@
+"""Settings of what `fedprivjax list` names: types, defaults, and the lines of help in docstrings."""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from fedprivjax.protocols import PROTOCOLS
+
+SECTION = re.compile(r"^(\w+):$")
+ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):(?: (.*))?$")
+SAME = re.compile(r"as in `(\w+)`\.?")
+PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
+HIDDEN = ("kind", "found", "made_by", "start", "correct", "labels")  # named by the file otherwise, or not at all
+
+
+class Setting(NamedTuple):
+    """A setting: its name, its type and default as text, and one line of help."""
+
+    name: str
+    kind: str
+    default: str
+    help: str
+
+
+def settings_of(thing: Any) -> list[Setting]:
+    """Return the settings of a dataclass, a section of an experiment file, or a function.
+
+    >>> def loader(count: int, *, noise: float = 0.5):
+    ...     '''Load.
+    ...
+    ...     Args:
+    ...         count: number of examples.
+    ...         noise: standard deviation of the labels. Not private.
+    ...     '''
+    >>> for setting in settings_of(loader):
+    ...     print(*setting, sep=" | ")
+    count | integer | required | number of examples.
+    noise | number | 0.5 | standard deviation of the labels.
+    """
+    texts = help_of(thing)
+    return [Setting(name, kind, default, texts.get(name, "")) for name, kind, default in _declared(thing)]
+
+
+def help_of(thing: Any) -> dict[str, str]:
+    """Return the first sentence on each argument or attribute in the docstrings of an object and of its bases."""
+    found: dict[str, str] = {}
+    methods = {method.__name__: method for method, _ in PROTOCOLS.values()}
+    for each in inspect.getmro(thing)[::-1] if inspect.isclass(thing) else [thing]:
+        for names, text in _entries(inspect.cleandoc(each.__doc__ or "")):
+            sentence = re.split(r"(?<=[.;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(";")
+            same = SAME.fullmatch(sentence)
+            others = help_of(methods[same[1]]) if same and same[1] in methods else {}
+            found |= {name: others.get(name, sentence) for name in names}
+    return found
+
+
+def type_text(annotation: Any) -> str:
+    """Return a type in words.
+
+    >>> type_text(float | list[float] | None), type_text(Literal["server", "none"])
+    ('number or list of number', 'server or none')
+    """
+    if get_origin(annotation) is Annotated:
+        return type_text(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(str, get_args(annotation)))
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        kinds = [type_text(each) for each in get_args(annotation) if each is not NoneType]
+        return " or ".join(dict.fromkeys(kinds))
+    origin = get_origin(annotation) or annotation
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        return "table"
+    if inspect.isclass(origin) and origin is not str and hasattr(origin, "__iter__"):
+        inside = [each for each in get_args(annotation) if each is not Ellipsis]
+        return f"list of {type_text(inside[0])}" if inside else "list"
+    return PLAIN.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
+    """Names, types and defaults."""
+    if inspect.isclass(thing) and issubclass(thing, BaseModel):
+        for name, field in thing.model_fields.items():
+            if name not in HIDDEN:
+                yield name, type_text(field.annotation), _default(field.get_default(call_default_factory=True))
+    elif inspect.isclass(thing):
+        hints = inspect.get_annotations(thing, eval_str=False)
+        for field in fields(thing):
+            if field.init and not field.metadata.get("derived"):
+                number = field.type is Any and field.metadata.get("pytree_node", True)
+                made = field.default if field.default_factory is MISSING else field.default_factory()
+                kind = "number" if number else type_text(hints.get(field.name, field.type))
+                yield field.name, kind, _default(made)
+    else:
+        for name, each in inspect.signature(thing).parameters.items():
+            if name not in HIDDEN and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+                yield name, type_text(each.annotation), _default(each.default)
+
+
+def _default(value: Any) -> str:
+    """A default as text."""
+    if value in (MISSING, PydanticUndefined, inspect.Parameter.empty):
+        return "required"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).lower() if value is None else str(value)
+
+
+def _entries(text: str) -> Iterator[tuple[list[str], str]]:
+    """Names and text of the entries under `Args:` and `Attributes:`."""
+    inside, names, lines = False, [], []
+    for line in [*text.splitlines(), "End:"]:
+        head, entry = SECTION.match(line), ENTRY.match(line)
+        if names and (head or entry or not line.startswith("        ")):
+            yield names, " ".join(lines)
+            names, lines = [], []
+        if head or (line and not line.startswith(" ")):
+            inside = head is not None and head[1] in ("Args", "Attributes")
+        elif inside and entry:
+            names, lines = [name.strip(" *") for name in entry[1].split(",")], [entry[2] or ""]
+        elif names:
+            lines.append(line)
