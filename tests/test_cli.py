@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from fedprivjax.cli.described import settings_of
 
 import fedprivjax
 from fedprivjax import cli, experiment
 from fedprivjax.cli import known
+from fedprivjax.cli.described import settings_of
 from fedprivjax.datasets import mnist
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed

@@ -17,7 +17,7 @@ def require_records(sizes: np.ndarray) -> None:
     """Raise Refusal if a machine that owns `sizes` records, int [machines], has none."""
     if not sizes.all():
         none = f"machines must have at least one record each, got none for machine {sizes.argmin()}"
-        raise Refusal(f"{none}. Leave such machines out of the data")
+        raise Refusal(f"{none}. Leave such machines out of the data", machine=int(sizes.argmin()))
 
 
 class Occurrences(NamedTuple):
