@@ -14,7 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.preparation import STATISTICS, Preparation
 from fedprivjax.datasets.reading import Columns, Frame, Series
 
-pd = lazy_loader.load("pandas")
+pd: Any = lazy_loader.load("pandas")
 
 OWN_LOADER = 'Load the table with a custom function, dataset = "module:load"'
 DATES = "Leave it out of features, or convert it to numbers, such as days since a public date"

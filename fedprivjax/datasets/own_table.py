@@ -17,7 +17,7 @@ from fedprivjax.datasets.preparation import Preparation, prepared_by
 from fedprivjax.datasets.reading import Columns, Frame, checked, read_columns
 from fedprivjax.datasets.targets import Clients, clients_of, target_of
 
-pd = lazy_loader.load("pandas")
+pd: Any = lazy_loader.load("pandas")
 
 
 def read_table(

@@ -13,7 +13,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.dataset import DataError, DataNotFound
 
-pd = lazy_loader.load("pandas")
+pd: Any = lazy_loader.load("pandas")
 
 Frame: TypeAlias = Any  # a pandas frame and a column of one, of which pandas says too little for a type checker
 Series: TypeAlias = Any

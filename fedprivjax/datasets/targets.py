@@ -1,6 +1,6 @@
 """The target and the clients of a table: classes or numbers, and whose each row is."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lazy_loader
 import numpy as np
@@ -11,7 +11,7 @@ from fedprivjax.datasets.columns import Feature, as_numbers, numeric, one_of, te
 from fedprivjax.datasets.preparation import TASKS, Preparation
 from fedprivjax.datasets.reading import Frame, Series
 
-pd = lazy_loader.load("pandas")
+pd: Any = lazy_loader.load("pandas")
 
 
 class Target(NamedTuple):
