@@ -1,47 +1,59 @@
 """What a plan is made for, from a file: a `[plan]` table, or an experiment's problem, participation and levels."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from math import isfinite, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
 from fedprivjax.experiment.read import load
 from fedprivjax.experiment.section import THEORY
-from fedprivjax.experiment.settings import Experiment
+from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.planner import Setting
 from fedprivjax.privacy import gdp
-from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.problem import Problem, Table
 
 KEYS = {each.name: each for each in fields(Setting) if each.name != "kept"}
 
 
-def plan_settings(spec: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `planner.plan`: what a file says, and in its place what is given beside it.
+ALIKE = ("full", "uniform")  # participation as it is planned
+
+
+class PlanSettings(NamedTuple):
+    """Arguments of `planner.plan`, and a phrase for each of a file's own settings that a plan replaces."""
+
+    arguments: dict[str, Any]
+    replaced: list[str]
+
+
+def plan_settings(spec: str | None, given: Mapping[str, Any]) -> PlanSettings:
+    """Return the arguments of `planner.plan`: a file's settings, overridden by those that are given beside it.
 
     A `[plan]` table has the names of `planner.Setting`. An experiment gives its machines, the size and the constants of
-    its problem, δ, and as ε what it sweeps.
+    its problem, δ, and as ε what it sweeps. A plan has equal machines, so unequal ones are planned as the smallest.
 
     Raises:
         Refusal: no such file, an unknown key, or what neither the file nor the options say.
 
-    >>> plan_settings(None, {"machines": 2, "per_round": 1, "samples": 3, "dimension": 4, "epsilon": 1.0})["samples"]
-    3
+    >>> given = {"machines": 2, "per_round": 1, "samples": 3, "dimension": 4, "epsilon": 1.0}
+    >>> plan_settings(None, given).arguments == given
+    True
     """
-    settings = {**_of_file(spec, given), **given}
+    found, replaced = _of_file(spec, given)
+    settings = {**found, **given}
     for name, each in KEYS.items():
         if each.default is MISSING and settings.get(name) is None:
             raise Refusal(f"{name} must be given, as --{name.replace('_', '-')} or in a file")
-    return {name: value for name, value in settings.items() if value is not None}
+    return PlanSettings({name: value for name, value in settings.items() if value is not None}, replaced)
 
 
-def _of_file(spec: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_file(spec: str | None, given: Mapping[str, Any]) -> PlanSettings:
     if spec is None:
-        return {}
+        return PlanSettings({}, [])
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
         try:
@@ -49,7 +61,7 @@ def _of_file(spec: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Refusal(f"{path.name} is not valid TOML: {error}") from None
         if "plan" in raw:
-            return _of_table(raw)
+            return PlanSettings(_of_table(raw), [])
     return _of_experiment(load(spec), given)
 
 
@@ -63,7 +75,7 @@ def _of_table(raw: Mapping[str, Any]) -> dict[str, Any]:
     return dict(raw["plan"])
 
 
-def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSettings:
     shape, delta = experiment.shapes[0], given.get("delta", experiment.record.delta)
     machines = machines_of(experiment.participation, shape)
     problem = make_problem(experiment.problem, machines, shape.get("trial"), shape.get("records"))
@@ -90,7 +102,29 @@ def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> dict[str
         if name not in given and not isfinite(value):
             raise Refusal(f"{name} must be given, as --{name}: the file's problem has none")
         found[name] = float(value)
-    return found
+    return PlanSettings(found, list(_replaced(experiment, table, given)))
+
+
+def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, Any]) -> Iterator[str]:
+    """Phrases for what a plan of machines alike makes of an experiment's sizes, participation and rounds."""
+    law, first = experiment.participation, experiment.shapes[0]
+    for name, value in first.items():
+        swept = {shape[name] for shape in experiment.shapes}
+        if len(swept) > 1 and name not in given and name not in (TRIAL, "rounds"):
+            yield f"{len(swept)} swept values of {name} by the first ({value})"
+    if table is not None and not {"machines", "samples"} & given.keys() and table.sizes.min() < table.sizes.max():
+        least, most = int(table.sizes.min()), int(table.sizes.max())
+        yield (
+            f"{table.sizes.sum()} records on {table.sizes.size} machines, {least} to {most} each, by {least} each: the "
+            f"smallest machine sets noise, guarantee and rounds"
+        )
+    if law.kind not in ALIKE:
+        yield f"participation {law.kind!r} by uniformly random subsets, or all machines"
+    if law.dropouts != 0:
+        yield "its dropouts by machines that are always there"
+    rounds = first.get("rounds", law.planned)
+    if rounds is not None and "rounds" not in given:
+        yield f"{rounds} rounds by each method's own (--rounds {rounds} keeps them)"
 
 
 def _enclosing(problem: Problem) -> float:

@@ -128,7 +128,9 @@ def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
     sizes = f"{s['per_round']} a round, {s['samples']} records each; d = {s['dimension']}"
     first = f"{s['machines']} machines alike, {sizes}"
     trust = f"trust {s['trust']}: an adversary sees {TRUST[s['trust']]}"
-    return [first, f"constants of the losses on a ball of diameter D: {values}", trust]
+    replaced = "; ".join(s.get("replaced", []))
+    own = [f"replaced in the file's own setting: {replaced}"] if replaced else []
+    return [*own, first, f"constants of the losses on a ball of diameter D: {values}", trust]
 
 
 def _headline(at: xr.Dataset) -> str:

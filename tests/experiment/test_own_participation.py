@@ -148,7 +148,7 @@ def test_an_audit_in_one_run_goes_as_long_as_each_method(monkeypatch):
 def test_a_plan_is_for_the_files_section(tmp_path):
     path = tmp_path / "two.toml"
     path.write_text(tomli_w.dumps(experiment.to_mapping(make({"kind": "full", "rounds": 3}))), encoding="utf-8")
-    assert plan_settings(str(path), {})["per_round"] == 10
+    assert plan_settings(str(path), {}).arguments["per_round"] == 10
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,61 @@
+"""A plan from an experiment file: unequal machines as the smallest one, and a line on what a plan replaces."""
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedprivjax import NoisyMinibatchSGD, cli, experiment, planner, ready
+from fedprivjax.experiment.planned import plan_settings
+
+PEOPLE = "your-own/people"  # eight clinics of 21 to 68 people for training
+SIZES = "315 records on 8 machines, 21 to 68 each, by 21 each: the smallest machine sets noise, guarantee and rounds"
+ROUNDS = "30 rounds by each method's own (--rounds 30 keeps them)"
+
+
+def replaced(folder, changes, given):
+    path = folder / "people.toml"
+    path.write_text(tomli_w.dumps(experiment.to_mapping(experiment.load(PEOPLE, changes))), encoding="utf-8")
+    return plan_settings(str(path), given).replaced
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "phrases"),
+    [
+        ({}, {}, [SIZES, ROUNDS]),
+        ({}, {"samples": 21, "rounds": 30}, []),
+        ({"participation.dropouts": 0.1}, {"rounds": 30}, [SIZES, "its dropouts by machines that are always there"]),
+        (
+            {"participation.kind": "balanced", "participation.per_round": 2},
+            {"rounds": 30},
+            [SIZES, "participation 'balanced' by uniformly random subsets, or all machines"],
+        ),
+        (
+            {"participation.kind": "uniform", "sweep.per_round": [2, 4]},
+            {"rounds": 30},
+            ["2 swept values of per_round by the first (2)", SIZES],
+        ),
+    ],
+)
+def test_a_plan_names_what_it_replaces(tmp_path, changes, given, phrases):
+    assert replaced(tmp_path, changes, given) == phrases
+
+
+def test_the_first_line_says_what_is_replaced():
+    answer = CliRunner().invoke(cli.app, ["plan", PEOPLE, "--protocol", "noisy_sgd", "--epsilon", "1"])
+    first = " ".join(answer.stdout.split("constants of the losses")[0].split())
+    assert first.startswith(f"replaced in the file's own setting: {SIZES}; {ROUNDS} 8 machines alike, 8 a round, 21")
+
+
+def test_the_noise_of_unequal_machines_is_that_of_a_run():
+    """The smallest machine's is the largest, so that a plan for machines like it has the noise of all."""
+    settings = plan_settings(PEOPLE, {"epsilon": 1.0, "rounds": 30}).arguments
+    found = planner.plan(**settings, protocols=["noisy_minibatch_sgd"]).sel(
+        protocol="noisy_minibatch_sgd, full batches"
+    )
+    made = experiment.load(PEOPLE)
+    problem = experiment.make_problem(made.problem, 8)
+    participation, rounds = experiment.make_participation(made.participation, {})
+    method = NoisyMinibatchSGD(sampler="full", epsilon=1.0)
+    run = ready(method, problem, participation, rounds=rounds, delta=settings["delta"], record=[])
+    assert found["noise_std"].item() == pytest.approx(run.protocol.noise_std, rel=1e-4)
+    assert found["realised_epsilon"].item() == pytest.approx(run.guarantee.epsilon, rel=1e-4)
