@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
@@ -185,6 +186,7 @@ def ready(
     if start.delta_warning:
         warn(start.delta_warning)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
+    require_decorated(mechanism)
     return replace(start, mechanism=mechanism)
 
 

@@ -5,12 +5,13 @@ from typing import Any, ClassVar
 
 import jax
 
+from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Refusal
 
 Shape = tuple[int, ...]
 
 
-class FeatureMap:
+class FeatureMap(Decorated):
     """A map of single examples that depends on no data, so that it costs no privacy.
 
     Subclasses are frozen dataclasses of their settings and say three things: the shape of what comes out, a bound on
@@ -33,6 +34,7 @@ class FeatureMap:
     0.5
     """
 
+    kind, decorator = "feature map", FROZEN
     kept: ClassVar[bool] = False
 
     def shape(self, shape: Shape) -> Shape:

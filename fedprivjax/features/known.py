@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.features.interface import FeatureMap
@@ -40,6 +41,7 @@ def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
 def as_map(said: Any) -> FeatureMap:
     """A feature map as an object, of a name, or of a table of its `kind` and settings."""
     if isinstance(said, FeatureMap):
+        require_decorated(said)
         return said
     table = {"kind": said} if isinstance(said, str) else said
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.decorated import PYTREE, Decorated
 
-class Mechanism:
+
+class Mechanism(Decorated):
     """A pytree (`flax.struct.dataclass`) that draws random numbers a block of rounds together; subclass it for a law.
 
     It holds per-round `inputs`, leaves [rounds, ...], that follow from the public schedule, and no setting. What
@@ -16,6 +18,7 @@ class Mechanism:
     privacy level, clip and step of a sweep.
     """
 
+    kind, decorator = "mechanism", PYTREE
     inputs: Any
     inside: ClassVar[bool] = False  # whether noise is part of what machines compute, rather than added to messages
     taped: ClassVar[bool] = True  # whether a round's noise may rest on the protocol's host-made tape

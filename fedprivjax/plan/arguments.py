@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from fedprivjax.checks.decorated import Decorated, require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import NUMBERS, called, require_one, require_positive
 from fedprivjax.plan.participation import check_participation
@@ -25,9 +26,16 @@ def require_arguments(protocol: Any, problem: Any, participation: Any) -> None:
     Traceback (most recent call last):
     fedprivjax.Refusal: protocol must come first, then problem and participation, got a Problem as protocol
     """
+    _require_single_precision()
     require_protocol(protocol)
     require_problem(problem)
     check_participation(participation)
+
+
+def _require_single_precision() -> None:
+    """Raise Refusal in jax's 64-bit mode, for which no program is written."""
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        raise Refusal("jax_enable_x64 must be off, for programs compute in float32, got on. Unset JAX_ENABLE_X64")
 
 
 def require_protocol(protocol: Any) -> None:
@@ -46,6 +54,8 @@ def require_protocol(protocol: Any) -> None:
         raise Refusal(
             f"protocol must be an object of a flax.struct.dataclass, such as DPMu2(mu=1.0), got {called(protocol)}"
         )
+    if isinstance(protocol, Decorated):
+        require_decorated(protocol)
     for name in [field.name for field in fields(protocol) if field.name in NUMBERS]:
         require_one(name, getattr(protocol, name))
     _require_settings(plain_numbers(protocol))

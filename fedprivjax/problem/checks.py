@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import all_leaves
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet
@@ -76,8 +76,8 @@ def require_constraint(constraint: Any) -> None:
         radius = constraint if isinstance(constraint, int | float) else "radius"
         raise Refusal(f"constraint must be a set, such as Ball({radius}), got {called(constraint)}")
     name = type(constraint).__name__
-    if constraint is not None and all_leaves([constraint]):
-        raise Refusal(f"constraint {name} must be a flax.struct.dataclass, got a class without that decorator")
+    if constraint is not None:
+        require_decorated(constraint)
     if constraint is not None and type(constraint).project is ConstraintSet.project:
         raise Refusal(f"constraint {name} must define project(self, params), the nearest point of the set, got none")
 

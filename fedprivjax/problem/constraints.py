@@ -23,6 +23,7 @@ import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
+from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 
@@ -31,7 +32,7 @@ NEWTON_STEPS = 4  # exact once the same parameters are above zero
 FAR = 16  # more than 1, so that rounding takes nothing at this distance for a part of the simplex
 
 
-class ConstraintSet:
+class ConstraintSet(Decorated):
     """A convex set of parameters; subclasses define `project` and, where a theory's numbers need them, the sizes.
 
     Attributes:
@@ -39,6 +40,7 @@ class ConstraintSet:
         radius: the largest Euclidean norm of a point: a linear predictor's Lipschitz constant may rest on it.
     """
 
+    kind, decorator = "constraint", PYTREE
     diameter: Any = inf
     radius: Any = inf
 

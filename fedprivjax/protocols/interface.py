@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.decorated import PYTREE, Decorated, without_decorator
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_keywords
 from fedprivjax.noise.interface import Mechanism
@@ -40,7 +41,7 @@ class Calibrated:
     calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True)
 
 
-class Protocol(Calibrated):
+class Protocol(Calibrated, Decorated):
     """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions: subclass it for a method.
 
     Real-valued hyper-parameters are leaves, which can be swept; what fixes a shape or a branch is static
@@ -52,6 +53,7 @@ class Protocol(Calibrated):
     that it has; of the others the values below hold.
     """
 
+    kind, decorator = "protocol", PYTREE
     mu: Any = None
     epsilon: Any = None
     noise_std: Any = None
@@ -70,6 +72,8 @@ class Protocol(Calibrated):
     def __new__(cls, *args, **settings):
         """Refuse a setting that the method has not, by the nearest that it has."""
         known = _settings(cls)
+        if known is not None and "__dataclass_fields__" not in vars(cls) and settings.keys() - set(known):
+            raise without_decorator(cls)
         if known is not None:
             for level in (name for name in LEVELS if name in settings and name not in known):
                 others = " or ".join(name for name in TARGETS if name in known)

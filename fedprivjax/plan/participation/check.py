@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.plan.participation.interface import Participation, check_sizes
@@ -27,6 +28,7 @@ def check_participation(participation) -> None:
         machines = participation if isinstance(participation, int) and participation > 0 else "machines"
         examples = f"Full({machines}) or Uniform({machines}, per_round)"
         raise Refusal(f"participation must say who takes part, such as {examples}, got {called(participation)}")
+    require_decorated(participation)
     for name in ("machines", "per_round"):
         given: Any = getattr(participation, name, None)
         require_at_least(name, given, 1)

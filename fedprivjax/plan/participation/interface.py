@@ -5,13 +5,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.participation.sizes import moment
 from fedprivjax.plan.schedule import Schedule
 
 
-class Participation:
+class Participation(Decorated):
     """Who takes part: subclass it (as a frozen dataclass) for a law of your own.
 
     A law must define `machines` (N, in all), `per_round` (the most that a round may have, the width of its schedule)
@@ -39,6 +40,7 @@ class Participation:
     [[2, 3], [2, 3]]
     """
 
+    kind, decorator = "participation", FROZEN
     machines: Any
     per_round: Any
     varies: Any = False

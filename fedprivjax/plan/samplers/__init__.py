@@ -1,5 +1,6 @@
 """Samplers: how a machine picks, out of its own records, those of a message."""
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places, places_in_order
@@ -48,4 +49,5 @@ def as_sampler(sampler: Sampler | str, batch: Batch = None) -> Sampler:
         return SAMPLERS[sampler].of(batch)
     if batch is not None:
         raise Refusal(f"batch must be left out beside {sampler}, got {batch}")
+    require_decorated(sampler)
     return sampler

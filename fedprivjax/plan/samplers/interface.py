@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.schedule import Schedule
@@ -27,7 +28,7 @@ class Occurrences(NamedTuple):
     chances: np.ndarray
 
 
-class Sampler:
+class Sampler(Decorated):
     """What every sampler answers. A sampler of one's own is a frozen dataclass that defines `message`, or `draw`.
 
     Attributes:
@@ -43,6 +44,7 @@ class Sampler:
         batch: K, one number or one for each machine; None is not given.
     """
 
+    kind, decorator = "sampler", FROZEN
     name: ClassVar[str]
     words: ClassVar[str]
     secret: ClassVar[bool] = False

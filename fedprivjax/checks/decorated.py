@@ -1,0 +1,55 @@
+"""Checks that custom classes are dataclasses of the kind that their base class asks for."""
+
+from dataclasses import is_dataclass
+from typing import Any, ClassVar
+
+from jax.tree_util import all_leaves
+
+from fedprivjax.checks.refusal import Refusal
+
+PYTREE, FROZEN = "flax.struct.dataclass", "dataclass(frozen=True)"
+
+
+class Decorated:
+    """Base class of classes whose subclasses must be dataclasses.
+
+    Attributes:
+        kind: the class in a message.
+        decorator: the decorator that a subclass needs.
+
+    >>> class Custom(Decorated):
+    ...     kind, decorator = "sampler", FROZEN
+    ...     batch: int
+    >>> Custom(2)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: sampler Custom must be a dataclass(frozen=True), got a class without that decorator
+    """
+
+    kind: ClassVar[str]
+    decorator: ClassVar[str]
+
+    def __new__(cls, *args: Any, **settings: Any):
+        """Refuse arguments of a class that has no constructor, for want of its decorator."""
+        if (args or settings) and cls.__init__ is object.__init__:
+            raise without_decorator(cls)
+        return super().__new__(cls)
+
+
+def require_decorated(value: Decorated) -> None:
+    """Raise Refusal if an object's class lacks its decorator: it is no pytree, or has fields that are no settings."""
+    cls = type(value)
+    if all_leaves([value]) if cls.decorator == PYTREE else _bare(cls):
+        raise without_decorator(cls)
+
+
+def _bare(cls: type) -> bool:
+    """Whether a class has fields that no constructor fills in; one with a constructor of its own has none."""
+    if "__dataclass_fields__" in vars(cls) or "__init__" in vars(cls):
+        return False
+    declared = [each for each in vars(cls).get("__annotations__", {}).values() if "ClassVar" not in str(each)]
+    return bool(declared) or (not is_dataclass(cls) and cls.__init__ is object.__init__)
+
+
+def without_decorator(cls: type[Decorated]) -> Refusal:
+    """The refusal of a class without its decorator."""
+    return Refusal(f"{cls.kind} {cls.__name__} must be a {cls.decorator}, got a class without that decorator")
