@@ -16,6 +16,7 @@ from fedprivjax import cli, experiment
 from fedprivjax.cli import known
 from fedprivjax.cli.described import settings_of
 from fedprivjax.datasets import mnist
+from fedprivjax.engine import progress
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import read as reading
@@ -440,11 +441,25 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_from_its_chunks(call, spec,
     xr.testing.assert_identical(found, whole)
 
 
-def test_calibrating_says_whose_noise_it_is(spec):
+def test_reading_sampling_and_calibrating_say_where_they_are(spec):
     said = []
     listed.jobs(experiment.load(spec, {"sweep.per_round": [2, 3]}), said.append)
-    assert said[:2] == [f"calibrating noise of ours, per_round 2 ({member} of 2)" for member in (1, 2)]
-    assert len(said) == 4
+    steps = [
+        f"{step} of ours, per_round 2 ({number} of 2)"
+        for step in ("sampling schedules", "calibrating noise")
+        for number in (1, 2)
+    ]
+    assert said[:5] == ["reading least_squares", *steps]
+    assert len(said) == 9
+
+
+def test_output_to_a_file_has_lines_of_the_current_step(call, spec, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.002)
+    status, _, said = call("privacy", spec)
+    assert status == 0
+    steps = ("reading", "sampling", "calibrating", "stating", "accounting")
+    assert {line.split()[0] for line in said.splitlines()} <= {*steps}
+    assert "accounting a second way for ours (1 of 1)\n" in said
 
 
 def test_an_unknown_experiment_is_answered_with_the_nearest(call, spec):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
 from fedprivjax.atomic_write import write_atomically
@@ -70,7 +71,8 @@ def everywhere(
 def load(spec: str, change: list[str] | None):
     from fedprivjax import experiment
 
-    return experiment.load(spec, dict(parse_change(text) for text in change or ()))
+    with saying(f"reading {spec}"):
+        return experiment.load(spec, dict(parse_change(text) for text in change or ()))
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -110,24 +112,29 @@ def name_of(spec: str) -> str:
 
 @contextmanager
 def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], None]]:
-    """A bar of what is done, with the time left; nothing where nobody looks."""
+    """Progress bar with the time left; a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine.progress import bar
 
-    if not err.is_terminal:  # where it would leave lines among the refusals
-        yield lambda done, total: None
-        return
     with bar(title, unit, err) as told:
         yield told
 
 
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
-    """A line of what happens at the moment, gone when it is done; nothing where nobody looks."""
+    """Line of the current step, erased at the end; every 10 seconds a line if stderr is not a terminal."""
+    from fedprivjax.engine.progress import lines
+
     if not err.is_terminal:
-        yield lambda text: None
+        with lines(what) as say:
+            yield say
         return
-    with err.status(what) as line:
-        yield line.update
+    with err.status(_cropped(what)) as line:
+        yield lambda text: line.update(_cropped(text))
+
+
+def _cropped(text: str) -> Text:
+    """Text that stays on one line."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def each(jobs: Iterable[Any], what: str, say: Callable[[str], None]) -> Iterator[Any]:

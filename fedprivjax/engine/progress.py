@@ -1,6 +1,7 @@
-"""How far long work is, and how long it will take: a bar in a terminal, a line in a notebook, lines in a file."""
+"""Progress and time left of long work: a bar in a terminal, a line in a notebook, lines in a file."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
@@ -16,7 +18,8 @@ from fedprivjax.checks.values import called
 Told = Callable[[int, int], Any]
 AT_ONCE = 0.02  # seconds: what comes so soon at first was taken from disk, and says nothing of the rest
 LONGEST_PAUSE = 0.05  # seconds
-LINES = 10  # of a whole piece of work, where each report would be a line
+EVERY = 10.0  # seconds between lines in a file or a pipe
+BAR = 20  # characters, which leaves room for the rest on 80 columns
 
 
 class Pace:
@@ -75,7 +78,7 @@ def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
     if progress is None or progress is False:
         yield None
     elif progress is True:
-        with bar(title, unit) as told:
+        with bar(title, unit, last=True) as told:
             yield told
     elif callable(progress):
         yield progress
@@ -84,14 +87,22 @@ def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
 
 
 @contextmanager
-def bar(title: str, unit: str, console: Console | None = None) -> Iterator[Told]:
-    """A function (done, total) that shows how far the work is, with the time left from the first report on."""
+def bar(title: str, unit: str, console: Console | None = None, *, last: bool = False) -> Iterator[Told]:
+    """A function (done, total) that shows how far the work is, with the time left from the first report on.
+
+    Args:
+        last: print the report of finished work, too, if stderr is not a terminal.
+    """
     console = Console(stderr=True) if console is None else console
     if console.is_jupyter:
         yield _line(title, unit, _in_notebook())
     elif console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
-        with Progress(*columns, TextColumn("{task.fields[left]}"), console=console, transient=True) as shown_bar:
+        name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        columns = (TextColumn("{task.description}", table_column=name), BarColumn(BAR), MofNCompleteColumn())
+        columns = (*columns, TextColumn(unit))
+        with Progress(
+            *columns, TextColumn("{task.fields[left]}"), console=console, transient=True, expand=True
+        ) as shown_bar:
             task, pace = shown_bar.add_task(title, total=None, left=""), Pace(time.monotonic())
 
             def tell(done: int, total: int) -> None:
@@ -100,7 +111,14 @@ def bar(title: str, unit: str, console: Console | None = None) -> Iterator[Told]
 
             yield tell
     else:
-        yield _line(title, unit, _now_and_then())
+        with lines() as say:
+
+            def show(line: str, done: int, total: int) -> None:
+                say("" if done >= total else line)
+                if last and done >= total:
+                    print(line, file=sys.stderr, flush=True)
+
+            yield _line(title, unit, show)
 
 
 def _line(title: str, unit: str, show: Callable[[str, int, int], None]) -> Told:
@@ -129,14 +147,30 @@ def _in_notebook() -> Callable[[str, int, int], None]:
     return show
 
 
-def _now_and_then() -> Callable[[str, int, int], None]:
-    """A line now and then, on stderr."""
-    said = -1.0
+@contextmanager
+def lines(first: str = "", every: float | None = None) -> Iterator[Callable[[str], None]]:
+    """A function that takes the current state as text, of which stderr gets a line every 10 seconds.
 
-    def show(line: str, done: int, total: int) -> None:
-        nonlocal said
-        if said < 0 or done >= total or done - said >= total / LINES:
-            said = done
-            print(line, file=sys.stderr, flush=True)
+    Work that ends earlier prints nothing.
 
-    return show
+    Args:
+        first: the state until the first call.
+        every: seconds between lines; None is `EVERY`.
+    """
+    state, ended = [first], threading.Event()
+
+    def print_now_and_then() -> None:
+        while not ended.wait(EVERY if every is None else every):
+            if state[0]:
+                print(state[0], file=sys.stderr, flush=True)
+
+    def say(text: str) -> None:
+        state[0] = text
+
+    thread = threading.Thread(target=print_now_and_then, daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        ended.set()
+        thread.join()

@@ -96,6 +96,8 @@ def problem_at(
     records = shape.get("records")
     shares = machines if experiment.problem.partition is not None else None, trial, records
     if shares not in problems:
+        if say is not None:
+            say(f"reading {experiment.problem.dataset}")
         problems[shares] = make_problem(experiment.problem, machines, trial, records, say)
     return problems[shares]
 
@@ -140,7 +142,7 @@ def _job(
     limits = {"memory_budget": experiment.sweep.memory_budget, "devices": jax.device_count()}
     prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
     if not trial:
-        start = prepare(calibrating=_calibrating(settings.label, shape, say))
+        start = prepare(preparing=_preparing(settings.label, shape, say))
         prepare = prepare if trial == 0 else lambda: start
     _check_selects(experiment, settings, options["record"])
     identity = _identity(experiment, settings, shape, problem, participation, protocol, options)
@@ -205,12 +207,14 @@ def _plain(value: Any) -> list:
     return [value.name, id(value.function)] if isinstance(value, Metric) else list(value)
 
 
-def _calibrating(label: str, shape: dict[str, Any], say: Callable[[str], None] | None) -> Progress | None:
-    """What is said while a sweep's members are calibrated."""
+def _preparing(
+    label: str, shape: dict[str, Any], say: Callable[[str], None] | None
+) -> Callable[[str, int, int], None] | None:
+    """Text of the current step while a sweep is prepared."""
     if say is None:
         return None
     at = "".join(f", {name} {value:g}" for name, value in shape.items() if name != TRIAL)
-    return lambda number, total: say(f"calibrating noise of {label}{at} ({number} of {total})")
+    return lambda step, number, total: say(f"{step} of {label}{at} ({number} of {total})")
 
 
 def _recorded(start: ReadySweep, iterate: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Grids of hyper-parameters and seeds as one compiled program: `vmap` over members inside `vmap` over seeds."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -235,7 +235,7 @@ def ready_sweep(
     noise_method: str = "auto",
     memory_budget: int = MEMORY_BUDGET,
     devices: int = 1,
-    calibrating: Told | None = None,
+    preparing: Callable[[str, int, int], Any] | None = None,
 ) -> ReadySweep:
     """Everything of a sweep that happens on the host before it runs: plans, calibration, every refusal.
 
@@ -249,7 +249,7 @@ def ready_sweep(
             one selects along an axis: common random numbers keep each member's law, but not that of the selected best.
         memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
         devices: over which runs are spread.
-        calibrating: called with (number, members in all) before each member is calibrated.
+        preparing: called with (step, number, total) before each schedule is sampled and each noise calibrated.
         protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `ready`.
     """
     protocol = plain_numbers(protocol)
@@ -263,14 +263,15 @@ def ready_sweep(
     options["noise_method"] = noise_method
     resampled = _rows(index, _index(axes, resample))
     draws = [_drawn(seed, resampled, point, common_noise) for seed in seeds for point in range(len(index))]
-    starts = [
-        ready(one.protocol, one.problem, participation, target=one.target, seed=draw, **options)
-        for draw, one in zip(draws, examples * len(seeds), strict=True)
-    ]
+    starts = []
+    for number, (draw, one) in enumerate(zip(draws, examples * len(seeds), strict=True), 1):
+        if preparing is not None:
+            preparing("sampling schedules", number, len(draws))
+        starts.append(ready(one.protocol, one.problem, participation, target=one.target, seed=draw, **options))
     starts = [replace(start, mechanism=m) for start, m in zip(starts, _aligned(starts), strict=True)]
     place = {member: point for point, members in enumerate(index) for member in members}
     plans = [[start.plan for start in starts[place[member] :: len(index)]] for member in range(len(points))]
-    members = calibrated(points, plans, calibrating)
+    members = calibrated(points, plans, None if preparing is None else partial(preparing, "calibrating noise"))
     for member in members.protocols:
         member.check_method(noise_method)
     sizes = chunk_sizes(starts[0], (len(draws), index.shape[1]), memory_budget, devices)

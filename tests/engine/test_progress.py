@@ -1,5 +1,8 @@
 """Progress of long work: told at every record, costing nothing where nobody asks."""
 
+import re
+import time
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -51,8 +54,7 @@ def test_what_a_listener_raises_is_raised(silent):
 def test_a_run_shows_how_far_it_is(silent, capsys):
     simulate(OURS, PROBLEM, SOME, progress=True, **OPTIONS)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == "DPMu2: 8 of 8 rounds", lines
-    assert lines[0].startswith("DPMu2: 3 of 8 rounds")
+    assert lines == ["DPMu2: 8 of 8 rounds"]
 
 
 def test_the_first_report_of_compiled_work_tells_a_time_left():
@@ -80,6 +82,33 @@ def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch, tmp_path):
     said = (tmp_path / "screen").read_text(encoding="utf-8")
     assert "2/10" in said
     assert "2:00 left" in said
+
+
+def test_the_bar_fits_80_columns(tmp_path):
+    with (tmp_path / "screen").open("w", encoding="utf-8") as file:
+        console = Console(force_terminal=True, width=80, file=file)
+        with bar("A title of an experiment " * 8, "runs", console) as told:
+            told(20_000, 100_000)
+    said = (tmp_path / "screen").read_text(encoding="utf-8")
+    lines = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)) if line.strip()]
+    assert max(map(len, lines)) <= 80
+    shown = [line for line in lines if "20000/100000 runs" in line]
+    assert shown
+    assert all(line.startswith("A title of an exp") for line in shown)
+
+
+def test_a_file_has_a_line_of_the_current_step_now_and_then(capsys):
+    with progress.lines("reading", every=0.01) as say:
+        time.sleep(0.1)
+        say("calibrating")
+        time.sleep(0.1)
+    said = capsys.readouterr().err.splitlines()
+    assert {*said} == {"reading", "calibrating"}
+    assert said == sorted(said, reverse=True)
+    with progress.lines("reading"):
+        pass
+    assert progress.EVERY == 10.0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_notebook_has_one_line_that_changes(monkeypatch):
