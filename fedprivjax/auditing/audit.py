@@ -1,7 +1,7 @@
 """An audit: thousands of runs in two neighbouring worlds, what an attacker learns from them, and what is claimed."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,22 @@ import numpy as np
 from fedprivjax.auditing.bounds import LowerBounds, lower_bounds
 from fedprivjax.auditing.running import Progress, Runs, score_runs
 from fedprivjax.auditing.scores import Counting, Law, fixed_scores, mixtures, separation, visible, whitened
-from fedprivjax.auditing.views import Sight, Views, chunk_of, different, observed
-from fedprivjax.auditing.worlds import Federation, Worlds, labels_of, records_used, small_federation, worlds
+from fedprivjax.auditing.views import MOST, Sight, Views, chunk_of, different, observed, own_releases
+from fedprivjax.auditing.worlds import (
+    LINEAR,
+    Federation,
+    Worlds,
+    labels_of,
+    records_used,
+    small_federation,
+    worlds,
+)
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_between
 from fedprivjax.engine.ready import ReadyRun
 from fedprivjax.plan.arguments import require_protocol
+from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import REPLACE_ONE
 
@@ -157,6 +166,7 @@ def audit(
     seed: int = 0,
     verdict: float = VERDICT,
     public: tuple[str, ...] = (),
+    loss: str | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
@@ -170,6 +180,7 @@ def audit(
         seed: of all runs.
         verdict: the total error of `Audit.refuted`.
         public: scalars that rounds report, by name, and that are published.
+        loss: "linear" or "quadratic", which the canary is a record of (see `Federation`); None is the federation's.
         folder: keeps the scores of finished runs, from which a stopped audit goes on.
         progress: called with (runs done, runs in all).
 
@@ -189,14 +200,15 @@ def audit(
     require_between("delta", delta, 0, 1)
     require_between("verdict", verdict, 0, 1)
     federation = small_federation(protocol) if federation is None else federation
-    pair, law, sight = prepared(protocol, federation, delta, seed, public)
+    federation = federation if loss is None else replace(federation, loss=loss)
+    pair, law, sight = prepared(protocol, federation, delta, seed, public, min(PREPARING, max(runs // 2, MOST)))
     guarantee = for_replaced(pair.start.guarantee)
     attained = _attained(law, guarantee)
     counting = Counting(delta, runs, LEVEL)
     scores = fixed_scores(law, counting, guarantee.mu)
     mixture = pair.start.event.mixture(pair.machine)
-    if mixture is not None and _in_sight(law, pair.machine) == mixture.releases:
-        scores[:1] = mixtures(law, mixture, pair.machine, _shift(pair, seed, sight), counting)
+    if mixture is not None and _all_in_sight(pair, law, mixture):
+        scores[:1] = mixtures(law, mixture, pair.machine, _shift(pair, mixture, seed, sight), counting)
     done = score_runs(Runs(pair, sight, seed, folder, progress), law, scores, counting)
     proofs = 1 if guarantee.mu is None else 2  # of a score against the claim: by ε, and by μ where one is claimed
     strict = verdict / (proofs * len(done))
@@ -224,12 +236,19 @@ def for_replaced(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:
     return guarantee.for_relation(REPLACE_ONE)
 
 
-def prepared(protocol, federation: Federation, delta: float, seed: int, public: tuple[str, ...]):
+def prepared(
+    protocol,
+    federation: Federation,
+    delta: float,
+    seed: int,
+    public: tuple[str, ...],
+    preparing: int | None = None,
+):
     """The two worlds of the worst record, the law of their views, and what is seen."""
-    pair = worlds(protocol, federation, 0, delta=delta, seed=seed)
+    pair = worlds(protocol, federation, None, delta=delta, seed=seed)
     require_claim(pair.start)
-    rows, sight = _candidates(pair), Sight(public, schedule=different(pair))
-    law = measured(pair, seed, sight)
+    rows, sight = _candidates(pair), Sight(public, schedule=different(pair), bends=federation.loss != LINEAR)
+    law = measured(pair, seed, sight, preparing)
     if rows == [pair.canary]:
         return pair, law, sight
     tried = [law._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, sight)]
@@ -237,8 +256,8 @@ def prepared(protocol, federation: Federation, delta: float, seed: int, public: 
     best = int(np.argmax(np.round(reached, 2)))  # of those that are as good, the first
     pair = worlds(protocol, federation, rows[best], delta=delta, seed=seed)
     if different(pair) != sight.schedule:  # participation that depends on data may do so for this record alone
-        sight = Sight(public, schedule=different(pair))
-        return pair, measured(pair, seed, sight), sight
+        sight = replace(sight, schedule=different(pair))
+        return pair, measured(pair, seed, sight, preparing), sight
     return pair, tried[best], sight
 
 
@@ -258,17 +277,21 @@ def _candidates(pair: Worlds) -> list[int]:
 def _tried(pair: Worlds, rows: list[int], seed: int, sight: Sight) -> list[tuple[np.ndarray, np.ndarray]]:
     """How far each row, were it the canary, moves the views, and their middle, [columns] each: runs take turns."""
     turn = np.arange(chunk_of(pair.start)) % len(rows)
-    labels = np.eye(labels_of(pair.start.problem).size, dtype=np.float32)[np.array(rows)[turn]]
+    labels = labels_of(pair.start.problem)
+    chosen = np.eye(labels.size, dtype=bool)[np.array(rows)[turn]]
+    others = np.delete(labels, pair.canary)[0]
     own = [labels_of(start.problem)[pair.canary] for start in pair.starts]
-    one, other = (observed(pair.start, seed + PREPARED, 0, sight, label * labels)[0].values for label in own)
+    both = [np.where(chosen, label, others) for label in own]
+    one, other = (observed(pair.start, seed + PREPARED, 0, sight, labels)[0].values for labels in both)
     parts = [(one[turn == place], other[turn == place]) for place in range(len(rows))]
     return [((after - before).mean(axis=0), (after + before).mean(axis=0) / 2) for before, after in parts]
 
 
-def measured(pair: Worlds, seed: int, sight: Sight) -> Law:
-    """The law of the views, from runs that are not counted."""
+def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None) -> Law:
+    """The law of the views, from `preparing` runs that are not counted; None is `PREPARING`."""
+    preparing = PREPARING if preparing is None else preparing
     parts: list[list[Views]] = []
-    for begin in range(0, PREPARING, chunk_of(pair.start)):
+    for begin in range(0, preparing, chunk_of(pair.start)):
         null, other = (observed(start, seed + PREPARED, begin, sight) for start in pair.starts)
         parts.append([other[0], *null])
     other, null, *noise = (np.concatenate([part[place].values for part in parts]) for place in range(len(parts[0])))
@@ -277,16 +300,20 @@ def measured(pair: Worlds, seed: int, sight: Sight) -> Law:
     return Law((other - null).mean(axis=0), (other + null).mean(axis=0) / 2, covariance, parts[0][0].columns)
 
 
-def _shift(pair: Worlds, seed: int, sight: Sight) -> float:
-    """How far one occurrence of the canary moves a message from one world to the other."""
+def _shift(pair: Worlds, mixture: Mixture, seed: int, sight: Sight) -> float:
+    """How far one occurrence of the canary moves a release from one world to the other, with its sign."""
     one, other = (observed(start, seed + PREPARED, 0, sight)[0] for start in pair.starts)
-    own = [column.kind == "message" and column.machine == pair.machine for column in one.columns]
-    moved = np.abs(other.values - one.values)[:, own]
-    return float(moved[moved > 1e-4 * moved.max()].min())
+    moved = (other.values - one.values)[:, own_releases(one.columns, pair.machine)]
+    least = np.abs(moved).max() / (2 * mixture.times.max())  # an echo of the canary in later releases is less
+    return float(np.sign(moved.sum()) * np.abs(moved)[np.abs(moved) > least].min())
 
 
-def _in_sight(law: Law, machine: int) -> int:
-    return sum(column.kind == "message" and column.machine == machine for column in law.columns)
+def _all_in_sight(pair: Worlds, law: Law, mixture: Mixture) -> bool:
+    """Whether all of the canary's machine's releases are seen, of rounds in which it is present."""
+    schedule, machine = pair.start.plan.schedule, pair.machine
+    sent = np.count_nonzero(schedule.participants[schedule.present] == machine)
+    seen = np.count_nonzero(own_releases(law.columns, machine))
+    return seen > 0 and seen * schedule.total[machine] == mixture.releases * sent
 
 
 def _attained(law: Law, guarantee: PrivacyGuarantee) -> float | None:

@@ -50,7 +50,7 @@ class OwnDirections(Lens):
     each: int = struct.field(pytree_node=False)
     others: int = struct.field(pytree_node=False)
 
-    def see(self, inputs, query, sent):
+    def see(self, inputs, query, sent, steps):
         own = self.directions[inputs.machine[:, None] * self.each + jnp.arange(self.each)[None]]
         return (), jnp.concatenate(
             [jnp.einsum("mkd,md->mk", own, sent), sent @ self.directions[-self.others :].T], axis=1
@@ -63,7 +63,7 @@ class EveryDirection(Lens):
 
     directions: Any
 
-    def see(self, inputs, query, sent):
+    def see(self, inputs, query, sent, steps):
         return self.directions @ query, ()
 
 

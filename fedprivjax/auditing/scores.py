@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from fedprivjax.auditing.bounds import expected_threshold, sampled_threshold
-from fedprivjax.auditing.views import Column
+from fedprivjax.auditing.views import Column, own_releases
 from fedprivjax.privacy.events import Mixture
 
 RIDGE = 1e-6  # of a column's variance: what float32 cannot tell apart
-SIMULATED = 200_000  # runs of a claimed law that is no normal
+SIMULATED = 200_000  # runs of a claimed law that is no normal, at most
+SIMULATED_NUMBERS = 2**21  # releases of these runs, at most
 LOUDER = 1.05  # how much clearer than claimed a canary must be for the law as measured to be looked at, too
 SILENT = 1e-3  # of the claimed noise, the least that is measured
 LARGEST = 1e6  # separations beyond are one: all is told
@@ -162,7 +162,7 @@ def mixtures(law: Law, claim: Mixture, machine: int, shift: float, counting: Cou
     """`mixed` by the claim; and, where messages carry less noise than is claimed, by the noise that is measured, too.
 
     Args:
-        shift: how far one occurrence moves a message from one world to the other.
+        shift: how far one occurrence moves a release from one world to the other, with its sign.
 
     >>> law = Law(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
     >>> one_in_four = Mixture(ratio=0.5, releases=1, times=np.array([1.0]), chances=np.array([0.25]))
@@ -170,39 +170,52 @@ def mixtures(law: Law, claim: Mixture, machine: int, shift: float, counting: Cou
     >>> score.function(np.array([[-1.0], [0.0], [1.0]])).round(3).tolist()  # most messages do not hold the canary
     [-0.366, 0.0, 0.366]
     """
-    own = np.diag(law.covariance)[[c.kind == "message" and c.machine == machine for c in law.columns]]
-    measured = max(float(np.sqrt(own.mean())) / shift, SILENT * claim.ratio)
+    own = np.diag(law.covariance)[own_releases(law.columns, machine)]
+    measured = np.maximum(np.sqrt(own) / abs(shift), SILENT * claim.ratio)
     found = [mixed("likelihood ratio", law, claim, machine, shift, counting)]
-    if claim.ratio > LOUDER * measured:
-        quieter = claim._replace(ratio=measured)
-        found.append(mixed("likelihood ratio, as measured", law, quieter, machine, shift, counting))
+    if claim.ratio > LOUDER * measured.min():
+        found.append(mixed("likelihood ratio, as measured", law, claim, machine, shift, counting, measured))
     return found
 
 
-def mixed(name: str, law: Law, claim: Mixture, machine: int, shift: float, counting: Counting) -> Score:
-    """The likelihood ratio of a machine's messages, each a normal whose mean depends on how often the canary occurs.
+def mixed(
+    name: str,
+    law: Law,
+    claim: Mixture,
+    machine: int,
+    shift: float,
+    counting: Counting,
+    ratios: np.ndarray | None = None,
+) -> Score:
+    """The likelihood ratio of a machine's releases, each a normal whose mean depends on how often the canary occurs.
 
     Args:
-        shift: how far one occurrence moves a message from one world to the other.
+        shift: how far one occurrence moves a release from one world to the other, with its sign.
+        ratios: noise over shift of each release, [releases]; None takes the claim's.
     """
-    own = np.array([column.kind == "message" and column.machine == machine for column in law.columns])
+    own = own_releases(law.columns, machine)
+    ratios = np.full(np.count_nonzero(own), claim.ratio) if ratios is None else ratios
     times, chances = np.append(0.0, claim.times), np.append(1 - claim.chances.sum(), claim.chances)
-    step, means = 0.5 / claim.ratio, law.middle[own]
+    middle = law.middle[own]
     logs = np.log(np.maximum(chances, 1e-300))
 
-    def ratio(messages: np.ndarray) -> np.ndarray:
-        total = np.zeros(messages.shape[0])
-        for message in messages.T:
+    def ratio(releases: np.ndarray) -> np.ndarray:
+        total = np.zeros(releases.shape[0])
+        for one, each in zip(releases.T, ratios, strict=True):
             for sign in (1.0, -1.0):
-                total += sign * np.asarray(logsumexp(logs - (message[:, None] - sign * step * times) ** 2 / 2, axis=1))
+                means = sign * 0.5 / each * times
+                terms = [log - (one - mean) ** 2 / 2 for log, mean in zip(logs, means, strict=True)]
+                total += sign * np.logaddexp.reduce(terms, axis=0)
         return total
 
-    rng, size = np.random.default_rng(0), (SIMULATED, int(own.sum()))
+    rng, size = np.random.default_rng(0), (min(SIMULATED, SIMULATED_NUMBERS // int(own.sum())), int(own.sum()))
     drawn = [rng.choice(times, size, p=chances / chances.sum()) for _ in range(2)]
-    null, other = (ratio(sign * step * d + rng.normal(size=size)) for sign, d in zip((-1.0, 1.0), drawn, strict=True))
+    null, other = (
+        ratio(sign * 0.5 / ratios * d + rng.normal(size=size)) for sign, d in zip((-1.0, 1.0), drawn, strict=True)
+    )
 
     def function(views: np.ndarray) -> np.ndarray:
-        return ratio((views[:, own] - means) / (claim.ratio * shift))
+        return ratio((views[:, own] - middle) / (ratios * shift))
 
     return Score(name, function, sampled_threshold(null, other, *counting), 0.0)
 

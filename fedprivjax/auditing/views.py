@@ -11,7 +11,7 @@ import numpy as np
 from fedprivjax.auditing.worlds import AXES, Worlds, labels_of, with_labels
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.ready import Arguments, ReadyRun
-from fedprivjax.engine.transcript import replay
+from fedprivjax.engine.transcript import Released, released_steps, replay
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.protocols.round import flat_rows
@@ -26,7 +26,8 @@ class Column(NamedTuple):
     """What a number of a view is.
 
     Attributes:
-        kind: "step" (of query points, to the output and other reported iterates), "message", "memory" (the server's),
+        kind: "step" (of query points, to the output and other reported iterates), "message", "local" (a step of local
+            work), "bent" (a message or local step, in the direction of the drift before it), "memory" (the server's),
             "released" or "participant".
         round: from 1.
         machine: who sent it; −1 where that is nobody, or hidden.
@@ -51,6 +52,7 @@ class Raw(NamedTuple):
 
     points: Any
     messages: Any
+    steps: Any
     internal: Any
     info: Any
 
@@ -69,12 +71,13 @@ def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn
         problem = with_labels(arguments.problem, labels)
         inputs = arguments.inputs._replace(samples=samples, weights=weights) if drawn else arguments.inputs
         run = arguments._replace(key=key, problem=problem, inputs=inputs)
-        state, (queries, sent, internal, info) = replay(run, size)
+        state, (queries, (sent, steps), internal, info) = replay(run, size, Released())
         protocol = arguments.protocol
         ends = [protocol.query(state), protocol.output(state), *protocol.iterates(state).values()]
         ends = [flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], end)) for end in ends]
         points = jnp.concatenate([queries, *ends])
-        return Raw(points[:, chosen], sent[..., chosen], jax.tree.map(along, internal), info)
+        steps = None if steps is None else steps[..., chosen]
+        return Raw(points[:, chosen], sent[..., chosen], steps, jax.tree.map(along, internal), info)
 
     return jax.vmap(one)(keys, labels, samples, weights)
 
@@ -86,10 +89,12 @@ class Sight:
     Attributes:
         public: scalars that rounds report, by name, and that are published.
         schedule: whether to list who takes part, which is worth it only where that differs between the worlds.
+        bends: whether to compare releases with the drift before them, which tells something only if losses bend.
     """
 
     public: tuple[str, ...] = ()
     schedule: bool = False
+    bends: bool = False
 
 
 def observed(start: ReadyRun, seed: int, begin: int, sight: Sight, labels: np.ndarray | None = None) -> list[Views]:
@@ -130,13 +135,24 @@ def _seen(start: ReadyRun, raw: Raw, place: int, seed: int, sight: Sight) -> Vie
         leaf = leaf[..., min(place, leaf.shape[-1] - 1)]
         return joined(leaf)
 
-    observed = Observed(
-        joined(points[:, :rounds, None]), joined(messages[..., None]), jax.tree.map(along, raw.internal), seed
+    steps = None if raw.steps is None else joined(raw.steps[..., place, None])
+    internal = jax.tree.map(along, raw.internal)
+    seen = start.protocol.view(
+        Observed(joined(points[:, :rounds, None]), joined(messages[..., None]), internal, seed, steps)
     )
-    seen = start.protocol.view(observed)
     parts = [(np.diff(points, axis=1), [Column("step", t) for t in range(1, points.shape[1])])]
     if seen.messages is not None:
-        parts.append(_messages(start, seen.messages.reshape(runs, rounds, -1)))
+        messages = seen.messages.reshape(runs, rounds, -1)
+        parts.append(_messages(start, messages))
+        if sight.bends and seen.steps is None:
+            moved = np.pad(np.diff(points[:, :rounds], axis=1), ((0, 0), (1, 0)))
+            parts.append(_bent(*_messages(start, messages * np.sign(moved)[:, :, None])))
+    if seen.steps is not None:
+        steps = seen.steps.reshape(runs, rounds, *seen.steps.shape[1:3])
+        parts.append(_local_steps(start, steps))
+        if sight.bends:
+            drift = np.cumsum(steps, axis=3) - steps
+            parts.append(_bent(*_local_steps(start, steps * np.sign(drift))))
     for slot, leaf in enumerate(jax.tree.leaves(seen.internal)):
         numbers = leaf.reshape(runs, rounds, -1)
         columns = [Column("memory", t + 1, slot=100 * slot + k) for t in range(rounds) for k in range(numbers.shape[2])]
@@ -153,13 +169,34 @@ def _seen(start: ReadyRun, raw: Raw, place: int, seed: int, sight: Sight) -> Vie
 
 
 def _messages(start: ReadyRun, messages: np.ndarray) -> tuple[np.ndarray, list[Column]]:
-    """Messages [runs, rounds, slots]; a shuffler's in the order of their size, which is all that theirs tells."""
-    runs, rounds, slots = messages.shape
-    named = start.protocol.trust == "none"
-    messages = messages if named else np.sort(messages, axis=2)
-    who = start.plan.schedule.participants if named else np.full((rounds, slots), NOBODY)
-    columns = [Column("message", t + 1, int(who[t, j]), j) for t in range(rounds) for j in range(slots)]
-    return messages.reshape(runs, -1), columns
+    """Messages [runs, rounds, slots], without those of empty slots; a shuffler's in the order of their size, which is
+    all that theirs tells."""
+    _, rounds, slots = messages.shape
+    if start.protocol.trust == "none":
+        schedule = start.plan.schedule
+        rows = list(zip(*np.nonzero(schedule.present), strict=True))
+        columns = [Column("message", int(t) + 1, int(schedule.participants[t, j]), int(j)) for t, j in rows]
+        return messages[:, schedule.present], columns
+    columns = [Column("message", t + 1, slot=j) for t in range(rounds) for j in range(slots)]
+    return np.sort(messages, axis=2).reshape(messages.shape[0], -1), columns
+
+
+def _local_steps(start: ReadyRun, steps: np.ndarray) -> tuple[np.ndarray, list[Column]]:
+    """Local steps [runs, rounds, slots, steps], without those of empty slots."""
+    schedule, many = start.plan.schedule, steps.shape[3]
+    rows = [(int(t), int(j), k) for t, j in zip(*np.nonzero(schedule.present), strict=True) for k in range(many)]
+    columns = [Column("local", t + 1, int(schedule.participants[t, j]), many * j + k) for t, j, k in rows]
+    return steps[:, schedule.present].reshape(len(steps), -1), columns
+
+
+def _bent(values: np.ndarray, columns: list[Column]) -> tuple[np.ndarray, list[Column]]:
+    return values, [column._replace(kind="bent") for column in columns]
+
+
+def own_releases(columns: tuple[Column, ...], machine: int) -> np.ndarray:
+    """Which columns are the machine's own releases, bool [columns]: its local steps if they are seen, else messages."""
+    finest = "local" if any(column.kind == "local" for column in columns) else "message"
+    return np.array([column.kind == finest and column.machine == machine for column in columns])
 
 
 def _participants(start: ReadyRun, runs: int) -> tuple[np.ndarray, list[Column]]:
@@ -176,13 +213,15 @@ def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):
     shape = plan.schedule.participants.shape
     everyone = Schedule(plan.schedule.machines, np.tile(plan.schedule.participants.ravel(), runs)[None])
     drawn = draw_minibatches(plan.sampler, table.rows, everyone, rng, factors=start.problem.message_factors)
-    return tuple(array.reshape(runs, *shape, -1) for array in drawn)
+    samples, weights = (array.reshape(runs, *shape, -1) for array in drawn)
+    return samples, weights * plan.schedule.present[..., None]
 
 
 def chunk_of(start: ReadyRun) -> int:
     """Runs whose views are in memory at once."""
     size = start.plan.size
-    return int(np.clip(CHUNK_FLOATS // (size.rounds * (size.per_round + 2) * start.problem.dimension), FEWEST, MOST))
+    vectors = size.per_round * (1 + released_steps(start)) + 2
+    return int(np.clip(CHUNK_FLOATS // (size.rounds * vectors * start.problem.dimension), FEWEST, MOST))
 
 
 def different(pair: Worlds) -> bool:

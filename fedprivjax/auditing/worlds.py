@@ -1,8 +1,12 @@
 """Two neighbouring worlds in which one record, the canary, moves what is released as far as it may.
 
-The loss is linear, so a record's gradient is its label times its features wherever it is taken. All labels are 0 but
+With the linear loss, a record's gradient is its label times its features wherever it is taken. All labels are 0 but
 the canary's, which is negative in one world and positive in the other, and its features lie along one axis: along that
 axis a view is noise plus the canary, along all others it is noise alone.
+
+With the quadratic loss, a gradient also grows with the point that it is taken at, so that drift of local steps and
+differences of gradients matter; the other records pull along the canary's axis, so that there is drift. What is clipped
+is the same as with the linear loss.
 """
 
 from dataclasses import dataclass, replace
@@ -11,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least
+from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.ready import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
-from fedprivjax.plan.participation import Full, Participation, Uniform
+from fedprivjax.plan.participation import Dropouts, Full, Participation, Uniform, Varying
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import LinearLoss
@@ -24,6 +28,10 @@ AXES = (0, 1, 2, 3)  # that are looked at: the canary's, and others along which 
 RADIUS = 1e3  # of the set; steps are so short that no run comes near its edge
 MACHINES, RECORDS = 4, 12
 SMOOTHNESS = 1e-9  # declared in place of 0, which some default steps divide by
+EDGE = 1e-2 * RADIUS  # how far steps may lead
+LINEAR, QUADRATIC = "linear", "quadratic"
+LENGTHS = {LINEAR: 100.0, QUADRATIC: 1e6}  # of the canary's gradient over the clip, by the loss
+PULL = 0.5  # of the other records' gradients over the clip, with the quadratic loss
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,26 @@ class Linear(LinearLoss):
 
 
 @dataclass(frozen=True)
+class Quadratic(Linear):
+    """`label·(score + curvature·score²/2)`, whose gradient is `label·(1 + curvature·score)·features`."""
+
+    curvature: float = 0.0
+
+    @property
+    def convex(self) -> bool:
+        return False  # where the label is negative
+
+    def value(self, score, label):
+        return label * (score + self.curvature * score**2 / 2)
+
+    def lipschitz(self, feature_bound: float, radius: float = np.inf) -> float:
+        return feature_bound * (1 + self.curvature * feature_bound * radius)
+
+    def smoothness(self, feature_bound: float) -> float:
+        return self.curvature * feature_bound**2
+
+
+@dataclass(frozen=True)
 class Federation:
     """What an audit runs on: few machines with few records each, in small dimension.
 
@@ -51,19 +79,24 @@ class Federation:
         participation, rounds: the public schedule.
         records: of each machine.
         dimension: d, of which one axis is the canary's and the others show noise alone.
-        canary: the length of the canary's gradient over the clip; a method without one gets a gradient of norm 1, its
-            Lipschitz constant.
+        canary: the length of the canary's gradient over the clip; None is 100, or 10⁶ with the quadratic loss. A method
+            without a clip gets a gradient of norm 1, its Lipschitz constant.
         order: of samples where no sampler draws them.
+        loss: "linear"; or "quadratic", whose gradients depend on the point, for methods with a clip. With a clip both
+            reach the same sensitivity; only the quadratic canary sees what curvature tells, such as a correction of the
+            drift of local steps that is not clipped.
     """
 
     participation: Participation
     rounds: int
     records: int
     dimension: int = 16
-    canary: float = 100.0
+    canary: float | None = None
     order: str = "stored"
+    loss: str = LINEAR
 
     def __post_init__(self) -> None:
+        require_choice("loss", self.loss, LENGTHS)
         for name, least in (("rounds", 1), ("records", 1), ("dimension", len(AXES))):
             require_at_least(name, getattr(self, name), least)
 
@@ -79,39 +112,73 @@ class Federation:
         machines = self.participation.machines
         rows = machines * self.records
         features = np.zeros((rows, self.dimension), np.float32)
-        features[:, AXES[0]] = 1.0 if clip is None else self.canary * float(np.max(clip))
-        labels = np.zeros(rows, np.float32)
-        labels[canary] = label / 2 if label > 0 and clip is not None and self.canary >= 2 else label
+        length = LENGTHS[self.loss] if self.canary is None else self.canary
+        size = 1.0 if clip is None else length * float(np.max(clip))
+        features[:, AXES[0]] = size
+        labels = np.full(rows, 0.0 if self.loss == LINEAR else PULL / length, np.float32)
+        labels[canary] = label / 2 if label > 0 and clip is not None and length >= 2 else label
         table = np.arange(rows).reshape(machines, self.records) if split else None
         bound = 1.0 if clip is None else None
-        problem = linear_problem(features, labels, Linear(), feature_bound=bound, constraint=Ball(RADIUS), table=table)
-        return replace(problem, own_smoothness=SMOOTHNESS)
+        loss = self._loss(clip, size)
+        problem = linear_problem(features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), table=table)
+        return replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
+
+    def _loss(self, clip: Any, size: float) -> Linear:
+        """The loss of records with features of this length: of the quadratic one, slopes stay positive on all runs."""
+        if self.loss == LINEAR:
+            return Linear()
+        if clip is None:
+            raise Refusal(f"loss must be {LINEAR!r} for a protocol without a clip, got {self.loss!r}. Set clip")
+        return Quadratic(1 / (4 * EDGE * size))
 
     def taking_part(self, problem: Problem) -> Participation:
         """Who is drawn in a world; one that looks at its data is a leak, which the audit sees."""
         return self.participation
 
 
-def small_federation(protocol, rounds: int = 12) -> Federation:
-    """Four machines, two in a round, or all of them where the method needs that; each has a dozen records or more.
+FIXED, VARYING, DROPOUTS = "fixed", "varying", "dropouts"
+SCHEDULES: dict[str, tuple[Participation, ...]] = {
+    FIXED: (Uniform(MACHINES, MACHINES // 2), Full(MACHINES)),
+    VARYING: (Varying.between(MACHINES, 1, MACHINES - 1),),
+    DROPOUTS: (Dropouts(Uniform(MACHINES, MACHINES - 1), 0.25), Dropouts(Full(MACHINES), 0.25)),
+}
+
+
+class NotAllowed(Refusal):
+    """A participation that a method does not allow."""
+
+
+def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, loss: str = LINEAR) -> Federation:
+    """Four machines, with two in a round, or all of them if the method needs that; each has a dozen records or more.
 
     A method that goes through all records of a machine gets as many rounds as that takes.
+
+    Args:
+        participation: "fixed"; "varying", one to three machines in a round; or "dropouts", three machines of which each
+            fails to send with probability 1/4.
+        loss: "linear" or "quadratic", see `Federation`.
+
+    Raises:
+        Refusal: `NotAllowed` if the method allows no such participation.
     """
+    require_choice("participation", participation, SCHEDULES)
     sampler = protocol.minibatches
     batch = 1 if sampler is None or sampler.batch is None else int(np.max(sampler.batch))
     last: Refusal | None = None
-    for participation in (Uniform(MACHINES, MACHINES // 2), Full(MACHINES)):
+    for scheme in SCHEDULES[participation]:
         messages = rounds if sampler is None or sampler.one_pass else 4
         records = batch * max(messages, -(-RECORDS // batch))
-        federation = Federation(participation, rounds, records)
+        federation = Federation(scheme, rounds, records, loss=loss)
         try:
             _begun(protocol, federation, 0, -1.0, 1e-5, 0)
         except Refusal as error:
             last = last or error
             continue
         return federation
-    assert last is not None
-    raise last
+    if participation == FIXED:
+        assert last is not None
+        raise last
+    raise NotAllowed(str(last))
 
 
 @dataclass(frozen=True)
@@ -134,8 +201,11 @@ class Worlds:
         return self.starts[0]
 
 
-def worlds(protocol, federation: Federation, canary: int, *, delta: float, seed: int = 0) -> Worlds:
+def worlds(protocol, federation: Federation, canary: int | None, *, delta: float, seed: int = 0) -> Worlds:
     """The two worlds of a protocol for one canary.
+
+    Args:
+        canary: its row of the pool; None is the first record that is used.
 
     Raises:
         Refusal: settings that cannot be run, or noise that cannot be written out message by message.
@@ -146,7 +216,9 @@ def worlds(protocol, federation: Federation, canary: int, *, delta: float, seed:
     >>> [start.problem.pool.label[:3].tolist() for start in two.starts], two.machine
     ([[-1.0, 0.0, 0.0], [0.5, 0.0, 0.0]], 0)
     """
-    protocol = _with_short_steps(protocol, _begun(protocol, federation, canary, -1.0, delta, seed))
+    first = _begun(protocol, federation, canary or 0, -1.0, delta, seed)
+    canary = _first_used(first) if canary is None else canary
+    protocol = _with_short_steps(protocol, first, exactly=federation.loss == QUADRATIC)
     starts = [_begun(protocol, federation, canary, label, delta, seed) for label in (-1.0, 1.0)]
     require_noisy_messages(starts[0])
     return Worlds((starts[0], starts[1]), canary, _owner(starts[0], canary))
@@ -177,7 +249,15 @@ def records_used(start: ReadyRun, machine: int) -> list[int]:
         rows = table.rows[machine]
         return rows[rows >= 0].tolist()
     slots = start.plan.samples.reshape(*schedule.participants.shape, -1)
-    return list(dict.fromkeys(slots[schedule.participants == machine].ravel().tolist()))
+    own = (schedule.participants == machine) & schedule.present
+    return list(dict.fromkeys(slots[own].ravel().tolist()))
+
+
+def _first_used(start: ReadyRun) -> int:
+    """The first record of the pool where machines own theirs, else the first that a message uses."""
+    schedule = start.plan.schedule
+    slots = start.plan.samples.reshape(*schedule.participants.shape, -1)
+    return 0 if start.problem.table is not None else int(slots[schedule.present][0, 0])
 
 
 def labels_of(problem: Problem) -> np.ndarray:
@@ -195,16 +275,18 @@ def _owner(start: ReadyRun, canary: int) -> int:
     plan, table = start.plan, start.problem.table
     if table is not None:
         return int(np.flatnonzero((table.rows == canary).any(axis=1))[0])
-    uses = np.argwhere(plan.samples.reshape(*plan.schedule.participants.shape, -1) == canary)
+    samples = plan.samples.reshape(*plan.schedule.participants.shape, -1)
+    uses = np.argwhere((samples == canary) & plan.schedule.present[..., None])
     if not uses.size:
         raise Refusal(f"canary must be a record that the schedule uses, got {canary}")
     return int(plan.schedule.participants[uses[0][0], uses[0][1]])
 
 
-def _with_short_steps(protocol, start: ReadyRun):
-    """The protocol with steps that lead nowhere near the set's edge, where it has a setting for that."""
+def _with_short_steps(protocol, start: ReadyRun, *, exactly: bool):
+    """The protocol with steps that lead at most as far as `EDGE`, or exactly as far, if it has a setting for that."""
     if "step_scale" not in protocol.leaves():
         return protocol
     ready = start.protocol
     longest = float(np.max(ready.step_size)) * (1.0 + float(np.max(ready.noise_std))) * start.plan.size.rounds**2
-    return replace(protocol, step_scale=min(float(np.max(protocol.step_scale)), 1e-2 * RADIUS / longest))
+    scale = EDGE / longest
+    return replace(protocol, step_scale=scale if exactly else min(float(np.max(protocol.step_scale)), scale))

@@ -20,13 +20,20 @@ def audit(
     only: Annotated[list[str] | None, typer.Option("--protocol", help="its label; repeatable")] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="folder of the plot; a stopped audit goes on")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the audits here, too")] = None,
+    participation: Annotated[
+        list[str] | None, typer.Option(help="fixed, varying or dropouts; repeatable; all that a method allows")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="linear or quadratic; else linear for fixed cohorts, quadratic for others")
+    ] = None,
     each: Annotated[
         int | None, typer.Option("--one-run", help="instead, one run at full size with so many canaries a machine")
     ] = None,
 ) -> None:
     """Attack every protocol with a worst-case canary: what it gives away, beside what it claims; status 1 if more.
 
-    Runs are in small: a few machines, 16 dimensions. With --one-run, an experiment runs once as it is, with canaries.
+    Runs are in small: a few machines, 16 dimensions; with a fixed cohort; and, with 2/5 of the runs and a third of the
+    rounds, with a varying cohort and with dropouts. With --one-run, an experiment runs once as it is, with canaries.
     """
     from fedprivjax.auditing.audit import NothingClaimed
     from fedprivjax.experiment import audit as audits
@@ -36,8 +43,10 @@ def audit(
     require_folders(json=json_file)
     chosen = audits.chosen(spec, lambda: load(spec, change), epsilon, delta, only)
     if each is None:
-        attack = audits.in_two_worlds(chosen, runs=runs, rounds=rounds, seed=seed, folder=folder)
+        small = {"participation": participation, "loss": loss}
+        attack = audits.in_two_worlds(chosen, runs=runs, rounds=rounds, seed=seed, folder=folder, **small)
     else:
+        audits.require_in_small(participation, loss)
         attack = audits.in_one_run(chosen, each=each, seed=seed)
     for line in audits.audited_at(chosen, epsilon, sizes=each is not None):
         out.print(line, markup=False, highlight=False, soft_wrap=True)

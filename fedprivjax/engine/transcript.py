@@ -27,10 +27,12 @@ class Transcript(NamedTuple):
     Attributes:
         queries: the points machines are asked about, [rounds, d]: the whole view under a trusted server.
         messages: what each participant sends, noise included, [rounds, per_round, d], each round's in a random order
-            behind a shuffler; None under a trusted server.
+            behind a shuffler, 0 in empty slots; None under a trusted server.
         params: the reported point.
         plan: the public schedule, with the samples only where these are no secret.
         internal: the server's memory after each round, leaves [rounds, ...]; () where an intruder sees none of it.
+        steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots; None
+            if the guarantee does not count local steps as released, or the adversary sees no messages.
     """
 
     queries: np.ndarray
@@ -38,6 +40,7 @@ class Transcript(NamedTuple):
     params: Any
     plan: Plan
     internal: Any = ()
+    steps: np.ndarray | None = None
 
 
 @known_keywords
@@ -51,7 +54,8 @@ def transcript(
     delta: float = 1e-5,
     order: str = "shuffled",
 ) -> Transcript:
-    """Run a protocol with every message and every machine's noise written out (rounds · per_round · d floats).
+    """Run a protocol with every message and every machine's noise written out (rounds · per_round · d floats, and as
+    many again for each local step of a method whose guarantee counts these as released).
 
     With `noise_method="materialised"` and the same seed, `simulate` follows the same trajectory.
 
@@ -64,10 +68,12 @@ def transcript(
     options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "record": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
     require_noisy_messages(start)
-    state, (queries, sent, internal, _) = replay(start.arguments, start.plan.size)
-    observed = Observed(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise)
+    state, (queries, (sent, steps), internal, _) = replay(start.arguments, start.plan.size, Released())
+    steps = None if steps is None else np.asarray(steps)
+    observed = Observed(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
     seen = start.protocol.view(observed)
-    return Transcript(seen.queries, seen.messages, start.protocol.output(state), start.plan.public, seen.internal)
+    point = start.protocol.output(state)
+    return Transcript(seen.queries, seen.messages, point, start.plan.public, seen.internal, seen.steps)
 
 
 def require_noisy_messages(start: ReadyRun) -> None:
@@ -88,17 +94,39 @@ def _adds_to_messages(mechanism: Mechanism, dimension: int, key) -> bool:
     return jax.eval_shape(added, mechanism.inputs, key) is not None
 
 
-class Lens:
-    """What is kept of the points and messages of a round: here all of it. One's own is a `flax.struct.dataclass`."""
+def released_steps(start: ReadyRun) -> int:
+    """Local steps of a participant in a round that its guarantee counts as released; 0 if there are none."""
 
-    def see(self, inputs: RoundInputs, query: jax.Array, sent: jax.Array) -> tuple[Any, Any]:
-        """What is kept of the point that machines are asked about, [d], and of what they send, [per_round, d]."""
+    def of_first_round(arguments: Arguments):
+        protocol, problem, *_, key = arguments
+        inputs = jax.tree.map(lambda leaf: leaf[0], arguments.inputs)
+        state = protocol.init(problem, start.plan.size, key)
+        return flat_steps(problem, protocol.local_steps(problem, state, inputs, None, key))
+
+    steps = jax.eval_shape(of_first_round, start.arguments)
+    return 0 if steps is None else steps.shape[1]
+
+
+class Lens:
+    """What is kept of a round's points and messages: here all of both. A custom one is a `flax.struct.dataclass`."""
+
+    def see(self, inputs: RoundInputs, query: jax.Array, sent: jax.Array, steps: jax.Array | None) -> tuple[Any, Any]:
+        """What is kept of the point that machines are asked about, [d]; and of what they send, [per_round, d], with
+        their local steps, [per_round, steps, d] or None."""
         return query, sent
 
 
 @struct.dataclass
 class Whole(Lens):
-    """All of it."""
+    """All messages, and no local steps."""
+
+
+@struct.dataclass
+class Released(Lens):
+    """All messages with their local steps, or None: (sent, steps)."""
+
+    def see(self, inputs, query, sent, steps):
+        return query, (sent, steps)
 
 
 @partial(jax.jit, static_argnames="size")
@@ -122,10 +150,12 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
             noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), tape)
         memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
         own_states, own_noise = own_noises(protocol, own_states, inputs.machine, added)
-        sent = protocol.sent(problem, state, inputs, noise, own_noise, own_key)
+        sent = of_present(inputs, protocol.sent(problem, state, inputs, noise, own_noise, own_key))
+        steps = flat_steps(problem, protocol.local_steps(problem, state, inputs, noise, own_key))
+        steps = None if steps is None else of_present(inputs, steps)
         state, info = protocol.round(problem, state, inputs, noise, own_key)
         return (state, draw_state, noise_state, memory, own_states), (
-            *lens.see(inputs, query, sent),
+            *lens.see(inputs, query, sent, steps),
             protocol.internal(state),
             info,
         )
@@ -138,6 +168,18 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
     carry = state, mechanism.init(dimension, key), noise_state, memory, own_states
     (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, tape))
     return state, views
+
+
+def of_present(inputs: RoundInputs, rows: jax.Array) -> jax.Array:
+    """Rows [per_round, ...] of a round's participants, 0 in empty slots."""
+    if inputs.present is None:
+        return rows
+    return jnp.where(inputs.present.reshape(-1, *[1] * (rows.ndim - 1)) > 0, rows, 0)
+
+
+def flat_steps(problem: Problem, steps: Any) -> jax.Array | None:
+    """Local steps as vectors, [per_round, steps, d], from leaves [per_round, steps, ...]; None if there are none."""
+    return None if steps is None else jax.vmap(lambda rows: flat_rows(problem, rows))(steps)
 
 
 def own_noises(protocol, states: Any, machine, added: Any) -> tuple[Any, Any]:

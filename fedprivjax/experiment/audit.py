@@ -7,10 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedprivjax.auditing.audit import VERDICT, Audit, audit
+from fedprivjax.auditing.audit import LEAST, VERDICT, Audit, audit
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
 from fedprivjax.auditing.small import in_small
-from fedprivjax.auditing.worlds import small_federation
+from fedprivjax.auditing.worlds import (
+    DROPOUTS,
+    FIXED,
+    LINEAR,
+    QUADRATIC,
+    VARYING,
+    Federation,
+    NotAllowed,
+    small_federation,
+)
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.experiment import TRIAL, Experiment, machines_of, make_participation, make_problem, present
@@ -19,7 +28,9 @@ from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
 from fedprivjax.protocols.interface import numbers_of
 
-Attack = Callable[[str, Any, Any], Any]  # from a label, its protocol and a progress bar to an audit
+Attack = Callable[[str, Any, Any], Any]  # from a label, its protocol and a progress bar to audits by label
+PARTICIPATIONS = (FIXED, VARYING, DROPOUTS)
+FEWER = 0.4  # of the runs with a fixed cohort
 EVERY = "all"
 STANDARD: dict[str, Any] = {"clip": 1.0, "batch": 3, "alpha": 0.5}  # of a protocol that is audited by its name
 
@@ -151,20 +162,71 @@ def _one_of(label: str, name: str, value: float, values: Sequence[float]) -> str
     return f"audited at {name} = {value:g}{of}, of {', '.join(f'{one:g}' for one in values)} that are swept"
 
 
-def in_two_worlds(chosen: Chosen, *, runs: int, rounds: int, seed: int, folder: Path | None) -> Attack:
-    """An audit of a protocol on its small federation."""
+def in_two_worlds(
+    chosen: Chosen,
+    *,
+    runs: int,
+    rounds: int,
+    seed: int,
+    folder: Path | None,
+    loss: str | None = None,
+    participation: Sequence[str] | None = None,
+) -> Attack:
+    """Audits of a protocol on its small federations, those that it does not allow left out.
 
-    def attack(label: str, protocol: Any, progress: Any) -> Audit:
+    Args:
+        loss: of all federations; None is linear with a fixed cohort and without a clip, else quadratic.
+        participation: a part of `PARTICIPATIONS`; None is all of them.
+    """
+    for name in participation or ():
+        require_choice("participation", name, PARTICIPATIONS)
+    asked = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
+
+    def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
         small = in_small(protocol)
-        kept = None if folder is None else folder / "runs" / label.replace("/", "-")
-        options = {"runs": runs, "delta": chosen.delta, "seed": seed, "verdict": chosen.verdict}
-        return audit(small, small_federation(small, rounds), folder=kept, progress=progress, **options)
+        trials = _trials(small, rounds, asked, loss)
+        found = {}
+        for suffix, federation in trials.items():
+            name = label + suffix
+            kept = None if folder is None else folder / "runs" / name.replace("/", "-")
+            few = runs if suffix in ("", _suffix(asked[0])) else max(min(runs, LEAST), int(FEWER * runs))
+            options = {"runs": few, "delta": chosen.delta, "seed": seed, "verdict": chosen.verdict / len(trials)}
+            found[name] = audit(small, federation, folder=kept, progress=progress, **options)
+        return found
 
     return attack
 
 
+def _trials(protocol: Any, rounds: int, asked: Sequence[str], loss: str | None) -> dict[str, Federation]:
+    """The federations that a protocol is audited on, by what is added to its label."""
+    other = LINEAR if protocol.clip is None else QUADRATIC
+    found: dict[str, Federation] = {}
+    for name in asked:
+        chosen = loss or (LINEAR if name == FIXED else other)
+        try:
+            shorter = rounds if name == asked[0] else -(-rounds // 3)
+            federation = small_federation(protocol, shorter, participation=name, loss=chosen)
+        except NotAllowed:
+            if len(asked) == 1:
+                raise
+            continue
+        found[_suffix(name)] = federation
+    return found
+
+
+def _suffix(participation: str) -> str:
+    return "" if participation == FIXED else f", {participation}"
+
+
+def require_in_small(participation: Any, loss: Any) -> None:
+    """Raise Refusal if a setting of audits in small is given to an audit in one run."""
+    for name, value in (("participation", participation), ("loss", loss)):
+        if value:
+            raise Refusal(f"{name} must be left out with --one-run, which takes the experiment's own, got {value}")
+
+
 def in_one_run(chosen: Chosen, *, each: int, seed: int) -> Attack:
-    """An audit of one run of a protocol on the experiment's own problem, at full size."""
+    """The audit of one run of a protocol on the experiment's own problem, at full size."""
     experiment = chosen.experiment
     if experiment is None:
         raise Refusal("--one-run must go with an experiment, whose problem and participation it takes")
@@ -173,10 +235,10 @@ def in_one_run(chosen: Chosen, *, each: int, seed: int) -> Attack:
     problem = make_problem(experiment.problem, machines, shape.get(TRIAL), shape.get("records"))
     of_label = {settings.label: experiment.participation_of(settings) for settings in experiment.protocol}
 
-    def attack(label: str, protocol: Any, progress: Any) -> OneRunAudit:
+    def attack(label: str, protocol: Any, progress: Any) -> dict[str, OneRunAudit]:
         participation, rounds = make_participation(of_label[label], present(experiment.problem, problem, shape))
         options = {"rounds": rounds, "seed": seed, "delta": chosen.delta, "each": each}
-        return audit_one_run(protocol, problem, participation, verdict=chosen.verdict, **options)
+        return {label: audit_one_run(protocol, problem, participation, verdict=chosen.verdict, **options)}
 
     return attack
 
@@ -184,7 +246,7 @@ def in_one_run(chosen: Chosen, *, each: int, seed: int) -> Attack:
 def run_all(
     chosen: Chosen, attack: Attack, progress: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, Refusal]]:
-    """Every protocol's audit, by label; and why some have none, where there are several.
+    """Every protocol's audits, by label; and why some have none, where there are several.
 
     Args:
         progress: from a title to a context that is called with (runs done, runs in all).
@@ -193,7 +255,7 @@ def run_all(
     for label, protocol in chosen.protocols.items():
         try:
             with progress(f"audit of {label}") as shown:
-                finished[label] = attack(label, protocol, shown)
+                finished |= attack(label, protocol, shown)
         except Refusal as refusal:
             if len(chosen.protocols) == 1:
                 raise

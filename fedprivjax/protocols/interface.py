@@ -208,6 +208,11 @@ class Protocol(Calibrated, Decorated):
         rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
         return rows if own_noise is None else rows + own_noise
 
+    def local_steps(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
+        """Every noisy step of each participant's local work, leaves [per_round, steps, ...], if the guarantee counts
+        each of them as released. Default: None, only the message is."""
+        return None
+
     def internal(self, state: Any) -> Any:
         """What an intruder would find in the server's memory after a round, a pytree; () shows nothing."""
         return ()

@@ -140,7 +140,16 @@ class LocalSGD(RecordMethod):
         return problem.constraint.project(w), server
 
     def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
-        """Where the participants' walks end, leaves [per_round, ...]; `noise` is `PerStep`'s of the round, or None."""
+        """End points of the participants' walks, leaves [per_round, ...]; `noise` is what `PerStep` draws, or None."""
+        return self.walks(problem, state, inputs, noise)[0]
+
+    def local_steps(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
+        """v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
+        return self.walks(problem, state, inputs, noise, every_step=True)[1]
+
+    def walks(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, *, every_step: bool = False):
+        """End points of the participants' walks, leaves [per_round, ...]; and their steps, leaves [per_round, K, ...],
+        or None unless `every_step`."""
         step = self.step_scale * self.step_size
         machines = inputs.machine.shape[0]
         starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (machines, *leaf.shape)), state.w)
@@ -154,10 +163,12 @@ class LocalSGD(RecordMethod):
         def together(v, inputs_of_step):
             k, samples = inputs_of_step
             z = None if noise is None else step_noise(noise, k, problem.dimension)
-            return jax.vmap(one)(v, problem.take(samples, inputs.machine), z), None
+            after = jax.vmap(one)(v, problem.take(samples, inputs.machine), z)
+            return after, jax.tree.map(jnp.subtract, after, v) if every_step else None
 
         steps = inputs.samples.shape[1]
-        return jax.lax.scan(together, starts, (jnp.arange(steps), inputs.samples.T))[0]
+        ends, moves = jax.lax.scan(together, starts, (jnp.arange(steps), inputs.samples.T))
+        return ends, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), moves)
 
     def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
         """A round's key, and the participants' standard deviations."""

@@ -16,12 +16,15 @@ class Observed(NamedTuple):
         messages: what each participant sends, noise included, [rounds, per_round, ...].
         internal: the server's memory after each round, leaves [rounds, ...].
         seed: of the noise, from which a shuffler's order follows.
+        steps: every noisy local step of each participant, [rounds, per_round, steps, ...], or None if the guarantee
+            counts messages only.
     """
 
     queries: np.ndarray
     messages: np.ndarray
     internal: Any
     seed: int
+    steps: np.ndarray | None = None
 
 
 class Seen(NamedTuple):
@@ -31,16 +34,18 @@ class Seen(NamedTuple):
         queries: [rounds, d].
         messages: [rounds, per_round, ...], or a round's counts [rounds, ...]; None where none are seen.
         internal: leaves [rounds, ...]; () where the server's memory is not seen.
+        steps: local steps [rounds, per_round, steps, ...]; None if none are seen.
     """
 
     queries: np.ndarray
     messages: np.ndarray | None = None
     internal: Any = ()
+    steps: np.ndarray | None = None
 
 
 def in_the_clear(observed: Observed) -> Seen:
-    """Every message, and whose it is."""
-    return Seen(observed.queries, observed.messages)
+    """Every message and local step, with its sender."""
+    return Seen(observed.queries, observed.messages, steps=observed.steps)
 
 
 def queries_only(observed: Observed) -> Seen:

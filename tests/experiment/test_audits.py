@@ -59,7 +59,7 @@ class Half(DPMu2):
         return state, 0.5 * noise
 """
 
-QUICK = ("--runs", 1000, "--rounds", 8)
+QUICK = ("--runs", 1000, "--rounds", 8, "--participation", "fixed")
 
 
 @pytest.fixture
@@ -128,6 +128,9 @@ def test_a_protocol_by_its_name_holds(call):
         (("dp_mu2", "--delta", 0), "delta must be"),
         (("dp_mu2", "--runs", 999), "runs must be at least 1000, got 999"),
         (("dp_mu2", "--rounds", 0), "rounds must be"),
+        (("dp_mu2", "--participation", "often"), "unknown participation 'often'"),
+        (("dp_mu2", "--loss", "cubic"), "unknown loss 'cubic'"),
+        (("small.toml", "--one-run", 1, "--loss", "quadratic"), "loss must be left out with --one-run"),
         (("dp_mu2", "--seed", -1), "seed must be at least 0, got -1"),
         (("dp_mu2", "--protocol", "sgd"), "unknown protocol 'sgd'"),
         (("dp_mu2", "--one-run", 1), "--one-run must go with an experiment"),
@@ -165,8 +168,10 @@ def test_every_protocol_is_audited_or_says_why_not(call, tmp_path, monkeypatch):
     audited = set(json.loads((tmp_path / "found.json").read_text(encoding="utf-8")))
     reasons = [line for line in said.splitlines() if line.startswith("not audited: ")]
     skipped = {line.split(": ")[1] for line in reasons}
-    assert audited | skipped == set(PROTOCOLS)
-    assert not audited & skipped
+    methods = {label.split(", ")[0] for label in audited}
+    assert methods | skipped == set(PROTOCOLS)
+    assert not methods & skipped
+    assert {f"{name}, {kind}" for name in ("dp_mu2", "local_sgd") for kind in ("varying", "dropouts")} <= audited
     assert all(len(line.split(": ", 2)[2]) > 10 for line in reasons)
     assert {"dp_mu2", "noisy_sgd", "noisy_minibatch_sgd", "tree_momentum", "user_sgd"} <= audited
 

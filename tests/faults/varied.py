@@ -1,0 +1,85 @@
+"""Faults that a fixed cohort, a linear canary or the end points of local steps do not show."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedprivjax import Dropouts, Full, LocalSGD, NoisySGD, Varying
+from fedprivjax.auditing.worlds import Federation
+from fedprivjax.noise.fresh import step_noise
+from fedprivjax.problem.gradients import clip
+from fedprivjax.protocols.round import oracle
+
+SIZES = {"rounds": 6, "records": 6, "dimension": 4}
+UNEVEN = {
+    "varying": Federation(Varying(4, (0.75, 0.0, 0.0, 0.25)), **SIZES),
+    "dropouts": Federation(Dropouts(Full(4), 0.6), **SIZES),
+}
+EVEN = Federation(Full(4), **SIZES)
+SERVER = {"mu": 2.0, "clip": 1.0, "trust": "server"}
+
+LOCAL = {"epsilon": 2.0, "clip": 1.0, "batch": 3}
+WALKS = Federation(Full(2), rounds=4, records=6, dimension=4, loss="quadratic")
+ALWAYS = replace(WALKS, records=1)  # the canary is used in every step
+
+
+@struct.dataclass
+class NoiseOfThoseWhoCame(NoisySGD):
+    """The server's noise is divided by the cohort of the round, and the sum by the constant E|S_t|."""
+
+    def round(self, problem, state, inputs, noise, key):
+        noise = jax.tree.map(lambda z: z * inputs.divisor / inputs.cohort, noise)
+        return super().round(problem, state, inputs, noise, key)
+
+
+class Walked(LocalSGD):
+    """Local SGD in whose steps something is wrong."""
+
+    def direction(self, gradient, start, v):
+        """Where a step leads from v, before noise."""
+        return clip(gradient(v), self.clip).written_out()
+
+    def loudness(self, k, steps):
+        """The part of the noise that the k-th step adds, from 0."""
+        return 1.0
+
+    def walks(self, problem, state, inputs, noise, *, every_step=False):
+        machines, steps = inputs.samples.shape
+        points = [jnp.broadcast_to(state.w, (machines, problem.dimension))]
+        for k in range(steps):
+            examples = problem.take(inputs.samples[:, k], inputs.machine)
+
+            def one(v, example):
+                return self.direction(oracle(problem.model.gradients, example), state.w, v)
+
+            z = 0.0 if noise is None else self.loudness(k, steps) * step_noise(noise, k, problem.dimension)
+            step = self.step_scale * self.step_size
+            points.append(points[-1] - step * (jax.vmap(one)(points[-1], examples) + z))
+        return points[-1], jnp.diff(jnp.stack(points, axis=1), axis=1)
+
+
+@struct.dataclass
+class DriftUnclipped(Walked):
+    """A correction of the drift, the gradient here less the one at the round's start, is added after the clip."""
+
+    def direction(self, gradient, start, v):
+        here, there = (one.written_out() for one in gradient(v, start))
+        return super().direction(gradient, start, v) + here - there
+
+
+@struct.dataclass
+class QuietSteps(Walked):
+    """All local steps but the last have a tenth of their noise."""
+
+    def loudness(self, k, steps):
+        return 1.0 if k == steps - 1 else 0.1
+
+
+@struct.dataclass
+class QuietStepsUnseen(QuietSteps):
+    """The same, of which end points alone are looked at."""
+
+    def local_steps(self, problem, state, inputs, noise, key):
+        return None
