@@ -1,6 +1,7 @@
 """Files are written whole or not at all, whoever else writes, reads or ends meanwhile."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,15 @@ def test_links_and_devices_are_written_in_place(tmp_path):
     assert target.read_text() == "new"
     write_atomically(Path(os.devnull), "gone")
     assert not Path(os.devnull).is_file()
+
+
+def test_no_other_file_of_the_package_writes_files():
+    """But for examples in docstrings."""
+    package = Path(atomic_write.__file__).parent
+    writing = re.compile(r"^(?!\s*(?:>>>|\.\.\.)).*(\.write_(text|bytes)\(|open\([^)]*\"[wax]b?\"|os\.replace)")
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if any(map(writing.match, path.read_text(encoding="utf-8").splitlines()))
+    }
+    assert found == {"atomic_write.py"}

@@ -82,6 +82,11 @@ def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds
     tree.to_netcdf(netcdf, engine="h5netcdf")
     text = json.dumps(made, indent=1, ensure_ascii=False)
     write_together({folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue()})
+    remove_chunks(folder)
+
+
+def remove_chunks(folder: Path) -> None:
+    """Remove the chunks of a finished run."""
     shutil.rmtree(folder / CHUNKS, ignore_errors=True)
 
 

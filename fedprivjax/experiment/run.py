@@ -71,6 +71,7 @@ def run_ready(
         return _found(ready, None, done, progress, resume=False, keep=False)
     results_folder.claim(folder, ready.experiment, resume=resume)
     if resume and results_folder.finished(folder):
+        results_folder.remove_chunks(folder)  # a run may have been killed before it did
         return results_folder.load(folder)
     found = _found(ready, folder, done, progress, resume=resume, keep=keep)
     results_folder.save(found, folder, ready.experiment.title, ready.seconds + perf_counter() - begun)

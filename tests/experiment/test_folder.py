@@ -13,6 +13,7 @@ from fedprivjax import Refusal, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.provenance import checksums, commit, provenance
+from fedprivjax.experiment.ready import ready_experiment
 
 UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 
@@ -198,3 +199,12 @@ def test_a_write_that_breaks_off_keeps_what_was_there(found, tmp_path, monkeypat
         folder.save(found, tmp_path)
     assert (tmp_path / "results.nc").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "results.nc"]
+
+
+def test_chunks_that_a_kill_left_in_a_finished_folder_go(tmp_path):
+    ready = ready_experiment(make())
+    runner.run_ready(ready, tmp_path)
+    (tmp_path / "chunks").mkdir()
+    (tmp_path / "chunks" / "one.npz").touch()
+    runner.run_ready(ready, tmp_path, resume=True)
+    assert not (tmp_path / "chunks").exists()

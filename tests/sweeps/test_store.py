@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -264,6 +266,15 @@ def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
     assert said["killed"].split()[-1] == said["whole"].split()[-1] == "8"
     found = [np.load(tmp_path / name / "found.npz") for name in ("killed", "whole")]
     same(dict(found[0]), dict(found[1]))
+
+
+@pytest.mark.slow
+def test_runs_killed_at_random_moments_end_bit_for_bit():
+    script = Path(__file__).parents[1] / "killed_runs.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    done = subprocess.run([sys.executable, script, "6"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"6 kills: \{.*'under way': [1-6].*; all bit for bit\n$", done.stdout)
 
 
 @pytest.mark.parametrize(

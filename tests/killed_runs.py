@@ -1,0 +1,126 @@
+"""Kill runs of an 80-chunk sweep at random moments, resume them, and compare bit for bit: `killed_runs.py [MOMENTS]`.
+
+Every killed run is a process of its own, forked before jax starts any thread. It dies by SIGKILL after a random number
+of chunks and a random fraction of the time of one, or before its first chunk, or after its last.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+ONE_DEVICE = "--xla_force_host_platform_device_count=1"
+CHUNKS = 80
+RAW: dict[str, Any] = {
+    "title": "killed",
+    "problem": {"dataset": "least_squares", "options": {"examples": 60, "features": 3}, "radius": 2.0},
+    "participation": {"machines": 6, "per_round": 3, "rounds": 4},
+    "protocol": [{"name": "dp_mu2", "label": "ours"}],
+    "sweep": {"mu": [float(mu) for mu in range(1, 11)], "seeds": 8},
+    "record": {"every": 2},
+}
+
+
+def run(folder: Path | None, told=None, *, resume: bool = False) -> xr.Dataset:
+    """Run the sweep; without its wall time, all that equal sweeps have alike."""
+    from fedprivjax import experiment
+    from fedprivjax.experiment.run import run
+
+    found = run(experiment.parse(RAW), folder, resume=resume, progress=told)["ours"]
+    return found.drop_vars("seconds")
+
+
+def run_a_chunk(file: Path) -> None:
+    """Write the memory budget of one run a chunk, and run the sweep so, which compiles it."""
+    from fedprivjax import experiment
+    from fedprivjax.experiment.jobs import jobs
+    from fedprivjax.sweeps.memory import run_bytes
+
+    file.write_text(str(sum(run_bytes(jobs(experiment.parse(RAW))[0].prepare().first))))
+    RAW["sweep"]["memory_budget"] = int(file.read_text())
+    run(None)
+
+
+def forked(work) -> int:
+    """Call a function in a forked process and return its id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
+
+
+def kill(folder: Path, after: int, wait: float) -> None:
+    """Kill a run into the folder, so many seconds after so many chunks, unless it ends before."""
+    reader, writer = os.pipe()
+    child = forked(lambda: run(folder, lambda done, total: os.write(writer, b".")))
+    os.close(writer)
+    seen = 0
+    while seen < after and (said := os.read(reader, after - seen)):
+        seen += len(said)
+    time.sleep(wait)
+    os.kill(child, signal.SIGKILL)
+    os.close(reader)
+    os.waitpid(child, 0)
+
+
+def resumed(folder: Path) -> xr.Dataset:
+    """Resume a run, or start it if nothing of it was written."""
+    from fedprivjax.experiment.folder import load
+
+    run(folder, resume=(folder / "spec.toml").is_file())
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".part") == [
+        "provenance.json",
+        "results.nc",
+        "spec.toml",
+    ]
+    return load(folder)["ours"].drop_vars("seconds")
+
+
+def main(moments: int, home: Path) -> None:
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_DEVICE}"
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(home / "compiled")
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of programs read back
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    import fedprivjax.experiment.run  # noqa: F401
+
+    begun = time.perf_counter()
+    assert os.waitpid(forked(lambda: run_a_chunk(home / "budget")), 0)[1] == 0
+    RAW["sweep"]["memory_budget"] = int((home / "budget").read_text())
+    took = time.perf_counter() - begun
+    rng = np.random.default_rng(0)
+    folders = [home / f"{number:03d}" for number in range(moments)]
+    for folder in folders:
+        after = int(rng.integers(CHUNKS + 1))
+        kill(folder, after, rng.uniform(0, took if after == 0 else 0.2 if after == CHUNKS else 0.02))
+    kept = [len(list(folder.glob("chunks/*.npz"))) for folder in folders]
+    finished = [(folder / "results.nc").is_file() for folder in folders]
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", ".*compilation cache.*")  # whose entries a kill may cut
+    whole = run(None)
+    for folder in folders:
+        xr.testing.assert_identical(resumed(folder), whole)
+    states = zip(finished, kept, strict=True)
+    where = Counter("finished" if done else "under way" if some else "before" for done, some in states)
+    print(f"{moments} kills: {dict(where)}, {min(kept)} to {max(kept)} of {CHUNKS} chunks kept; all bit for bit")
+    assert where["under way"] > 0
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 100, Path(place))
