@@ -169,8 +169,8 @@ def _member(protocol, problem: Problem, settings: dict[str, float], delta: float
     sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *protocol.numbers())}
     its_problem = _with_sizes(problem, sizes) if sizes else problem
     target = {name: settings.pop(name) for name in LEVELS if name in settings}
-    given = {name: value for name, value in target.items() if getattr(protocol, name) is not None}
-    protocol = protocol.with_numbers(settings | given)
+    own = {name: value for name, value in target.items() if name in protocol.leaves()}  # as its constructor has it
+    protocol = protocol.with_numbers(settings | own)
     return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
 

@@ -21,6 +21,7 @@ from fedprivjax import (
     linear_problem,
     sweep,
 )
+from fedprivjax.engine.ready import ready
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.grouped import Grouped
@@ -123,6 +124,21 @@ def test_a_swept_setting_overrides_one_that_is_given(given, over, problem):
     realised = [start.privacy()[0]["realised_epsilon"] for start in (beside, alone)]
     np.testing.assert_array_equal(*realised)
     assert [member.target for member in beside.grid] == [member.target for member in alone.grid]
+
+
+@struct.dataclass
+class OfItsOwn(DPMu2):
+    """Reads the target that it was given."""
+
+    def needed_noise(self, problem, plan, target):
+        assert self.epsilon is not None
+        return 10 / self.epsilon
+
+
+def test_a_custom_protocol_has_a_swept_epsilon_as_its_constructor_has_it(problem):
+    swept = ready_sweep(OfItsOwn(clip=1.0, step_size=0.1), problem, Full(6), over={"epsilon": [2.0, 4.0]}, **SMALL)
+    made = [ready(OfItsOwn(epsilon=e, clip=1.0, step_size=0.1), problem, Full(6), rounds=2) for e in (2.0, 4.0)]
+    np.testing.assert_array_equal(swept.members.noise_std, [start.protocol.noise_std for start in made])
 
 
 def test_a_swept_epsilon_overrides_one_of_each_machine(problem):
