@@ -90,7 +90,7 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
                 yield name, type_text(field.annotation), _default(field.get_default(call_default_factory=True))
     elif inspect.isclass(thing):
         hints = inspect.get_annotations(thing, eval_str=False)
-        for field in fields(thing):
+        for field in fields(thing):  # pyright: ignore[reportArgumentType]  # a dataclass
             if field.init and not field.metadata.get("derived"):
                 number = field.type is Any and field.metadata.get("pytree_node", True)
                 made = field.default if field.default_factory is MISSING else field.default_factory()

@@ -173,7 +173,7 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
 
 def _split(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a `[[protocol]]` table, and the method's settings beside them."""
-    kept = {"label": labelled(raw)} | {key: raw[key] for key in KEYS if key in raw}
+    kept: dict[str, Any] = {"label": labelled(raw)} | {key: raw[key] for key in KEYS if key in raw}
     if isinstance(kept.get("grid"), Mapping):
         kept["grid"] = flattened(kept["grid"])
     return {**kept, "settings": {key: value for key, value in raw.items() if key not in kept}}
