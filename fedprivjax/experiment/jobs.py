@@ -27,10 +27,11 @@ from fedprivjax.experiment import (
 )
 from fedprivjax.experiment.names import unimported
 from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.plan import draw_plan, require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import Protocol
-from fedprivjax.sweeps.sweep import ReadySweep, ready_sweep
+from fedprivjax.sweeps.sweep import ReadySweep, number_of, ready_sweep
 
 Progress = Callable[[int, int], None]
 Problems = dict[tuple[int | None, ...], Problem]
@@ -61,12 +62,13 @@ def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> li
     for one in unimported(experiment):
         one()
     problems: Problems = {}
-    return [
-        job
+    drafts = [
+        draft
         for settings in experiment.protocol
         for shape in experiment.shapes
-        for job in _jobs(experiment, settings, shape, problems, say)
+        for draft in _drafts(experiment, settings, shape, problems, say)
     ]
+    return [draft() for draft in drafts]
 
 
 def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
@@ -102,19 +104,20 @@ def problem_at(
     return problems[shares]
 
 
-def _jobs(
+def _drafts(
     experiment: Experiment,
     settings: ProtocolSettings,
     shape: dict[str, Any],
     problems: Problems,
     say: Callable[[str], None] | None,
-) -> list[Job]:
-    """A protocol's sweep at one shape; where its batch or cohort follows from ε, one for each ε."""
+) -> list[Callable[[], Job]]:
+    """What makes a protocol's job at one shape, checked but not calibrated; one for each ε if its batch or cohort
+    follows from ε."""
     participation = experiment.participation_of(settings)
     problem = problem_at(experiment, settings, shape, problems, say)
     with within(settings.place):
         return [
-            _job(
+            _draft(
                 experiment,
                 *make_participation(participation, point.shape),
                 point.problem,
@@ -126,7 +129,7 @@ def _jobs(
         ]
 
 
-def _job(
+def _draft(
     experiment: Experiment,
     participation: Participation,
     rounds: int | None,
@@ -134,22 +137,29 @@ def _job(
     settings: ProtocolSettings,
     shape: dict[str, Any],
     say: Callable[[str], None] | None,
-) -> Job:
+) -> Callable[[], Job]:
+    """What makes a job; its sizes are checked, and one plan is drawn, before any job's noise is calibrated."""
     trial = shape.get(TRIAL)
     over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
     protocol = make_protocol(settings, over)
+    drawn = {"order": experiment.participation_of(settings).order, "sampler": protocol.minibatches}
+    require_possible(problem, participation, rounds, draws=number_of(experiment.sweep.seeds), **drawn)
     options = _options(experiment, settings, problem, rounds, over, trial)
+    _check_selects(experiment, settings, options["record"])
+    if not trial:
+        draw_plan(problem, participation, rounds, **drawn)
     limits = {"memory_budget": experiment.sweep.memory_budget, "devices": jax.device_count()}
     prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
-    if not trial:
-        start = prepare(preparing=_preparing(settings.label, shape, say))
-        prepare = prepare if trial == 0 else lambda: start
-    _check_selects(experiment, settings, options["record"])
-    identity = _identity(experiment, settings, shape, problem, participation, protocol, options)
-    members = prod(len(values) for values in options["over"].values())
-    seeds = experiment.sweep.seeds
-    runs = members * (seeds if isinstance(seeds, int) else len(seeds))
-    return Job(settings.label, shape, runs, prepare, identity)
+
+    def job() -> Job:
+        with within(settings.place):
+            start = None if trial else prepare(preparing=_preparing(settings.label, shape, say))
+        again = prepare if start is None or trial == 0 else lambda: start
+        identity = _identity(experiment, settings, shape, problem, participation, protocol, options)
+        members = prod(len(values) for values in options["over"].values())
+        return Job(settings.label, shape, members * number_of(experiment.sweep.seeds), again, identity)
+
+    return job
 
 
 def _options(

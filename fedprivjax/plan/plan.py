@@ -16,6 +16,7 @@ from fedprivjax.plan.deals import deal_computed, deal_epochs, deal_pool, deal_sh
 from fedprivjax.plan.minibatches import Minibatches, draw_minibatches
 from fedprivjax.plan.participation import Participation, check_participation, draw_schedule
 from fedprivjax.plan.participation.caps import rounds_filled
+from fedprivjax.plan.room import require_counted, require_room
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
@@ -213,14 +214,8 @@ def _drawn(
     order: str,
     sampler: Sampler | None,
 ) -> Plan:
-    check_participation(participation)
-    _check_fits(problem, participation, sampler, order)
-    shares = fresh_messages(problem, sampler, order)
-    participation = participation.fitted(shares)
     chosen = rounds is None
-    rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
-    require_at_least("rounds", rounds, 1)
-    _check_enough(problem, participation, rounds, _dealt_batch(problem, sampler, order))
+    participation, rounds, shares = require_possible(problem, participation, rounds, order=order, sampler=sampler)
     schedule = draw_schedule(participation, rounds, participation_rng(seeds))
     of_shares = participation.of_shares or (chosen and shares is not None)
     facts = {"examples": int(problem.examples) if problem.stored else None, "of_shares": of_shares}
@@ -230,6 +225,52 @@ def _drawn(
     if chosen and shares is not None and not participation.at_most_once:
         _warn_of_waste(plan, participation, shares)
     return plan
+
+
+def require_possible(
+    problem: Problem,
+    participation: Participation,
+    rounds: int | None = None,
+    *,
+    order: str = "shuffled",
+    sampler: Sampler | None = None,
+    draws: int = 1,
+) -> tuple[Participation, int, np.ndarray | None]:
+    """Check a plan's sizes by arithmetic alone: nothing is drawn.
+
+    Args:
+        draws: plans that are kept at once, one for each seed.
+
+    Returns:
+        The law for the data's shares, the rounds, and `fresh_messages`.
+
+    Raises:
+        Refusal: sizes that the data, int32 or this computer's memory do not allow.
+    """
+    require_problem(problem)
+    with clients_named(problem.client_names):
+        check_participation(participation)
+        machines, per_round = int(participation.machines), int(participation.per_round)
+        require_counted(machines=machines, per_round=per_round)
+        if rounds is not None:
+            require_at_least("rounds", rounds, 1)
+            require_counted(rounds=rounds)
+        _check_fits(problem, participation, sampler, order)
+        shares = fresh_messages(problem, sampler, order)
+        participation = participation.fitted(shares)
+        rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
+        _check_enough(problem, participation, rounds, _dealt_batch(problem, sampler, order))
+        require_room(machines, per_round, rounds, _records_of_message(problem, sampler), draws)
+        return participation, rounds, shares
+
+
+def _records_of_message(problem: Problem, sampler: Sampler | None) -> int:
+    """The most records of a message, of a sampler's batch."""
+    if sampler is None:
+        return 1
+    if problem.table is None:
+        return int(sampler.batch)  # type: ignore[arg-type]
+    return int(sampler.batches(problem.table.sizes).max())
 
 
 def _check_fits(problem: Problem, participation: Participation, sampler: Sampler | None, order: str) -> None:

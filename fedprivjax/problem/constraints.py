@@ -27,6 +27,7 @@ from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 
+LARGEST = 1e18  # of a size, whose square is still a float32
 CLOSE = 1e-6  # what float32 rounding may add, relative to a set's size
 NEWTON_STEPS = 4  # exact once the same parameters are above zero
 FAR = 16  # more than 1, so that rounding takes nothing at this distance for a part of the simplex
@@ -84,6 +85,7 @@ class Ball(ConstraintSet):
 
     def __post_init__(self):
         require_positive("radius", self.radius)
+        _require_float32("radius", self.radius)
 
     @property
     def diameter(self):  # type: ignore[override]
@@ -124,6 +126,7 @@ class Box(ConstraintSet):
     def __post_init__(self):
         for name in ("low", "high"):
             _require_number(name, getattr(self, name))
+            _require_float32(name, getattr(self, name))
         if _concrete(self.low, self.high) and not self.low < self.high:
             raise Refusal(f"high must be above low ({self.low:g}), got {self.high:g}")
 
@@ -174,6 +177,7 @@ class Simplex(ConstraintSet):
 
     def __post_init__(self):
         require_positive("scale", self.scale)
+        _require_float32("scale", self.scale)
 
     @property
     def diameter(self):  # type: ignore[override]
@@ -216,6 +220,7 @@ class L1Ball(ConstraintSet):
 
     def __post_init__(self):
         require_positive("radius", self.radius)
+        _require_float32("radius", self.radius)
 
     @property
     def diameter(self):  # type: ignore[override]
@@ -281,6 +286,12 @@ def _on_simplex(values, scale):
         over = jnp.sum(jnp.maximum(above, 0.0)) - scale
         above = above - over / jnp.maximum(jnp.sum(above > 0), 1)
     return jnp.maximum(above, 0.0)
+
+
+def _require_float32(name: str, value: Any) -> None:
+    """Raise Refusal if a concrete finite size has a square beyond float32."""
+    if isinstance(value, int | float | np.number) and LARGEST < abs(value) < inf:
+        raise Refusal(f"{name} must be at most {LARGEST:g}, whose square float32 holds, got {value:g}")
 
 
 def _require_number(name: str, value: Any) -> None:

@@ -25,6 +25,7 @@ from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_r
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
 from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.plan import require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
@@ -208,9 +209,13 @@ def _ready_shapes(
         axes_of(protocol, over)  # refuses it
     integers = {name: over[name] for name in INTEGERS if name in over}
     real = {name: values for name, values in over.items() if name not in integers}
+    shapes = shapes_of(participation, rounds, integers)
+    known = {"order": options.get("order", "shuffled"), "sampler": protocol.minibatches}
+    for shape in shapes:
+        require_possible(problem, shape.participation, shape.rounds, **known)
     return [
         (shape.at, ready_sweep(protocol, problem, shape.participation, over=real, rounds=shape.rounds, **options))
-        for shape in shapes_of(participation, rounds, integers)
+        for shape in shapes
     ]
 
 
@@ -254,19 +259,21 @@ def ready_sweep(
     """
     protocol = plain_numbers(protocol)
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
-    seeds = _seeds(seeds)
     index = _index(axes, (*resample, *(name for name in axes if name in protocol.noise_follows)))
+    draws = len(index) * number_of(seeds)
+    require_possible(problem, participation, rounds, order=order, sampler=protocol.minibatches, draws=draws)
+    seeds = _seeds(seeds)
     points = grid(protocol, problem, axes, delta)
     noisy = next((place for place, point in enumerate(points) if not point.target.non_private), 0)
     examples = [points[next((m for m in row if not points[m].target.non_private), noisy)] for row in index]
     options = {"rounds": rounds, "record": record, "every": every, "delta": delta, "order": order}
     options["noise_method"] = noise_method
     resampled = _rows(index, _index(axes, resample))
-    draws = [_drawn(seed, resampled, point, common_noise) for seed in seeds for point in range(len(index))]
+    seeded = [_drawn(seed, resampled, point, common_noise) for seed in seeds for point in range(len(index))]
     starts = []
-    for number, (draw, one) in enumerate(zip(draws, examples * len(seeds), strict=True), 1):
+    for number, (draw, one) in enumerate(zip(seeded, examples * len(seeds), strict=True), 1):
         if preparing is not None:
-            preparing("sampling schedules", number, len(draws))
+            preparing("sampling schedules", number, len(seeded))
         starts.append(ready(one.protocol, one.problem, participation, target=one.target, seed=draw, **options))
     starts = [replace(start, mechanism=m) for start, m in zip(starts, _aligned(starts), strict=True)]
     place = {member: point for point, members in enumerate(index) for member in members}
@@ -274,7 +281,7 @@ def ready_sweep(
     members = calibrated(points, plans, None if preparing is None else partial(preparing, "calibrating noise"))
     for member in members.protocols:
         member.check_method(noise_method)
-    sizes = chunk_sizes(starts[0], (len(draws), index.shape[1]), memory_budget, devices)
+    sizes = chunk_sizes(starts[0], (len(seeded), index.shape[1]), memory_budget, devices)
     return ReadySweep(starts, axes, points, members, seeds, index, sizes, common_noise)
 
 
@@ -408,6 +415,14 @@ def _drawn(seed: Seeds, resampled: np.ndarray, point: int, common_noise: bool) -
     own = seed if resampled[point] < 0 else seed.resample(int(resampled[point]))
     apart = np.flatnonzero(resampled == resampled[point]).size > 1 and not common_noise
     return own._replace(noise=member_seed(own, point)) if apart else own
+
+
+def number_of(seeds: int | Sequence[int | Seeds]) -> int:
+    """How many seeds there are."""
+    if isinstance(seeds, Sequence) or np.ndim(seeds):
+        return len(seeds)  # type: ignore[arg-type]
+    require_at_least("seeds", seeds, 1)
+    return int(seeds)  # type: ignore[arg-type]
 
 
 def _seeds(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:

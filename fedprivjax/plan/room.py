@@ -1,0 +1,51 @@
+"""Refusals of sizes that cannot work, by arithmetic alone: before anything is drawn, calibrated or compiled."""
+
+import os
+from math import inf
+
+from fedprivjax.checks.refusal import Refusal
+
+COUNTED = 2**31  # machines, rounds and records are int32
+OF_MACHINE, OF_SLOT, OF_RECORD = 64, 48, 8  # bytes that the host keeps for each, while a run is made ready
+OF_DRAW = 2**14  # bytes of a seed's plan and noise beside them
+GIB = 2**30
+
+
+def require_counted(**sizes: int) -> None:
+    """Raise Refusal if one of the named sizes is no int32.
+
+    >>> require_counted(machines=10**12)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: machines must be below 2³¹, as int32 counts them, got 1000000000000
+    """
+    for name, size in sizes.items():
+        if size >= COUNTED:
+            raise Refusal(f"{name} must be below 2³¹, as int32 counts them, got {size}")
+
+
+def require_room(machines: int, per_round: int, rounds: int, records: int = 1, draws: int = 1) -> None:
+    """Raise Refusal if the plans of a sweep need more memory than this computer has.
+
+    Args:
+        records: of a message.
+        draws: plans that are kept, one for each seed.
+    """
+    slots = rounds * per_round
+    each = OF_DRAW + slots * (OF_SLOT + OF_RECORD * records) + OF_RECORD * machines
+    needed, there = draws * each + OF_MACHINE * machines, memory()
+    if needed > there:
+        sizes = f"machines = {machines}, per_round = {per_round}, rounds = {rounds}"
+        sizes += f", batch = {records}" if records > 1 else ""
+        seeds = f", seeds = {draws}" if draws > 1 else ""
+        raise Refusal(
+            f"plans must fit in this computer's {there / GIB:.3g} GiB of memory, got {sizes}{seeds}, which need at "
+            f"least {needed / GIB:.3g} GiB. Lower the largest of these"
+        )
+
+
+def memory() -> float:
+    """This computer's memory in bytes, or infinity if it is not known."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return inf
