@@ -58,6 +58,14 @@ def test_the_mean_of_end_points_is_the_next_query(views):
     np.testing.assert_allclose(view.queries[1:], view.messages.mean(axis=1)[:-1], rtol=1e-4, atol=1e-5)
 
 
+def test_local_steps_lead_from_the_query_to_the_message(views):
+    view = views("local")
+    assert view.steps.shape == (*view.messages.shape[:2], 3, view.messages.shape[2])
+    ends = view.queries[:, None] + view.steps.sum(axis=2)
+    np.testing.assert_allclose(ends, view.messages, rtol=1e-4, atol=1e-5)
+    assert views("minibatch").steps is None
+
+
 def test_messages_carry_the_noise_that_is_claimed():
     """Without a gradient: a message is N(0, σ²); the end of K local steps N(0, K·(ησ)²) about its start."""
     flat = linear_problem(np.zeros((4, 8, 500), np.float32), np.zeros((4, 8), np.float32), Squared())
@@ -66,6 +74,8 @@ def test_messages_carry_the_noise_that_is_claimed():
         noise = view.messages - (view.queries[:, None] if name == "local" else 0)
         assert noise.std() == pytest.approx(expected, rel=0.03)  # 20·2·500 numbers: six standard errors
         assert abs(np.corrcoef(noise[:, 0].ravel(), noise[:, 1].ravel())[0, 1]) < 0.04
+        if name == "local":
+            np.testing.assert_allclose(view.steps.std(axis=(0, 1, 3)), STEP * 0.5, rtol=0.04)
 
 
 @pytest.mark.parametrize(("sampler", "batch"), [("subset", 3), ("poisson", 3), ("full", None)])

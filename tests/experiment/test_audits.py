@@ -228,7 +228,7 @@ def test_one_that_cannot_be_audited_does_not_stop_the_others():
     def attack(label, protocol, progress):
         if label == "bad":
             raise Refusal("batch must be whole")
-        return protocol
+        return {label: protocol}
 
     several = Chosen({"bad": 1, "good": 2}, 1e-5)
     finished, skipped = run_all(several, attack, lambda title: Shown())
