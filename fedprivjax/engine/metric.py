@@ -61,6 +61,10 @@ def as_losses(problem: Problem) -> tuple[float, float]:
     return problem.model.least, inf
 
 
+def no_constant(problem: Problem) -> None:
+    """The metric has no constant predictor."""
+
+
 @dataclass(frozen=True)
 class Metric:
     """A scalar that a run records, and everything that the library knows of it.
@@ -75,6 +79,8 @@ class Metric:
         private: `problem -> bool`: whether it is computed on private data, and so outside the guarantee; None, and
             the default, is not known.
         limits: `problem -> (least, most)`: what no value can be beyond; intervals are drawn within them.
+        constant: `problem -> float`: value of the best constant prediction, from the training labels, on the host; None
+            if there is none. Tables mark worse values.
         better: whether a "lower" or a "higher" value is the better one: a grid's point is chosen by it.
         default: whether it is recorded without being named.
         label: the words of titles and axes; empty: the name, with spaces.
@@ -97,6 +103,7 @@ class Metric:
     needs: Callable[[Problem], str | None] = needs_nothing
     private: Callable[[Problem], bool | None] = unknown
     limits: Callable[[Problem], tuple[float, float]] = anything
+    constant: Callable[[Problem], float | None] = no_constant
     better: Literal["lower", "higher"] = "lower"
     default: bool = True
     label: str = ""

@@ -119,11 +119,31 @@ def _excess_on_pool(problem: Problem) -> bool:
     return problem.excess is None and problem.test is None
 
 
+def _labels(examples: Any) -> np.ndarray | None:
+    """Labels of (features, labels) examples, shape [examples], or None for examples of another form."""
+    labels = examples[1] if isinstance(examples, tuple) and len(examples) > 1 else None
+    return None if labels is None or np.ndim(labels) != 1 else np.asarray(labels)
+
+
+def _majority(problem: Problem, examples: Any) -> float | None:
+    """Accuracy of always predicting the pool's most frequent class, or None if labels are no stored classes."""
+    known, judged = (_labels(each) for each in (problem.pool if problem.stored else None, examples))
+    if known is None or judged is None:
+        return None
+    classes, counts = np.unique(known, return_counts=True)
+    return float(np.mean(judged == classes[np.argmax(counts)]))
+
+
+def _complement(value: float | None) -> float | None:
+    return None if value is None else 1 - value
+
+
 _REGISTERED = (
     Metric(
         "test_accuracy",
         lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        constant=lambda problem: _majority(problem, problem.test),
         private=never,
         limits=share,
         better="higher",
@@ -135,6 +155,7 @@ _REGISTERED = (
         "test_error",
         lambda problem, snapshot: 1 - _accuracy(problem, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        constant=lambda problem: _complement(_majority(problem, problem.test)),
         private=never,
         limits=share,
         default=False,  # the accuracy says it
@@ -154,6 +175,7 @@ _REGISTERED = (
         "train_accuracy",
         lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.pool),
         needs=lambda problem: _needs_stored(problem) or _needs_classes(problem),
+        constant=lambda problem: _majority(problem, problem.pool),
         private=always,
         limits=share,
         better="higher",
@@ -173,6 +195,7 @@ _REGISTERED = (
         "relative_mse",
         _relative_mse,
         needs=_needs_regression,
+        constant=lambda problem: 1.0,  # by definition
         private=always,
         limits=not_negative,
         default=False,

@@ -37,6 +37,7 @@ class ProtocolSettings(Settings):
     Attributes:
         method: the class that the name stands for.
         parts: what such tables stand for, by the field that they are given for.
+        added: whether it is a baseline that `[record] baselines` added.
     """
 
     gathered = ("settings",)
@@ -48,6 +49,7 @@ class ProtocolSettings(Settings):
     settings: dict[str, Any] = {}
     method: Any = Field(default=None, exclude=True, repr=False)
     parts: dict[str, Any] = Field(default={}, exclude=True, repr=False)
+    added: bool = Field(default=False, exclude=True, repr=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
+from fedprivjax.experiment.baselines import with_baselines
 from fedprivjax.experiment.build import natural_machines
 from fedprivjax.experiment.check import check
 from fedprivjax.experiment.errors import refuse
@@ -106,6 +107,7 @@ def parse(
         entries = raw.get("protocol")
         entries = entries if isinstance(entries, list) else [entries]
         refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries])
+    experiment = with_baselines(experiment)
     check(experiment)
     experiment = experiment if of_results(context) else _with_machines(experiment)
     return experiment if experiment.choose is None else _located(experiment, experiment.choose)
@@ -147,7 +149,8 @@ def _with_machines(experiment: Experiment) -> Experiment:
 
 def to_mapping(experiment: Experiment) -> dict[str, Any]:
     """The settings as `parse` takes them: `parse(to_mapping(experiment)) == experiment`."""
-    raw = experiment.model_dump(exclude_none=True)
+    given = [one for one in experiment.protocol if not one.added]
+    raw = experiment.model_copy(update={"protocol": given}).model_dump(exclude_none=True)
     raw["protocol"] = [{**{k: v for k, v in p.items() if k != "settings"}, **p["settings"]} for p in raw["protocol"]]
     raw["sweep"] = {**raw["sweep"].pop("over"), **raw["sweep"]}
     return raw

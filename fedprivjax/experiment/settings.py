@@ -186,6 +186,10 @@ class RecordSettings(Settings, arbitrary_types_allowed=True):
     the metric by which a protocol's own grid is chosen from. `bars` of a plot are the mean's 95% interval, or half the
     distance of the 5th and 95th percentile. `at` chooses the value of a swept setting, such as {mu = 0.5}, at which
     plots of a run's course are drawn, over rounds and against costs.
+    `baselines` are shown next to the protocols, and marked or remarked on where these are worse. "constant", the
+    default, always predicts the training data's most frequent class or mean label, of metrics that have such a value
+    (accuracy, error, relative error). "non-private" adds each private protocol again as it is (its clip, batch, grid
+    and rounds), but with ε = ∞ and hence no noise and, where no step is given, the default step of a run without noise.
     """
 
     metrics: list[str] | None = None
@@ -196,6 +200,7 @@ class RecordSettings(Settings, arbitrary_types_allowed=True):
     select: str = "test_accuracy"
     bars: Literal["interval", "percentiles"] = "interval"
     at: dict[str, float] = {}
+    baselines: list[Literal["constant", "non-private"]] = ["constant"]
     own: dict[str, Metric] = Field(default={}, exclude=True, repr=False)
 
     @model_validator(mode="before")

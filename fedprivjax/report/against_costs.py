@@ -13,6 +13,7 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.baselines import constant_of, draw_constant
 from fedprivjax.report.costs import SAME, run_costs, told
 from fedprivjax.report.drawing import (
     at,
@@ -40,6 +41,7 @@ def metric_against_costs(
     point: Mapping[str, float] | None = None,
     *,
     iterate: str = OUTPUT,
+    constant: bool = True,
 ) -> Figure:
     """A metric while runs go on, against rounds, bytes that a machine has sent, and gradients a record: a panel
     for each, logarithmic, and a row of them for each participation.
@@ -63,6 +65,7 @@ def metric_against_costs(
             if np.isfinite(scale):
                 draw_path(axis, label, values, f"C{index}", limits, scale=scale, **ENDS)
         _label(axis, name, row)
+    draw_constant(axes, constant_of(best, metric) if constant else None)
     finish(figure, axes, metric, metric.words, limits, across=len(axes_shown))
     figure.suptitle(_title(chosen, next(iter(best.values())).attrs["delta"]), fontsize=10)
     return figure

@@ -29,6 +29,7 @@ class Layout:
         targeted: whether any privacy was asked for.
         title, notes: the experiment's.
         own: metrics beside the library's.
+        baselines: those that are shown, see `[record] baselines`.
     """
 
     axes: Mapping[str, list[float]]
@@ -42,6 +43,7 @@ class Layout:
     title: str = ""
     notes: str = ""
     own: tuple[Metric, ...] = ()
+    baselines: tuple[str, ...] = ("constant",)
 
     @property
     def varied(self) -> dict[str, list[float]]:
@@ -68,6 +70,7 @@ def layout(experiment: Experiment) -> Layout:
         title=experiment.title,
         notes=" ".join(experiment.notes.split()),
         own=tuple(record.own.values()),
+        baselines=tuple(record.baselines),
     )
 
 

@@ -15,6 +15,7 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
+from fedprivjax.report.baselines import constant_of, draw_constant
 from fedprivjax.report.costs import told
 from fedprivjax.report.drawing import (
     aside,
@@ -49,12 +50,13 @@ def metric_against_epsilon(
     realised: bool | None = None,
     iterate: str = OUTPUT,
     rounds: str = "last",
+    constant: bool = True,
 ) -> Figure:
     """A metric's last record (or its mean over `rounds`) against ε, a line per protocol, a panel per participation.
 
     Bars, of three seeds or more, are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`,
-    within what the metric can be. With `realised`, ε is what the noise really gives the worst of the runs, rather than
-    the swept target; by default where these differ.
+    within what the metric can be. A dotted line is the constant predictor, if `constant`. With `realised`, ε is what
+    the noise really gives the worst of the runs, rather than the swept target; by default where these differ.
 
     Non-private protocols are horizontal lines, private ones with a target of their own a point, at their worst run's ε.
     Needs a swept `mu` (or `epsilon`) in at least one protocol; any other swept setting is held at its middle value.
@@ -79,6 +81,7 @@ def metric_against_epsilon(
                 levels |= set(np.asarray(drawn[0].get_xdata(), float).tolist())
         axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, replace-one)", title=point_title({**panel, **chosen}))
         epsilon_axis(axis, levels)
+    draw_constant(axes, constant_of(best, metric) if constant else None)
     return finish(figure, axes, metric, _words(metric, rounds), limits)
 
 
@@ -115,6 +118,7 @@ def metric_against(
     bars: str = "interval",
     iterate: str = OUTPUT,
     rounds: str = "last",
+    constant: bool = True,
 ) -> Figure:
     """A metric's last record (or its mean over `rounds`) against any swept setting, such as "machines" or "clip".
 
@@ -147,6 +151,7 @@ def metric_against(
             place.set_xscale("log")
             plain_ticks(place.xaxis, *place.get_xlim())
         name_few(place, [f"{value:g}" for value in values])
+    draw_constant(axes, constant_of(best, metric) if constant else None)
     return finish(figure, axes, metric, _words(metric, rounds), limits)
 
 
@@ -157,6 +162,7 @@ def figures(
     iterate: str = OUTPUT,
     own: Collection[Metric] = (),
     point: Mapping[str, float] | None = None,
+    baselines: Collection[str] = ("constant",),
 ) -> dict[str, Figure]:
     """Every plot in which results say something, by name: those of more than one value on their axis.
 
@@ -165,9 +171,10 @@ def figures(
         iterate: what is drawn of protocols that have it; else the output.
         own: metrics beside the library's.
         point: values of swept settings at which the course of runs is drawn, where not the usual ones.
+        baselines: those that are drawn, see `[record] baselines`.
     """
     made: dict[str, Figure] = {}
-    of: dict[str, Any] = {"bars": bars, "iterate": iterate}
+    of: dict[str, Any] = {"bars": bars, "iterate": iterate, "constant": "constant" in baselines}
     recorded = [one for one in shown_in("against_epsilon", own) if all(has(data, one.name) for data in best.values())]
     over = [(metric, rounds_of(metric.name, averaged)) for metric in recorded]
     if _sweeps_epsilon(best):
@@ -185,7 +192,9 @@ def figures(
             made[f"{metric.name}_over_rounds"] = metric_over_rounds(best, metric, point, iterate=iterate)
     for metric in shown_in("against_costs", own) if differ_in_costs(best) else ():
         if sum(metric.name in data and _has_path(data[metric.name]) for data in told(best).values()) > 1:
-            made[f"{metric.name}_against_costs"] = metric_against_costs(best, metric, point, iterate=iterate)
+            made[f"{metric.name}_against_costs"] = metric_against_costs(
+                best, metric, point, iterate=iterate, constant="constant" in baselines
+            )
     return made
 
 

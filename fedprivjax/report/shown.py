@@ -82,7 +82,7 @@ class Shown:
         """Every plot that says something, by name."""
         held = {} if self.held is None else {"who_holds_what": self.held}
         this = self.layout
-        return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own, this.at)}
+        return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own, this.at, this.baselines)}
 
 
 def shown(
@@ -149,6 +149,7 @@ def plot(
     of: dict[str, Any] = {"iterate": this.layout.iterate}
     if against == ROUND:
         return metric_over_rounds(this.best, metric, this.layout.at, **of)
+    of["constant"] = "constant" in this.layout.baselines
     if against == COSTS:
         return metric_against_costs(this.best, metric, this.layout.at, **of)
     of |= {"bars": this.layout.bars, "rounds": this.layout.rounds(name)}

@@ -10,6 +10,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.baselines import CONSTANT, WORSE, above_non_private, constant_of, is_better
 from fedprivjax.report.costs import costs_table, told
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.numbers import epsilon_text, points_of, target_epsilon, title_of
@@ -21,8 +22,7 @@ SAME = "″"  # the protocol does not depend on what changed since the row above
 
 def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet]:
     """Every table of results: one for each metric that is shown so, then the realised ε, then what a run costs."""
-    metrics = shown_in("table", layout.own)
-    metrics = [metric for metric in metrics if any(has(data, metric.name) for data in best.values())]
+    metrics = _shown_metrics(layout, best)
     found = [results_table(layout, best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
     realised = [realised_table(layout, best)] if private and layout.targeted else []
@@ -40,25 +40,38 @@ def results_table(
     """Mean ± 95% interval of a metric's last record, or of its mean over `rounds`: a row per swept cell, a column per
     protocol; of the iterate, where a protocol has it, else of its output. Of fewer than three seeds, the mean alone."""
     metric = known(metric)
-    runs = {
-        label: _varied(figure(data, metric.name, preferred(data, metric.name, iterate), rounds))
-        for label, data in best.items()
-        if has(data, metric.name)
-    }
+    runs, floor = _runs_of(best, metric, iterate, rounds), _floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
     table = Sheet(f"{title_of(metric, iterate, rounds)}, {what}; ε at δ = {layout.delta:g}", keys=0)
     _add_axes(table, layout.varied, ["mu"])
     for label in runs:
         table.add_column(label, "right")
+    if floor is not None:
+        table.add_column(CONSTANT, "right")
     summaries = [mean_interval(values) for values in runs.values()]
     previous: dict[str, float] = {}
     for point in points_of(layout.varied):
         _end_section(table, layout, point, previous)
-        cells = [_cell(*summary, point, previous, metric, interval) for summary in summaries]
+        cells = [_cell(*summary, point, previous, metric, interval, floor) for summary in summaries]
+        cells += [] if floor is None else [SAME if previous else metric.text(floor)]
         table.add_row(*_coordinates(layout, point, ["mu"]), *cells)
         previous = point
     return table
+
+
+def _runs_of(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, rounds: str) -> dict[str, xr.DataArray]:
+    """What stands for each run of the protocols that recorded a metric, by label; shape [..., seed]."""
+    return {
+        label: _varied(figure(data, metric.name, preferred(data, metric.name, iterate), rounds))
+        for label, data in best.items()
+        if has(data, metric.name)
+    }
+
+
+def _floor(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
+    """The constant predictor's value, or None if it is not shown."""
+    return constant_of(best, metric) if "constant" in layout.baselines else None
 
 
 def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
@@ -92,7 +105,8 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
             lines.append(f"  {data.attrs['selected']}")
         if data["diverged"].any():
             lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
-    lines += [*_unequal(best), *_used(best)]
+    lines += [*_unequal(best), *_used(best), *_baselines(layout, best)]
+    lines += _weights(best)
     names = non_private_metrics(best)
     if names:
         lines.append(f"non-private metric: {', '.join(names)}")
@@ -102,6 +116,32 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
         lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
     lines.append("simulation randomness: not for deployment")
     return [*lines, *([layout.notes] if layout.notes else [])]
+
+
+def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Definitions of the baselines that are shown, and what private protocols are next to them."""
+    metrics = _shown_metrics(layout, best)
+    of = {metric.name: _runs_of(best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics}
+    floors = {metric.name: _floor(layout, best, metric) for metric in metrics}
+    lines = []
+    if any(floor is not None for floor in floors.values()):
+        lines.append(
+            f"{CONSTANT}: always the most frequent class, or the mean label, of the training data; not private"
+        )
+    if any(_any_worse(of[m.name], floor, m) for m in metrics if (floor := floors[m.name]) is not None):
+        lines.append(f"{WORSE.strip()} marks a mean that is worse than the {CONSTANT}'s")
+    return [*lines, *(line for metric in metrics for line in above_non_private(best, of[metric.name], metric))]
+
+
+def _any_worse(runs: Mapping[str, xr.DataArray], floor: float, metric: Metric) -> bool:
+    means = [mean_interval(values)[0].values.ravel() for values in runs.values()]
+    return any(is_better(floor, float(mean), metric) for each in means for mean in each)
+
+
+def _shown_metrics(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Metric]:
+    """The metrics that have a table."""
+    metrics = shown_in("table", layout.own)
+    return [metric for metric in metrics if any(has(data, metric.name) for data in best.values())]
 
 
 def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
@@ -115,6 +155,12 @@ def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:
     sizes = {label: int(data.attrs["grid_points"]) for label, data in best.items() if "grid_points" in data.attrs}
     text = ", ".join(f"{label} {points}" for label, points in sizes.items())
     return [f"chosen from grids of unequal size: {text}"] if len(set(sizes.values())) > 1 else []
+
+
+def _weights(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """How much machines of unequal sizes count, each sentence once and in its longest form."""
+    said = list(dict.fromkeys(data.attrs.get("weights", "") for data in best.values()))
+    return [text for text in said if text and not any(other != text and other.startswith(text) for other in said)]
 
 
 def _used(best: Mapping[str, xr.Dataset]) -> list[str]:
@@ -181,10 +227,18 @@ def _at(values: xr.DataArray, point: dict[str, float]) -> xr.DataArray:
 
 
 def _cell(
-    mean: xr.DataArray, half: xr.DataArray, point: dict, previous: dict, metric: Metric, interval: bool = True
+    mean: xr.DataArray,
+    half: xr.DataArray,
+    point: dict,
+    previous: dict,
+    metric: Metric,
+    interval: bool = True,
+    floor: float | None = None,
 ) -> str:
     own = {name: value for name, value in point.items() if name in mean.dims}
     if previous and own == {name: previous[name] for name in own}:
         return SAME
-    text = metric.text(float(mean.sel(own)))
-    return f"{text} ± {metric.text(float(half.sel(own)))}" if interval else text
+    value = float(mean.sel(own))
+    text = metric.text(value)
+    mark = WORSE if floor is not None and is_better(floor, value, metric) else ""
+    return (f"{text} ± {metric.text(float(half.sel(own)))}" if interval else text) + mark

@@ -14,6 +14,7 @@ from fedprivjax.problem.problem import Problem
 
 SHOWN = "shown"  # attribute of custom metrics: JSON of these attributes of `Metric`
 HOW = ("of", "better", "label", "unit", "digits", "shown")
+CONSTANT = "constant_predictor"  # attribute of a metric
 BEST = "best_"  # of a variable that holds the chosen values of a protocol's own grid
 WORDS = {
     "batch": "records in a message",
@@ -66,10 +67,16 @@ def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = 
 
 
 def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[str, Any]]:
-    """Attributes of metrics by name: their words, the limits that no value of this problem's is beyond, and, of custom
-    metrics, how they are shown."""
+    """Attributes of metrics by name: their words, the limits that no value of this problem's is beyond, the constant
+    predictor's value, if there is one, and, of custom metrics, how they are shown."""
     return {
-        metric.name: {"long_name": metric.words, **_limits(metric, problem), **_shown(metric)} for metric in metrics
+        metric.name: {
+            "long_name": metric.words,
+            **_limits(metric, problem),
+            **_constant(metric, problem),
+            **_shown(metric),
+        }
+        for metric in metrics
     }
 
 
@@ -94,6 +101,11 @@ def _shown(metric: Metric) -> dict[str, str]:
     if metric.of == "info" or known(metric.name) is metric:
         return {}
     return {SHOWN: json.dumps({name: getattr(metric, name) for name in HOW})}
+
+
+def _constant(metric: Metric, problem: Problem) -> dict[str, float]:
+    value = metric.constant(problem)
+    return {} if value is None else {CONSTANT: value}
 
 
 def _limits(metric: Metric, problem: Problem) -> dict[str, float]:

@@ -13,7 +13,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.described import described
+from fedprivjax.sweeps.described import CONSTANT, described
 
 INTERVAL = 3  # seeds, below which no interval is shown: half of that of two is 12.7 times their distance from the mean
 
@@ -116,6 +116,20 @@ def preferred(dataset: xr.Dataset, name: str, iterate: str) -> str:
 def has(dataset: xr.Dataset, name: str) -> bool:
     """Whether the runs recorded a metric, or what it is made of."""
     return name in dataset or recorded_name(name) in dataset
+
+
+def constant(dataset: xr.Dataset, name: str) -> float | None:
+    """Value of a metric for the best constant prediction, or None if it has none.
+
+    >>> data = xr.Dataset({"test_accuracy": ("seed", [0.5], {"constant_predictor": 0.6})})
+    >>> constant(data, "test_accuracy"), constant(data, "test_loss")
+    (0.6, None)
+    """
+    source = recorded_name(name)
+    if name in dataset and CONSTANT in dataset[name].attrs:
+        return float(dataset[name].attrs[CONSTANT])
+    value = dataset[source].attrs.get(CONSTANT) if source in dataset else None
+    return None if value is None else float(value if source == name else known(name).function(value))
 
 
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:

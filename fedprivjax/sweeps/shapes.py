@@ -10,9 +10,10 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.plan.participation import Participation
+from fedprivjax.sweeps.described import CONSTANT
 
 ROUNDS = "rounds"
-OF_SHAPES = ("noise", "data_used")  # what a dataset says in words, and may be another at each point
+OF_SHAPES = ("noise", "data_used", "weights")  # what a dataset says in words, and may be another at each point
 INTEGERS = ("machines", "per_round", ROUNDS)  # in the order of a dataset's dimensions
 
 
@@ -72,6 +73,9 @@ def joined(parts: Sequence[tuple[Mapping[str, Any], xr.Dataset]]) -> xr.Dataset:
         whole = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
     assert isinstance(whole, xr.Dataset)
     attributes = [data.attrs for _, data in parts]
+    for name in whole.data_vars:
+        constants = [data[name].attrs[CONSTANT] for _, data in parts if CONSTANT in data[name].attrs]
+        whole[name].attrs.update({CONSTANT: float(np.mean(constants))} if constants else {})  # of trials, their mean
     several = {name: _each_once(name, attributes) for name in OF_SHAPES if name in attributes[0]}
     return whole.assign_attrs({**attributes[0], **several})
 

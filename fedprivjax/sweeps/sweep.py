@@ -27,6 +27,7 @@ from fedprivjax.plan.arguments import plain_numbers, require_arguments
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
+from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
 from fedprivjax.sweeps.described import metric_words
@@ -105,7 +106,11 @@ class ReadySweep:
         problem = self.first.problem
         sums = data_checksums(problem)
         said = attributes(self.first.protocol, self.delta, self.noise, private, problem.uncovered, checksums=sums)
-        run = {"data_used": self.first.plan.data_used, "delta_warning": self._delta_warning}
+        run = {
+            "data_used": self.first.plan.data_used,
+            "delta_warning": self._delta_warning,
+            "weights": _weights(self.first),
+        }
         return said | {name: text for name, text in run.items() if text}
 
     @property
@@ -147,6 +152,21 @@ class ReadySweep:
         protocol, constraint = jax.tree.map(lambda leaf: leaf[member], (self.members.protocol, self.members.constraint))
         problem = replace(start.problem.traced, constraint=constraint)
         return Arguments(protocol, problem, start.mechanism, start.inputs, self.tape(draw, member), start.key)
+
+
+def _weights(start: ReadyRun) -> str:
+    """Influence of machines of unequal sizes that count equally, in words; empty if they are equal or weighted."""
+    table, uses = start.problem.table, start.plan.schedule.total
+    if table is None or start.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or np.ptp(uses) != 0:
+        return ""
+    least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
+    sizes, total = table.sizes, int(table.sizes.sum())
+    private = start.event.terms.unit == RECORD and start.protocol.noise_std and np.ndim(start.target.epsilon) == 0
+    names = start.problem.client_names
+    small, large = (f"client {names[i]!r}" if names else f"machine {i}" for i in (least, most))
+    louder = f", and {small} sets the noise" if private else ""
+    sized = f"{small} ({sizes[least]:,} of {total:,} records) as much as {large} ({sizes[most]:,})"
+    return f"every machine counts equally: {sized}{louder}"
 
 
 def sweep(

@@ -352,3 +352,17 @@ def test_what_would_overwrite_a_metric_is_refused(record):
     """Two metrics of one name would be one variable, and the first would be lost; a string is not a list of names."""
     with pytest.raises(ValueError, match="record must"):
         check_metrics(make(), record)
+
+
+def test_the_constant_predictor_is_the_pools_most_frequent_class_on_the_test_set():
+    labels, tested = np.array([0, 1, 1, 1, 0]), np.array([1, 0, 0, 0])
+    test = (np.ones((4, 2)), tested)
+    problem = linear_problem(np.ones((5, 2)), labels, Logistic(), test=test)
+    found = {name: METRICS[name].constant(problem) for name in ("test_accuracy", "test_error", "train_accuracy")}
+    assert found == {"test_accuracy": 0.25, "test_error": 0.75, "train_accuracy": 0.6}
+    pairs = general_problem(lambda w, x: jnp.sum(w * x[0]), (np.ones((5, 2)), labels), np.zeros(2), test=test)
+    assert METRICS["test_accuracy"].constant(pairs) == 0.25
+    bare = general_problem(lambda w, x: jnp.sum(w * x), np.ones((5, 2)), np.zeros(2), test=np.ones((4, 2)))
+    assert METRICS["test_accuracy"].constant(bare) is None
+    assert METRICS["relative_mse"].constant(problem) == 1.0
+    assert METRICS["test_loss"].constant(problem) is None

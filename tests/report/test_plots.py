@@ -330,3 +330,11 @@ def test_curves_stand_aside_within_the_axes_and_stay_where_the_data_are():
     bottom, top = axis.get_ylim()
     for bars in bars_drawn(axis):
         assert bottom <= bars[:, :, 1].min() < bars[:, :, 1].max() <= top
+
+
+@pytest.mark.parametrize(("value", "drawn"), [(0.5, True), (-7.0, False)])
+def test_the_constant_predictor_is_a_line_where_it_is_near(best, value, drawn):
+    for data in best.values():
+        data["test_accuracy"].attrs["constant_predictor"] = value
+    names = [labels(plots.metric_against_epsilon(best, "test_accuracy", constant=told)) for told in (True, False)]
+    assert ["constant predictor" in each for each in names] == [drawn, False]

@@ -97,6 +97,38 @@ def test_a_results_table_says_what_the_dataset_holds(best, metric, scale):
     assert found["per_round"] == ["2", "3", "2", "3"]
 
 
+def with_constant(best, value):
+    """The datasets, whose accuracy has a constant predictor of this value."""
+    copies = {label: data.copy(deep=True) for label, data in best.items()}
+    for data in copies.values():
+        data["test_accuracy"].attrs["constant_predictor"] = value
+    return copies
+
+
+def test_cells_worse_than_the_constant_predictor_are_marked(best):
+    told, swept = with_constant(best, 0.5), make()
+    found = columns(tables.results_table(layout(swept), told, "test_accuracy"))
+    assert found["constant predictor"] == ["50.0", "″", "″", "″"]
+    cells = [cell for label in ("ours", "free") for cell in found[label] if cell != "″"]
+    assert {cell.endswith(" †") for cell in cells} == {True, False}
+    assert all((float(cell.split()[0]) < 50) == cell.endswith(" †") for cell in cells)
+    notes = tables.footnotes(layout(swept), told)
+    assert "† marks a mean that is worse than the constant predictor's" in notes
+    assert not any(line.startswith("†") for line in tables.footnotes(layout(swept), with_constant(best, 0.0)))
+    assert "constant predictor" not in columns(tables.results_table(layout(swept), told, "test_loss"))
+    plain = layout(make(record={"delta": DELTA, "baselines": []}))
+    assert columns(tables.results_table(plain, told, "test_accuracy")) == columns(
+        tables.results_table(plain, best, "test_accuracy")
+    )
+
+
+def test_a_private_mean_above_one_without_privacy_is_remarked_on(best):
+    best["free"]["test_accuracy"] = 0.0 * best["free"]["test_accuracy"] + 0.01
+    best["ours"]["test_accuracy"] = 0.0 * best["ours"]["test_accuracy"] + xr.DataArray([0.0, 0.5], dims="mu")
+    (line,) = (line for line in tables.footnotes(layout(make()), best) if "is better than" in line)
+    assert line.startswith("ours is better than free, which has no noise, in 2 of 4 cells of test accuracy: tune")
+
+
 def test_epsilon_stands_beside_mu_and_large_ones_are_marked(best):
     epsilon = next(
         cells for name, cells in columns(tables.results_table(layout(make()), best, "test_loss")).items() if "ε" in name

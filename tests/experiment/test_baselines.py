@@ -1,0 +1,119 @@
+"""Baselines next to the protocols: those that `[record] baselines` names, and what tables say of them."""
+
+import copy
+import tomllib
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import Ball, Full, NoisyMinibatchSGD, Refusal, Squared, datasets, experiment, linear_problem
+from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.sweeps.results import constant
+from fedprivjax.sweeps.shapes import joined
+from fedprivjax.sweeps.sweep import ready_sweep
+
+FILE = """
+title = "small"
+problem = { dataset = "digits", radius = 8.0, partition = { kind = "iid" } }
+participation = { kind = "full", machines = 4, rounds = 3 }
+sweep = { epsilon = [1.0, 8.0], seeds = 2 }
+record = { baselines = ["constant", "non-private"] }
+
+[[protocol]]
+name = "noisy_minibatch_sgd"
+label = "ours"
+sampler = "full"
+clip = 1.0
+profile = [1.0, 1.0, 1.0, 2.0]
+grid = { step_scale = [0.5, 1.0] }
+"""
+INF = float("inf")
+
+
+def parsed(*more, baselines=("constant", "non-private")):
+    raw = tomllib.loads(FILE)
+    raw["record"] = {"baselines": list(baselines)}
+    raw["protocol"] = [*raw["protocol"], *copy.deepcopy(more)]
+    return experiment.parse(raw)
+
+
+def test_non_private_is_the_same_protocol_with_no_privacy_asked_for():
+    ours, free = parsed().protocol
+    assert (free.label, free.name, free.grid) == ("ours, non-private", ours.name, ours.grid)
+    assert free.settings == {"sampler": "full", "clip": 1.0, "epsilon": INF}
+    assert "epsilon" in free.own  # which the sweep does not reach
+
+
+def test_by_default_no_protocol_is_added():
+    assert [one.label for one in parsed(baselines=["constant"]).protocol] == ["ours"]
+    assert experiment.load("quickstart").record.baselines == ["constant"]
+
+
+def test_what_is_in_the_file_already_is_not_added_again():
+    free = {"name": "noisy_minibatch_sgd", "label": "mine", "sampler": "full", "clip": 1.0, "epsilon": INF}
+    made = parsed({**free, "grid": {"step_scale": [0.5, 1.0]}})
+    assert [one.label for one in made.protocol] == ["ours", "mine"]
+    assert [one.label for one in parsed(free).protocol] == ["ours", "mine", "ours, non-private"]
+
+
+def test_settings_say_the_file_and_are_read_back_with_the_baselines():
+    made = parsed()
+    said = experiment.to_mapping(made)
+    assert [one["label"] for one in said["protocol"]] == ["ours"]
+    assert experiment.parse(said) == made
+
+
+def test_finished_results_have_them_though_no_class_is_imported():
+    raw = tomllib.loads(FILE)
+    raw["protocol"] = [
+        {"name": "mine:Private", "label": "mine"},
+        {"name": "mine:Free", "label": "free", "epsilon": INF},
+    ]
+    made = experiment.parse(raw, recorded={})
+    assert [one.label for one in made.protocol] == ["mine", "free", "mine, non-private"]
+
+
+def test_an_unknown_baseline_is_refused():
+    with pytest.raises(Refusal, match="baselines"):
+        parsed(baselines=["best"])
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if not name.startswith("released")])
+def test_every_private_method_has_a_baseline(name):
+    raw = tomllib.loads(FILE)
+    raw["protocol"] = [{"name": name, "label": "ours", "batch": 2}]
+    raw["sweep"] = {"epsilon": [1.0]}
+    if "batch" not in PROTOCOLS[name][0].__dataclass_fields__:
+        raw["protocol"][0].pop("batch")
+    labels = [one.label for one in experiment.parse(raw).protocol]
+    assert labels == ["ours", "ours, non-private"]
+
+
+def test_the_constant_of_several_draws_of_the_data_is_their_mean():
+    parts = []
+    for trial, value in enumerate((0.5, 0.7)):
+        accuracy = ("round", [0.9], {"constant_predictor": value})
+        parts.append(({"trial": trial}, xr.Dataset({"test_accuracy": accuracy}, {"round": [1]})))
+    assert constant(joined(parts), "test_accuracy") == pytest.approx(0.6)
+
+
+# ---- how machines of unequal sizes count
+
+X = np.eye(10)[:, :3]
+
+
+def weights(sizes, **options):
+    table = datasets.table(np.split(np.arange(10), np.cumsum(sizes)[:-1]))[0]
+    settings = {"feature_bound": 1.0, "constraint": Ball(2.0), "table": table} | options
+    problem = linear_problem(X, X[:, 0], Squared(label_bound=1.0), **settings)
+    protocol = NoisyMinibatchSGD(epsilon=1.0, sampler="full")
+    start = ready_sweep(protocol, problem, Full(len(sizes)), rounds=2, record=["noise_norm"], seeds=1)
+    return start.attributes().get("weights")
+
+
+def test_unequal_machines_that_count_equally_are_named():
+    said = "every machine counts equally: machine 1 (3 of 10 records) as much as machine 0 (7)"
+    assert weights([7, 3]) == f"{said}, and machine 1 sets the noise"
+    assert weights([5, 5]) is None
+    assert weights([7, 3], machine_weights=[0.7, 0.3]) is None
