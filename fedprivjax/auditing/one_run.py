@@ -237,14 +237,15 @@ def _silenced(start: ReadyRun) -> ReadyRun:
 def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Seen:
     """The first messages of every machine, as many as each has."""
     schedule = start.plan.schedule
-    least = int(schedule.total.min())
+    sent = np.bincount(schedule.participants[schedule.present], minlength=schedule.machines)
+    least = int(sent.min())
     others = ceil(PATHS * least / schedule.machines)
     directions = _directions(schedule.machines * each + others, problem.dimension)
     lens = OwnDirections(directions, each, others)
-    _, (_, sent, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
-    kept = schedule.counts <= least
+    _, (_, seen, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
+    kept = schedule.present & (schedule.counts <= least)
     rows = np.zeros((schedule.machines, least, each + others))
-    rows[schedule.participants[kept], schedule.counts[kept] - 1] = np.asarray(sent, float)[kept]
+    rows[schedule.participants[kept], schedule.counts[kept] - 1] = np.asarray(seen, float)[kept]
     rows = np.moveaxis(rows, 2, 1)
     return Seen(rows[:, :each], rows[:, each:].reshape(-1, least))
 

@@ -7,8 +7,19 @@ import pytest
 from cases import sparing
 from flax import struct
 
-from fedprivjax import Ball, DPMu2, Full, Logistic, NoisyMinibatchSGD, Refusal, Uniform, UserSGD, linear_problem
-from fedprivjax.auditing.one_run import COINS, Seen, audit_one_run, first_records, weigh
+from fedprivjax import (
+    Ball,
+    DPMu2,
+    Dropouts,
+    Full,
+    Logistic,
+    NoisyMinibatchSGD,
+    Refusal,
+    Uniform,
+    UserSGD,
+    linear_problem,
+)
+from fedprivjax.auditing.one_run import COINS, Seen, _own_messages, audit_one_run, first_records, weigh
 from fedprivjax.engine.ready import ready
 from fedprivjax.privacy import gdp
 
@@ -40,6 +51,24 @@ class ATenthOfTheNoise(DPMu2):
 def few(protocol=None, **options):
     options = {"rounds": 4, "delta": DELTA} | options
     return audit_one_run(at(4.0) if protocol is None else protocol, problem(50, 4), Full(50), **options)
+
+
+# ---- what is seen
+
+
+def test_messages_of_empty_slots_are_left_out(monkeypatch):
+    start = begun(at(4.0), problem(4, 30), Dropouts(Full(4), 0.4), 12)
+    schedule = start.plan.schedule
+
+    def told(arguments, size, lens):
+        numbers = np.where(schedule.present, schedule.counts, np.nan)
+        return None, (None, np.repeat(numbers[..., None], 1 + lens.others, axis=2), None, None)
+
+    monkeypatch.setattr("fedprivjax.auditing.one_run.replay", told)
+    own = _own_messages(start, start.problem, 1).own
+    least = np.bincount(schedule.participants[schedule.present]).min()
+    assert schedule.dropped.any()
+    np.testing.assert_array_equal(own, np.broadcast_to(np.arange(1, least + 1), (4, 1, least)))
 
 
 # ---- whose records
