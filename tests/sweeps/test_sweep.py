@@ -53,7 +53,10 @@ METRICS = ("test_loss", "test_accuracy", "noise_norm")
 COMMON = {"rounds": 8, "every": 3, "record": METRICS}
 PROTOCOL = DPMu2(clip=1.0, noise_schedule="gap")
 ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
-NO_TARGET = "one of epsilon, mu and noise_std must be given, got none. "
+NO_TARGET = (
+    "one of epsilon, mu and noise_std must be given, got none. Set epsilon (with delta), mu (GDP) or noise_std; "
+    "epsilon = inf is non-private"
+)
 GRID = {"mu": [1.0, 4.0], "step_scale": [0.5, 1.0]}  # every grid here has four members: one program serves them all
 
 
