@@ -20,7 +20,8 @@ from fedprivjax.plan.participation import Uniform
 from fedprivjax.problem.networks import MLP
 from fedprivjax.protocols import DPMu2
 
-MACHINES, PER_ROUND, ROUNDS, SIDE, CLASSES, HIDDEN, CLIP = 100, 20, 500, 28, 10, (126,), 1.0
+MACHINES, PER_ROUND, SIDE, CLASSES, HIDDEN, CLIP = 100, 20, 28, 10, (126,), 1.0
+ROUNDS, TIMED_ROUNDS = 500, 100
 
 
 def lines() -> Iterator[Line]:
@@ -31,19 +32,19 @@ def lines() -> Iterator[Line]:
 
 
 @cache
-def make() -> ReadyRun:
-    """M = 100, m = 20, T = 500, d = 100,180: DP-μ²-FL, clipped, untrusted, on random pictures."""
+def make(rounds: int) -> ReadyRun:
+    """M = 100, m = 20, d = 100,180: DP-μ²-FL, clipped, untrusted, on random pictures."""
     rng = np.random.default_rng(0)
-    pictures = rng.random((PER_ROUND * ROUNDS, SIDE, SIDE), np.float32)
+    pictures = rng.random((PER_ROUND * rounds, SIDE, SIDE), np.float32)
     data = from_arrays(pictures, rng.integers(0, CLASSES, len(pictures)), feature_bound=float(SIDE), classes=CLASSES)
     problem = from_dataset(data, network=MLP(HIDDEN))
-    options = {"rounds": ROUNDS, "record": ("noise_norm",), "every": ROUNDS}
+    options = {"rounds": rounds, "record": ("noise_norm",), "every": rounds}
     return ready(DPMu2(mu=4.0, clip=CLIP), problem, Uniform(MACHINES, PER_ROUND), **options)
 
 
 def ratio() -> float:
     """The median ratio of a run's time to that of `by_hand`, in turn."""
-    start = make()
+    start = make(TIMED_ROUNDS)
     quiet = start.arguments._replace(mechanism=Silent())
     pool, samples = start.problem.pool, jnp.asarray(start.plan.samples)
     step = jnp.float32(start.protocol.step_size)
@@ -81,7 +82,7 @@ def by_hand(start: Any, pool: Any, samples: jax.Array, step: jax.Array) -> Any:
 
 def memory() -> dict[str, object]:
     """Peak resident memory of this process after one run with noise."""
-    start = make()
+    start = make(ROUNDS)
     jax.block_until_ready(run_program(start.arguments, start.recipe))
     return {"noise": start.mechanism.name, "megabytes": peak_megabytes()}
 

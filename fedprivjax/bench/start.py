@@ -1,4 +1,4 @@
-"""What a second start of the same program costs: nothing is compiled anew."""
+"""Start-up time: of imports, and of a program that was compiled before."""
 
 import os
 import subprocess
@@ -6,16 +6,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from fedprivjax.bench.timing import Line
+from fedprivjax.bench.timing import Line, side_by_side
 
 BARE = "import jax, matplotlib.figure, pydantic, scipy.stats, sklearn, typer, xarray; jax.numpy.zeros(1)"
-COMMAND = ("-c", "from fedprivjax.cli import main; main()", "run", "quickstart", "--tiny", "--out")
+CLI = ("-c", "from fedprivjax.cli import main; main()")
+COMMAND = (*CLI, "run", "quickstart", "--tiny", "--out")
+STARTS = {"jax": ("-c", "import jax"), "method": ("-c", "import fedprivjax; fedprivjax.DPMu2"), "list": (*CLI, "list")}
 
 
 def lines() -> Iterator[Line]:
-    """The command line on a small experiment, twice, with a compilation cache that is empty at first."""
+    """Imports; and the command line on a small experiment, twice, with a compilation cache that is empty at first."""
+    taken = side_by_side({name: partial(_seconds, *start) for name, start in STARTS.items()}, repeats=3)
+    yield Line("import of fedprivjax.DPMu2, over import jax", taken["method"] / taken["jax"], "times", "≤ 2")
+    yield Line("fedprivjax list, over import jax", taken["list"] / taken["jax"], "times", "≤ 3")
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "compiled"
         first = _start(cache, Path(folder) / "first")

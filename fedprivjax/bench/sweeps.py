@@ -12,7 +12,7 @@ from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.sweep import execute, ready_sweep
 
-MU, SEEDS = [4.0, 8.0, 12.0], 20
+MU, SEEDS, ROUNDS = [4.0, 8.0, 12.0], 20, 600
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
 
@@ -30,10 +30,10 @@ def lines() -> Iterator[Line]:
 def per_member() -> float:
     """Time of a sweep's member in units of a single run's, both compiled; host work of the sweep included."""
     problem = cell.make().problem
-    options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": cell.ROUNDS, "record": cell.RECORD, "every": cell.ROUNDS}
+    options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": ROUNDS, "record": cell.RECORD, "every": ROUNDS}
     start = ready_sweep(DPMu2(), problem, cell.PARTICIPATION, devices=jax.device_count(), **options)
-    jobs = {"sweep": lambda: execute(replace(start)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0))}
-    taken = side_by_side(jobs, repeats=5)
+    jobs = {"sweep": lambda: execute(replace(start)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0), rounds=ROUNDS)}
+    taken = side_by_side(jobs, repeats=3)
     return taken["sweep"] / (len(MU) * SEEDS) / taken["run"]
 
 

@@ -10,9 +10,9 @@ from fedprivjax.noise import Silent
 
 
 def test_the_round_by_hand_is_the_engines(monkeypatch):
-    for name, value in {"MACHINES": 6, "PER_ROUND": 3, "ROUNDS": 4, "SIDE": 5, "HIDDEN": (4,), "CLIP": 0.5}.items():
+    for name, value in {"MACHINES": 6, "PER_ROUND": 3, "SIDE": 5, "HIDDEN": (4,), "CLIP": 0.5}.items():
         monkeypatch.setattr(network, name, value)
-    start = network.make.__wrapped__()
+    start = network.make.__wrapped__(4)
     ours = run_program(start.arguments._replace(mechanism=Silent()), start.recipe)[0]
     step, samples = jnp.float32(start.protocol.step_size), jnp.asarray(start.plan.samples)
     theirs = network.by_hand(start.problem.start, start.problem.pool, samples, step)
