@@ -19,7 +19,6 @@ from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol import labelled
 from fedprivjax.experiment.settings import ChooseSettings, Experiment
-from fedprivjax.experiment.tuning import check_other, choosing_mapping
 
 
 def bundle() -> Path:
@@ -119,6 +118,8 @@ def choosing(experiment: Experiment) -> Experiment:
     Raises:
         Refusal: there is none, nothing to choose from, the same data, or what any experiment is refused for.
     """
+    from fedprivjax.experiment.tuning import check_other, choosing_mapping
+
     if experiment.choose is None:
         raise Refusal("an experiment must have [choose] to choose on other data, got none")
     try:
