@@ -17,12 +17,13 @@ def require_as_said(plan: Plan, problem: Problem) -> None:
 
     Each record must exist and be its machine's own, weigh no more than one of a batch does, and nothing where nobody
     sends; and occur once in a message, of a sampler that repeats none and whose uses are not counted one by one.
-    Looked at once for a plan, as soon as its samples are drawn.
+    Looked at once for a plan. Secret samples that are not drawn yet are looked at once they are, or here if the plan
+    is of other records or weights than the problem.
 
     Raises:
         Refusal: with the round of the first that is not so.
     """
-    if not plan.drawn:
+    if plan.will_be_of(problem):
         return
     plan.once(("as said", problem.table, problem.examples, problem.machine_weights), lambda: _look(plan, problem))
 

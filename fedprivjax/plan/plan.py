@@ -143,18 +143,25 @@ class Plan(Once):
         """Whether the samples are drawn yet."""
         return all(name in self.__dict__ for name in DRAWN)
 
+    def will_be_of(self, problem: Problem) -> bool:
+        """True if the samples are not drawn yet and will have this problem's records and weights."""
+        return False
+
 
 class SecretPlan(Plan):
     """A plan whose secret samples are drawn at their first use: a guarantee takes none of them."""
 
     @classmethod
-    def of(cls, draw: Callable[[], Minibatches], width: int, **facts: Any) -> "SecretPlan":
-        """The plan of these facts, whose samples `draw` makes, of at most `width` examples a message."""
+    def of(cls, draw: Callable[[], Minibatches], width: int, problem: Problem, **facts: Any) -> "SecretPlan":
+        """The plan of these facts, whose samples of a problem `draw` makes, of at most `width` examples a message."""
         plan = cls(samples=None, weights=None, secret=True, **facts)  # type: ignore[arg-type]
         for name in DRAWN:
             del plan.__dict__[name]
-        plan.__dict__.update(_draw=draw, _width=width)
+        plan.__dict__.update(_draw=draw, _width=width, _of=(problem.table, problem.weights))
         return plan
+
+    def will_be_of(self, problem: Problem) -> bool:
+        return not self.drawn and self.__dict__["_of"] == (problem.table, problem.weights)
 
     @cached_property
     def samples(self) -> np.ndarray:  # type: ignore[override]
@@ -327,7 +334,7 @@ def _secret(
         factors = 1.0 if sampler.pooled else problem.message_factors
         return draw_minibatches(sampler, rows, schedule, samples_rng(seeds), order == "stored", factors)
 
-    return SecretPlan.of(draw, width, schedule=schedule, order=order, sampler=sampler, **facts)
+    return SecretPlan.of(draw, width, problem, schedule=schedule, order=order, sampler=sampler, **facts)
 
 
 def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:
