@@ -22,7 +22,6 @@ def check(experiment: Experiment) -> None:
     if unimported(experiment):
         return
     _check_sweep(experiment)
-    _check_targets(experiment)
     _check_participation(experiment)
     _check_metrics(experiment)
     _check_expected(experiment)
@@ -63,7 +62,7 @@ def _check_sweep(experiment: Experiment) -> None:
         )
 
 
-def _check_targets(experiment: Experiment) -> None:
+def check_targets(experiment: Experiment) -> None:
     """Raise Refusal for all protocols together that have no privacy target."""
     bare = [one.label for one in experiment.protocol if not one.has_target(experiment.real_axes)]
     if bare:

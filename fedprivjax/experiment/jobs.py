@@ -25,6 +25,7 @@ from fedprivjax.experiment import (
     points,
     present,
 )
+from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import draw_plan, require_possible
@@ -59,6 +60,7 @@ def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> li
     Args:
         say: called with what happens, in words: calibrating may take long.
     """
+    check_targets(experiment)
     for one in unimported(experiment):
         one()
     problems: Problems = {}

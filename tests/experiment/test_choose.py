@@ -189,7 +189,7 @@ MISTAKES = [
         "in [choose]: problem must be of another data set than the experiment's, got 'logistic' again",
     ),
     ({"participation": {"machine": 20}}, "in [choose]: unknown key in [participation] 'machine', did you mean"),
-    ({"participation": {"machines": 20, "per_round": 30}}, "per_round must be"),
+    ({"participation": {"machines": 20, "per_round": 30}}, "[[protocol]] 'ours': per_round must be"),
     ({"sweep": {"clip": [1.0]}}, "in [choose]: unknown key in its sweep 'clip'"),
     ({"sweep": {"mu": [1.0, 1.0]}}, "in [choose]: sweep.mu must be a list of distinct numbers"),
     ({"seeds": 0}, "choose.seeds must be greater than or equal to 1, got 0"),

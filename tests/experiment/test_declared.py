@@ -63,7 +63,7 @@ def test_noise_and_step_follow_from_it():
     [
         ({"machine_weights": [0.5, 0.4, 0.2]}, "machine_weights must be positive and add up to 1, got a sum of 1.1"),
         ({"machine_weights": [0.5, 0.5]}, "machine_weights must have a value for each of 3 machines, got 2"),
-        ({"machine_weights": 0.5}, "problem.machine_weights must be a valid list, got 0.5"),
+        ({"machine_weights": 0.5}, "problem.machine_weights must be a list, got 0.5"),
         ({"lipschitz": [0.5, 0.5]}, "lipschitz must have a value for each of 3 machines, got 2"),
         ({"lipschitz": [0.5, -0.5, 1.0]}, "lipschitz must be positive and finite on every machine, got -0.5"),
         ({"lipschitz": 0.0}, "lipschitz must be positive, got 0.0"),
@@ -80,7 +80,7 @@ def test_what_no_problem_has_is_refused(problem, message):
 
 @pytest.mark.parametrize("schedule", [["x"], [["x"]], [None], 3.0])
 def test_a_noise_schedule_of_no_numbers_is_refused(schedule):
-    with pytest.raises(Refusal, match=r"^noise_schedule must be a name or a list of numbers, got "):
+    with pytest.raises(Refusal, match=r"noise_schedule must be a name or a list of numbers, got "):
         listed.jobs(make({"name": "dp_mu2", "mu": 1.0, "noise_schedule": schedule}))
 
 
@@ -104,9 +104,9 @@ def test_what_rounds_report_is_recorded_by_name():
 def test_what_no_round_reports_is_refused_by_name():
     record = {"metrics": ["test_loss", "clipped_share"]}
     unclipped = {key: value for key, value in CLIPPED.items() if key != "clip"}
-    with pytest.raises(Refusal, match=r"^unknown metric 'clipped_share' \(nearest: "):
+    with pytest.raises(Refusal, match=r"unknown metric 'clipped_share' \(nearest: "):
         listed.jobs(make(unclipped, record=record))
-    with pytest.raises(Refusal, match=r"^unknown metric 'clipped_shares', did you mean 'clipped_share'\?"):
+    with pytest.raises(Refusal, match=r"unknown metric 'clipped_shares', did you mean 'clipped_share'\?"):
         listed.jobs(make(CLIPPED, record={"metrics": ["clipped_shares"]}))
 
 

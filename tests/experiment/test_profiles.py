@@ -50,8 +50,8 @@ def test_a_file_gives_every_machine_its_own_privacy(name, axis, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clip": -1}, "clip must be positive, got -1"),
-        ({"beta": "a"}, "beta must be a number, got 'a'"),
+        ({"clip": -1}, "[[protocol]] 'Mine': clip must be positive, got -1"),
+        ({"beta": "a"}, "[[protocol]] 'Mine': beta must be a number, got 'a'"),
     ],
 )
 def test_ones_own_protocols_wrong_settings_are_one_line(tmp_path, settings, message):

@@ -95,7 +95,7 @@ def test_a_swept_number_stands_in_an_audit_at_its_first_value():
             {"server": {"bb1": [0.9]}},
             "key in .sweep. 'server.bb1', did you mean 'server.b1'",
         ),
-        ('server = "adam"\ngrid = { server.bb1 = [0.9] }', {}, "unknown key in the grid of noisy_sgd 'server.bb1'"),
+        ('server = "adam"\ngrid = { server.bb1 = [0.9] }', {}, "unknown key in its grid 'server.bb1'"),
         ("", {"server.b1": [0.9]}, "unknown key in .sweep. 'server.b1'"),
         ('server = { optimizer = "adam", b1 = 0.9 }', {"server.b1": [0.5]}, "server.b1 must be left out where every"),
     ],
