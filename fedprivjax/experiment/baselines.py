@@ -1,14 +1,18 @@
-"""Protocols that `[record] baselines` adds to an experiment."""
+"""Baselines that `[record] baselines` adds to an experiment: protocols, and machines that train alone."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from math import inf
 
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.alone import machines_of
 from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.settings import Experiment
 from fedprivjax.privacy.target import LEVELS, TARGETS
+from fedprivjax.problem.problem import Problem
 
 NON_PRIVATE = "non-private"
+ALONE = "alone"
 OF_PRIVACY = (*TARGETS, "profile")  # settings that say how much privacy there is
 
 
@@ -44,3 +48,22 @@ def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) ->
 def _alike(one: ProtocolSettings, other: ProtocolSettings) -> bool:
     """Whether two protocols differ in their labels at most."""
     return one.model_dump(exclude={"label"}) == other.model_dump(exclude={"label"})
+
+
+def problem_alone(experiment: Experiment, problem: Problem, over: Collection[str]) -> Problem | None:
+    """The problem whose machines train alone, or None if the experiment does not ask for that.
+
+    Args:
+        over: the swept settings and those of the protocol's grid.
+
+    Raises:
+        Refusal: machines own no records, or the constraint set is swept.
+    """
+    if ALONE not in experiment.record.baselines:
+        return None
+    machines_of(problem)  # refuses a shared pool
+    swept = [name for name in problem.constraint.sizes if name in over]
+    if swept:
+        remedy = f"Give {swept[0]} one value in [problem]"
+        raise Refusal(f"record.baselines must leave 'alone' out where {swept[0]} is swept, got both. {remedy}")
+    return problem

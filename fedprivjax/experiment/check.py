@@ -4,6 +4,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
+from fedprivjax.experiment.baselines import ALONE
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
@@ -24,6 +25,7 @@ def check(experiment: Experiment) -> None:
     _check_sweep(experiment)
     _check_participation(experiment)
     _check_metrics(experiment)
+    _check_baselines(experiment)
     _check_expected(experiment)
     for name in experiment.record.at:
         require_choice("key in record.at", name, experiment.real_axes)
@@ -111,6 +113,12 @@ def _check_metrics(experiment: Experiment) -> None:
         require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN, *own])
         if experiment.record.known(recorded_name(expected.metric)).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
+
+
+def _check_baselines(experiment: Experiment) -> None:
+    trials = experiment.sweep.trials
+    if ALONE in experiment.record.baselines and trials is not None:
+        raise Refusal(f"record.baselines must leave 'alone' out of trials, got {trials} trials. Sweep seeds instead")
 
 
 def _check_expected(experiment: Experiment) -> None:

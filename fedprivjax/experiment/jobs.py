@@ -25,6 +25,7 @@ from fedprivjax.experiment import (
     points,
     present,
 )
+from fedprivjax.experiment.baselines import problem_alone
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
 from fedprivjax.plan.participation import Participation
@@ -43,6 +44,7 @@ class Job:
     """A sweep to run: a protocol at one combination of what fixes a shape (the swept integers, the batch).
 
     `prepare` makes it ready: a trial's anew at each call, for many trials' draws at once would not fit in memory.
+    `alone` is the problem whose machines train alone as a baseline, if the experiment asks for it.
     """
 
     label: str
@@ -50,6 +52,7 @@ class Job:
     runs: int
     prepare: Callable[[], ReadySweep]
     identity: str
+    alone: Problem | None = None
 
 
 def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> list[Job]:
@@ -126,6 +129,7 @@ def _drafts(
                 point.settings,
                 {**shape, **point.at},
                 say,
+                problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid}),
             )
             for point in points(experiment, settings, problem, present(experiment.problem, problem, shape))
         ]
@@ -139,6 +143,7 @@ def _draft(
     settings: ProtocolSettings,
     shape: dict[str, Any],
     say: Callable[[str], None] | None,
+    alone: Problem | None,
 ) -> Callable[[], Job]:
     """What makes a job; its sizes are checked, and one plan is drawn, before any job's noise is calibrated."""
     trial = shape.get(TRIAL)
@@ -159,7 +164,7 @@ def _draft(
         again = prepare if start is None or trial == 0 else lambda: start
         identity = _identity(experiment, settings, shape, problem, participation, protocol, options)
         members = prod(len(values) for values in options["over"].values())
-        return Job(settings.label, shape, members * number_of(experiment.sweep.seeds), again, identity)
+        return Job(settings.label, shape, members * number_of(experiment.sweep.seeds), again, identity, alone)
 
     return job
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from fedprivjax.engine.alone import alone, machines_of
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
@@ -20,6 +21,7 @@ from fedprivjax.experiment.jobs import Job, Progress, jobs
 from fedprivjax.experiment.ready import ReadyExperiment, ready_experiment
 from fedprivjax.experiment.tuning import at_choices, choices, marked
 from fedprivjax.sweeps.described import described
+from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.shapes import joined
 from fedprivjax.sweeps.sweep import ReadySweep, execute
 
@@ -91,6 +93,7 @@ def run_jobs(
     total = sum(job.runs for job in todo)
     finished = 0
     parts: dict[str, list[tuple[dict[str, Any], xr.Dataset]]] = {}
+    baselines: dict[int, dict[str, np.ndarray]] = {}
     for job in todo:
         start = job.prepare()
         if job.identity not in done:
@@ -99,7 +102,12 @@ def run_jobs(
         finished += job.runs
         if progress:
             progress(finished, total)
-        parts.setdefault(job.label, []).append((job.shape, _as_own(start, done[job.identity])))
+        data = _as_own(start, done[job.identity])
+        if job.alone is not None:
+            if id(job.alone) not in baselines:
+                baselines[id(job.alone)] = alone(job.alone, start.recipe.record)
+            data = with_alone(data, baselines[id(job.alone)], machines_of(job.alone))
+        parts.setdefault(job.label, []).append((job.shape, data))
     return {label: described(_join(points)) for label, points in parts.items()}
 
 

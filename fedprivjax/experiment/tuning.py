@@ -11,6 +11,7 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import METRICS
+from fedprivjax.experiment.baselines import ALONE
 from fedprivjax.experiment.participation import merged
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
@@ -117,7 +118,7 @@ def choosing_mapping(experiment: Experiment, choose: ChooseSettings, raw: Mappin
         "participation": merged(experiment.participation, choose.participation),
         "protocol": [_protocol(one, choose.participation) for one in raw["protocol"] if one["label"] in labels],
         "sweep": {**{name: raw["sweep"][name] for name in OF_SWEEP}, **_sweep(experiment, choose, methods)},
-        "record": {name: value for name, value in raw["record"].items() if name != "at"},  # no plot is drawn of it
+        "record": _record(raw["record"]),
     }
 
 
@@ -137,6 +138,13 @@ def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     lost |= {"radius"} if "constraint" in own else set()
     found = {**{key: value for key, value in given.items() if key not in lost}, **own}
     return {key: value for key, value in found.items() if (key, value) != ("partition", {})}
+
+
+def _record(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is only shown: no plot is drawn of the choice."""
+    shown = [name for name in given.get("baselines", ()) if name != ALONE]
+    kept = {name: value for name, value in given.items() if name != "at"}
+    return kept | ({"baselines": shown} if "baselines" in given else {})
 
 
 def _protocol(given: Mapping[str, Any], said: Iterable[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.baselines import constant_of, draw_constant
+from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
 from fedprivjax.report.costs import SAME, run_costs, told
 from fedprivjax.report.drawing import (
     at,
@@ -66,6 +66,7 @@ def metric_against_costs(
                 draw_path(axis, label, values, f"C{index}", limits, scale=scale, **ENDS)
         _label(axis, name, row)
     draw_constant(axes, constant_of(best, metric) if constant else None)
+    draw_alone(axes, [{**chosen, **rows[place // len(axes_shown)]} for place in range(len(axes))], best, metric)
     finish(figure, axes, metric, metric.words, limits, across=len(axes_shown))
     figure.suptitle(_title(chosen, next(iter(best.values())).attrs["delta"]), fontsize=10)
     return figure

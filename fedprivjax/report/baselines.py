@@ -1,4 +1,4 @@
-"""Baselines next to results: the constant predictor, and protocols without privacy."""
+"""Baselines next to results: the constant predictor, machines that train alone, and protocols without privacy."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,9 +7,11 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from fedprivjax.engine.metric import Metric
-from fedprivjax.sweeps.results import constant, has, mean_interval
+from fedprivjax.sweeps.results import alone, constant, has, mean_interval
 
 CONSTANT = "constant predictor"
+ALONE = "each machine alone"
+Summary = tuple[xr.DataArray, xr.DataArray]  # a mean, and half the width of its interval
 WORSE = " †"  # behind a mean that is worse than the constant predictor's
 
 
@@ -26,10 +28,91 @@ def is_better(value: float, other: float, metric: Metric) -> bool:
 
 def draw_constant(axes: Sequence[Axes], value: float | None) -> None:
     """Draw a dotted line at the constant predictor's value, unless it is farther from the curves than they are high."""
-    low, high = axes[0].get_ylim()
-    if value is not None and 2 * low - high <= value <= 2 * high - low:
+    if value is not None and _near(axes[0], value, value):
         for axis in axes:
             axis.axhline(value, color="0.4", ls=":", lw=1.5, label=CONSTANT)
+
+
+def alone_of(best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, Summary]:
+    """A metric of machines that train alone, by the words of its column; more than one if protocols' data differ.
+
+    Axes along which it is the same are left out.
+    """
+    groups: list[tuple[list[str], Summary]] = []
+    for label, data in best.items():
+        found = alone(data, metric.name)
+        if found is None:
+            continue
+        mean, half = _along(found)
+        same = next((labels for labels, (other, _) in groups if other.equals(mean)), None)
+        if same is None:
+            groups.append(([label], (mean, half)))
+        else:
+            same.append(label)
+    return {ALONE + (f" ({', '.join(ls)})" if len(groups) > 1 else ""): summary for ls, summary in groups}
+
+
+def _along(summary: Summary) -> Summary:
+    mean, half = summary
+    for name in mean.dims:
+        first = mean.isel({name: 0}, drop=True)
+        if all(mean.isel({name: place}, drop=True).equals(first) for place in range(mean.sizes[name])):
+            mean, half = first, half.isel({name: 0}, drop=True)
+    return mean, half
+
+
+def draw_alone(
+    axes: Sequence[Axes],
+    points: Sequence[Mapping[str, float]],
+    best: Mapping[str, xr.Dataset],
+    metric: Metric,
+    along: str = "",
+) -> None:
+    """Draw a dashed line at the mean of machines that train alone, unless it is farther from the curves than they are
+    high; along an axis on which it depends, a dashed curve.
+
+    Args:
+        points: value of every other axis in each panel.
+        along: the name of the horizontal axis.
+    """
+    for grey, (words, (mean, _)) in zip(("0.2", "0.6") * len(best), alone_of(best, metric).items(), strict=False):
+        parts = [
+            mean.sel({n: v for n, v in point.items() if n in mean.dims and n != along}, method="nearest")
+            for point in points
+        ]
+        parts = [part.isel({name: 0 for name in part.dims if name != along}) for part in parts]
+        if not _near(axes[0], min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)):
+            continue
+        for axis, part in zip(axes, parts, strict=True):
+            style = {"color": grey, "ls": "--", "lw": 1.5, "label": words}
+            if along in part.dims:
+                axis.plot(part[along], part, **style)
+            else:
+                axis.axhline(float(part), **style)
+
+
+def _near(axis: Axes, least: float, most: float) -> bool:
+    """Whether values are within an axis's limits, or as far beyond these as they are apart."""
+    low, high = axis.get_ylim()
+    return 2 * low - high <= least and most <= 2 * high - low
+
+
+def below_alone(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:
+    """A remark for each protocol that is worse in some cell than machines that train alone.
+
+    Args:
+        runs: value of each run, by label; shape [..., seed].
+    """
+    lines = []
+    for label, values in runs.items():
+        found = alone(best[label], metric.name)
+        if found is None:
+            continue
+        gap = (mean_interval(values)[0] - _along(found)[0]) * (1 if metric.better == "higher" else -1)
+        if (gap < 0).any():
+            where = f"{int((gap < 0).sum())} of {gap.size} cells"
+            lines.append(f"{label} is worse than {ALONE} in {where} of {metric.words}")
+    return lines
 
 
 def above_non_private(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:

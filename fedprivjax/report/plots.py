@@ -15,7 +15,7 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
-from fedprivjax.report.baselines import constant_of, draw_constant
+from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
 from fedprivjax.report.costs import told
 from fedprivjax.report.drawing import (
     aside,
@@ -55,7 +55,8 @@ def metric_against_epsilon(
     """A metric's last record (or its mean over `rounds`) against ε, a line per protocol, a panel per participation.
 
     Bars, of three seeds or more, are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`,
-    within what the metric can be. A dotted line is the constant predictor, if `constant`. With `realised`, ε is what
+    within what the metric can be. A dotted line is the constant predictor, if `constant`, and
+    a dashed one each machine alone, if that was computed. With `realised`, ε is what
     the noise really gives the worst of the runs, rather than the swept target; by default where these differ.
 
     Non-private protocols are horizontal lines, private ones with a target of their own a point, at their worst run's ε.
@@ -82,6 +83,7 @@ def metric_against_epsilon(
         axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, replace-one)", title=point_title({**panel, **chosen}))
         epsilon_axis(axis, levels)
     draw_constant(axes, constant_of(best, metric) if constant else None)
+    draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric)
     return finish(figure, axes, metric, _words(metric, rounds), limits)
 
 
@@ -152,6 +154,7 @@ def metric_against(
             plain_ticks(place.xaxis, *place.get_xlim())
         name_few(place, [f"{value:g}" for value in values])
     draw_constant(axes, constant_of(best, metric) if constant else None)
+    draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric, axis)
     return finish(figure, axes, metric, _words(metric, rounds), limits)
 
 

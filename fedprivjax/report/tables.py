@@ -5,12 +5,22 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 import xarray as xr
 
+from fedprivjax.engine.alone import STEPS
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.baselines import CONSTANT, WORSE, above_non_private, constant_of, is_better
+from fedprivjax.report.baselines import (
+    ALONE,
+    CONSTANT,
+    WORSE,
+    above_non_private,
+    alone_of,
+    below_alone,
+    constant_of,
+    is_better,
+)
 from fedprivjax.report.costs import costs_table, told
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.numbers import epsilon_text, points_of, target_epsilon, title_of
@@ -49,12 +59,16 @@ def results_table(
         table.add_column(label, "right")
     if floor is not None:
         table.add_column(CONSTANT, "right")
+    alone = alone_of(best, metric)
+    for words in alone:
+        table.add_column(words, "right")
     summaries = [mean_interval(values) for values in runs.values()]
     previous: dict[str, float] = {}
     for point in points_of(layout.varied):
         _end_section(table, layout, point, previous)
         cells = [_cell(*summary, point, previous, metric, interval, floor) for summary in summaries]
         cells += [] if floor is None else [SAME if previous else metric.text(floor)]
+        cells += [_cell(*each, point, previous, metric, bool(each[1].notnull().all())) for each in alone.values()]
         table.add_row(*_coordinates(layout, point, ["mu"]), *cells)
         previous = point
     return table
@@ -130,7 +144,18 @@ def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
         )
     if any(_any_worse(of[m.name], floor, m) for m in metrics if (floor := floors[m.name]) is not None):
         lines.append(f"{WORSE.strip()} marks a mean that is worse than the {CONSTANT}'s")
+    lines += _alone(best, metrics)
+    lines += [line for metric in metrics for line in below_alone(best, of[metric.name], metric)]
     return [*lines, *(line for metric in metrics for line in above_non_private(best, of[metric.name], metric))]
+
+
+def _alone(best: Mapping[str, xr.Dataset], metrics: Iterable[Metric]) -> list[str]:
+    """Definition of the baseline of machines that train alone, if there is one."""
+    machines = " / ".join(dict.fromkeys(data.attrs["alone"] for data in best.values() if "alone" in data.attrs))
+    if not machines or not any(alone_of(best, metric) for metric in metrics):
+        return []
+    learner = f"{STEPS} full-batch gradient steps on its own records, with a line search, no clip and no noise"
+    return [f"{ALONE}: mean ± 95% interval over {machines}, each after {learner}; nothing is sent; non-private"]
 
 
 def _any_worse(runs: Mapping[str, xr.DataArray], floor: float, metric: Metric) -> bool:

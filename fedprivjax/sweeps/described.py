@@ -15,6 +15,7 @@ from fedprivjax.problem.problem import Problem
 SHOWN = "shown"  # attribute of custom metrics: JSON of these attributes of `Metric`
 HOW = ("of", "better", "label", "unit", "digits", "shown")
 CONSTANT = "constant_predictor"  # attribute of a metric
+ALONE, HALF = "alone_", "_interval"  # around a metric: its mean over machines that train alone, and half its interval
 BEST = "best_"  # of a variable that holds the chosen values of a protocol's own grid
 WORDS = {
     "batch": "records in a message",
@@ -117,4 +118,8 @@ def _words(name: str) -> dict[str, str]:
     if name.startswith(BEST):
         of = _words(name.removeprefix(BEST))
         return {"long_name": f"{of['long_name']}: the best of the grid", "units": of["units"]}
+    if name.startswith(ALONE):
+        of = _words(name.removeprefix(ALONE).removesuffix(HALF))
+        what = "half of the 95% interval" if name.endswith(HALF) else "mean over machines"
+        return {"long_name": f"{of['long_name']}, each machine alone: {what}", "units": of["units"]}
     return {"long_name": WORDS.get(name) or known(name).words, "units": UNITS.get(name, "1")}

@@ -13,7 +13,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.described import CONSTANT, described
+from fedprivjax.sweeps.described import ALONE, CONSTANT, HALF, described
 
 INTERVAL = 3  # seeds, below which no interval is shown: half of that of two is 12.7 times their distance from the mean
 
@@ -130,6 +130,34 @@ def constant(dataset: xr.Dataset, name: str) -> float | None:
         return float(dataset[name].attrs[CONSTANT])
     value = dataset[source].attrs.get(CONSTANT) if source in dataset else None
     return None if value is None else float(value if source == name else known(name).function(value))
+
+
+def with_alone(dataset: xr.Dataset, values: Mapping[str, np.ndarray], machines: int) -> xr.Dataset:
+    """The dataset with metrics of machines that train alone: means over machines, and half the widths of intervals.
+
+    Args:
+        values: by metric, shape [trained].
+        machines: in all.
+
+    >>> with_alone(xr.Dataset(), {"loss": np.array([1.0, 2.0, 3.0])}, 3)["alone_loss"].item()
+    2.0
+    """
+    variables = {}
+    for name, each in values.items():
+        mean, half = mean_interval(xr.DataArray(np.asarray(each, float), dims="seed"))
+        variables |= {f"{ALONE}{name}": mean, f"{ALONE}{name}{HALF}": half if len(each) >= INTERVAL else half * np.nan}
+    trained = min((len(each) for each in values.values()), default=machines)
+    said = f"{machines} machines" if trained == machines else f"{trained} machines, a fixed random sample of {machines}"
+    return dataset.assign(variables).assign_attrs(alone=said)
+
+
+def alone(dataset: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataArray] | None:
+    """Mean of a metric over machines that train alone and half the width of its interval, or None if not computed."""
+    source = recorded_name(name)
+    if f"{ALONE}{source}" not in dataset:
+        return None
+    mean, half = dataset[f"{ALONE}{source}"], dataset[f"{ALONE}{source}{HALF}"]
+    return (mean, half) if source == name else (known(name).function(mean), half * np.nan)
 
 
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:

@@ -13,7 +13,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.sweeps.described import CONSTANT
 
 ROUNDS = "rounds"
-OF_SHAPES = ("noise", "data_used", "weights")  # what a dataset says in words, and may be another at each point
+OF_SHAPES = ("noise", "data_used", "weights", "alone")  # what a dataset says in words, and may be another at each point
 INTEGERS = ("machines", "per_round", ROUNDS)  # in the order of a dataset's dimensions
 
 

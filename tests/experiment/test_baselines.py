@@ -6,10 +6,17 @@ import tomllib
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.stats import t
 
 from fedprivjax import Ball, Full, NoisyMinibatchSGD, Refusal, Squared, datasets, experiment, linear_problem
+from fedprivjax.engine.alone import alone as trained_alone
+from fedprivjax.engine.alone import machines_alone
+from fedprivjax.engine.metrics import known
+from fedprivjax.experiment.jobs import jobs
+from fedprivjax.experiment.run import run
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.sweeps.results import constant
+from fedprivjax.report import shown as reports
+from fedprivjax.sweeps.results import constant, with_alone
 from fedprivjax.sweeps.shapes import joined
 from fedprivjax.sweeps.sweep import ready_sweep
 
@@ -117,3 +124,81 @@ def test_unequal_machines_that_count_equally_are_named():
     assert weights([7, 3]) == f"{said}, and machine 1 sets the noise"
     assert weights([5, 5]) is None
     assert weights([7, 3], machine_weights=[0.7, 0.3]) is None
+
+
+# ---- each machine alone
+
+RNG = np.random.default_rng(3)
+FEATURES = RNG.uniform(-1, 1, size=(40, 3))
+LABELS = FEATURES @ [0.5, -0.3, 0.2] + 0.1 * RNG.normal(size=40)
+PARTS = np.split(np.arange(40), [12, 33])  # of unequal sizes, so rows are padded
+
+
+def owned(parts=PARTS, radius=50.0):
+    settings = {"feature_bound": 2.0, "constraint": Ball(radius), "table": datasets.table(parts)[0]}
+    return linear_problem(FEATURES, LABELS, Squared(label_bound=2.0), optimum=np.zeros(3), **settings)
+
+
+def fits(parts):
+    return [np.linalg.lstsq(FEATURES[rows], LABELS[rows], rcond=None)[0] for rows in parts]
+
+
+def test_each_machine_alone_is_least_squares_on_its_own_records():
+    learnt = trained_alone(owned(), [known("distance"), known("noise_norm")])
+    assert list(learnt) == ["distance"]  # of parameters alone: there are no rounds
+    np.testing.assert_allclose(learnt["distance"], [np.linalg.norm(w) for w in fits(PARTS)], rtol=2e-3)
+
+
+def test_machines_alone_stay_in_the_constraint_set():
+    least = min(np.linalg.norm(w) for w in fits(PARTS))
+    learnt = trained_alone(owned(radius=0.5 * least), [known("distance")])
+    np.testing.assert_allclose(learnt["distance"], 0.5 * least, rtol=1e-4)
+
+
+def test_of_many_machines_a_fixed_hundred_is_trained(monkeypatch):
+    monkeypatch.setattr("fedprivjax.engine.alone.MOST", 2)
+    problem = owned([*PARTS[:2], *np.split(PARTS[2], [4])])
+    chosen = machines_alone(problem)
+    assert (len(chosen), len(set(chosen))) == (2, 2)
+    np.testing.assert_array_equal(chosen, machines_alone(problem))
+    data = with_alone(xr.Dataset(), {"loss": np.array([1.0, 2.0])}, 4)
+    assert data.attrs["alone"] == "2 machines, a fixed random sample of 4"
+    assert np.isnan(data["alone_loss_interval"])
+
+
+def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
+    raw = tomllib.loads(FILE)
+    raw["record"] = {"baselines": ["alone"], "metrics": ["test_accuracy"]}
+    raw["protocol"][0].pop("grid")
+    raw["protocol"][0].pop("profile")
+    made = experiment.parse(raw)
+    run(made, tmp_path / "run")
+    (learnt,) = trained_alone(jobs(made)[0].alone, [known("test_accuracy")]).values()
+    tables = reports.table(tmp_path / "run")
+    (cells,) = (c for c in tables.sheets[0].columns if c.header == "each machine alone")
+    half = t.ppf(0.975, 3) * learnt.std(ddof=1) / 2
+    assert cells.cells == [f"{100 * learnt.mean():.1f} ± {100 * half:.1f}", "″"]
+    (note,) = (line for line in tables.notes if line.startswith("each machine alone"))
+    assert "± 95% interval over 4 machines, each after 300 full-batch gradient steps on its own records" in note
+    assert any(line.startswith("ours is worse than each machine alone in 2 of 2 cells") for line in tables.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sweep": {"epsilon": [1.0], "trials": 3}}, "record.baselines must leave 'alone' out of trials, got 3 trials"),
+        ({"problem": {"dataset": "digits", "radius": 8.0}}, "baseline 'alone' must go with machines that own records"),
+        ({"sweep": {"epsilon": [1.0], "radius": [4.0, 8.0]}}, "must leave 'alone' out where radius is swept, got both"),
+    ],
+)
+def test_what_has_no_machine_alone_is_refused(change, said):
+    raw = tomllib.loads(FILE) | {"record": {"baselines": ["alone"]}} | change
+    with pytest.raises(Refusal, match=said):
+        jobs(experiment.parse(raw))
+
+
+def test_the_choice_on_other_data_trains_no_machine_alone():
+    raw = tomllib.loads(FILE) | {"record": {"baselines": ["constant", "alone"]}}
+    raw["choose"] = {"problem": {"dataset": "logistic"}}
+    raw["problem"]["radius"] = 8.0
+    assert experiment.choosing(experiment.parse(raw)).record.baselines == ["constant"]

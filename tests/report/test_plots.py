@@ -8,6 +8,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.bounds import bound_against_epsilon
 from fedprivjax.report.drawing import save
+from fedprivjax.sweeps.results import with_alone
 
 DELTA = 1e-3
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
@@ -338,3 +339,22 @@ def test_the_constant_predictor_is_a_line_where_it_is_near(best, value, drawn):
         data["test_accuracy"].attrs["constant_predictor"] = value
     names = [labels(plots.metric_against_epsilon(best, "test_accuracy", constant=told)) for told in (True, False)]
     assert ["constant predictor" in each for each in names] == [drawn, False]
+
+
+@pytest.mark.parametrize(("value", "drawn"), [(0.5, True), (-7.0, False)])
+def test_each_machine_alone_is_a_dashed_line_where_it_is_near(best, value, drawn):
+    told = {label: with_alone(data, {"test_accuracy": np.full(5, value)}, 5) for label, data in best.items()}
+    figure = plots.metric_against_epsilon(told, "test_accuracy")
+    assert ("each machine alone" in labels(figure)) == drawn
+    for axis in figure.axes:
+        lines = [line for line in axis.lines if line.get_label() == "each machine alone"]
+        assert [(line.get_linestyle(), set(numbers(line.get_ydata()))) for line in lines] == [("--", {0.5})] * drawn
+
+
+def test_each_machine_alone_is_a_curve_along_the_axis_on_which_it_depends():
+    data = dataset("machines")
+    data["alone_test_accuracy"] = ("machines", [0.6, 0.5, 0.4])
+    data["alone_test_accuracy_interval"] = ("machines", [0.0, 0.0, 0.0])
+    (axis,) = plots.metric_against({"ours": data}, "machines", "test_accuracy").axes
+    (line,) = (line for line in axis.lines if line.get_label() == "each machine alone")
+    np.testing.assert_allclose(line.get_xydata(), [[10, 0.6], [100, 0.5], [1000, 0.4]])

@@ -15,6 +15,7 @@ from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.report import guarantees, tables, verdicts
 from fedprivjax.report.layout import layout
+from fedprivjax.sweeps.results import with_alone
 
 MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
 
@@ -120,6 +121,25 @@ def test_cells_worse_than_the_constant_predictor_are_marked(best):
     assert columns(tables.results_table(plain, told, "test_accuracy")) == columns(
         tables.results_table(plain, best, "test_accuracy")
     )
+
+
+def test_each_machine_alone_is_a_column_of_its_own(best):
+    machines = np.array([0.2, 0.3, 0.4])
+    told = {label: with_alone(data, {"test_accuracy": machines}, 3) for label, data in best.items()}
+    cell = f"30.0 ± {t.ppf(0.975, 2) * 10 / np.sqrt(3):.1f}"
+    found = columns(tables.results_table(layout(make()), told, "test_accuracy"))
+    assert found["each machine alone"] == [cell, "″", "″", "″"]
+    assert "each machine alone" not in columns(tables.results_table(layout(make()), told, "test_loss"))
+    told["free"] = with_alone(best["free"], {"test_accuracy": machines + 0.5}, 3)
+    found = columns(tables.results_table(layout(make()), told, "test_accuracy"))
+    assert [found[f"each machine alone ({label})"][0][:4] for label in ("ours", "free")] == ["30.0", "80.0"]
+    best["ours"]["alone_test_accuracy"] = ("per_round", [-1.0, 2.0])
+    best["ours"]["alone_test_accuracy_interval"] = ("per_round", [np.nan, np.nan])
+    best["ours"].attrs["alone"] = "2 machines"
+    found = columns(tables.results_table(layout(make()), best, "test_accuracy"))
+    assert found["each machine alone"] == ["-100.0", "200.0", "-100.0", "200.0"]
+    notes = tables.footnotes(layout(make()), best)
+    assert "ours is worse than each machine alone in 2 of 4 cells of test accuracy" in notes
 
 
 def test_a_private_mean_above_one_without_privacy_is_remarked_on(best):

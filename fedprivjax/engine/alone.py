@@ -1,0 +1,107 @@
+"""Each machine alone: metrics of the model that a machine fits to its own records, without a message to anyone.
+
+A baseline for federated training, the same for every protocol: full-batch projected gradient descent from the problem's
+start, on the mean loss of the machine's own records, without clipping and without noise. The first step is 1/L, or 1
+where the smoothness L is unknown. A step is taken if the loss falls as much as a quadratic bound of that curvature
+says, and is halved otherwise; the next one is a fifth longer.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from math import isfinite
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.metric import Metric, Snapshot
+from fedprivjax.engine.pool import summed
+from fedprivjax.problem.problem import Problem
+
+STEPS = 300  # also refused ones
+MOST = 100  # machines that are trained, of more a fixed random sample
+TOGETHER = 8  # machines that are trained at a time
+LONGER, SHORTER = 1.2, 0.5  # factors of a step after one that was taken, or refused
+
+
+def machines_of(problem: Problem) -> int:
+    """Number of machines that own records.
+
+    Raises:
+        Refusal: they share the records.
+    """
+    if problem.table is None:
+        remedy = "Add problem.partition, or leave 'alone' out of record.baselines"
+        raise Refusal(f"baseline 'alone' must go with machines that own records, got a shared pool. {remedy}")
+    return len(problem.table.rows)
+
+
+def machines_alone(problem: Problem) -> np.ndarray:
+    """The machines that are trained alone: all, or a fixed random sample of `MOST`; int, shape [trained]."""
+    return np.sort(np.random.default_rng(0).permutation(machines_of(problem))[:MOST])
+
+
+def alone(problem: Problem, metrics: Sequence[Metric]) -> dict[str, np.ndarray]:
+    """Metrics of each machine's own model by name, those of parameters only; float32, shape [trained].
+
+    Raises:
+        Refusal: machines own no records.
+    """
+    trained = machines_alone(problem)
+    assert problem.table is not None
+    together = min(TOGETHER, len(trained))
+    rows = problem.table.rows[np.resize(trained, -(-len(trained) // together) * together)]
+    step = 1 / problem.smoothness if isfinite(problem.smoothness) else 1.0
+    of_params = tuple(metric for metric in metrics if metric.of == "params")
+    values = _program(problem.traced, rows.reshape(-1, together, rows.shape[1]), np.float32(step), of_params)
+    return {name: np.ravel(value)[: len(trained)] for name, value in values.items()}
+
+
+@partial(jax.jit, static_argnames="metrics")
+def _program(problem: Problem, rows, step, metrics: tuple[Metric, ...]):
+    """Metrics by name, shape [groups, together], of machines whose records are `rows`, [groups, together, most]."""
+
+    def one(own):
+        snapshot = Snapshot(trained_on(problem, own, step))
+        return {metric.name: metric.function(problem, snapshot) for metric in metrics}
+
+    return jax.lax.map(jax.vmap(one), rows)
+
+
+def trained_on(problem: Problem, rows, step):
+    """The parameters after `STEPS` steps on some records.
+
+    Args:
+        rows: indices into the pool, int [most], padded with −1.
+        step: the first step.
+    """
+    model: Any = problem.model
+    weights = (rows >= 0) / jnp.maximum(jnp.sum(rows >= 0), 1)
+    data = problem.take(jnp.maximum(rows, 0)), weights
+
+    def total(params, chunk, fresh):
+        examples, weights = chunk
+        weights = weights if fresh is None else weights * fresh
+        losses = jax.vmap(partial(model.value, params))(examples)
+        (gradient,) = model.summed_gradients((params,), examples, weights)
+        return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0)), gradient.value
+
+    def of(params):
+        return params, *summed(problem, partial(total, params), data)
+
+    def advanced(state, _):
+        (params, loss, gradient), step = state
+        new = of(problem.constraint.project(jax.tree.map(lambda w, g: w - step * g, params, gradient)))
+        move = jax.tree.map(jnp.subtract, new[0], params)
+        good = new[1] <= loss + _dot(gradient, move) + _dot(move, move) / (2 * step)
+        kept = jax.tree.map(partial(jnp.where, good), new, (params, loss, gradient))
+        return (kept, step * jnp.where(good, LONGER, SHORTER)), None
+
+    ((params, *_), _), _ = jax.lax.scan(advanced, (of(problem.start), step), length=STEPS)
+    return params
+
+
+def _dot(one, other):
+    return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
