@@ -7,6 +7,8 @@ and nothing said.
 
 import hashlib
 import os
+import zipfile
+import zlib
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
@@ -17,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.checks.warned import warn
 
 CACHE = "FEDPRIVJAX_CACHE"  # names the folder; empty keeps nothing
 SLOW = 0.2  # seconds: what is sooner computed is not kept
@@ -87,6 +90,21 @@ def read(path: Path) -> np.ndarray | None:
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except Exception:  # of a damaged header NumPy may raise anything, a tokenizer's error too
+        return None
+
+
+def read_chunk(path: Path) -> dict[str, np.ndarray] | None:
+    """Return the arrays of a finished chunk, an `.npz` file, by name, or None if there is none.
+
+    Warn, and return None, if the file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        warn(f"chunk {path} is damaged: it is computed again")
         return None
 
 

@@ -13,6 +13,7 @@ from fedprivjax.auditing.scores import Counting, Law, Moments, Score, discrimina
 from fedprivjax.auditing.views import Sight, chunk_of, observed
 from fedprivjax.auditing.worlds import Worlds
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.kept import read_chunk
 
 Progress = Callable[[int, int], None]
 OTHER = 2**21  # sets the second world's seeds apart
@@ -85,10 +86,8 @@ def _computed(runs: Runs, law: Law, scores: list[Score], part: range) -> Chunk:
 
 
 def _kept(runs: Runs, part: range) -> Chunk | None:
-    if runs.folder is None or not _file(runs.folder, part).is_file():
-        return None
-    with np.load(_file(runs.folder, part)) as arrays:
-        return Chunk(**arrays)
+    arrays = None if runs.folder is None else read_chunk(_file(runs.folder, part))
+    return None if arrays is None else Chunk(**arrays)
 
 
 def _moments(chunks: list[Chunk], world: int, runs: int, law: Law) -> Moments:

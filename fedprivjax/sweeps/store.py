@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import zipfile
-import zlib
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,6 +15,7 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.warned import warn
 from fedprivjax.engine.ready import Recipe
+from fedprivjax.kept import read_chunk
 from fedprivjax.engine.simulate import run_program
 
 HOISTED = "jax_use_simplified_jaxpr_constants"
@@ -49,16 +48,8 @@ class ChunkStore:
         return self.sizes
 
     def load(self, index: int) -> dict[str, np.ndarray] | None:
-        """A finished chunk's arrays, or None; one that cannot be read is said, and computed again."""
-        path = self._path(index)
-        if not path.is_file():
-            return None
-        try:
-            with path.open("rb") as file, np.load(file) as arrays:
-                return dict(arrays)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-            warn(f"chunk {path} is damaged: it is computed again")
-            return None
+        """Return a finished chunk's arrays, or None, as `read_chunk`."""
+        return read_chunk(self._path(index))
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         """Write a finished chunk."""

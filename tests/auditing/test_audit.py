@@ -193,6 +193,11 @@ def test_a_stopped_audit_goes_on(tmp_path, finished, counted):
     assert run(folder=tmp_path).found == finished.found
     assert len(counted) == 4
     assert not list(tmp_path.glob("*.part*"))
+    damaged = sorted(tmp_path.glob("*.npz"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.warns(UserWarning, match=f"^chunk {damaged} is damaged: it is computed again$"):
+        assert run(folder=tmp_path).found == finished.found
+    assert len(counted) == 6
 
 
 @pytest.mark.slow
