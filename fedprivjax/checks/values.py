@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -126,13 +127,14 @@ def require_one(name: str, value: Any) -> None:
 def unquoted(value: Any) -> str:
     """Return a value for a message. A number in quotes comes with the remedy.
 
-    >>> unquoted([1]), unquoted("2")
-    ('[1]', "'2'. Remove the quotes")
+    >>> unquoted([1]), unquoted("0"), unquoted("many")
+    ('[1]', "'0'. Remove the quotes", "'many'")
     """
-    try:
-        return f"{value!r}. Remove the quotes" if isinstance(value, str) and float(value) else repr(value)
-    except ValueError:
-        return repr(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            float(value)
+            return f"{value!r}. Remove the quotes"
+    return repr(value)
 
 
 def called(value: Any) -> str:
