@@ -15,7 +15,7 @@ import fedprivjax
 from fedprivjax import cli, experiment
 from fedprivjax.cli import known
 from fedprivjax.cli.described import settings_of
-from fedprivjax.datasets import mnist
+from fedprivjax.datasets import DataNotFound, mnist
 from fedprivjax.engine import progress
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
@@ -318,6 +318,21 @@ def test_a_system_error_is_one_line(call, spec, monkeypatch):
     )
     assert said.count("\n") == 1
     assert call("run", spec, "--traceback")[2].startswith("Traceback (most recent call last):")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (DataNotFound("mnist must be there, got no file"), "mnist must be there, got no file"),
+        (FileNotFoundError(2, "No such file", "own.csv"), "FileNotFoundError: [Errno 2] No such file: 'own.csv'"),
+    ],
+)
+def test_data_that_cannot_be_read_are_no_full_disk(call, spec, monkeypatch, error, says):
+    def unread(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(folder, "claim", unread)
+    assert refused(call("run", spec)) == says
 
 
 @pytest.mark.parametrize("words", [(), ("--traceback",)])

@@ -153,9 +153,18 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: 
     except KeyboardInterrupt:
         raise Stopped(f"stopped: {_how_to_go_on(folder, finished if keep else 0, ready.runs)}") from None
     except OSError as error:
+        if not _of_writing(error, folder):
+            raise
         how = _how_to_go_on(folder, finished if keep else 0, ready.runs)
         raise Refusal(f"{error.filename or folder} must be writable, got {error.strerror or error}: {how}") from error
     return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
+
+
+def _of_writing(error: OSError, folder: Path) -> bool:
+    """Return False if an error is about data that cannot be read: a Refusal, or a file outside the results folder."""
+    if isinstance(error, Refusal):
+        return False
+    return error.filename is None or Path(error.filename).absolute().is_relative_to(folder.absolute())
 
 
 def _show(experiment, results, folder: Path, held):
