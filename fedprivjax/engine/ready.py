@@ -28,6 +28,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta
 from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import RECORD, SAMPLE
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.protocols.round import RoundInputs
@@ -88,11 +89,14 @@ class ReadyRun:
 
     @property
     def delta_warning(self) -> str:
-        """A warning if δ exceeds 1/n for a machine of n records, else an empty text; see `large_delta`."""
-        if self.protocol.noise_std == 0:
+        """A warning if δ exceeds 1/n for a machine of n records, else an empty text; see `large_delta`.
+
+        Empty if the guarantee is for another unit than a record.
+        """
+        if self.protocol.noise_std == 0 or self.event.terms.unit not in (SAMPLE, RECORD):
             return ""
         sizes = self.plan.schedule.total * self.plan.width if self.problem.table is None else self.problem.table.sizes
-        return large_delta(self.delta, sizes)
+        return large_delta(self.delta, sizes, self.problem.machine_name)
 
     @property
     def costs(self) -> dict[str, float]:

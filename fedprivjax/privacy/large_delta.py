@@ -1,17 +1,19 @@
 """Warning of a δ that is too large for the data."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 
-def large_delta(delta: float, sizes: Any) -> str:
+def large_delta(delta: float, sizes: Any, name: Callable[[int], str] = "machine {}".format) -> str:
     """A warning, as text, if δ exceeds 1/n for a machine of n records; empty if it does not.
 
     At δ = 1/n a mechanism that publishes one of a machine's n records, chosen at random, is (0, δ)-DP.
 
     Args:
         sizes: numbers of records, int, shape [machines].
+        name: name of a machine, by its index.
 
     >>> large_delta(0.01, [184, 50])
     'delta exceeds 1/n on 1 of 2 machines, got 0.01 where machine 0 has n = 184 records. Set delta below 0.0054'
@@ -23,7 +25,7 @@ def large_delta(delta: float, sizes: Any) -> str:
     if not over.size:
         return ""
     worst = int(np.argmax(sizes))
-    where = f"machine {worst} has n = {sizes[worst]} records"
+    where = f"{name(worst)} has n = {sizes[worst]} records"
     got = f"got {delta:g} where {where}. Set delta below {_rounded_down(1 / sizes[worst])}"
     return f"delta exceeds 1/n on {over.size} of {sizes.size} machines, {got}"
 

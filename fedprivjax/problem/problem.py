@@ -125,6 +125,10 @@ class Problem:
         """Names of the clients whose examples machines hold, in order; empty if they have none."""
         return () if self.table is None else self.table.names
 
+    def machine_name(self, machine: int) -> str:
+        """Name of a machine in messages: its client's, or its index if clients have no names."""
+        return f"client {self.client_names[machine]!r}" if self.client_names else f"machine {machine}"
+
     @property
     def dimension(self) -> int:
         """Number of parameters d."""

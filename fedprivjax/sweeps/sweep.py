@@ -162,8 +162,7 @@ def _weights(start: ReadyRun) -> str:
     least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
     sizes, total = table.sizes, int(table.sizes.sum())
     private = start.event.terms.unit == RECORD and start.protocol.noise_std and np.ndim(start.target.epsilon) == 0
-    names = start.problem.client_names
-    small, large = (f"client {names[i]!r}" if names else f"machine {i}" for i in (least, most))
+    small, large = map(start.problem.machine_name, (least, most))
     louder = f", and {small} sets the noise" if private else ""
     sized = f"{small} ({sizes[least]:,} of {total:,} records) as much as {large} ({sizes[most]:,})"
     return f"every machine counts equally: {sized}{louder}"

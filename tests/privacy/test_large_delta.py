@@ -1,6 +1,7 @@
 """A δ above 1/n of a machine's records is warned of: where a run is made ready, in its results and on their page."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fedprivjax import DPMu2, Full, Squared, linear_problem, sweep
 from fedprivjax.engine.ready import ready
 from fedprivjax.privacy.large_delta import large_delta
+from fedprivjax.problem.problem import Table
 from fedprivjax.report.page import uncovered
 
 SIZES = (8, 12)
@@ -35,3 +37,17 @@ def test_records_of_a_pool_are_those_that_a_machine_uses():
     with pytest.warns(UserWarning, match="on 2 of 2 machines, got 0.1 where machine 0 has n = 12 records"):
         ready(PRIVATE, pooled, Full(2), delta=0.1)
     assert large_delta(0.1, [10, 10]) == ""
+
+
+def test_the_client_is_named():
+    named = replace(PROBLEM, table=Table(TABLE, ("north", "south")))
+    with pytest.warns(UserWarning, match="got 0.1 where client 'south' has n = 12 records"):
+        ready(PRIVATE, named, Full(2), rounds=2, delta=0.1)
+
+
+def test_a_guarantee_of_all_records_of_a_machine_has_no_such_bound():
+    start = ready(PRIVATE, PROBLEM, Full(2), rounds=2)
+    terms = replace(start.event.terms, unit="all records of one machine")
+    records, machines = replace(start, delta=0.1), replace(start, delta=0.1, event=replace(start.event, terms=terms))
+    assert records.delta_warning
+    assert machines.delta_warning == ""
