@@ -33,6 +33,8 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.protocols.round import RoundInputs
 
+TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
+
 
 class Recipe(NamedTuple):
     """What fixes a run's program beside the shapes of its inputs: hashable, static."""
@@ -189,6 +191,8 @@ def ready(
     start = ReadyRun(calibrated, problem, plan, seeds, Silent(), recipe, event, target, delta)
     if start.delta_warning:
         warn(start.delta_warning)
+    if participation.of_shares and problem.weighted_by_size and np.ptp(plan.schedule.total):
+        warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
     return replace(start, mechanism=mechanism)

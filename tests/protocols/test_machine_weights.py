@@ -176,6 +176,16 @@ def test_one_record_moves_a_release_weighted_by_size_as_far_as_is_accounted(samp
     np.testing.assert_allclose(worst, protocol.records.shift(machines), rtol=1e-4)
 
 
+def test_participation_by_share_beside_weights_by_size_is_warned_of():
+    """Nothing is said where only one of them goes by size, or where all machines take part as often."""
+    law, protocol = ByShare(3, 2, (6, 3, 3)), make(noise_std=1.0, clip=2.0)
+    with pytest.warns(UserWarning, match="take part more often, and machine_weights = 'sizes' counts their size again"):
+        ready(protocol, UNEQUAL, law)
+    ready(protocol, replace(UNEQUAL, machine_weights=None), law)
+    ready(protocol, UNEQUAL, Uniform(3, 2), rounds=6)
+    ready(protocol, UNEQUAL, ByShare(3, 3, (6, 6, 6)))
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
