@@ -15,8 +15,8 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.warned import warn
 from fedprivjax.engine.ready import Recipe
-from fedprivjax.kept import read_chunk
 from fedprivjax.engine.simulate import run_program
+from fedprivjax.kept import read_chunk
 
 HOISTED = "jax_use_simplified_jaxpr_constants"
 
