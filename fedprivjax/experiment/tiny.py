@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets import Dataset
 from fedprivjax.experiment import (
     Experiment,
@@ -202,9 +202,13 @@ def _most_at(
     given = experiment.participation_of(settings)
     problem = problem_at(experiment, settings, shape, problems)
     known = present(experiment.problem, problem, shape) | {"rounds": ROUNDS}
-    for point in points(experiment, settings, problem, known):
-        law, _ = make_participation(given, point.shape)
+    with within(settings.place):
+        laws = [
+            (point.settings, make_participation(given, point.shape)[0])
+            for point in points(experiment, settings, problem, known)
+        ]
+    for method, law in laws:
         with suppress(Refusal):  # there is no end, or what is wrong is said when jobs are made
-            sampler = make_protocol(point.settings, experiment.real_axes).minibatches
+            sampler = make_protocol(method, experiment.real_axes).minibatches
             law = law.fitted(fresh_messages(problem, sampler, given.order))
             yield most_rounds(problem, law, sampler, given.order)

@@ -12,6 +12,7 @@ from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.ready import ready_experiment
+from fedprivjax.experiment.tiny import tiny
 
 FILE = """
 title = "t"
@@ -232,7 +233,7 @@ def test_a_stop_before_the_first_chunk_says_that_nothing_is_kept(said, monkeypat
         raise KeyboardInterrupt
 
     Path("file.toml").write_text(FILE, encoding="utf-8")
-    monkeypatch.setattr(*((listed, "_job") if stage == "reading" else (runner, "execute")), stop)
+    monkeypatch.setattr(*((listed, "_draft") if stage == "reading" else (runner, "execute")), stop)
     monkeypatch.setattr(cli, "leave", sys.exit)
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "run", "file.toml"])
     with pytest.raises(SystemExit) as stopped:
@@ -240,3 +241,9 @@ def test_a_stop_before_the_first_chunk_says_that_nothing_is_kept(said, monkeypat
     done = "nothing ran yet" if stage == "reading" else "no chunk of 1 runs was finished"
     line = f"stopped: {done}, so nothing is kept. Start again with fedprivjax run file.toml\n"
     assert (stopped.value.code, capsys.readouterr().err) == (130, line)
+
+
+def test_a_tiny_copy_names_the_protocol_too():
+    with pytest.raises(Refusal) as caught:
+        tiny(experiment.load("your-own/people", {"participation.kind": "uniform", "participation.per_round": 99}))
+    assert str(caught.value) == "[[protocol]] 'full batches': per_round must be at most machines (8), got 99"
