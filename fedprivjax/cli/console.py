@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 from typer.core import TyperGroup
 
 from fedprivjax.atomic_write import write_atomically
@@ -122,19 +121,10 @@ def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], No
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
     """Line of the current step, erased at the end; every 10 seconds a line if stderr is not a terminal."""
-    from fedprivjax.engine.progress import lines
+    from fedprivjax.engine import progress
 
-    if not err.is_terminal:
-        with lines(what) as say:
-            yield say
-        return
-    with err.status(_cropped(what)) as line:
-        yield lambda text: line.update(_cropped(text))
-
-
-def _cropped(text: str) -> Text:
-    """Text that stays on one line."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    with progress.saying(what, err) as say:
+        yield say
 
 
 def each(jobs: Iterable[Any], what: str, say: Callable[[str], None]) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
+from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
@@ -84,6 +85,39 @@ def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
         yield progress
     else:
         raise Refusal(f"progress must be True, or a callable (done, total), got {called(progress)}")
+
+
+@contextmanager
+def telling_steps(progress: Any, title: str) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A function (step, number, total) that shows the host's work before a run, or None unless `progress` is True."""
+    if progress is not True:
+        yield None
+        return
+    with saying(title) as say:
+        yield lambda step, number, total: say(f"{title}: {step} ({number} of {total})")
+
+
+@contextmanager
+def saying(first: str, console: Console | None = None) -> Iterator[Callable[[str], None]]:
+    """A function that takes the current step as text: one line that changes and, in a terminal, is erased at the end.
+
+    In a file, see `lines`.
+    """
+    console = Console(stderr=True) if console is None else console
+    if console.is_jupyter:
+        show = _in_notebook()
+        yield lambda text: show(text, 0, 0)
+    elif console.is_terminal:
+        with console.status(_cropped(first)) as line:
+            yield lambda text: line.update(_cropped(text))
+    else:
+        with lines(first) as say:
+            yield say
+
+
+def _cropped(text: str) -> Text:
+    """Text that stays on one line."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 @contextmanager

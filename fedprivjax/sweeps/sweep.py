@@ -20,7 +20,7 @@ from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.costs import Stopwatch, taken, totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import Recordable, non_private
-from fedprivjax.engine.progress import Told, telling, wait
+from fedprivjax.engine.progress import Told, telling, telling_steps, wait
 from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
@@ -184,8 +184,8 @@ def sweep(
         over: values by name, see `ready_sweep`; also `machines`, `per_round` and `rounds`, one program for each.
         folder: keeps every finished chunk here, and goes on from what is there: a killed sweep loses nothing finished.
         mesh: one-dimensional mesh of devices to spread the runs over; None takes all devices.
-        progress: True shows the runs finished and the time left, after every chunk; a callable is called with (runs
-            finished, runs in all).
+        progress: True shows sampling and calibration, then the runs finished and the time left, after every chunk; a
+            callable is called with (runs finished, runs in all).
         protocol, problem, participation, options: as in `ready_sweep`.
 
     Returns:
@@ -207,7 +207,8 @@ def sweep(
     require_arguments(protocol, problem, participation)
     require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "progress"])
     options.setdefault("devices", jax.device_count() if mesh is None else mesh.size)
-    starts = _ready_shapes(protocol, problem, participation, options)
+    with telling_steps(progress, protocol.name) as preparing:
+        starts = _ready_shapes(protocol, problem, participation, {"preparing": preparing, **options})
     total = sum(prod(start.runs) for _, start in starts)
     done, parts = 0, []
     with telling(progress, protocol.name, "runs") as told:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -55,6 +56,22 @@ def test_a_run_shows_how_far_it_is(silent, capsys):
     simulate(OURS, PROBLEM, SOME, progress=True, **OPTIONS)
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["DPMu2: 8 of 8 rounds"]
+
+
+def test_a_sweep_shows_its_preparation(monkeypatch):
+    class Prepared(Exception):
+        """Raised in place of running."""
+
+    def stop(*_):
+        raise Prepared
+
+    shown = []
+    monkeypatch.setattr(progress, "lines", lambda first="": nullcontext(shown.append))
+    monkeypatch.setattr("fedprivjax.sweeps.sweep.execute", stop)
+    with pytest.raises(Prepared):
+        sweep(OURS, PROBLEM, SOME, progress=True, seeds=2, **OPTIONS)
+    assert shown[:2] == [f"DPMu2: sampling schedules ({number} of 2)" for number in (1, 2)]
+    assert shown[-1].startswith("DPMu2: calibrating noise")
 
 
 def test_the_first_report_of_compiled_work_tells_a_time_left():
