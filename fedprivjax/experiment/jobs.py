@@ -12,7 +12,7 @@ import jax
 from fedprivjax.checks.refusal import within
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import default_metrics, require_recorded
+from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.ready import record_rounds
 from fedprivjax.experiment import (
     TRIAL,
@@ -152,7 +152,9 @@ def _draft(
     drawn = {"order": experiment.participation_of(settings).order, "sampler": protocol.minibatches}
     require_possible(problem, participation, rounds, draws=number_of(experiment.sweep.seeds), **drawn)
     options = _options(experiment, settings, problem, rounds, over, trial)
-    _check_selects(experiment, settings, options["record"])
+    check = partial(_check_recorded, experiment, settings, options["record"])
+    if all(isinstance(one, Metric) or one in METRICS for one in options["record"]):
+        check()  # else names may be unknown, or reports of the protocol's rounds: `prepare` tells
     if not trial:
         draw_plan(problem, participation, rounds, **drawn)
     limits = {"memory_budget": experiment.sweep.memory_budget, "devices": jax.device_count()}
@@ -161,6 +163,7 @@ def _draft(
     def job() -> Job:
         with within(settings.place):
             start = None if trial else prepare(preparing=_preparing(settings.label, shape, say))
+            check()
         again = prepare if start is None or trial == 0 else lambda: start
         identity = _identity(experiment, settings, shape, problem, participation, protocol, options)
         members = prod(len(values) for values in options["over"].values())
@@ -193,9 +196,11 @@ def _options(
     }
 
 
-def _check_selects(experiment: Experiment, settings: ProtocolSettings, recorded: tuple[str | Metric, ...]) -> None:
-    """Refuse a grid that is chosen from by what is not recorded."""
+def _check_recorded(experiment: Experiment, settings: ProtocolSettings, recorded: tuple[str | Metric, ...]) -> None:
+    """Raise Refusal if `[record]` averages a metric, or a grid is chosen from by one, that is not recorded."""
     names = [one.name if isinstance(one, Metric) else one for one in recorded]
+    for metric in experiment.record.averaged:
+        require_recorded(recorded_name(metric), names, "metric in record.averaged")
     if settings.grid:
         require_recorded(experiment.record.select, names, "record.select")
 

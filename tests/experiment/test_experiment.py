@@ -599,6 +599,12 @@ INTEGERS = "a list of distinct positive integers"
             {"record__averaged": ["gradient_nrm"]},
             "unknown metric in record.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
         ),
+        (
+            {"record__averaged": ["gradient_norm"]},
+            "[[protocol]] 'ours': metric in record.averaged 'gradient_norm' must be recorded, got test_loss, "
+            "excess_risk, distance, noise_norm. Choose one of these, or add it to what runs record (record.metrics in a "
+            "file)",
+        ),
         ({"sweep__records": [2, 4]}, "sweep.records must go with [problem.partition], which deals them, got none"),
         (
             {"problem__partition": {"kind": "iid"}, "sweep__records": [4, 99]},
@@ -825,7 +831,7 @@ def test_an_installed_modules_protocol():
         ({"name": "my_protocols:Needy"}, "[[protocol]] 'Needy': weight must be given there, or swept"),
         (
             {"name": "my_protocols:Plain"},
-            "[[protocol]] 'Plain': protocol 'my_protocols:Plain' must be a",
+            "[[protocol]] 'Plain': protocol Plain must be a flax.struct.dataclass, got a class without that decorator",
         ),
         ({"beta": 1.5}, "beta must be below 1, got 1.5"),
         ({"grid": {"beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
