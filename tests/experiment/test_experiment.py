@@ -602,8 +602,8 @@ INTEGERS = "a list of distinct positive integers"
         (
             {"record__averaged": ["gradient_norm"]},
             "[[protocol]] 'ours': metric in record.averaged 'gradient_norm' must be recorded, got test_loss, "
-            "excess_risk, distance, noise_norm. Choose one of these, or add it to what runs record (record.metrics in a "
-            "file)",
+            "excess_risk, distance, noise_norm. Choose one of these, or add it to what runs record (record.metrics in "
+            "a file)",
         ),
         ({"sweep__records": [2, 4]}, "sweep.records must go with [problem.partition], which deals them, got none"),
         (
