@@ -81,7 +81,8 @@ def check_protocol(
 
     Args:
         protocol: with a target (`mu` or `epsilon`) or a `noise_std`; a step where it has no default. One with
-            `noise_std = 0` or an infinite target declares itself non-private: properties of privacy are skipped.
+            `noise_std = 0` or an infinite target, and no guarantee, declares itself non-private: properties of privacy
+            are skipped.
         problem: with examples enough for the rounds, and a clip or constants that give a finite sensitivity.
         participation: None has half of the machines take part in a round: of four, or of those the data are split over.
         rounds: a multiple of four.

@@ -72,8 +72,9 @@ class Trial:
 
     @property
     def private(self) -> bool:
-        """Whether the protocol asks for noise: not with `noise_std = 0`, `mu = inf` or `epsilon = inf`."""
-        return not self.start.target.non_private
+        """Whether the protocol asks for noise or states a guarantee: neither with `noise_std = 0`, `mu = inf` or
+        `epsilon = inf`, unless its event promises something all the same."""
+        return not self.start.target.non_private or self.start.guarantee.private
 
     def mechanism(self, protocol, problem: Problem, plan: Plan, method: str) -> Mechanism:
         """The noise of a protocol on a plan; `Silent` if it asks for none."""

@@ -8,7 +8,7 @@ from cases import MACHINES, PER_ROUND, SHARES
 from flax import struct
 from scaffold import Scaffold
 
-from fedprivjax import Uniform, check_protocol
+from fedprivjax import NoisySGD, Uniform, check_protocol
 from fedprivjax.testing import PROPERTIES
 from fedprivjax.testing.contract import OF_PRIVACY
 
@@ -33,6 +33,20 @@ def test_a_non_private_method_is_not_asked_about_privacy():
         "Scaffold: 1 of 9 properties hold\n"
         f"skipped, for the protocol declares itself non-private: {', '.join(OF_PRIVACY)}"
     )
+
+
+@struct.dataclass
+class Boastful(NoisySGD):
+    """Planted: a guarantee that does not follow `noise_std`."""
+
+    def event(self, problem, plan):
+        return NoisySGD.event(self.replace(noise_std=1.0), problem, plan)
+
+
+def test_a_guarantee_without_noise_is_asked_about_privacy():
+    silent = Boastful(noise_std=0.0, step_size=0.1, clip=1.0)
+    with pytest.raises(AssertionError, match="Boastful fails 'silent without noise'"):
+        checked(silent, properties=OF_PRIVACY)
 
 
 @pytest.mark.slow
