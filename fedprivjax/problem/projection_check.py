@@ -2,10 +2,12 @@
 
 Noise and steps follow from the declared `radius` and `diameter`, so a set outside the package is tried on the host
 before a run, with the sizes of that run. Points near and far are projected; norms, distances and ratios of distances
-are then driven up, so that a single bad direction or jump is found.
+are then driven up, so that a single bad direction or jump is found. Pairs of points that a set which only scales points
+down would move apart follow from the planes that support a convex set.
 """
 
-from collections.abc import Hashable
+import re
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -26,6 +28,7 @@ POINTS_FLOATS = 2**22  # numbers of all points together
 MOST_KNOWN = 4096
 
 _passed: set[Hashable] = set()
+_programs: dict[Hashable, Hashable] = {}
 
 
 def require_true_projection(constraint: ConstraintSet, start: Any) -> None:
@@ -40,7 +43,7 @@ def require_true_projection(constraint: ConstraintSet, start: Any) -> None:
         return
     require_projection(constraint, start)
     sizes = _declared(constraint, "radius"), _declared(constraint, "diameter")
-    case = _case(constraint, start), sizes
+    case = _case(constraint, start), _program(constraint, start), sizes
     if case in _passed:
         return
     _Trial(constraint, start, *sizes).run()
@@ -75,6 +78,14 @@ class _Trial:
             self._apart(ahead, *ends)
         self._no_jump(first, second)
         self._no_jump(first, np.roll(first, 1, axis=0))
+        climbed = self._climbed(first), self._climbed(second)
+        for points, images in climbed:
+            self._inside(points, images)
+        self._apart(climbed[0][0], climbed[0][1], climbed[1][1])
+        for points in (first, second, climbed[0][0], climbed[1][0]):
+            beyond, nearest = self._beyond(points, np.vstack([longest, *ends, climbed[0][1], climbed[1][1]]))
+            self._no_jump(beyond, points)
+            self._no_jump(beyond, nearest)
 
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """The start, and points on opposite sides of it in random directions; each [points, d]."""
@@ -91,10 +102,13 @@ class _Trial:
         return self.centre + FAR * self.size * _unit(directions)
 
     def _projected(self, points: np.ndarray) -> np.ndarray:
-        images = np.asarray(_projections(self.constraint, self.start, jnp.asarray(points, jnp.float32)), np.float64)
+        images = self._of(_projections, points)
         if not np.isfinite(images).all():
             raise Refusal(f"{self.name} must return finite parameters, got an infinite or NaN entry")
         return images
+
+    def _of(self, function: Callable, points: np.ndarray) -> np.ndarray:
+        return np.asarray(function(self.constraint, self.start, jnp.asarray(points, jnp.float32)), float)
 
     def _slack(self, points: np.ndarray) -> np.ndarray:
         """What rounding may add to the norm of a point's image, [points]."""
@@ -126,6 +140,42 @@ class _Trial:
             got = f"got {distances[over].max():.4g}. Declare the diameter of the set that project maps to"
             raise Refusal(f"{self.name} must return points at most its diameter ({self.diameter:g}) apart, {got}")
 
+    def _climbed(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Points that are moved along the gradient of their image's distance from the start, and their images.
+
+        A set that scales points down has long images in few directions, to which far points do not lead.
+        """
+        images = self._projected(points)
+        for _ in range(ASCENTS):
+            try:
+                slopes = self._of(_slopes, points)
+            except Exception:  # such as of a loop without a derivative
+                return points, images
+            steps = np.linalg.norm(points - self.centre, axis=1, keepdims=True) * _unit(np.nan_to_num(slopes))
+            moved = self._projected(points + steps)
+            longer = np.linalg.norm(moved - self.centre, axis=1) > np.linalg.norm(images - self.centre, axis=1)
+            points, images = (
+                np.where(longer[:, None], new, old) for new, old in ((points + steps, points), (moved, images))
+            )
+        return points, images
+
+    def _beyond(self, points: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each point, the point of the set that is farthest beyond the plane through the image, normal to the way
+        from there to the point; and the point on that way which is nearest to it.
+
+        All of a convex set is behind that plane, if the image is the nearest point.
+
+        Args:
+            others: points of the set, of which one is chosen.
+        """
+        images = self._projected(points)
+        ways = points - images
+        normals, others = _unit(ways), np.vstack([others, images])
+        beyond = others[np.argmax(normals @ others.T, axis=1)]
+        along = np.sum((beyond - images) * normals, axis=1, keepdims=True)
+        nearest = images + np.clip(along, 0.0, np.linalg.norm(ways, axis=1, keepdims=True)) * normals
+        return beyond, nearest
+
     def _no_jump(self, first: np.ndarray, second: np.ndarray) -> None:
         """Two points do not move apart, nor do any two on the way between them that bisection finds."""
         images = self._projected(first), self._projected(second)
@@ -152,6 +202,17 @@ def _projections(constraint, start, points):
     return jax.vmap(lambda point: ravel_pytree(constraint.project(unravel(point)))[0])(points)
 
 
+@jax.jit
+def _slopes(constraint, start, points):
+    """Gradients, at flat points [points, d], of the squared distance of their images from the start, halved."""
+    centre, unravel = ravel_pytree(start)
+
+    def distance(point):
+        return jnp.sum((ravel_pytree(constraint.project(unravel(point)))[0] - centre) ** 2) / 2
+
+    return jax.vmap(jax.grad(distance))(points)
+
+
 def _unit(vectors: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(norms > 0, norms, 1.0)
@@ -163,6 +224,21 @@ def _declared(constraint: ConstraintSet, name: str) -> float:
     if not number > 0:
         raise Refusal(f"{name} of {type(constraint).__name__} must be a positive number, got {value!r}")
     return number
+
+
+def _program(constraint: ConstraintSet, start: Any) -> Hashable:
+    """What `project` computes now, with the globals that it reads.
+
+    Where it computed something else before, of a set and a start of the same structure, all compiled programs are
+    forgotten: jax would run what it did before, which the sizes of now do not describe.
+    """
+    traced = jax.make_jaxpr(lambda constraint, params: constraint.project(params))(constraint, start)
+    program = re.sub("0x[0-9a-f]+", "", str(traced)), _contents(traced.consts)
+    structure = jax.tree.structure((constraint, start)), tuple(map(str, traced.in_avals))
+    if _programs.setdefault(structure, program) != program:
+        jax.clear_caches()
+        _programs[structure] = program
+    return program
 
 
 def _case(constraint: ConstraintSet, start: Any) -> Hashable:

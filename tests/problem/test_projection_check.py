@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from flax import struct
 from fedprivjax import Ball, ConstraintSet, DPMu2, Full, NoisySGD, Refusal, Softmax, linear_problem
 from fedprivjax.engine.ready import ready
 from fedprivjax.problem.constraints import Box, L1Ball, Simplex
-from fedprivjax.problem.projection_check import require_true_projection
+from fedprivjax.problem.projection_check import _projections, require_true_projection
 from fedprivjax.sweeps.sweep import ready_sweep
 
 RNG = np.random.default_rng(1)
@@ -102,6 +103,18 @@ def test_sizes_are_tried_as_they_are_swept():
         ready_sweep(DPMu2(mu=1.0, clip=1.0), problem, Full(2), over={"size": [1.0, 4.0]}, **options)
 
 
+def scaled(params, long):
+    """A point of an ellipsoid by scaling, not the nearest; the last two axes are of length `long`, others of 1."""
+    axes = jnp.ones(params.size).at[-2:].set(long).reshape(params.shape)
+    return params / jnp.maximum(1.0, jnp.linalg.norm(params / axes))
+
+
+def shrunk(params, radius):
+    """Points of a ball stay, and others go to a smaller one."""
+    norm = jnp.linalg.norm(params)
+    return jnp.where(norm > radius, params * 0.9 * radius / jnp.where(norm > 0, norm, 1.0), params)
+
+
 NEAR = jnp.full((2, 3), 0.1)
 WRONG = [
     (Custom(radius=5.0, projection=lambda w, _: w), "norm at most its radius (5), got a point of norm"),
@@ -113,6 +126,8 @@ WRONG = [
     (Custom(radius=1.0, projection=sphere), "must not move points apart, got"),
     (Custom(projection=lambda w, _: jnp.round(w)), "must not move points apart, got"),
     (Custom(projection=lambda w, _: jnp.where(jnp.abs(w) == jnp.abs(w).max(), w, 0.0)), "must not move points apart"),
+    (Custom(radius=10.0, diameter=20.0, size=10.0, projection=scaled), "must not move points apart, got"),
+    (Custom(radius=1.0, diameter=2.0, projection=shrunk), "must not move points apart, got"),
     (Custom(projection=lambda w, _: w / jnp.linalg.norm(w)), "must return finite parameters"),
     (Custom(projection=lambda w, _: jnp.maximum(w, 1.0)), "must leave the start in place, got one moved by"),
     (Custom(radius=-1.0, projection=ball), "radius of Custom must be a positive number, got -1.0"),
@@ -127,6 +142,66 @@ def test_wrong_sets(which, says):
         require_true_projection(which, START)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_few_long_axes_among_many_are_found():
+    """A bias that may be ten times as large as 2,000 weights: the radius is too small, or points move apart."""
+    start = {"weights": jnp.zeros((1000, 2)), "bias": jnp.zeros(2)}
+
+    def of_all(params, long):
+        vector, unravel = jax.flatten_util.ravel_pytree((params["weights"], params["bias"]))
+        return dict(zip(("weights", "bias"), unravel(scaled(vector, long)), strict=True))
+
+    for radius, says in (
+        (1.5, r"norm at most its radius \(1\.5\), got a point of norm"),
+        (10.0, "not move points apart"),
+    ):
+        with pytest.raises(Refusal, match=says):
+            require_true_projection(Custom(radius=radius, diameter=20.0, size=10.0, projection=of_all), start)
+
+
+LIMIT = 1.0
+
+
+@struct.dataclass
+class Global(ConstraintSet):
+    """A ball whose size is a global, and declared as that or as 1."""
+
+    follows: bool = struct.field(pytree_node=False, default=True)
+
+    @property
+    def radius(self):
+        return LIMIT if self.follows else 1.0
+
+    @property
+    def diameter(self):
+        return 2 * self.radius
+
+    def project(self, params):
+        return ball(params, LIMIT)
+
+
+def test_a_global_that_changes_is_read_again(monkeypatch):
+    """What was tried and what was compiled are not of its earlier value; where nothing changes, programs are kept."""
+    compiled = jax.jit(lambda constraint, params: constraint.project(params))
+    forgotten = []
+    monkeypatch.setattr(
+        jax, "clear_caches", lambda: [forgotten.append(1), compiled.clear_cache(), _projections.clear_cache()]
+    )
+    far = jnp.full((2, 3), 1e3)
+    for _ in range(2):
+        for follows in (False, True):
+            require_true_projection(Global(follows), START)
+            assert jnp.linalg.norm(compiled(Global(follows), far)) < 1.01
+    assert not forgotten
+    monkeypatch.setitem(globals(), "LIMIT", 100.0)
+    with pytest.raises(Refusal, match=r"norm at most its radius \(1\), got a point of norm 100"):
+        require_true_projection(Global(follows=False), START)
+    require_true_projection(Global(), START)
+    assert jnp.linalg.norm(compiled(Global(), far)) > 99
+    monkeypatch.setitem(globals(), "LIMIT", 1.0)
+    require_true_projection(Global(), START)
+    assert jnp.linalg.norm(compiled(Global(), far)) < 1.01
 
 
 @struct.dataclass
