@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ ORDERS = {
     "reshuffled": "several epochs over a machine's own records, in a fresh random order each time",
 }
 EPOCHS = ("cyclic", "reshuffled")
-DRAWN = ("samples", "weights")  # what a secret plan draws at its first use
+DRAWN = ("samples", "weights")  # fields that a secret plan draws at their first use
 HALF = 50  # percent of the data, below which a run that ends with the smallest share is warned of
 
 
@@ -140,7 +140,7 @@ class Plan(Once):
 
     @property
     def drawn(self) -> bool:
-        """Whether the samples are drawn yet."""
+        """True if the samples are drawn already."""
         return all(name in self.__dict__ for name in DRAWN)
 
     def will_be_of(self, problem: Problem) -> bool:
@@ -149,11 +149,18 @@ class Plan(Once):
 
 
 class SecretPlan(Plan):
-    """A plan whose secret samples are drawn at their first use: a guarantee takes none of them."""
+    """A plan whose secret samples are drawn at their first use. A guarantee needs none of them."""
 
     @classmethod
     def of(cls, draw: Callable[[], Minibatches], width: int, problem: Problem, **facts: Any) -> "SecretPlan":
-        """The plan of these facts, whose samples of a problem `draw` makes, of at most `width` examples a message."""
+        """Return a plan whose samples are drawn by `draw`.
+
+        Args:
+            draw: returns samples and weights, always the same.
+            width: largest number of examples of a message.
+            problem: owner of the records.
+            facts: the other fields.
+        """
         plan = cls(samples=None, weights=None, secret=True, **facts)  # type: ignore[arg-type]
         for name in DRAWN:
             del plan.__dict__[name]
@@ -249,7 +256,7 @@ def require_possible(
         draws: plans that are kept at once, one for each seed.
 
     Returns:
-        The law for the data's shares, the rounds, and `fresh_messages`.
+        The participation scheme for these dataset sizes, the rounds, and `fresh_messages`.
 
     Raises:
         Refusal: sizes that the data, int32 or this computer's memory do not allow.
@@ -325,24 +332,25 @@ def _check_enough(problem: Problem, participation: Participation, rounds: int, b
 def _secret(
     problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds, facts: dict[str, Any]
 ) -> Plan:
-    """The schedule with secret minibatches of machines' own records; what the sampler refuses is refused at once."""
+    """The schedule with secret minibatches of machines' own records. The sampler's checks are made at once."""
     assert problem.table is not None
-    rows, sizes = problem.table.rows, problem.table.sizes
+    sizes = problem.table.sizes
     width = sampler.width(sizes, sampler.batches(sizes), schedule.participants.size)
-
-    def draw() -> Minibatches:
-        factors = 1.0 if sampler.pooled else problem.message_factors
-        return draw_minibatches(sampler, rows, schedule, samples_rng(seeds), order == "stored", factors)
-
+    draw = partial(_minibatches, problem, schedule, order, sampler, seeds)
     return SecretPlan.of(draw, width, problem, schedule=schedule, order=order, sampler=sampler, **facts)
+
+
+def _minibatches(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds) -> Minibatches:
+    """Sample minibatches of machines' own records."""
+    assert problem.table is not None
+    factors = 1.0 if sampler.pooled else problem.message_factors
+    return draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), order == "stored", factors)
 
 
 def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:
     """The schedule with the examples that its messages use."""
     if sampler is not None and problem.table is not None:
-        settings = {"stored": order == "stored", "factors": 1.0 if sampler.pooled else problem.message_factors}
-        batches = draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), **settings)
-        return Plan(schedule, *batches, order=order, sampler=sampler)
+        return Plan(schedule, *_minibatches(problem, schedule, order, sampler, seeds), order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
     if sampler is not None:
         return _pooled(problem, schedule, order, sampler, rng)

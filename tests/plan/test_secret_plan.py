@@ -1,5 +1,6 @@
 """Plans with secret samples: an ε takes none of them, and a run draws those that a plan's seed says."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +28,8 @@ from fedprivjax.plan.seeds import as_seeds, samples_rng
 from fedprivjax.sweeps.sweep import ready_sweep
 
 ROWS = np.random.default_rng(0).normal(size=(4, 8, 3))
-PROBLEM = linear_problem(ROWS, (ROWS[..., 0] > 0).astype(int), Logistic())
+LABELS = (ROWS[..., 0] > 0).astype(int)
+PROBLEM = linear_problem(ROWS, LABELS, Logistic())
 SECRET = {
     "poisson": NoisyMinibatchSGD(epsilon=2.0, clip=1.0, batch=2, sampler="poisson", step_size=0.1),
     "subset": NoisyMinibatchSGD(epsilon=2.0, clip=1.0, batch=2, sampler="subset", step_size=0.1),
@@ -109,3 +111,12 @@ def test_secret_samples_of_a_sampler_that_breaks_its_word_are_refused_before_the
     )
     with pytest.raises(Refusal, match="samples must occur once in a message"):
         _ = start.arguments
+
+
+def test_a_plan_can_be_pickled_before_and_after_it_is_drawn():
+    plan = draw_plan(linear_problem(ROWS, LABELS, Logistic()), Full(4), 3, sampler=Poisson(2))
+    assert not plan.drawn
+    before = pickle.loads(pickle.dumps(plan))
+    assert not before.drawn
+    np.testing.assert_array_equal(before.samples, plan.samples)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(plan)).weights, before.weights)
