@@ -1,4 +1,4 @@
-"""Checks that custom classes are dataclasses of the kind that their base class asks for."""
+"""Checks that custom classes have the decorator that their base class requires."""
 
 from dataclasses import is_dataclass
 from typing import Any, ClassVar
@@ -29,21 +29,21 @@ class Decorated:
     decorator: ClassVar[str]
 
     def __new__(cls, *args: Any, **settings: Any):
-        """Refuse arguments of a class that has no constructor, for want of its decorator."""
+        """Raise Refusal if arguments are given to a class without a constructor: its decorator is missing."""
         if (args or settings) and cls.__init__ is object.__init__:
             raise without_decorator(cls)
         return super().__new__(cls)
 
 
 def require_decorated(value: Decorated) -> None:
-    """Raise Refusal if an object's class lacks its decorator: it is no pytree, or has fields that are no settings."""
+    """Raise Refusal if an object's class lacks its decorator: it is not a pytree, or the constructor skips fields."""
     cls = type(value)
     if all_leaves([value]) if cls.decorator == PYTREE else _bare(cls):
         raise without_decorator(cls)
 
 
 def _bare(cls: type) -> bool:
-    """Whether a class has fields that no constructor fills in; one with a constructor of its own has none."""
+    """Return True if a class has fields that no constructor sets. A class that defines `__init__` has none."""
     if "__dataclass_fields__" in vars(cls) or "__init__" in vars(cls):
         return False
     declared = [each for each in vars(cls).get("__annotations__", {}).values() if "ClassVar" not in str(each)]

@@ -118,7 +118,7 @@ def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
 
 
 def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
-    """Return the problem with what a data set says of itself: what no guarantee covers, and its clients' names."""
+    """Return the problem with two facts of its data set: the parts not covered by a guarantee, and clients' names."""
     if isinstance(dataset, Stream):
         return problem
     table, names = problem.table, dataset.machine_names

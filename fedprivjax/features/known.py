@@ -57,7 +57,7 @@ def as_map(said: Any) -> FeatureMap:
 
 
 def built_in(each: FeatureMap) -> bool:
-    """Whether a map is the package's own, whose batches are known not to mix examples; a subclass is not.
+    """Return True for the package's own maps, which never mix the examples of a batch. False for their subclasses.
 
     >>> built_in(UnitNorm())
     True

@@ -37,7 +37,7 @@ def mapped(
     `Scattering`) is kept on disk under a digest of the data and of the maps, and what follows is computed at each call.
 
     **Privacy.** An example's features are a public function of that example alone, so every guarantee about examples
-    holds as it is. A custom map is applied to each example by itself, whatever it computes from a batch.
+    holds as it is. A custom map is applied to one example at a time, so it cannot mix examples.
     `feature_bound` is what follows for any example from the bound that came in.
 
     Args:

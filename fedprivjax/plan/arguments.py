@@ -33,7 +33,7 @@ def require_arguments(protocol: Any, problem: Any, participation: Any) -> None:
 
 
 def _require_single_precision() -> None:
-    """Raise Refusal in jax's 64-bit mode, for which no program is written."""
+    """Raise Refusal in jax's 64-bit mode, which programs do not support."""
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
         raise Refusal("jax_enable_x64 must be off, for programs compute in float32, got on. Unset JAX_ENABLE_X64")
 
@@ -62,11 +62,11 @@ def require_protocol(protocol: Any) -> None:
 
 
 def plain_numbers(protocol: Any) -> Any:
-    """The protocol with Python numbers in the place of arrays: a number for an array without axes, a tuple for others.
+    """Return the protocol with Python numbers in place of arrays: a number for a scalar array, tuples for others.
 
     Raises:
-        Refusal: a number that may be swept given as an array with axes, but an ε for each machine, or what the
-            protocol refuses of the number itself.
+        Refusal: a number that may be swept is given as an array with axes (ε of each machine excepted), or the
+            protocol rejects the number.
 
     >>> from fedprivjax import DPMu2
     >>> plain_numbers(DPMu2(mu=np.array(2.0))).mu
@@ -83,7 +83,7 @@ def plain_numbers(protocol: Any) -> Any:
 
 
 def _settings(protocol: Any) -> dict[str, Any]:
-    """A protocol's settings by name, those of its parts among them, without what calibration fills in."""
+    """A protocol's settings by name, with those of its parts, without values that calibration derives."""
     own = {field.name: getattr(protocol, field.name) for field in fields(protocol) if "derived" not in field.metadata}
     return own | protocol.numbers()
 

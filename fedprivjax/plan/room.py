@@ -6,13 +6,13 @@ from math import inf
 from fedprivjax.checks.refusal import Refusal
 
 COUNTED = 2**31  # machines, rounds and records are int32
-OF_MACHINE, OF_SLOT, OF_RECORD = 64, 48, 8  # bytes that the host keeps for each, while a run is made ready
-OF_DRAW = 2**14  # bytes of a seed's plan and noise beside them
+OF_MACHINE, OF_SLOT, OF_RECORD = 64, 48, 8  # bytes on the host for each, while a run is prepared
+OF_DRAW = 2**14  # further bytes of each seed's plan and noise
 GIB = 2**30
 
 
 def require_counted(**sizes: int) -> None:
-    """Raise Refusal if one of the named sizes is no int32.
+    """Raise Refusal if a named size is not an int32.
 
     >>> require_counted(machines=10**12)
     Traceback (most recent call last):
@@ -27,8 +27,8 @@ def require_room(machines: int, per_round: int, rounds: int, records: int = 1, d
     """Raise Refusal if the plans of a sweep need more memory than this computer has.
 
     Args:
-        records: of a message.
-        draws: plans that are kept, one for each seed.
+        records: number of records in a message.
+        draws: number of plans kept at once, one for each seed.
     """
     slots = rounds * per_round
     each = OF_DRAW + slots * (OF_SLOT + OF_RECORD * records) + OF_RECORD * machines

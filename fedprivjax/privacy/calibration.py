@@ -143,7 +143,7 @@ def _require_someone(schedule) -> None:
 def _require_runnable(protocol, problem, plan) -> None:
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not protocol.weighs_machines:
-        remedy = "Use a method of minibatches from a machine's own records, such as noisy_minibatch_sgd"
+        remedy = "Use a method that samples minibatches from each machine's own records"
         raise Refusal(f"machine_weights must be left out of {protocol.name}, whose messages count alike. {remedy}")
     if plan.sampler != protocol.minibatches:
         drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"

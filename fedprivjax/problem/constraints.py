@@ -27,7 +27,7 @@ from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 
-LARGEST = 1e18  # of a size, whose square is still a float32
+LARGEST = 1e18  # size whose square is still finite in float32
 CLOSE = 1e-6  # what float32 rounding may add, relative to a set's size
 NEWTON_STEPS = 4  # exact once the same parameters are above zero
 FAR = 16  # more than 1, so that rounding takes nothing at this distance for a part of the simplex

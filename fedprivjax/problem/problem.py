@@ -25,7 +25,7 @@ class Table(Once):
     """Which examples each machine owns: int32 [machines, most], padded with −1. Host data, compared by identity.
 
     Attributes:
-        names: of the clients whose examples they are, one for each machine; empty if they have none.
+        names: the clients' names, one for each machine, or empty if clients have none.
     """
 
     def __init__(self, rows: np.ndarray, names: Sequence[str] = ()):
@@ -122,7 +122,7 @@ class Problem:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Names of the clients whose examples machines hold, in order; empty if they have none."""
+        """Names of the clients, one for each machine, or empty if clients have none."""
         return () if self.table is None else self.table.names
 
     def machine_name(self, machine: int) -> str:
@@ -186,7 +186,7 @@ class Problem:
 
     @property
     def weighted_by_size(self) -> bool:
-        """Whether machines' weights follow from how many records they have."""
+        """True if machines' weights are in proportion to their numbers of records."""
         return self.machine_weights == SIZES
 
     @property

@@ -111,7 +111,7 @@ class _Trial:
         return np.asarray(function(self.constraint, self.start, jnp.asarray(points, jnp.float32)), float)
 
     def _slack(self, points: np.ndarray) -> np.ndarray:
-        """What rounding may add to the norm of a point's image, [points]."""
+        """Largest error of the norm of each point's image from rounding; shape [points]."""
         return TOLERANCE * self.size + ROUNDING * np.linalg.norm(points, axis=1)
 
     def _starts_inside(self, image: np.ndarray) -> None:

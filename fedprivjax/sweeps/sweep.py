@@ -438,7 +438,7 @@ def _drawn(seed: Seeds, resampled: np.ndarray, point: int, common_noise: bool) -
 
 
 def number_of(seeds: int | Sequence[int | Seeds]) -> int:
-    """How many seeds there are."""
+    """Number of seeds."""
     if isinstance(seeds, Sequence) or np.ndim(seeds):
         return len(seeds)  # type: ignore[arg-type]
     require_at_least("seeds", seeds, 1)

@@ -96,7 +96,7 @@ class UserMethod(Protocol):
         return state
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Refuse cohorts of many sizes without phases."""
+        """Raise Refusal for cohorts of several sizes, unless the method runs in phases."""
         if plan.schedule.announced and not self.of_phases:
             raise Refusal("cohorts must be of one size but for UserAGD with strong_convexity, which has phases")
         if plan.schedule.announced and self.trust == "none":
