@@ -44,7 +44,8 @@ def write_together(files: Mapping[Path, Content]) -> None:
             binary file and may be called again.
 
     Raises:
-        OSError: a file cannot be written. `filename` is its path, and all files are as they were.
+        OSError: a file cannot be written. `filename` is its path. No file has changed, unless replacement itself fails
+            after the first file.
     """
     special = {path: content for path, content in files.items() if _special(path)}
     regular = {path: content for path, content in files.items() if path not in special}
