@@ -40,8 +40,8 @@ def settings_of(thing: Any) -> list[Setting]:
     ...     '''
     >>> for setting in settings_of(loader):
     ...     print(*setting, sep=" | ")
-    count | integer | required | number of examples
-    noise | number | 0.5 | standard deviation of the labels
+    count | integer | required | number of examples.
+    noise | number | 0.5 | standard deviation of the labels.
     """
     texts = help_of(thing)
     return [Setting(name, kind, default, texts.get(name, "")) for name, kind, default in _declared(thing)]
@@ -53,7 +53,7 @@ def help_of(thing: Any) -> dict[str, str]:
     methods = {method.__name__: method for method, _ in PROTOCOLS.values()}
     for each in inspect.getmro(thing)[::-1] if inspect.isclass(thing) else [thing]:
         for names, text in _entries(inspect.cleandoc(each.__doc__ or "")):
-            sentence = re.split(r"(?<=[.;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(";.")
+            sentence = re.split(r"(?<=[.;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(";")
             same = SAME.fullmatch(sentence)
             others = help_of(methods[same[1]]) if same and same[1] in methods else {}
             found |= {name: others.get(name, sentence) for name in names}
