@@ -1,6 +1,6 @@
 """Refusals of arguments of another kind than a run takes: swapped, a class for an object, a name, a number."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 import jax
@@ -64,6 +64,8 @@ def require_protocol(protocol: Any) -> None:
 def plain_numbers(protocol: Any) -> Any:
     """Return the protocol with Python numbers in place of arrays: a number for a scalar array, tuples for others.
 
+    A custom protocol's leaf stays an array if its default is an array or missing.
+
     Raises:
         Refusal: a number that may be swept is given as an array with axes (ε of each machine excepted), or the
             protocol rejects the number.
@@ -74,6 +76,8 @@ def plain_numbers(protocol: Any) -> Any:
     """
     arrays = {name: value for name, value in _settings(protocol).items() if isinstance(value, np.ndarray | jax.Array)}
     arrays = {name: value for name, value in arrays.items() if not isinstance(value, Tracer)}
+    own_arrays = {name for name, default in protocol.leaves().items() if default is MISSING or np.ndim(default)}
+    arrays = {name: value for name, value in arrays.items() if name not in own_arrays or not value.ndim}
     swept = protocol.numbers().keys() - {"epsilon"}
     for name, value in arrays.items():
         if name in swept:

@@ -7,8 +7,8 @@ from fedprivjax import Refusal, Target
 from fedprivjax.privacy import gdp
 
 REFUSALS = {
-    "none": ({}, r"^give mu \(GDP\), or epsilon \(with delta\), or noise_std"),
-    "delta alone": ({"delta": 1e-5}, r"^give mu"),
+    "none": ({}, r"^one of epsilon, mu and noise_std must be given, got none\. Set"),
+    "delta alone": ({"delta": 1e-5}, r"^one of epsilon, mu and noise_std must be given"),
     "two": ({"mu": 1.0, "epsilon": 2.0}, r"^give mu or epsilon, not both, got mu = 1\.0 and epsilon = 2\.0$"),
     "noise too": ({"epsilon": 1.0, "noise_std": 0.0}, r"^give epsilon or noise_std, not both"),
     "mu": ({"mu": 0.0}, r"^mu must be positive, got 0\.0$"),
