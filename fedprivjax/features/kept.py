@@ -1,6 +1,6 @@
 """Features on disk, one file for each data set and map, written atomically in pieces."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +10,6 @@ from fedprivjax.features.interface import FeatureMap, Shape
 from fedprivjax.features.known import built_in
 from fedprivjax.kept import code, digest, home, read, written
 
-ALONE = "each example alone"  # custom maps; files of batches that could mix have another name
 AROUND = ("__init__", "known", "kept", "mapped")  # files of this room that change no feature
 
 
@@ -39,16 +38,23 @@ def kept(folder: Path | None, name: str, shape: Shape, make: Callable[[], Iterab
     return _gathered(shape, make()) if found is None else found
 
 
-def named(maps: Iterable[FeatureMap], features: np.ndarray, picture: Shape | None) -> str:
+def named(
+    maps: Iterable[FeatureMap], features: np.ndarray, picture: Shape | None, program: Callable[[], Hashable] = tuple
+) -> str:
     """A digest of the features that come in and of the maps: their settings and this package's maps as they are.
+
+    Args:
+        program: returns what the maps compute, which a name depends on where one of them is custom.
 
     >>> from fedprivjax.features.pooling import Pooling
     >>> rows = np.zeros((2, 4), np.float32)
     >>> named([Pooling(1)], rows, (2, 2, 1)) == named([Pooling(2)], rows, (2, 2, 1))
     False
     """
-    said = [(type(each).__module__, repr(each), *(() if built_in(each) else (ALONE,))) for each in maps]
-    return digest(said, picture, code(Path(__file__).parent, but=AROUND), features)
+    maps = list(maps)
+    custom = () if all(map(built_in, maps)) else (program(),)
+    said = [(type(each).__module__, repr(each)) for each in maps]
+    return digest(said, *custom, picture, code(Path(__file__).parent, but=AROUND), features)
 
 
 def _read(path: Path, shape: Shape) -> np.ndarray | None:

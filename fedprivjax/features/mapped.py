@@ -1,6 +1,6 @@
 """Feature maps applied to a data set: once, before anything is fitted, with the bound that they have together."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -16,6 +16,7 @@ from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.features.interface import FeatureMap, Shape
 from fedprivjax.features.kept import cache, kept, named
 from fedprivjax.features.known import Said, as_maps, built_in
+from fedprivjax.problem.program import program_of
 
 CHUNK_NUMBERS = 2**23  # of what comes in and out of a map, of the examples that are computed together
 MOST_AT_ONCE = 256  # examples
@@ -134,8 +135,11 @@ class _Stage:
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Features [examples, features]."""
-        name = "" if self.folder is None else named(self.maps, rows, self.shapes[0])
+        name = "" if self.folder is None else named(self.maps, rows, self.shapes[0], self._computed)
         return kept(self.folder, name, (len(rows), prod(self.shapes[-1])), lambda: self._pieces(rows))
+
+    def _computed(self) -> Hashable:
+        return program_of(self._features, jax.ShapeDtypeStruct((1, prod(self.shapes[0])), np.float32))
 
     def _pieces(self, rows: np.ndarray) -> Iterator[np.ndarray]:
         """So many examples at a time that memory stays bounded; the last are filled up, for one program serves all."""

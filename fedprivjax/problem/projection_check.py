@@ -6,7 +6,6 @@ are then driven up, so that a single bad direction or jump is found. Pairs of po
 down would move apart follow from the planes that support a convex set.
 """
 
-import re
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -18,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.checks import require_projection
 from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet, flat
+from fedprivjax.problem.program import contents, program_of
 
 TOLERANCE = 1e-4  # relative to the set's size
 ROUNDING = 32 * float(np.finfo(np.float32).eps)  # relative to the norm of the projected point
@@ -232,9 +232,9 @@ def _program(constraint: ConstraintSet, start: Any) -> Hashable:
     Where it computed something else before, of a set and a start of the same structure, all compiled programs are
     forgotten: jax would run what it did before, which the sizes of now do not describe.
     """
-    traced = jax.make_jaxpr(lambda constraint, params: constraint.project(params))(constraint, start)
-    program = re.sub("0x[0-9a-f]+", "", str(traced)), _contents(traced.consts)
-    structure = jax.tree.structure((constraint, start)), tuple(map(str, traced.in_avals))
+    program = program_of(lambda constraint, params: constraint.project(params), constraint, start)
+    leaves, tree = jax.tree.flatten((constraint, start))
+    structure = tree, tuple((np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
     if _programs.setdefault(structure, program) != program:
         jax.clear_caches()
         _programs[structure] = program
@@ -245,8 +245,4 @@ def _case(constraint: ConstraintSet, start: Any) -> Hashable:
     """The numbers and static fields of a set, and a hash of the start."""
     numbers, fields = jax.tree.flatten(constraint)
     points, structure = jax.tree.flatten(start)
-    return fields, _contents(numbers), structure, hash(_contents(points))
-
-
-def _contents(leaves: list[Any]) -> tuple:
-    return tuple((array.shape, str(array.dtype), array.tobytes()) for array in map(np.asarray, leaves))
+    return fields, contents(numbers), structure, hash(contents(points))

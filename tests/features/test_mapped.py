@@ -155,19 +155,24 @@ def files(folder):
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
+def written(folder):
+    """Time of each file's last change, by name."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
 def test_what_is_dear_is_computed_once_for_the_same_data_and_settings(tmp_path):
     data = pictures()
     first = mapped(data, [Doubled(), "unit_norm"], keep=tmp_path)
     assert len(files(tmp_path)) == 2  # training and test examples
-    calls = len(Doubled.calls)
+    before = written(tmp_path)
     again = mapped(data, [Doubled(), "unit_norm", "constant"], keep=str(tmp_path))  # what follows is not in the key
-    assert len(Doubled.calls) == calls
+    assert written(tmp_path) == before
     np.testing.assert_array_equal(again.features[:, :-1], first.features)
     alone = mapped(data, Doubled(), keep=tmp_path)
-    assert len(Doubled.calls) == calls
+    assert written(tmp_path) == before
     assert isinstance(alone.features, np.memmap)
     other = mapped(replace(data, features=data.features[::-1]), Doubled(), keep=tmp_path)
-    assert len(Doubled.calls) > calls
+    assert written(tmp_path).items() > before.items()
     np.testing.assert_array_equal(other.features, alone.features[::-1])
     assert len(files(tmp_path)) == 3
 
@@ -260,3 +265,18 @@ def test_other_sides_than_the_data_set_says_are_refused():
 def test_only_stored_data_are_mapped(data):
     with pytest.raises(Refusal, match=r"^features must be of a Dataset, which is stored, got "):
         mapped(data, "unit_norm")
+
+
+SCALE = 1.0
+
+
+def test_features_of_a_map_that_computes_something_else_are_computed_again(monkeypatch):
+    @dataclass(frozen=True)
+    class Scaled(Doubled):
+        def __call__(self, examples):
+            return SCALE * examples
+
+    data = pictures()
+    first = mapped(data, Scaled()).features
+    monkeypatch.setitem(globals(), "SCALE", 0.5)
+    np.testing.assert_allclose(mapped(data, Scaled()).features, 0.5 * first)

@@ -1,0 +1,26 @@
+"""The program that a function computes, as a key: it changes if code or globals that the function reads change."""
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def program_of(function: Callable, *arguments: Any) -> Hashable:
+    """Text and constants of a function's trace, on arguments or their shapes.
+
+    >>> scale = 2.0
+    >>> before = program_of(lambda x: scale * x, 1.0)
+    >>> scale = 3.0
+    >>> before == program_of(lambda x: scale * x, 1.0)
+    False
+    """
+    traced = jax.make_jaxpr(function)(*arguments)
+    return re.sub("0x[0-9a-f]+", "", str(traced)), contents(traced.consts)
+
+
+def contents(arrays: Sequence[Any]) -> Hashable:
+    """Shapes, types and bytes of arrays."""
+    return tuple((array.shape, str(array.dtype), array.tobytes()) for array in map(np.asarray, arrays))
