@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import re
@@ -5,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -264,7 +266,7 @@ PARTITION = 'problem={dataset="logistic", options={examples=60, features=3}, rad
     ("changes", "message"),
     [
         (["participation.per_round=7"], "per_round must be at most machines (6), got 7"),
-        (["participation.rounds=21"], "per_round · rounds must be at most the 60 examples, got 3 · 21 = 63"),
+        (["participation.rounds=21"], "at most the 60 examples, got 3 · 21 = 63. Use at most 10 rounds"),
         ([PARTITION, "participation.rounds=20"], "examples for this schedule, got 10."),
         (["sweep.mu=[-1]"], "mu must be positive, got -1.0"),
         (["sweep.mu=[nan]"], "mu must be positive, got nan"),
@@ -642,3 +644,30 @@ def test_everything_that_is_listed_has_a_line_on_every_setting():
             for setting in [] if thing is None else settings_of(thing):
                 assert setting.help, (name, setting)
                 assert setting.kind, (name, setting)
+
+
+def test_a_stop_in_code_that_cannot_raise_stops_a_moment_later(monkeypatch, capsys):
+    """Ctrl-C in a callback of the garbage collector, whose exceptions Python ignores."""
+    stops = []
+
+    def interrupted(phase, info):
+        if not stops:
+            stops.append(phase)
+            raise KeyboardInterrupt
+
+    def collect(words):
+        gc.callbacks.append(interrupted)
+        gc.collect()
+        gc.callbacks.remove(interrupted)
+        while time.monotonic() < began + 10:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(cli, "app", collect)
+    monkeypatch.setattr(cli, "leave", sys.exit)
+    monkeypatch.setattr(sys, "argv", ["fedprivjax", "list"])
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert (stopped.value.code, capsys.readouterr().err) == (130, "stopped\n")
+    assert stops
+    assert time.monotonic() - began < 5

@@ -20,6 +20,10 @@ class Refusal(ValueError):
         self.machine = machine
 
 
+class Undefined(Refusal, TypeError):
+    """A method that a custom class must define and does not."""
+
+
 @contextmanager
 def within(place: str) -> Iterator[None]:
     """Put a place, such as a section of a file, before the line of a Refusal raised in the block.

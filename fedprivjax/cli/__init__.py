@@ -4,6 +4,10 @@ import os
 import sys
 import traceback
 import warnings
+from _thread import interrupt_main
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli import attack, experiments, known, planning, speed
@@ -22,7 +26,8 @@ def main() -> None:
     warnings.showwarning = _warned
     words = sys.argv[1:]
     try:
-        app([word for word in words if word != TRACEBACK])  # before the command or after it
+        with _interrupted_again():
+            app([word for word in words if word != TRACEBACK])  # before the command or after it
     except (Stopped, KeyboardInterrupt) as stop:
         err.print(str(stop) or "stopped", markup=False, highlight=False, soft_wrap=True)
         leave(130)
@@ -40,6 +45,24 @@ def leave(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+@contextmanager
+def _interrupted_again() -> Iterator[None]:
+    """Interrupt once more, a moment later, if Ctrl-C comes in code that cannot raise, such as a callback of jax's."""
+    before = sys.unraisablehook
+
+    def report(unraisable) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            Timer(0.1, interrupt_main).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _warned(message, category, filename, lineno, file=None, line=None) -> None:

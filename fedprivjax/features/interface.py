@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 
 from fedprivjax.checks.decorated import FROZEN, Decorated
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 
 Shape = tuple[int, ...]
 
@@ -43,15 +43,15 @@ class FeatureMap(Decorated):
         Raises:
             Refusal: it cannot be applied to such examples.
         """
-        raise TypeError(f"{type(self).__name__} must define shape(shape)")
+        raise Undefined(f"{type(self).__name__} must define shape(shape)")
 
     def bound(self, shape: Shape, bound: float) -> float:
         """A bound on the Euclidean norm of what comes out, for every example of this shape and norm at most `bound`."""
-        raise TypeError(f"{type(self).__name__} must define bound(shape, bound)")
+        raise Undefined(f"{type(self).__name__} must define bound(shape, bound)")
 
     def __call__(self, examples: Any) -> jax.Array:
         """Float32 [examples, *shape] to [examples, *self.shape(shape)]; traced; a custom map gets batches of one."""
-        raise TypeError(f"{type(self).__name__} must define __call__(examples)")
+        raise Undefined(f"{type(self).__name__} must define __call__(examples)")
 
 
 def require_picture(name: str, shape: Shape) -> None:

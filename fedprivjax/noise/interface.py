@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
+from fedprivjax.checks.refusal import Undefined
 
 
 class Mechanism(Decorated):
@@ -40,7 +41,7 @@ class Mechanism(Decorated):
             inputs: the block's part of `inputs`.
             keys: of its rounds, [block].
         """
-        raise TypeError(f"{self.name} must define draw(state, inputs, keys, dimension)")
+        raise Undefined(f"{self.name} must define draw(state, inputs, keys, dimension)")
 
     def aggregate(self, noise: Any) -> jax.Array | None:
         """The noise in the server's aggregate, [d], from what the protocol made of a draw; None where there is none."""

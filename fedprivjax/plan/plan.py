@@ -273,7 +273,11 @@ def require_possible(
         shares = fresh_messages(problem, sampler, order)
         participation = participation.fitted(shares)
         rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
-        _check_enough(problem, participation, rounds, _dealt_batch(problem, sampler, order))
+        batch, most = (
+            _dealt_batch(problem, sampler, order),
+            partial(most_rounds, problem, participation, sampler, order),
+        )
+        _check_enough(problem, participation, rounds, batch, most)
         require_room(machines, per_round, rounds, _records_of_message(problem, sampler), draws)
         return participation, rounds, shares
 
@@ -315,15 +319,23 @@ def _dealt_batch(problem: Problem, sampler: Sampler | None, order: str) -> int:
     return int(sampler.batch) if sampler.pooled and problem.table is None else 0  # type: ignore[arg-type]
 
 
-def _check_enough(problem: Problem, participation: Participation, rounds: int, batch: int) -> None:
-    """Refuse more rounds of so many fresh examples a message than there are examples."""
+def _check_enough(
+    problem: Problem, participation: Participation, rounds: int, batch: int, most: Callable[[], int]
+) -> None:
+    """Raise Refusal if rounds of `batch` fresh examples a message need more examples than there are.
+
+    Args:
+        most: returns the largest number of rounds.
+    """
     if batch * participation.examples(rounds) > problem.examples:
         factors, names = [participation.per_round, rounds], "per_round · rounds"
         if batch > 1:
             factors, names = [batch, *factors], f"batch · {names}"
+        one = batch * participation.examples(1) <= problem.examples
+        remedy = f"Use at most {most()} rounds" if one else "Use fewer machines a round"
         raise Refusal(
             f"{names} must be at most the {problem.examples} examples, "
-            f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}"
+            f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"
         )
     if participation.at_most_once and problem.table is None and participation.machines > problem.examples:
         raise Refusal(f"machines must be at most the {problem.examples} examples, got {participation.machines}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import e, exp, inf, log, sqrt
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_between
 from fedprivjax.privacy import gdp
 
@@ -34,7 +34,7 @@ class Curve:
         return self._delta(float(epsilon))
 
     def _epsilon(self, delta: float) -> float:
-        raise TypeError("a curve must define _epsilon(delta)")
+        raise Undefined("a curve must define _epsilon(delta)")
 
     def _delta(self, epsilon: float) -> float:
         """By bisection, from above."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.peer import gaussian_event, gaussian_opinions
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
@@ -80,7 +80,7 @@ class Event:
 
     def epsilons(self, delta: float) -> Grouped:
         """Every machine's ε at δ: rigorous upper bounds; inf without noise."""
-        raise TypeError("an event must define epsilons, or mus")
+        raise Undefined("an event must define epsilons, or mus")
 
     def epsilon(self, delta: float) -> float:
         """The worst machine's ε at δ."""

@@ -96,7 +96,7 @@ def require_projection(constraint: ConstraintSet, params: Any) -> None:
         )
         got = f"{type(error).__name__}: {cause}"
         raise Refusal(f"{kind.__name__}.project must take {taken}, got {got}") from error
-    require_alike(f"what {kind.__name__}.project returns", projected, params, "the parameters")
+    require_alike(f"result of {kind.__name__}.project", projected, params, "the parameters")
 
 
 def require_pair(name: str, values: Any) -> None:
@@ -157,7 +157,7 @@ def require_alike(name: str, tree, other, described: str, *, skip: int = 0) -> N
         raise Refusal(f"{name} must have the structure of {described} ({wanted}), got {structure}")
     shapes, wanted = ([np.shape(leaf)[skip:] for leaf in jax.tree.leaves(each)] for each in (tree, other))
     if shapes != wanted:
-        raise Refusal(f"{name} must have leaves shaped as {described}'s ({wanted}), got {shapes}")
+        raise Refusal(f"{name} must have leaves of the same shapes as {described} ({wanted}), got {shapes}")
 
 
 def require_scalar_loss(model, params, example) -> None:

@@ -24,7 +24,7 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_positive
 
 LARGEST = 1e18  # size whose square is still finite in float32
@@ -47,7 +47,7 @@ class ConstraintSet(Decorated):
 
     def project(self, params):
         """The nearest point of the set, of the same pytree structure as `params`."""
-        raise TypeError(f"{type(self).__name__} must define project(params)")
+        raise Undefined(f"{type(self).__name__} must define project(params)")
 
     def contains(self, params) -> bool:
         """Whether concrete `params` lie in the set, up to float32 rounding; by default, whether they stay in place."""

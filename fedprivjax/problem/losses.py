@@ -10,6 +10,7 @@ from math import inf, sqrt
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.checks.refusal import Undefined
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 
 
@@ -46,7 +47,7 @@ class LinearLoss:
 
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
         """Loss of one example: scalar. score: [outputs] or []."""
-        raise TypeError("a linear loss must define value(score, label)")
+        raise Undefined("a linear loss must define value(score, label)")
 
     def residual(self, score: jax.Array, label: jax.Array) -> jax.Array:
         """Derivative of the loss in the score, of the score's shape."""
@@ -67,11 +68,11 @@ class LinearLoss:
 
     def lipschitz(self, feature_bound: float, radius: float = inf) -> float:
         """Largest gradient norm over features of norm ≤ `feature_bound` and parameters of norm ≤ `radius`."""
-        raise TypeError("a linear loss must define lipschitz(feature_bound, radius)")
+        raise Undefined("a linear loss must define lipschitz(feature_bound, radius)")
 
     def smoothness(self, feature_bound: float) -> float:
         """Largest curvature over features of norm at most `feature_bound`."""
-        raise TypeError("a linear loss must define smoothness(feature_bound)")
+        raise Undefined("a linear loss must define smoothness(feature_bound)")
 
     def shape(self, features: int) -> tuple[int, ...]:
         """Shape of the predictor's parameters."""
@@ -343,11 +344,11 @@ class Kinked(LinearLoss):
 
     def kink(self, label: jax.Array) -> jax.Array:
         """The score at which the slope changes."""
-        raise TypeError("a kinked loss must define kink(label)")
+        raise Undefined("a kinked loss must define kink(label)")
 
     def slopes(self, label: jax.Array) -> tuple[jax.Array | float, jax.Array | float]:
         """The slopes `(low, high)` in the score, below and above the kink."""
-        raise TypeError("a kinked loss must define slopes(label)")
+        raise Undefined("a kinked loss must define slopes(label)")
 
     def value(self, score, label):
         low, high = self.slopes(label)

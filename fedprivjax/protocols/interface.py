@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, without_decorator
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice, require_keywords
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
@@ -128,7 +128,7 @@ class Protocol(Calibrated, Decorated):
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
         """The state before the first round, a pytree."""
-        raise TypeError(f"{self.name} must define init(problem, size, key)")
+        raise Undefined(f"{self.name} must define init(problem, size, key)")
 
     def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[Any, dict]:
         """The state after one round, and scalars of the round that may be recorded, by name.
@@ -139,11 +139,11 @@ class Protocol(Calibrated, Decorated):
             noise: what `noise` makes of the mechanism's draw, or None in a run without noise.
             key: the round's own, for randomness that is the protocol's; `slot_keys` folds it by participant.
         """
-        raise TypeError(f"{self.name} must define round(problem, state, inputs, noise, key)")
+        raise Undefined(f"{self.name} must define round(problem, state, inputs, noise, key)")
 
     def output(self, state: Any) -> Any:
         """The point that one reports."""
-        raise TypeError(f"{self.name} must define output(state)")
+        raise Undefined(f"{self.name} must define output(state)")
 
     def query(self, state: Any) -> Any:
         """The point that machines are asked about in the next round: what others see of a trusted server."""
@@ -163,7 +163,7 @@ class Protocol(Calibrated, Decorated):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """What is drawn once per seed and shared by the members of a sweep: it depends on no leaf of the protocol, and
         on no target but those in `noise_follows`."""
-        raise TypeError(f"{self.name} must define mechanism(problem, plan, method)")
+        raise Undefined(f"{self.name} must define mechanism(problem, plan, method)")
 
     @property
     def noise_follows(self) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ class Protocol(Calibrated, Decorated):
 
     def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
         """What each participant computes, leaves [per_round, ...], without the noise that it adds at the end."""
-        raise TypeError(f"{self.name} must define messages, for a transcript")
+        raise Undefined(f"{self.name} must define messages, for a transcript")
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
         """What each participant sends, [per_round, d]; `own_noise` is what `noise` makes of its own part of the
@@ -238,7 +238,7 @@ class Protocol(Calibrated, Decorated):
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         """What the calibrated protocol does to privacy on a plan, noise included."""
-        raise TypeError(f"{self.name} must define event(problem, plan)")
+        raise Undefined(f"{self.name} must define event(problem, plan)")
 
     def asked(self, target: Target) -> Target:
         """What a target asks of the method, with an ε for each machine where theirs differ; default: the target."""

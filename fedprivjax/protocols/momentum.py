@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
@@ -72,7 +72,7 @@ class MomentumMethod(Protocol):
 
     def rules(self) -> dict[str, str]:
         """What `noise_rule` may be, in words."""
-        raise TypeError(f"{self.name} must define rules()")
+        raise Undefined(f"{self.name} must define rules()")
 
     @property
     def minibatches(self) -> Epochs:
@@ -183,7 +183,7 @@ class MomentumMethod(Protocol):
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         """`√Σ_nodes (contribution/standard deviation)²` of each machine's most exposed record, by `sensitivity`."""
-        raise TypeError(f"{self.name} must define exposure(problem, plan)")
+        raise Undefined(f"{self.name} must define exposure(problem, plan)")
 
     def most_over_share(self, problem: Problem, plan: Plan) -> float:
         """The largest exposure of a machine over its share, so that with noise for it none has more than its part."""
@@ -191,7 +191,7 @@ class MomentumMethod(Protocol):
 
     def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
         """The relative noise of each release that the machine's most exposed record moves, over how far, [releases]."""
-        raise TypeError(f"{self.name} must define released_noise(problem, plan, machine)")
+        raise Undefined(f"{self.name} must define released_noise(problem, plan, machine)")
 
     def claim(self, problem: Problem, plan: Plan) -> Claim | None:
         """What the noise rule "paper" says of the noise."""
@@ -199,7 +199,7 @@ class MomentumMethod(Protocol):
 
     def theorem(self) -> str:
         """Where the guarantee is proved."""
-        raise TypeError(f"{self.name} must define theorem()")
+        raise Undefined(f"{self.name} must define theorem()")
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What the guarantee rests on beyond the gradient's bound and the public plan."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from fedprivjax.checks.refusal import Undefined
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import RULE, Target
 from fedprivjax.problem.problem import Problem
@@ -25,7 +26,7 @@ class RecordMethod(Protocol):
     @property
     def records(self) -> RecordMechanism:
         """How records enter a machine's message, and the noise that it needs."""
-        raise TypeError(f"{self.name} must define records")
+        raise Undefined(f"{self.name} must define records")
 
     @property
     def noise_follows(self) -> tuple[str, ...]:

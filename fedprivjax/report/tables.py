@@ -126,7 +126,8 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
         lines.append(f"non-private metric: {', '.join(names)}")
     for text in dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values()):
         lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}"] if text else []
-    if any((data["realised_epsilon"] > LARGE_EPSILON).any() for data in best.values()):
+    realised = [data["realised_epsilon"] for data in best.values()]
+    if any(((each > LARGE_EPSILON) & np.isfinite(each)).any() for each in realised):
         lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
     lines.append("simulation randomness: not for deployment")
     return [*lines, *([layout.notes] if layout.notes else [])]

@@ -76,7 +76,7 @@ class Squares(FeatureMap):
 
 
 def test_a_map_of_ones_own_must_state_its_bound():
-    with pytest.raises(TypeError, match=r"Squares must define bound\(shape, bound\)"):
+    with pytest.raises(Refusal, match=r"Squares must define bound\(shape, bound\)"):
         Squares().bound((3,), 1.0)
     assert as_maps(Squares()) == (Squares(),)
 

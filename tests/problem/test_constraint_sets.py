@@ -241,7 +241,10 @@ class OnHost(ConstraintSet):
     [
         (Bare(), "constraint Bare must be a flax.struct.dataclass, got a class without that decorator"),
         (Unprojected(), "constraint Unprojected must define project(self, params), the nearest point of the set, got"),
-        (Flat(), "what Flat.project returns must have leaves shaped as the parameters's ([(3, 5)]), got [(15,)]"),
+        (
+            Flat(),
+            "result of Flat.project must have leaves of the same shapes as the parameters ([(3, 5)]), got [(15,)]",
+        ),
         (Narrow(), "Narrow.project must take parameters [3, 5] in a jax program, got "),
         (OnHost(), "OnHost.project must take parameters [3, 5] in a jax program, got TracerArrayConversionError: "),
         (Halfspace, "constraint must be a set, such as Ball(radius), got the class Halfspace"),

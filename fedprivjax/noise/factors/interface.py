@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.refusal import Undefined
 from fedprivjax.plan.uses import Uses
 
 
@@ -65,14 +66,14 @@ class Factor:
             alpha: α, in (0, 1].
             epoch: rounds of an epoch, where the factor's noise depends on it.
         """
-        raise TypeError(f"{self.name} must define step(path, normal, alpha, epoch)")
+        raise Undefined(f"{self.name} must define step(path, normal, alpha, epoch)")
 
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         """`Σ (contribution/standard deviation)²` over all releases at σ = 1, of every record, float64 [records].
 
         A record of weight 1 contributes 1 to the leaf of a round that uses it.
         """
-        raise TypeError(f"{self.name} must define squares(uses, rounds, alpha, epoch)")
+        raise Undefined(f"{self.name} must define squares(uses, rounds, alpha, epoch)")
 
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
@@ -88,7 +89,7 @@ class Factor:
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         """The variance of one coordinate of every round's noise at σ = 1, float64 [rounds]."""
-        raise TypeError(f"{self.name} must define variances(rounds, alpha, epoch)")
+        raise Undefined(f"{self.name} must define variances(rounds, alpha, epoch)")
 
 
 def discount(alpha: Any, steps: Any, numbers: Any = np) -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.kept import code, remembered
 from fedprivjax.noise.sums.optimum import optimal_factor
@@ -42,7 +42,7 @@ class SumFactor:
                 in what the protocol reports, per coordinate, added up over rounds and machines, of which each has as
                 many rows of F as it sends messages.
         """
-        raise TypeError(f"{type(self).__name__} must define factor(messages, workload)")
+        raise Undefined(f"{type(self).__name__} must define factor(messages, workload)")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedprivjax.checks.decorated import FROZEN, Decorated
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.participation.sizes import moment
 from fedprivjax.plan.schedule import Schedule
@@ -53,7 +53,7 @@ class Participation(Decorated):
 
         Where the number of machines varies, empty slots stand at the end of a row and hold other machines.
         """
-        raise TypeError(f"{type(self).__name__} must define draw(rounds, rng)")
+        raise Undefined(f"{type(self).__name__} must define draw(rounds, rng)")
 
     @property
     def sizes_law(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class Participation(Decorated):
         Default: always `per_round` of them.
         """
         if self.varies:
-            raise TypeError(f"{type(self).__name__} must define sizes_law, as the number of its machines varies")
+            raise Undefined(f"{type(self).__name__} must define sizes_law, as the number of its machines varies")
         law = np.zeros(self.per_round)
         law[-1] = 1.0
         return law

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers.epochs import epoch_places
-from fedprivjax.plan.samplers.interface import Batch, Sampler
+from fedprivjax.plan.samplers.interface import PLACES, Batch, Sampler
 
 FEWER = "Use fewer rounds, a smaller batch, or participation by_share (ByShare)"
 
@@ -69,6 +69,9 @@ class Full(Sampler):
 
     def batch_of(self, records: int) -> int:
         return records
+
+    def rounds_together(self, places: int) -> int:
+        return max(1, PLACES // places)
 
     def message(self, sizes, batches, most, width, rng):
         return np.broadcast_to(np.arange(width), (sizes.size, width)), sizes

@@ -7,11 +7,12 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from fedprivjax.checks.decorated import FROZEN, Decorated
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.schedule import Schedule
 
 Batch = int | Sequence[int] | None
+PLACES = 2**18  # of records, that one call draws
 
 
 def require_records(sizes: np.ndarray) -> None:
@@ -143,7 +144,7 @@ class Sampler(Decorated):
         self, sizes: np.ndarray, batches: np.ndarray, most: int, width: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """One round's places, [participants, width], of which the first few count, [participants]."""
-        raise TypeError("a sampler must define message")
+        raise Undefined("a sampler must define message")
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
         """The law of how often a record occurs in a message; once for sure where nothing is secret."""

@@ -6,10 +6,9 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
+from fedprivjax.plan.samplers.interface import PLACES, Batch, Occurrences, Sampler
 
 NEVER = 1e-12  # chance, over a run, that Poisson's padding is too short and a record is left out
-PLACES = 2**18  # of records, that one call draws
 NEGLIGIBLE = 1e-15  # chance of occurring so often that nobody counts it
 
 

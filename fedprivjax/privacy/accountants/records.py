@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.samplers import Occurrences, Poisson, Replacement, Sampler, Subset
 from fedprivjax.privacy.accountants.attainable import attainable_epsilon
 from fedprivjax.privacy.accountants.composition import MOST
@@ -54,7 +54,7 @@ class RecordAccountant:
             records, batch: the machine's own, and of a release.
             releases: noisy ones, over the whole run.
         """
-        raise TypeError("an accountant must define epsilon")
+        raise Undefined("an accountant must define epsilon")
 
     def rough_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         """What `epsilon` is at most, at a fraction of its cost; inf where nothing is known so soon."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.accountants.composition import HEADROOM
@@ -47,7 +47,7 @@ class PrivateMean:
             noise: what `noise` makes of the round's draw, or None in a run without noise.
             key: of the round, for randomness that is not the mechanism's.
         """
-        raise TypeError("a private mean must define mean(problem, w, inputs, noise, key)")
+        raise Undefined("a private mean must define mean(problem, w, inputs, noise, key)")
 
     def messages(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> Any:
         """What each participant computes, leaves [per_round, ...], without noise that it adds at the end."""
@@ -65,7 +65,7 @@ class PrivateMean:
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
         """What a seed draws."""
-        raise TypeError("a private mean must define mechanism(plan, method)")
+        raise Undefined("a private mean must define mechanism(plan, method)")
 
     def check_method(self, method: str) -> None:
         """Refuse a way to draw noise that these numbers rule out."""
@@ -86,15 +86,15 @@ class PrivateMean:
 
     def accountant(self, problem: Problem, plan: Plan) -> RecordAccountant:
         """From σ over the shift that one record makes to ε."""
-        raise TypeError("a private mean must define accountant(problem, plan)")
+        raise Undefined("a private mean must define accountant(problem, plan)")
 
     def hiding(self, plan: Plan) -> Any:
         """The noise that hides one record in one round, as a multiple of σ: one for all users or one for each."""
-        raise TypeError("a private mean must define hiding(plan)")
+        raise Undefined("a private mean must define hiding(plan)")
 
     def theorem(self, plan: Plan) -> str:
         """Where the guarantee is proved."""
-        raise TypeError("a private mean must define theorem(plan)")
+        raise Undefined("a private mean must define theorem(plan)")
 
     def assumptions(self, problem: Problem, plan: Plan, noise_std: float) -> tuple[Assumption, ...]:
         """What it rests on beyond the gradient's bound."""
@@ -169,4 +169,4 @@ class PrivateMean:
 
     def private_noise(self, problem: Problem, epsilon: float, delta: float) -> Callable[[Any], Any]:
         """`planned_noise` for (ε, δ)."""
-        raise TypeError("a private mean must define private_noise(problem, epsilon, delta)")
+        raise Undefined("a private mean must define private_noise(problem, epsilon, delta)")
