@@ -6,12 +6,15 @@ import lazy_loader
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.warned import warn
 from fedprivjax.datasets.arrays import MOST_CLASSES
 from fedprivjax.datasets.columns import Feature, as_numbers, numeric, one_of, text_of, textual, values_in
 from fedprivjax.datasets.preparation import TASKS, Preparation
 from fedprivjax.datasets.reading import Frame, Series
 
 pd: Any = lazy_loader.load("pandas")
+
+LARGE = 100  # magnitude of a target without bounds, above which a warning is given
 
 
 class Target(NamedTuple):
@@ -46,8 +49,13 @@ def target_of(values: Series, wanted: Preparation) -> Target:
         return _classes(values, wanted, bare)
     if wanted.classes is not None:
         raise Refusal(f"classes must be left out for task 'regression', got {list(wanted.classes)!r}")
-    numeric(name, values)
+    numbers = numeric(name, values)
     if name not in wanted.bounds:
+        if np.abs(numbers).max(initial=0) > LARGE:
+            warn(
+                f"target {name!r} is used in its own units, some above {LARGE}, which short training seldom reaches. "
+                f'Set bounds = {{ "{name}" = [low, high] }} to scale it to −1 … 1'
+            )
         return Target(name, None, bare)
     low, high = map(float, wanted.bounds[name])
     return Target(name, None, Feature(name, None, low, high, (low + high) / 2, (high - low) / 2, 1.0))

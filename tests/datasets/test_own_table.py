@@ -189,6 +189,14 @@ def test_a_targets_bounds_scale_it_and_bound_the_loss():
     assert (data.labels.tolist(), data.label_bound) == ([-1, 0.5, 1, 0], 1.0)
 
 
+def test_a_large_target_without_bounds_is_warned_of():
+    large = frame(y=[100.5, 3000.0, 2.5, 1.5])
+    with pytest.warns(UserWarning, match=r'used in its own units.* Set bounds = \{ "y" = \[low, high\] \} to scale it'):
+        data = bounded(large)
+    np.testing.assert_allclose(data.labels, large["y"])
+    bounded(large, bounds={"x": (0, 1), "y": (0, 5000)})  # no warning
+
+
 def test_rows_are_held_out_of_every_client_alike_and_none_loses_all():
     sizes = [1, 2, 3, 40, 100]
     who = np.repeat(list("abcde"), sizes)
