@@ -313,7 +313,7 @@ def _all_in_sight(pair: Worlds, law: Law, mixture: Mixture) -> bool:
     schedule, machine = pair.start.plan.schedule, pair.machine
     sent = np.count_nonzero(schedule.participants[schedule.present] == machine)
     seen = np.count_nonzero(own_releases(law.columns, machine))
-    return seen > 0 and bool(seen * schedule.total[machine] == mixture.releases * sent)
+    return bool(seen > 0 and seen * schedule.total[machine] == mixture.releases * sent)
 
 
 def _attained(law: Law, guarantee: PrivacyGuarantee) -> float | None:
