@@ -76,7 +76,6 @@ def _renamed(trial: Trial, names: np.ndarray) -> ReadyRun:
     start = trial.start
     schedule = start.plan.schedule
     participants = names[schedule.participants].astype(schedule.participants.dtype)
-    plan = replace(start.plan, schedule=replace(schedule, participants=participants))
     own = {name: _moved(value, names) for name, value in vars(start.protocol).items()}
     problem, each = start.problem, ("machine_weights", "own_lipschitz")
     problem = replace(problem, **{name: _moved(getattr(problem, name), names) for name in each})
@@ -85,6 +84,8 @@ def _renamed(trial: Trial, names: np.ndarray) -> ReadyRun:
         rows[names] = problem.table.rows
         problem = replace(problem, table=Table(rows))
     protocol = replace(start.protocol, **own)
+    schedule = replace(schedule, participants=participants)
+    plan = replace(start.plan, schedule=schedule, sampler=protocol.minibatches)
     mechanism = trial.mechanism(protocol, problem, plan, trial.method)
     event = protocol.event(problem, plan)
     return replace(start, protocol=protocol, problem=problem, plan=plan, mechanism=mechanism, event=event)
