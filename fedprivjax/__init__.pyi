@@ -1,14 +1,18 @@
 from . import datasets, features, noise, planner, privacy, testing, theory
 from .auditing.audit import Audit, audit
+from .auditing.neighbouring import Federation
 from .auditing.one_run import OneRunAudit, audit_one_run
-from .auditing.worlds import Federation
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
 from .engine.metric import Metric, Snapshot, of_info
-from .engine.ready import ReadyRun, ready
+from .engine.prepare import ReadyRun, ready
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
 from .experiment.results import Results, load
+from .method.interface import Protocol
+from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from .method.server_optimizer import ServerOptimizer
+from .method.shuffled_sums import ScalarSum, VectorSum
 from .plan.participation import (
     Balanced,
     ByShare,
@@ -29,8 +33,8 @@ from .plan.seeds import Seeds
 from .privacy.accountants.binomial import BinomialSums
 from .privacy.calibration import calibrate, guarantee
 from .privacy.events import Event, GaussianEvent
-from .privacy.grouped import Grouped
 from .privacy.guarantee import PrivacyGuarantee
+from .privacy.per_machine import Grouped
 from .privacy.target import Target
 from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
@@ -51,11 +55,7 @@ from .protocols import (
     UserAGD,
     UserSGD,
 )
-from .protocols.interface import Protocol
-from .protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
-from .protocols.server_optimizer import ServerOptimizer
-from .protocols.sums import ScalarSum, VectorSum
-from .report.shown import Tables, plot, table
+from .report.display import Tables, plot, table
 from .sweeps.results import averaged, final, guarantee_of, mean_interval
 from .sweeps.sweep import sweep
 from .testing import check_protocol

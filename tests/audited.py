@@ -2,7 +2,7 @@
 
 from fedprivjax import Uniform
 from fedprivjax.auditing import audit, views
-from fedprivjax.auditing.worlds import Federation
+from fedprivjax.auditing.neighbouring import Federation
 
 SETTINGS = {"participation": Uniform(4, 2), "rounds": 8, "records": 12}
 FEDERATION = Federation(**SETTINGS)

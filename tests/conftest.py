@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 import jax
 import pytest
 
-from fedprivjax import Softmax, general_problem, kept
+from fedprivjax import Softmax, disk_cache, general_problem
 from fedprivjax.engine.compiled import QUICK, knows_quick, make_room
 from fedprivjax.problem.models import Example
 
@@ -101,8 +101,8 @@ def file_size_limit():
 @pytest.fixture
 def keeping(tmp_path, monkeypatch):
     """A folder in which all is kept that is computed, however soon."""
-    monkeypatch.setenv(kept.CACHE, str(tmp_path / "home"))
-    monkeypatch.setattr(kept, "SLOW", 0.0)
+    monkeypatch.setenv(disk_cache.CACHE, str(tmp_path / "home"))
+    monkeypatch.setattr(disk_cache, "SLOW", 0.0)
     return tmp_path / "home"
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from fedprivjax.protocols.round import flat_rows
+from fedprivjax.method.round import flat_rows
 
 KEY = jax.random.key(0)  # for protocols without randomness of their own
 

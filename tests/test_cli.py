@@ -15,8 +15,8 @@ import xarray as xr
 
 import fedprivjax
 from fedprivjax import cli, experiment
-from fedprivjax.cli import known
-from fedprivjax.cli.described import settings_of
+from fedprivjax.cli import listing
+from fedprivjax.cli.settings_help import settings_of
 from fedprivjax.datasets import DataNotFound, mnist
 from fedprivjax.engine import progress
 from fedprivjax.experiment import folder
@@ -186,7 +186,7 @@ FEW = ("--protocol", "noisy_sgd", "--protocol", "dp_mu2", "--protocol", "local_s
 
 
 def test_plan_shows_which_method_suits(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.planning, "progress", None)  # there is no pilot
+    monkeypatch.setattr(cli.plan, "progress", None)  # there is no pilot
     monkeypatch.chdir(tmp_path)
     status, said, _ = call(*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW, "--json", "plan.json", "--plot", "plan.png")
     assert status == 0
@@ -297,7 +297,7 @@ def test_a_refusals_traceback_is_shown_on_request(call, spec, words):
     status, _, said = call(*words, "--set", "sweep.mu=[-1]")
     assert status == 2
     assert said.startswith("Traceback (most recent call last):")
-    assert "protocols/settings.py" in said
+    assert "method/settings.py" in said
     assert said.endswith("fedprivjax.Refusal: [[protocol]] 'ours': mu must be positive, got -1.0\n")
     assert os.listdir() == [spec]
 
@@ -639,7 +639,7 @@ def test_list_with_a_name_prints_its_settings(call):
 
 
 def test_everything_that_is_listed_has_a_line_on_every_setting():
-    for entries in known._groups().values():
+    for entries in listing._groups().values():
         for name, (_, thing) in entries.items():
             for setting in [] if thing is None else settings_of(thing):
                 assert setting.help, (name, setting)

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.auditing.bounds import LowerBounds, lower_bounds
-from fedprivjax.auditing.running import Progress, Runs, score_runs
-from fedprivjax.auditing.scores import Counting, Law, fixed_scores, mixtures, separation, visible, whitened
-from fedprivjax.auditing.views import MOST, Sight, Views, chunk_of, different, observed, own_releases
-from fedprivjax.auditing.worlds import (
+from fedprivjax.auditing.neighbouring import (
     LINEAR,
     Federation,
     Worlds,
@@ -20,10 +17,13 @@ from fedprivjax.auditing.worlds import (
     small_federation,
     worlds,
 )
+from fedprivjax.auditing.running import Progress, Runs, score_runs
+from fedprivjax.auditing.scores import Counting, Law, fixed_scores, mixtures, separation, visible, whitened
+from fedprivjax.auditing.views import MOST, Sight, Views, chunk_of, different, observed, own_releases
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_between
-from fedprivjax.engine.ready import ReadyRun
+from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee

@@ -18,13 +18,13 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.auditing.audit import for_replaced, require_claim
+from fedprivjax.auditing.neighbouring import records_used
 from fedprivjax.auditing.one_run_bounds import OneRunBounds, expected_guesses, one_run_bounds
 from fedprivjax.auditing.scores import best_weights
-from fedprivjax.auditing.worlds import records_used
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_positive
-from fedprivjax.engine.ready import ReadyRun, ready
+from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import Lens, replay, require_noisy_messages
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee

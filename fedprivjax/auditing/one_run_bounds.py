@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from fedprivjax.auditing.guesses import epsilon_lower, mu_lower, require_guesses
+from fedprivjax.auditing.guess_bounds import epsilon_lower, mu_lower, require_guesses
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_number
 from fedprivjax.privacy import gdp

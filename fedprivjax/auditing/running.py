@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.auditing.neighbouring import Worlds
 from fedprivjax.auditing.scores import Counting, Law, Moments, Score, discriminant
 from fedprivjax.auditing.views import Sight, chunk_of, observed
-from fedprivjax.auditing.worlds import Worlds
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.kept import read_chunk
+from fedprivjax.disk_cache import read_chunk
 
 Progress = Callable[[int, int], None]
 OTHER = 2**21  # sets the second world's seeds apart

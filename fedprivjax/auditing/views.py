@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.auditing.worlds import AXES, Worlds, labels_of, with_labels
+from fedprivjax.auditing.neighbouring import AXES, Worlds, labels_of, with_labels
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.ready import Arguments, ReadyRun
+from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import Released, released_steps, replay
+from fedprivjax.method.round import flat_rows
+from fedprivjax.method.views import Observed
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
-from fedprivjax.protocols.round import flat_rows
-from fedprivjax.protocols.views import Observed
 
 NOBODY = -1
 CHUNK_FLOATS = 2**24  # numbers of messages in memory at once
@@ -106,7 +106,7 @@ def observed(start: ReadyRun, seed: int, begin: int, sight: Sight, labels: np.nd
         labels: of every record, [records] or [runs, records]; None takes the world's own.
 
     >>> from fedprivjax import Full, NoisySGD
-    >>> from fedprivjax.auditing.worlds import Federation, worlds
+    >>> from fedprivjax.auditing.neighbouring import Federation, worlds
     >>> two = worlds(NoisySGD(mu=1.0, clip=1.0), Federation(Full(2), rounds=1, records=1), 0, delta=1e-5)
     >>> seen = observed(two.start, 0, 0, Sight())[0]
     >>> mine = [(one.kind, one.machine) for one in seen.columns].index(("message", two.machine))

@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.bench.timing import Line, side_by_side
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import Silent, relative_std

@@ -10,7 +10,7 @@ import jax
 from fedprivjax import datasets
 from fedprivjax.bench.timing import Line, in_a_process, peak_megabytes, side_by_side
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.plan.participation import Uniform
 from fedprivjax.problem.constraints import Ball

@@ -13,7 +13,7 @@ import numpy as np
 from fedprivjax.bench.timing import Line, in_a_process, peak_megabytes, ratio_side_by_side
 from fedprivjax.datasets import from_arrays
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.engine.ready import ReadyRun, ready
+from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.noise import Silent
 from fedprivjax.plan.participation import Uniform

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedprivjax.bench.timing import Line, in_a_process, peak_megabytes, side_by_side
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.plan.participation import Full
 from fedprivjax.problem.build import linear_problem

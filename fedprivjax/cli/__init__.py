@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from threading import Timer
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli import attack, experiments, known, planning, speed
+from fedprivjax.cli import audit, bench, experiments, listing, plan
 from fedprivjax.cli.console import TRACEBACK, Stopped, app, err, out
-from fedprivjax.kept import home
+from fedprivjax.disk_cache import home
 
-__all__ = ["app", "attack", "err", "experiments", "known", "main", "out", "planning", "speed"]
+__all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan"]
 
 
 def main() -> None:

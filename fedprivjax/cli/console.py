@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.report.sheet import usual_width
+from fedprivjax.report.text_table import usual_width
 
 TRACEBACK = "--traceback"
 

@@ -22,7 +22,7 @@ from fedprivjax.cli.console import (
     progress,
     saying,
 )
-from fedprivjax.cli.named import check_all, folders, loaded, named, resumed
+from fedprivjax.cli.named_experiments import check_all, folders, loaded, named, resumed
 
 MOST_SHOWN = 2000  # machines in a plot of who holds what
 
@@ -171,9 +171,9 @@ def _show(experiment, results, folder: Path, held):
     """Print the tables, and write the plots and the page."""
     from fedprivjax.experiment.results import choices_in
     from fedprivjax.experiment.tuning import selected
+    from fedprivjax.report.display import shown
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
-    from fedprivjax.report.shown import shown
 
     this = shown(experiment, selected(experiment, results), held, choices_in(folder, experiment))
     out.print(this.tables())
@@ -188,7 +188,7 @@ def _held(experiment):
     """A plot of who holds what, after a line on what names stand for; None where no split is fixed."""
     from fedprivjax.datasets import Dataset
     from fedprivjax.experiment import machines_of, make_data
-    from fedprivjax.report.shares import data_lines, who_holds_what
+    from fedprivjax.report.data_split_plot import data_lines, who_holds_what
 
     shape = experiment.shapes[0]
     if "trial" in shape:

@@ -13,11 +13,11 @@ from fedprivjax.datasets.digits import load_digits
 from fedprivjax.datasets.insurance import insurance
 from fedprivjax.datasets.mnist import load_mnist
 from fedprivjax.datasets.mnist_pairs import mnist_pairs
-from fedprivjax.datasets.own_table import from_frame, read_table
 from fedprivjax.datasets.partition import by_machine, partition, table
 from fedprivjax.datasets.preparation import Preparation
 from fedprivjax.datasets.stream import Stream, stream
 from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic, robust_regression
+from fedprivjax.datasets.user_table import from_frame, read_table
 
 __all__ = [
     "DATASETS",

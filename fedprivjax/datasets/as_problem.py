@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import called
-from fedprivjax.checks.warned import warn
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine
 from fedprivjax.datasets.partition import table as rows

@@ -6,7 +6,7 @@ import lazy_loader
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.warned import warn
+from fedprivjax.checks.user_warnings import warn
 from fedprivjax.datasets.arrays import MOST_CLASSES
 from fedprivjax.datasets.columns import Feature, as_numbers, numeric, one_of, text_of, textual, values_in
 from fedprivjax.datasets.preparation import TASKS, Preparation

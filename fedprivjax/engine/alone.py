@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.chunked_sums import summed
 from fedprivjax.engine.metric import Metric, Snapshot
-from fedprivjax.engine.pool import summed
 from fedprivjax.problem.problem import Problem
 
 STEPS = 300  # also refused ones

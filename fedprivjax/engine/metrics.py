@@ -9,8 +9,8 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.chunked_sums import summed
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
-from fedprivjax.engine.pool import summed
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 

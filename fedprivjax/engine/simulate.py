@@ -13,16 +13,16 @@ import numpy as np
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.engine.costs import Stopwatch
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
-from fedprivjax.engine.listeners import listening, tell
 from fedprivjax.engine.metrics import Recordable, non_private
+from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.progress import Told, telling
-from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
+from fedprivjax.engine.progress_callbacks import listening, tell
+from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.loops import scan_in_chunks
 
 BLOCK = 64  # rounds whose noise is drawn together
 

@@ -10,15 +10,15 @@ from flax import struct
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.ready import Arguments, ReadyRun, ready
+from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
+from fedprivjax.method.round import RoundInputs, flat_rows
+from fedprivjax.method.views import UNSEEN, Observed
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.round import RoundInputs, flat_rows
-from fedprivjax.protocols.views import UNSEEN, Observed
 
 
 class Transcript(NamedTuple):

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedprivjax.auditing.audit import LEAST, VERDICT, Audit, audit
-from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
-from fedprivjax.auditing.small import in_small
-from fedprivjax.auditing.worlds import (
+from fedprivjax.auditing.neighbouring import (
     DROPOUTS,
     FIXED,
     LINEAR,
@@ -20,13 +18,15 @@ from fedprivjax.auditing.worlds import (
     NotAllowed,
     small_federation,
 )
+from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
+from fedprivjax.auditing.scaled_down import in_small
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.experiment import TRIAL, Experiment, machines_of, make_participation, make_problem, present
+from fedprivjax.method.interface import numbers_of
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.protocols.interface import numbers_of
 
 Attack = Callable[[str, Any, Any], Any]  # from a label, its protocol and a progress bar to audits by label
 PARTICIPATIONS = (FIXED, VARYING, DROPOUTS)

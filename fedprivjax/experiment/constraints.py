@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.own import made, resolved
 from fedprivjax.experiment.section import OWN, Settings, summaries
+from fedprivjax.experiment.user_objects import made, resolved
 from fedprivjax.problem import constraints
 from fedprivjax.problem.checks import require_constraint
 

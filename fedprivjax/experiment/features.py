@@ -6,7 +6,7 @@ from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment.names import Unimported, resolve, unimported
-from fedprivjax.experiment.own import made
+from fedprivjax.experiment.user_objects import made
 from fedprivjax.features import MAPS, FeatureMap, as_maps
 
 FEATURES = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in MAPS.items()}

@@ -13,7 +13,7 @@ import xarray as xr
 
 from fedprivjax.atomic_write import write_atomically, write_together
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.warned import warn
+from fedprivjax.checks.user_warnings import warn
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.provenance import Provenance, provenance
 

@@ -13,7 +13,7 @@ from fedprivjax.checks.refusal import within
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
-from fedprivjax.engine.ready import record_rounds
+from fedprivjax.engine.prepare import record_rounds
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,
@@ -28,11 +28,11 @@ from fedprivjax.experiment import (
 from fedprivjax.experiment.baselines import problem_alone
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
+from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import draw_plan, require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.interface import Protocol
 from fedprivjax.sweeps.sweep import ReadySweep, number_of, ready_sweep
 
 Progress = Callable[[int, int], None]

@@ -7,8 +7,8 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
-from fedprivjax.experiment.own import made, resolved
 from fedprivjax.experiment.section import OWN, THEORY, Settings, summaries
+from fedprivjax.experiment.user_objects import made, resolved
 from fedprivjax.problem import losses
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.smoothing import Moreau

@@ -12,8 +12,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream, by_machine, table
 from fedprivjax.datasets.as_problem import described, from_dataset
 from fedprivjax.experiment.names import resolve
-from fedprivjax.experiment.own import made, resolved
 from fedprivjax.experiment.section import OWN, Settings, summaries
+from fedprivjax.experiment.user_objects import made, resolved
 from fedprivjax.problem import networks
 from fedprivjax.problem.build import general_problem
 from fedprivjax.problem.losses import LinearLoss

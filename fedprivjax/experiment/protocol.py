@@ -11,11 +11,11 @@ from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment.names import Unimported, resolve, unimported
 from fedprivjax.experiment.section import Settings
+from fedprivjax.method.interface import Protocol, numbers_of
+from fedprivjax.method.server_checks import optimizers
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.protocols.interface import Protocol, numbers_of
-from fedprivjax.protocols.server_checks import optimizers
 from fedprivjax.sweeps.members import sweepable
 
 KEYS = ("name", "label", "grid", "participation")  # of `[[protocol]]`, beside the method's settings

@@ -16,7 +16,7 @@ from fedprivjax.experiment import Experiment, choosing, folder, parse
 from fedprivjax.experiment.provenance import Provenance
 from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.described import custom_metrics
+from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 
 class UnknownLabel(Refusal, KeyError):

@@ -1,11 +1,11 @@
 """Public feature maps: pictures into features that need less noise, each example for itself, at no privacy cost."""
 
+from fedprivjax.features.feature_cache import cache
 from fedprivjax.features.interface import FeatureMap
-from fedprivjax.features.kept import cache
-from fedprivjax.features.known import MAPS, as_maps
 from fedprivjax.features.mapped import mapped
 from fedprivjax.features.norms import Constant, GroupNorm, UnitNorm
 from fedprivjax.features.pooling import Pooling
+from fedprivjax.features.registry import MAPS, as_maps
 from fedprivjax.features.scattering import Scattering
 
 __all__ = [

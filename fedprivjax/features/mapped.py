@@ -13,9 +13,9 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.features.feature_cache import cache, kept, named
 from fedprivjax.features.interface import FeatureMap, Shape
-from fedprivjax.features.kept import cache, kept, named
-from fedprivjax.features.known import Said, as_maps, built_in
+from fedprivjax.features.registry import Said, as_maps, built_in
 from fedprivjax.problem.program import program_of
 
 CHUNK_NUMBERS = 2**23  # of what comes in and out of a map, of the examples that are computed together

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
+from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.checks.warned import warn
 from fedprivjax.plan.arguments import require_problem
-from fedprivjax.plan.deals import deal_computed, deal_epochs, deal_pool, deal_shares, epoch_uses
 from fedprivjax.plan.minibatches import Minibatches, draw_minibatches
 from fedprivjax.plan.participation import Participation, check_participation, draw_schedule
-from fedprivjax.plan.participation.caps import rounds_filled
-from fedprivjax.plan.room import require_counted, require_room
+from fedprivjax.plan.participation.capped_sampling import rounds_filled
+from fedprivjax.plan.record_assignment import deal_computed, deal_epochs, deal_pool, deal_shares, epoch_uses
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
-from fedprivjax.problem.once import Once
+from fedprivjax.plan.size_limits import require_counted, require_room
+from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.problem import Problem
 
 ORDERS = {

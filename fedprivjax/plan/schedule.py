@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedprivjax.problem.once import Once
+from fedprivjax.problem.memoize import Once
 
 
 class Size(NamedTuple):

@@ -7,10 +7,10 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import plain_numbers, require_problem, require_protocol
-from fedprivjax.plan.as_said import require_as_said
+from fedprivjax.plan.validate_plan import require_as_said
 from fedprivjax.privacy.events import Event, Excess
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.least import least_kept
+from fedprivjax.privacy.min_noise import least_kept
 from fedprivjax.privacy.target import PLAN, Target
 from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
 from fedprivjax.problem.projection_check import require_true_projection

@@ -30,7 +30,7 @@ def for_group(
     Raises:
         Refusal: a group so large that no δ below 1 is left.
 
-    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
     >>> from fedprivjax.privacy.terms import Terms
     >>> one = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), epsilons=Grouped.of([0.5]))
@@ -60,7 +60,7 @@ def for_relation(guarantee: "PrivacyGuarantee", relation: str) -> "PrivacyGuaran
     Raises:
         Refusal: any other change; a guarantee for replacing a record says nothing of data sets of another size.
 
-    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
     >>> from fedprivjax.privacy.terms import Terms
     >>> terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
@@ -86,7 +86,7 @@ def for_user(guarantee: "PrivacyGuarantee", records: int) -> "PrivacyGuarantee":
     Raises:
         Refusal: a guarantee whose unit is not one record or sample, from which none for a user follows.
 
-    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
     >>> from fedprivjax.privacy.terms import Terms
     >>> user = for_user(PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])), 3)

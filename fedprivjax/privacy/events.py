@@ -10,11 +10,11 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.peer import gaussian_event, gaussian_opinions
+from fedprivjax.privacy.accountant_result import Opinion
+from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_event, gaussian_opinions
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
-from fedprivjax.privacy.grouped import Grouped, alike
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.opinion import Opinion
+from fedprivjax.privacy.per_machine import Grouped, alike
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption, Terms
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between
-from fedprivjax.privacy import conversions, gains, gdp
+from fedprivjax.privacy import attack_metrics, conversions, gdp
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
-from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.paragraph import paragraph
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import TRUST, Assumption, Terms
 
 if TYPE_CHECKING:
@@ -156,15 +156,15 @@ class PrivacyGuarantee:
     @cached_property
     def advantage(self) -> float:
         """The most by which an attacker's true-positive rate exceeds the false-positive rate."""
-        return gains.advantage(self.curve)
+        return attack_metrics.advantage(self.curve)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """The most that an attacker's true-positive rate may be at a false-positive rate."""
-        return gains.true_positive_rate(self.curve, false_positive_rate)
+        return attack_metrics.true_positive_rate(self.curve, false_positive_rate)
 
-    def smallest_mu(self, floor: float = gains.FLOOR) -> gains.SmallestMu:
+    def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
         """The least μ that may be stated for δ from `floor` on, and how much it gives away; `mu` where it holds."""
-        return gains.smallest_mu(self.curve, floor)
+        return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(self, members: int) -> "PrivacyGuarantee":
         """For so many units at once, see `privacy.conversions`.

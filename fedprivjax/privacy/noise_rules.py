@@ -13,7 +13,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.sampled import law, noise_multiplier_for, sampled_epsilon
-from fedprivjax.privacy.grouped import alike
+from fedprivjax.privacy.per_machine import alike
 
 NOISE_RULES = {
     "accountant": "the least noise whose accounted ε, for the sampler that is used, is at most the target",

@@ -20,7 +20,7 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
     """Trust model, unit, relation, composition and accountant, sampling and other assumptions, tuning, what was
     released, what an attacker gains, and where the randomness came from.
 
-    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
     >>> from fedprivjax.privacy.terms import Terms
     >>> text = paragraph(PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0])))
@@ -86,7 +86,7 @@ def _machines(guarantee: "PrivacyGuarantee") -> str:
 def gains(guarantee: "PrivacyGuarantee") -> str:
     """What an attacker gains, in words.
 
-    >>> from fedprivjax.privacy.grouped import Grouped
+    >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
     >>> from fedprivjax.privacy.terms import Terms
     >>> gains(PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0])))

@@ -14,8 +14,8 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.problem.constraints import ConstraintSet
+from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.models import GeneralModel, LinearModel
-from fedprivjax.problem.once import Once
 from fedprivjax.problem.procedural import Procedural
 
 SIZES = "sizes"  # machine_weights in proportion to machines' numbers of records

@@ -1,10 +1,10 @@
 from .accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from .dp_mu2 import DPMu2
-from .known import PROTOCOLS
 from .local_sgd import LocalSGD
 from .noisy_minibatch_sgd import NoisyMinibatchSGD
 from .noisy_sgd import NoisySGD
 from .reduced_tree_momentum import ReducedTreeMomentum
+from .registry import PROTOCOLS
 from .released import ReleasedLocalSGD, ReleasedMinibatchSGD
 from .stale_momentum import StaleMomentum
 from .tree_momentum import TreeMomentum

@@ -15,6 +15,13 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
+from fedprivjax.method import acsa
+from fedprivjax.method.acsa import AcceleratedState
+from fedprivjax.method.default_steps import binds, clipped_pace
+from fedprivjax.method.minibatch_round import noisy_mean, record_messages
+from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
+from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
@@ -22,14 +29,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols import acsa
-from fedprivjax.protocols.acsa import AcceleratedState
-from fedprivjax.protocols.default_steps import binds, clipped_pace
-from fedprivjax.protocols.minibatch_round import noisy_mean, record_messages
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
-from fedprivjax.protocols.record_method import RecordMethod
-from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
-from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 FORMS = {

@@ -37,24 +37,10 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
-from fedprivjax.noise import NOISE_SCHEDULES, Fresh, Mechanism, choose
-from fedprivjax.noise.schedules import exposure, relative_std, server_std
-from fedprivjax.noise.sums import SUM_FACTORS, CorrelatedSums, SumFactor, Toeplitz
-from fedprivjax.noise.sums.workload import anytime, anytime_workload
-from fedprivjax.plan.participation import Full
-from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Dealt
-from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import gaussian_rule
-from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped, grouped_once
-from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
-from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.default_steps import gathered_reach, step_by_theory
-from fedprivjax.protocols.interface import Protocol
-from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
-from fedprivjax.protocols.settings import (
+from fedprivjax.method.default_steps import gathered_reach, step_by_theory
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from fedprivjax.method.settings import (
     asked_shares,
     batch_assumptions,
     check_settings,
@@ -65,6 +51,20 @@ from fedprivjax.protocols.settings import (
     noise_of_shares,
     privacy_shares,
 )
+from fedprivjax.noise import NOISE_SCHEDULES, Fresh, Mechanism, choose
+from fedprivjax.noise.schedules import exposure, relative_std, server_std
+from fedprivjax.noise.sums import SUM_FACTORS, CorrelatedSums, SumFactor, Toeplitz
+from fedprivjax.noise.sums.workload import anytime, anytime_workload
+from fedprivjax.plan.participation import Full
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Dealt
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.calibration import gaussian_rule
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.per_machine import Grouped, grouped_once
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
+from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
 
 COMPOSED = "adaptive composition of Gaussian mechanisms"

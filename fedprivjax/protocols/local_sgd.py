@@ -19,6 +19,13 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.method.default_steps import binds, clipped_pace
+from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
+from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.round import RoundInputs, oracle
+from fedprivjax.method.server_optimizer import ServerOptimizer
+from fedprivjax.method.server_step import check_server, initial, require_server
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.plan import Plan
@@ -28,14 +35,7 @@ from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.default_steps import binds, clipped_pace
-from fedprivjax.protocols.minibatch_round import appended, mean_of, room
 from fedprivjax.protocols.noisy_minibatch_sgd import require_window
-from fedprivjax.protocols.record_method import RecordMethod
-from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
-from fedprivjax.protocols.round import RoundInputs, oracle
-from fedprivjax.protocols.server_optimizer import ServerOptimizer
-from fedprivjax.protocols.server_step import check_server, initial, require_server
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
 

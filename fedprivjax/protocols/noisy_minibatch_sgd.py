@@ -18,6 +18,13 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.method.default_steps import binds, plain_clipped_step
+from fedprivjax.method.minibatch_round import appended, mean_of, noisy_mean, record_messages, room
+from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
+from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.server_optimizer import ServerOptimizer
+from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
@@ -27,13 +34,6 @@ from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.default_steps import binds, plain_clipped_step
-from fedprivjax.protocols.minibatch_round import appended, mean_of, noisy_mean, record_messages, room
-from fedprivjax.protocols.record_method import RecordMethod
-from fedprivjax.protocols.records import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
-from fedprivjax.protocols.round import RoundInputs
-from fedprivjax.protocols.server_optimizer import ServerOptimizer
-from fedprivjax.protocols.server_step import check_server, initial, require_server, scaled_step, stepped
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory import reshef_levy
 

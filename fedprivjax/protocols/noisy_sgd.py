@@ -20,21 +20,12 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.values import require_flag
-from fedprivjax.noise import Fresh, Mechanism, choose
-from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Dealt
-from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import gaussian_rule
-from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
-from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.default_steps import binds, plain_clipped_step
-from fedprivjax.protocols.interface import Protocol
-from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_messages, cohort_sum
-from fedprivjax.protocols.server_optimizer import ServerOptimizer
-from fedprivjax.protocols.server_step import check_server, initial, require_server, scaled_step, stepped
-from fedprivjax.protocols.settings import (
+from fedprivjax.method.default_steps import binds, plain_clipped_step
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from fedprivjax.method.server_optimizer import ServerOptimizer
+from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
+from fedprivjax.method.settings import (
     asked_shares,
     batch_assumptions,
     check_settings,
@@ -44,6 +35,15 @@ from fedprivjax.protocols.settings import (
     noise_of_shares,
     privacy_shares,
 )
+from fedprivjax.noise import Fresh, Mechanism, choose
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Dealt
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.calibration import gaussian_rule
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
+from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
 
 

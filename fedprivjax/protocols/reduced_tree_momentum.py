@@ -24,6 +24,14 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.method.momentum import (
+    MomentumMethod,
+    computed_once,
+    most_exposed,
+    record_uses,
+    require_level,
+    uses_by,
+)
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
     ALLOCATIONS,
@@ -42,19 +50,11 @@ from fedprivjax.plan.uses import repeats_after
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.curve import GaussianCurve
 from fedprivjax.privacy.events import Claim
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.constraints import flat
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.momentum import (
-    MomentumMethod,
-    computed_once,
-    most_exposed,
-    record_uses,
-    require_level,
-    uses_by,
-)
 from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {

@@ -29,21 +29,10 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.noise import Mechanism, choose
-from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Dealt
-from fedprivjax.plan.schedule import Schedule, Size
-from fedprivjax.privacy.calibration import gaussian_rule
-from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import grouped_once
-from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
-from fedprivjax.problem.gradients import clip
-from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.default_steps import noise_reach, step_by_theory
-from fedprivjax.protocols.interface import Protocol
-from fedprivjax.protocols.round import RoundInputs, add_noise, message_of, oracle
-from fedprivjax.protocols.settings import (
+from fedprivjax.method.default_steps import noise_reach, step_by_theory
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.round import RoundInputs, add_noise, message_of, oracle
+from fedprivjax.method.settings import (
     asked_shares,
     batch_assumptions,
     check_settings,
@@ -52,6 +41,17 @@ from fedprivjax.protocols.settings import (
     fixed_schedule,
     privacy_shares,
 )
+from fedprivjax.noise import Mechanism, choose
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Dealt
+from fedprivjax.plan.schedule import Schedule, Size
+from fedprivjax.privacy.calibration import gaussian_rule
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.per_machine import grouped_once
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
+from fedprivjax.problem.gradients import clip
+from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
 
 

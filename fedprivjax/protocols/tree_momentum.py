@@ -19,17 +19,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise import Mechanism, Streamed
-from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
-from fedprivjax.noise.fresh import MessageInputs, PerMachine
-from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN, gaussian_rule
-from fedprivjax.privacy.events import Claim
-from fedprivjax.privacy.grouped import Grouped
-from fedprivjax.privacy.target import Target
-from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.momentum import (
+from fedprivjax.method.momentum import (
     MomentumMethod,
     computed_once,
     most_exposed,
@@ -37,6 +27,16 @@ from fedprivjax.protocols.momentum import (
     require_level,
     uses_by,
 )
+from fedprivjax.noise import Mechanism, Streamed
+from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
+from fedprivjax.noise.fresh import MessageInputs, PerMachine
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN, gaussian_rule
+from fedprivjax.privacy.events import Claim
+from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {

@@ -16,20 +16,20 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
+from fedprivjax.method import acsa
+from fedprivjax.method.acsa import AcceleratedState
+from fedprivjax.method.default_steps import binds, clipped_pace
+from fedprivjax.method.phases import Stage, stages
+from fedprivjax.method.private_mean import UserMethod
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
-from fedprivjax.protocols import acsa
 from fedprivjax.protocols.accelerated_minibatch_sgd import NO_DISTANCE
-from fedprivjax.protocols.acsa import AcceleratedState
-from fedprivjax.protocols.default_steps import binds, clipped_pace
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
-from fedprivjax.protocols.phases import Stage, stages
-from fedprivjax.protocols.private_mean import UserMethod
-from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.theory import cheu
 
 SPREADS = ("optimal", "paper")

@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.method.default_steps import binds, plain_clipped_step
+from fedprivjax.method.private_mean import UserMethod
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.default_steps import binds, plain_clipped_step
-from fedprivjax.protocols.private_mean import UserMethod
-from fedprivjax.protocols.round import RoundInputs
 from fedprivjax.theory import cheu
 
 

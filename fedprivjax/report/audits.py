@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from fedprivjax.auditing.audit import LEVEL, Audit
 from fedprivjax.auditing.one_run import OneRunAudit
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.ledger import AGREES, entry
-from fedprivjax.report.sheet import Sheet
+from fedprivjax.privacy.cross_check import AGREES, entry
+from fedprivjax.report.text_table import Sheet
 
 DELTAS = np.geomspace(1e-7, 0.1, 25)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fedprivjax.experiment import Experiment, choosing
 from fedprivjax.experiment.tuning import Choice, in_words
-from fedprivjax.report.sheet import Sheet
+from fedprivjax.report.text_table import Sheet
 
 
 def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:

@@ -7,7 +7,7 @@ import xarray as xr
 
 from fedprivjax.report.layout import Layout
 from fedprivjax.report.numbers import count_text, points_of
-from fedprivjax.report.sheet import Sheet
+from fedprivjax.report.text_table import Sheet
 
 COUNTED = {
     "taken": "rounds",

@@ -9,11 +9,11 @@ from rich.text import Text
 
 from fedprivjax.experiment import TRIAL
 from fedprivjax.experiment.jobs import Job
+from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.ledger import entry
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.numbers import epsilon_text, points_of
-from fedprivjax.report.sheet import Sheet
+from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.sweep import ReadySweep
 
 

@@ -16,10 +16,10 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
+from fedprivjax.report.display import Shown
 from fedprivjax.report.drawing import as_address
-from fedprivjax.report.sheet import html_table
-from fedprivjax.report.shown import Shown
 from fedprivjax.report.tables import non_private_metrics
+from fedprivjax.report.text_table import html_table
 
 PAGE = "report.html"
 LEAST, MOST = 72, 115  # pixels an inch of a plot: smaller ones are scrolled, not shrunk

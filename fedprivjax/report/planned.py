@@ -12,7 +12,7 @@ from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULA
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.numbers import count_text
-from fedprivjax.report.sheet import Sheet
+from fedprivjax.report.text_table import Sheet
 
 SECTIONS = (
     (EXPLICIT, POPULATION, "excess loss on the population, constants proved: the smaller the better"),

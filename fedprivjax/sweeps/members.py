@@ -11,13 +11,13 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.engine.progress import Told
+from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import event_of, exceeds, require_met, settle, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS, TARGETS, Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.interface import Protocol, as_leaves
 
 RADIUS = "radius"
 SIZES = (RADIUS, "low", "high", "scale")  # of the package's constraint sets

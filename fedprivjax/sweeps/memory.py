@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.pool import CHUNK_NUMBERS
-from fedprivjax.engine.ready import ReadyRun
+from fedprivjax.engine.chunked_sums import CHUNK_NUMBERS
+from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.simulate import BLOCK
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.problem.footprint import numbers_of_one
+from fedprivjax.problem.memory_estimate import numbers_of_one
 
 
 def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: int = 1) -> tuple[int, int]:

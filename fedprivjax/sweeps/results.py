@@ -13,7 +13,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.described import ALONE, CONSTANT, HALF, described
+from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF, described
 
 INTERVAL = 3  # seeds, below which no interval is shown: half of that of two is 12.7 times their distance from the mean
 

@@ -10,7 +10,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.plan.participation import Participation
-from fedprivjax.sweeps.described import CONSTANT
+from fedprivjax.sweeps.variable_descriptions import CONSTANT
 
 ROUNDS = "rounds"
 OF_SHAPES = ("noise", "data_used", "weights", "alone")  # what a dataset says in words, and may be another at each point

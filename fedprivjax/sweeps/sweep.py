@@ -20,8 +20,8 @@ from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.costs import Stopwatch, taken, totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import Recordable, non_private
+from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.progress import Told, telling, telling_steps, wait
-from fedprivjax.engine.ready import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
 from fedprivjax.plan.participation import Participation
@@ -30,13 +30,13 @@ from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
-from fedprivjax.sweeps.described import metric_words
+from fedprivjax.sweeps.chunk_store import ChunkStore, fingerprint, program_text
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.members import SIZES, Member, Members, axes_of, calibrated, grid, stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks
 from fedprivjax.sweeps.results import attributes, sweep_dataset
 from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
-from fedprivjax.sweeps.store import ChunkStore, fingerprint, program_text
+from fedprivjax.sweeps.variable_descriptions import metric_words
 
 MEMORY_BUDGET = 2 * 2**30
 

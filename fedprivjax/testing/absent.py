@@ -6,11 +6,11 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.ready import ReadyRun, round_inputs
+from fedprivjax.engine.prepare import ReadyRun, round_inputs
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.participation import Varying
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import protocol_key
-from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.testing.noise import aggregated
 from fedprivjax.testing.trial import Trial
 

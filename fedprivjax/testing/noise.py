@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.engine.ready import ReadyRun
+from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.method.views import UNSEEN
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.protocols.views import UNSEEN
 from fedprivjax.testing.trial import Trial
 
 NUMBERS = 4_000  # coordinates of a draw, each an independent path

@@ -6,10 +6,10 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.transcript import replay, transcript
+from fedprivjax.method.views import UNSEEN, Observed
 from fedprivjax.privacy.calibration import exceeds, settle
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
-from fedprivjax.protocols.views import UNSEEN, Observed
 from fedprivjax.testing.noise import unit_noise
 from fedprivjax.testing.trial import Trial, close
 

@@ -7,11 +7,11 @@ import chex
 import jax
 import numpy as np
 
-from fedprivjax.engine.ready import Arguments
+from fedprivjax.engine.prepare import Arguments
 from fedprivjax.engine.simulate import execute, run_program, trajectory
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.constraints import Ball
-from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.testing.trial import Trial, apart, close, compiled
 
 

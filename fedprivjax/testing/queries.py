@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fedprivjax.engine.ready import round_inputs
+from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.seeds import protocol_key
-from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.testing.trial import Trial
 
 FEW = 3  # rounds that are run, without compiling them

@@ -8,7 +8,7 @@ import chex
 import jax
 import numpy as np
 
-from fedprivjax.engine.ready import ReadyRun
+from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.privacy.target import Target

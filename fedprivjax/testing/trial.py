@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.ready import ReadyRun, ready
+from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import Run, execute
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform

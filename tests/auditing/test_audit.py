@@ -14,11 +14,11 @@ from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, Uniform
 from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import VERDICT, audit, prepared
 from fedprivjax.auditing.bounds import lower_bounds
+from fedprivjax.auditing.neighbouring import Federation, worlds
 from fedprivjax.auditing.running import Runs, _claim, score_runs
+from fedprivjax.auditing.scaled_down import in_small
 from fedprivjax.auditing.scores import Counting, best_linear
-from fedprivjax.auditing.small import in_small
 from fedprivjax.auditing.views import Sight, observed
-from fedprivjax.auditing.worlds import Federation, worlds
 from fedprivjax.privacy import gdp
 
 PROTOCOL = DPMu2(mu=2.0, clip=1.0)

@@ -20,7 +20,7 @@ from fedprivjax import (
     linear_problem,
 )
 from fedprivjax.auditing.one_run import COINS, Seen, _own_messages, audit_one_run, first_records, weigh
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy import gdp
 
 DELTA, CLIP = 1e-5, 0.5

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cases import sparing
 
-from fedprivjax.auditing.guesses import epsilon_lower, mu_lower
+from fedprivjax.auditing.guess_bounds import epsilon_lower, mu_lower
 from fedprivjax.auditing.one_run_bounds import expected_guesses, one_run_bounds, right_guesses
 from fedprivjax.privacy import gdp
 

@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 from fedprivjax import DPMu2, NoisySGD
 from fedprivjax.auditing.audit import measured
+from fedprivjax.auditing.neighbouring import worlds
 from fedprivjax.auditing.scores import (
     LARGEST,
     Counting,
@@ -28,7 +29,6 @@ from fedprivjax.auditing.scores import (
     whitened,
 )
 from fedprivjax.auditing.views import Column, Sight, observed
-from fedprivjax.auditing.worlds import worlds
 from fedprivjax.privacy.events import Mixture
 
 COUNTING = Counting(1e-5, 1000, 0.05)

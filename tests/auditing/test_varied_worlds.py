@@ -21,8 +21,8 @@ from faults.varied import (
 from fedprivjax import DPMu2, Dropouts, Full, LocalSGD, NoisySGD, Refusal, StaleMomentum, Uniform
 from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import audit
+from fedprivjax.auditing.neighbouring import Federation, NotAllowed, labels_of, records_used, small_federation, worlds
 from fedprivjax.auditing.views import own_releases
-from fedprivjax.auditing.worlds import Federation, NotAllowed, labels_of, records_used, small_federation, worlds
 from fedprivjax.experiment.audit import Chosen, in_two_worlds
 
 slow = pytest.mark.slow

@@ -13,8 +13,8 @@ from scipy.stats import binom, chisquare
 
 from fedprivjax import DPMu2, Full, NoisyMinibatchSGD, NoisySGD, Refusal, UserSGD
 from fedprivjax.auditing import views
+from fedprivjax.auditing.neighbouring import AXES, Federation, Worlds, worlds
 from fedprivjax.auditing.views import NOBODY, Sight, chunk_of, different, observed
-from fedprivjax.auditing.worlds import AXES, Federation, Worlds, worlds
 
 RUNS, CLIP = CHUNK, 0.3
 PROTOCOLS = {

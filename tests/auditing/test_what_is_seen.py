@@ -10,7 +10,7 @@ from flax import struct
 from fedprivjax import NoisySGD, Refusal
 from fedprivjax.auditing.audit import audit, for_replaced
 from fedprivjax.privacy import PrivacyGuarantee
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Terms
 
 RUNS = 1000

@@ -19,7 +19,7 @@ from fedprivjax import (
     linear_problem,
     simulate,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.problem.procedural import Procedural
 from fedprivjax.sweeps.sweep import execute, ready_sweep

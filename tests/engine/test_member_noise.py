@@ -15,7 +15,7 @@ from fedprivjax.noise import Fresh
 from fedprivjax.noise.normals import normals
 from fedprivjax.plan.seeds import as_seeds, round_keys, run_key
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.problem.build import general_problem
 from fedprivjax.sweeps.memory import run_bytes

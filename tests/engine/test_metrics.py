@@ -23,7 +23,7 @@ from fedprivjax import (
     linear_problem,
     procedural_problem,
 )
-from fedprivjax.engine import pool
+from fedprivjax.engine import chunked_sums
 from fedprivjax.engine.iterates import evaluate
 from fedprivjax.engine.metric import Metric, never, of_info, unknown
 from fedprivjax.engine.metrics import (
@@ -145,7 +145,7 @@ CHUNKS = {"whole": 2**24, "uneven chunks": 200, "one by one": 1}
 )
 def test_the_gradient_norm_is_that_of_the_mean_loss_over_the_pool(name, chunk, monkeypatch):
     problem = POOLS[name]
-    monkeypatch.setattr(pool, "CHUNK_NUMBERS", CHUNKS[chunk])
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", CHUNKS[chunk])
     params = jax.tree.map(lambda leaf: leaf + 0.5, problem.start)
     wanted = optax.tree.norm(jax.grad(partial(objective, problem))(params))
     found = METRICS["gradient_norm"].function(problem, Snapshot(params))
@@ -155,8 +155,8 @@ def test_the_gradient_norm_is_that_of_the_mean_loss_over_the_pool(name, chunk, m
 
 
 def test_chunks_leave_accuracies_alone(monkeypatch):
-    monkeypatch.setattr(pool, "CHUNK_NUMBERS", 200)
-    assert 1 < pool.at_once(make(), 12) < 12
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 200)
+    assert 1 < chunked_sums.at_once(make(), 12) < 12
     assert float(METRICS["train_accuracy"].function(make(), Snapshot(jnp.asarray(PARAMS)))) == pytest.approx(
         accuracy(PARAMS, TRAIN)
     )
@@ -173,7 +173,7 @@ def test_chunks_leave_accuracies_alone(monkeypatch):
     ids=["linear", "general"],
 )
 def test_memory_of_the_gradient_norm_stays_bounded(problem, monkeypatch):
-    monkeypatch.setattr(pool, "CHUNK_NUMBERS", 2**20)
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 2**20)
 
     def norm(params, problem):
         return METRICS["gradient_norm"].function(problem, Snapshot(params))

@@ -12,13 +12,13 @@ from flax import struct
 from scipy.stats import chisquare
 
 from fedprivjax import Full, Metric, Protocol, Seeds, ready, simulate, sweep
+from fedprivjax.method.interface import slot_keys
 from fedprivjax.noise import Fresh
 from fedprivjax.plan.seeds import as_seeds, protocol_key, round_keys, run_key
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.problem.build import general_problem
-from fedprivjax.protocols.interface import slot_keys
 from fedprivjax.sweeps.memory import run_bytes
 
 ROUNDS = 12

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem, simulate, sweep
 from fedprivjax.engine import progress
-from fedprivjax.engine.listeners import _LISTENING
 from fedprivjax.engine.progress import Pace, bar
+from fedprivjax.engine.progress_callbacks import _LISTENING
 from fedprivjax.engine.simulate import run_program
 
 PROBLEM = linear_problem(np.eye(24, 3), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))

@@ -26,7 +26,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.protocols import round as round_machinery
+from fedprivjax.method import round as round_machinery
 
 INFO = ("clipped_share", "message_norm")
 BOUND, CLIP, ROUNDS, EVERY = 0.8, 0.5, 8, 3  # the last record is of two rounds

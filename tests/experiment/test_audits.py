@@ -9,7 +9,7 @@ from audited import smaller
 from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, cli
 from fedprivjax.auditing.audit import VERDICT, Audit, Found
 from fedprivjax.auditing.bounds import LowerBounds
-from fedprivjax.auditing.worlds import small_federation, worlds
+from fedprivjax.auditing.neighbouring import small_federation, worlds
 from fedprivjax.experiment import load
 from fedprivjax.experiment.audit import Chosen, at_level, audited_at, chosen, protocols_named, protocols_of, run_all
 from fedprivjax.protocols import PROTOCOLS

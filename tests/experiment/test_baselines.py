@@ -15,7 +15,7 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.report import shown as reports
+from fedprivjax.report import display as reports
 from fedprivjax.sweeps.results import constant, with_alone
 from fedprivjax.sweeps.shapes import joined
 from fedprivjax.sweeps.sweep import ready_sweep

@@ -25,17 +25,17 @@ from fedprivjax import (
     draw_plan,
     linear_problem,
 )
-from fedprivjax.engine.ready import round_inputs
+from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.shuffled_sums import VectorSum
 from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.attainable import attainable_epsilon
 from fedprivjax.privacy.accountants.binomial import BinomialSums, Bits, vector
-from fedprivjax.privacy.accountants.peer import gaussian_epsilon
+from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
+from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.noise_rules import noise_std
-from fedprivjax.protocols.interface import as_leaves
-from fedprivjax.protocols.sums import VectorSum
 
 
 def largest_increment(protocol):

@@ -13,7 +13,7 @@ from fedprivjax import (
     Uniform,
     UserSGD,
 )
-from fedprivjax.auditing.worlds import Federation
+from fedprivjax.auditing.neighbouring import Federation
 from fedprivjax.protocols import ReleasedMinibatchSGD
 
 

@@ -14,12 +14,12 @@ from fedprivjax import (
     NoisySGD,
     TreeMomentum,
 )
+from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
+from fedprivjax.method.views import in_the_clear
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.protocols import ReleasedMinibatchSGD
-from fedprivjax.protocols.records import RecordMechanism
 from fedprivjax.protocols.released.records import released_messages
-from fedprivjax.protocols.round import add_noise, cohort_messages, flat_rows
-from fedprivjax.protocols.views import in_the_clear
 
 # ---- clipping
 

@@ -20,14 +20,14 @@ from fedprivjax import (
     TreeMomentum,
     UserSGD,
 )
+from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.round import add_noise, cohort_sum
 from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.sums import CorrelatedSums
-from fedprivjax.privacy.grouped import Grouped
-from fedprivjax.protocols.private_mean import BitMean, GaussianMean
-from fedprivjax.protocols.round import add_noise, cohort_sum
+from fedprivjax.privacy.per_machine import Grouped
 
 
 def as_another(kind, protocol, **changed):

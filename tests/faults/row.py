@@ -7,7 +7,7 @@ import numpy as np
 from cases import POOL
 from faults.federations import SMALL
 
-from fedprivjax.auditing.worlds import Federation
+from fedprivjax.auditing.neighbouring import Federation
 
 LEAK, LAW = "leak", "law fault"
 

@@ -45,14 +45,14 @@ from fedprivjax import (
     draw_plan,
     linear_problem,
 )
-from fedprivjax.engine.ready import round_inputs
+from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.round import flat_rows
 from fedprivjax.noise import Fresh, choose
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.plan.samplers import Replacement, Subset
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside
 from fedprivjax.privacy.calibration import calibrate
-from fedprivjax.protocols.private_mean import BitMean, GaussianMean
-from fedprivjax.protocols.round import flat_rows
 
 # ---- laws of noise
 

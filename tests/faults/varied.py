@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax import Dropouts, Full, LocalSGD, NoisySGD, Varying
-from fedprivjax.auditing.worlds import Federation
+from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.method.round import oracle
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.problem.gradients import clip
-from fedprivjax.protocols.round import oracle
 
 SIZES = {"rounds": 6, "records": 6, "dimension": 4}
 UNEVEN = {

@@ -207,7 +207,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedprivjax.kept.os.replace", full)
+    monkeypatch.setattr("fedprivjax.disk_cache.os.replace", full)
     data = pictures()
     np.testing.assert_array_equal(mapped(data, Doubled(), keep=tmp_path).features, 2 * data.features)
     assert files(tmp_path) == []

@@ -11,7 +11,7 @@ from cases import MACHINES, POOL, SOME_MACHINES, sparing
 from flax import struct
 
 from fedprivjax import DPMu2, Dropouts, Full, Refusal, Uniform, Varying, audit, simulate
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.noise import relative_std
 from fedprivjax.noise.covariance import covariance_bands
 from fedprivjax.noise.normals import normals

@@ -20,7 +20,7 @@ from fedprivjax import (
     planner,
 )
 from fedprivjax.cli import app
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.plan import plan as plans
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.samplers import Poisson, Subset

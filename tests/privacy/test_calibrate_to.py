@@ -33,7 +33,7 @@ from fedprivjax import (
 )
 from fedprivjax.experiment import parse
 from fedprivjax.privacy.calibration import calibrate, event_of, guarantee
-from fedprivjax.privacy.ledger import AGREES, BELOW, entry
+from fedprivjax.privacy.cross_check import AGREES, BELOW, entry
 from fedprivjax.privacy.target import PLAN, Target
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 

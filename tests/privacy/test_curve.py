@@ -7,10 +7,10 @@ from scipy.stats import norm
 
 from fedprivjax.privacy import PrivacyGuarantee, gdp
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.attack_metrics import advantage, smallest_mu, trade_off, true_positive_rate
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
-from fedprivjax.privacy.gains import advantage, smallest_mu, trade_off, true_positive_rate
-from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, REPLACE_ONE, Terms
 
 DELTA = 1e-5

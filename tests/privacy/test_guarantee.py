@@ -3,7 +3,7 @@ import pytest
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import PrivacyGuarantee, gdp
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Assumption, Terms
 
 DELTA = 1e-5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import DPMu2, Full, Squared, linear_problem, sweep
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy.large_delta import large_delta
 from fedprivjax.problem.problem import Table
 from fedprivjax.report.page import uncovered

@@ -14,17 +14,17 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.noise.factors import FACTORS, Groups, ReducedTrees
 from fedprivjax.plan.samplers import Disjoint, Full, Poisson, Replacement, Subset
 from fedprivjax.plan.uses import Uses
 from fedprivjax.privacy import PrivacyGuarantee, gdp
+from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER
 from fedprivjax.privacy.accountants.records import Sampled, Shuffled
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.noise_rules import claimed_epsilon, noise_std
-from fedprivjax.privacy.opinion import EXACT, LOWER, UPPER
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 
 DELTA = 1e-5

@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 
 from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy.accountants import sampled
-from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
 
 RECORDS, BATCH, ROUNDS = 1238, 443, 35

@@ -7,12 +7,12 @@ import pytest
 from cases import sparing
 
 from fedprivjax.plan.samplers import as_sampler
-from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.events import GaussianEvent, RecordEvent, Releases
-from fedprivjax.privacy.grouped import Grouped
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms
 
 DELTA = 1e-5

@@ -26,9 +26,9 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.noise import Fresh
-from fedprivjax.privacy.grouped import Grouped
-from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 RNG = np.random.default_rng(1)

@@ -32,7 +32,7 @@ from fedprivjax import (
 )
 from fedprivjax.privacy.calibration import exceeds, gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 

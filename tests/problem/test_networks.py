@@ -25,9 +25,9 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.datasets import from_arrays
-from fedprivjax.problem.footprint import numbers_of_one
+from fedprivjax.method import round as round_machinery
 from fedprivjax.problem.losses import Absolute, Logistic
-from fedprivjax.protocols import round as round_machinery
+from fedprivjax.problem.memory_estimate import numbers_of_one
 
 RNG = np.random.default_rng(7)
 PIXELS = RNG.uniform(size=(24, 4, 4)).astype(np.float32)

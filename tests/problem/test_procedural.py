@@ -26,7 +26,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
-from fedprivjax.engine.ready import round_inputs
+from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 

@@ -10,7 +10,7 @@ import pytest
 from flax import struct
 
 from fedprivjax import Ball, ConstraintSet, DPMu2, Full, NoisySGD, Refusal, Softmax, linear_problem
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.problem.constraints import Box, L1Ball, Simplex
 from fedprivjax.problem.projection_check import _projections, require_true_projection
 from fedprivjax.sweeps.sweep import ready_sweep

@@ -9,7 +9,7 @@ import pytest
 from cases import sparing
 
 from fedprivjax import LocalSGD, NoisyMinibatchSGD, Varying, draw_plan, general_problem, simulate
-from fedprivjax.engine.ready import round_inputs
+from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 MACHINES, RECORDS, ROUNDS = 6, 4, 5

@@ -21,7 +21,7 @@ from fedprivjax import (
     simulate,
     sweep,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.plan.arguments import plain_numbers, require_protocol
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.target import TARGETS

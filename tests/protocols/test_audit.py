@@ -17,11 +17,11 @@ from cases import sparing
 
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, StaleMomentum, WholeSpace, draw_plan, linear_problem
 from fedprivjax.auditing.bounds import fitted
-from fedprivjax.engine.ready import Arguments, round_inputs
+from fedprivjax.engine.prepare import Arguments, round_inputs
 from fedprivjax.engine.transcript import replay
+from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy.calibration import calibrate, guarantee
-from fedprivjax.protocols.interface import as_leaves
-from fedprivjax.protocols.round import flat_rows
 
 RUNS, MU, CLIP, STEP = 6000, 2.0, 0.3, 0.05
 ROWS = np.array([[0, 1], [1, 2], [0, 2], [0, 1], [2, 1], [0, 2]])  # machine 0 in rounds 1, 3, 4, 6

@@ -7,7 +7,7 @@ import pytest
 
 from fedprivjax import Ball, LocalSGD, NoisyMinibatchSGD, Seeds, Uniform, datasets, from_dataset
 from fedprivjax.plan.plan import draw_plan
-from fedprivjax.privacy.accountants import rough, sampled
+from fedprivjax.privacy.accountants import quick_bound, sampled
 from fedprivjax.privacy.calibration import calibrate
 
 
@@ -24,7 +24,7 @@ def federation():
 
 def seconds(protocol, problem, plan):
     """Of the processor, in all threads, as in a new process; and the noise."""
-    for cached in (sampled._bound, sampled._loss, sampled._one_release, rough._rough):
+    for cached in (sampled._bound, sampled._loss, sampled._one_release, quick_bound._rough):
         cached.cache_clear()
     before = os.times()
     noise_std = calibrate(protocol, problem, plan, epsilon=2.0, delta=1e-5).noise_std

@@ -30,10 +30,10 @@ from fedprivjax import (
     linear_problem,
     sweep,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.features import mapped
+from fedprivjax.method.default_steps import gathered_reach, noise_reach
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.protocols.default_steps import gathered_reach, noise_reach
 
 # ---- beside a grid
 

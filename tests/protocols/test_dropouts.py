@@ -29,12 +29,12 @@ from fedprivjax import (
     Varying,
     simulate,
 )
-from fedprivjax.engine.ready import ready, round_inputs
+from fedprivjax.engine.prepare import ready, round_inputs
 from fedprivjax.engine.transcript import transcript
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.calibration import guarantee
-from fedprivjax.privacy.grouped import Grouped
-from fedprivjax.protocols.interface import as_leaves
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.testing import PROPERTIES, Trial, check_protocol
 
 ROUNDS, CLIP = 12, 0.5

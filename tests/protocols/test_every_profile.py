@@ -26,9 +26,9 @@ from fedprivjax import (
     sweep,
     transcript,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.noise.factors.tree import compose
-from fedprivjax.privacy.ledger import AGREES, entry
+from fedprivjax.privacy.cross_check import AGREES, entry
 from fedprivjax.sweeps.sweep import ready_sweep
 from fedprivjax.testing import PROPERTIES, Trial
 

@@ -11,13 +11,13 @@ from flax import struct
 from scipy.stats import kstest, norm
 
 from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Softmax, StaleMomentum, Uniform, audit, linear_problem
+from fedprivjax.auditing.neighbouring import Federation, small_federation
 from fedprivjax.auditing.one_run import audit_one_run
-from fedprivjax.auditing.small import in_small
-from fedprivjax.auditing.worlds import Federation, small_federation
-from fedprivjax.engine.ready import ready
+from fedprivjax.auditing.scaled_down import in_small
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import transcript
-from fedprivjax.protocols import round as cohort
+from fedprivjax.method import round as cohort
 from fedprivjax.testing.trial import PROBE
 
 BATCH, CLIP, MU = 3, 0.5, 2.0

@@ -8,10 +8,10 @@ from cases import sparing, unit_rows
 from neighbours import KEY, sent_by, with_sample
 
 from fedprivjax import Ball, Huber, LocalSGD, Logistic, Uniform, calibrate, draw_plan, guarantee, linear_problem
-from fedprivjax.engine.ready import round_inputs
+from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy import gdp
-from fedprivjax.protocols.interface import as_leaves
-from fedprivjax.protocols.round import flat_rows
 
 MACHINES, RECORDS, FEATURES, ROUNDS, STEPS, TRIED, DELTA = 3, 6, 3, 2, 3, 4, 1e-5
 LOSSES = {"logistic": Logistic(), "huber": Huber(0.5)}

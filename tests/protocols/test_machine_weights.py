@@ -22,7 +22,7 @@ from fedprivjax import (
     linear_problem,
     simulate,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.problem.problem import Table
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 

@@ -17,7 +17,7 @@ from fedprivjax import (
     linear_problem,
     simulate,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 
 RECORDS, MACHINES = 300, 3
 RNG = np.random.default_rng(0)

@@ -26,7 +26,7 @@ from fedprivjax import (
 )
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.tuning import selected
-from fedprivjax.protocols.interface import Protocol
+from fedprivjax.method.interface import Protocol
 from fedprivjax.testing import PROPERTIES
 
 SOURCE = Path(__file__).parents[1] / "momentum_sgd.py"

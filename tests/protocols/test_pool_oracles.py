@@ -11,12 +11,12 @@ from cases import DATA, MACHINES, POOL_CASES, SEQUENCE, SETTINGS, SOME_MACHINES,
 from oracles import pseudocode
 
 from fedprivjax import DPMu2, Full, Given, NoisySGD, sweep
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.engine.transcript import transcript
+from fedprivjax.method import round as cohort
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.protocols import round as cohort
-from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.testing.trial import PROBE, close
 
 CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machine three times in six rounds

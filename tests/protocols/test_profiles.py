@@ -19,7 +19,7 @@ from fedprivjax import (
     simulate,
     sweep,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.noise import chooser
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy import gdp

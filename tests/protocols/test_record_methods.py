@@ -20,7 +20,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.seeds import round_keys

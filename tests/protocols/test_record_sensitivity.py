@@ -27,12 +27,12 @@ from fedprivjax import (
     linear_problem,
 )
 from fedprivjax.auditing.bounds import fitted
-from fedprivjax.engine.ready import Arguments, round_inputs
+from fedprivjax.engine.prepare import Arguments, round_inputs
 from fedprivjax.engine.transcript import replay
+from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy.calibration import calibrate, guarantee
-from fedprivjax.protocols.interface import as_leaves
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
-from fedprivjax.protocols.round import flat_rows
 
 ROUNDS, MACHINES, RECORDS, CLIP = 10, 3, 12, 0.2
 ROWS = np.array([np.random.default_rng([4, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])

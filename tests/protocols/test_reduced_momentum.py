@@ -11,7 +11,7 @@ from cases import FEATURES, MACHINES, PARTIAL, SHARES, X, Y, sparing
 from oracles.reduced_momentum import TREES, Literal, asked_nodes, group_of, trajectory
 
 from fedprivjax import Absolute, Ball, Box, Full, ReducedTreeMomentum, Refusal, Softmax, WholeSpace, linear_problem
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
 from fedprivjax.noise.factors import ReducedTrees

@@ -28,9 +28,9 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.simulate import execute
+from fedprivjax.method.momentum import normalised, one_of
 from fedprivjax.noise.factors import FACTORS, Independent, Tree
 from fedprivjax.privacy import gdp
-from fedprivjax.protocols.momentum import normalised, one_of
 
 MACHINES, RECORDS, DIMENSION = 3, 8, 4
 RNG = np.random.default_rng(0)

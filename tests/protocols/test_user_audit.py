@@ -22,7 +22,7 @@ from fedprivjax import (
 )
 from fedprivjax.auditing.bounds import fitted
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.engine.transcript import replay
 from fedprivjax.privacy.calibration import calibrate, event_of

@@ -7,7 +7,7 @@ import pytest
 from cases import sparing
 
 from fedprivjax import Ball, Logistic, OnePass, UserAGD, UserSGD, WholeSpace, linear_problem, simulate, transcript
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy.accountants.binomial import scalar_epsilon
 from fedprivjax.sweeps.sweep import ready_sweep
 

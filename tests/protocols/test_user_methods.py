@@ -8,7 +8,7 @@ from cases import sparing
 from oracles import cheu as oracle
 
 from fedprivjax import Ball, Full, Huber, OnePass, Squared, UserAGD, UserSGD, linear_problem, simulate, sweep
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.plan.seeds import protocol_key, round_keys
 from fedprivjax.sweeps.sweep import run_chunk

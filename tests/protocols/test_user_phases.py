@@ -5,7 +5,7 @@ import pytest
 from oracles import cheu as oracle
 
 from fedprivjax import Absolute, Ball, Cohorts, Moreau, OnePass, Refusal, Squared, UserAGD, UserSGD, linear_problem
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.accountants.binomial import BinomialSums

@@ -20,7 +20,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine import simulate
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.transcript import replay
 
 DELTA, USERS, PER_ROUND, FEATURES = 1e-3, 12, 4, 3

@@ -8,15 +8,15 @@ import pytest
 from cases import sparing, unit_rows
 
 from fedprivjax import Ball, Huber, OnePass, UserAGD, UserSGD, draw_plan, linear_problem
-from fedprivjax.engine.ready import ready, round_inputs
+from fedprivjax.engine.prepare import ready, round_inputs
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
+from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.minibatch_round import record_messages
+from fedprivjax.method.round import flat_rows
+from fedprivjax.method.views import Observed
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.calibration import calibrate
-from fedprivjax.protocols.interface import as_leaves
-from fedprivjax.protocols.minibatch_round import record_messages
-from fedprivjax.protocols.round import flat_rows
-from fedprivjax.protocols.views import Observed
 
 USERS, PER_ROUND, ROUNDS, FEATURES, WIDTH, CLIP = 12, 4, 3, 5, 0.5, 0.2
 TRUSTS = ("shuffler", "none", "server", "pan-private")

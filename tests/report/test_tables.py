@@ -11,7 +11,7 @@ from fedprivjax import PrivacyGuarantee, experiment
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.report import guarantees, tables, verdicts
 from fedprivjax.report.layout import layout

@@ -18,7 +18,7 @@ from fedprivjax import (
     general_problem,
     linear_problem,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 from fedprivjax.sweeps.members import stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks, run_bytes

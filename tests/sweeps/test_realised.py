@@ -21,10 +21,10 @@ from fedprivjax import (
     linear_problem,
     sweep,
 )
-from fedprivjax.engine.ready import ready
+from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.grouped import Grouped
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.sweeps.sweep import ready_sweep
 

@@ -19,9 +19,9 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.chooser import MOST_BYTES, round_divisors
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.sums.factor import require_factor
+from fedprivjax.noise.sums.materialised import Written, WrittenInputs
 from fedprivjax.noise.sums.triangular import Triangular
 from fedprivjax.noise.sums.workload import sent_rounds
-from fedprivjax.noise.sums.written import Written, WrittenInputs
 from fedprivjax.plan.schedule import Schedule
 
 ROUND_UP = 32  # messages, so that most schedules share one program

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.kept import code, remembered
+from fedprivjax.disk_cache import code, remembered
 from fedprivjax.noise.sums.optimum import optimal_factor
 
 ROUNDING = 1e-9  # of a column's norm

@@ -1,12 +1,12 @@
 """Who takes part in which round: public, independent of the data, drawn before the run; a law a class."""
 
-from fedprivjax.plan.participation.by_share import ByShare
-from fedprivjax.plan.participation.check import check_participation, draw_schedule
+from fedprivjax.plan.participation.by_size import ByShare
+from fedprivjax.plan.participation.deterministic import Cyclic, Given
 from fedprivjax.plan.participation.dropouts import Dropouts
 from fedprivjax.plan.participation.fixed import Balanced, Full, Uniform
 from fedprivjax.plan.participation.interface import Participation
 from fedprivjax.plan.participation.one_pass import Cohorts, OnePass
-from fedprivjax.plan.participation.settled import Cyclic, Given
+from fedprivjax.plan.participation.validate import check_participation, draw_schedule
 from fedprivjax.plan.participation.varying import TAIL, Varying
 from fedprivjax.plan.participation.weighted import Weighted
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.plan.participation.check import checked_draw
 from fedprivjax.plan.participation.interface import Participation
 from fedprivjax.plan.participation.sizes import moment, thinned, thinned_cohorts, thinned_subsets
+from fedprivjax.plan.participation.validate import checked_draw
 from fedprivjax.plan.schedule import Schedule
 
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.plan.participation.caps import draw_capped, rounds_filled
+from fedprivjax.plan.participation.capped_sampling import draw_capped, rounds_filled
 from fedprivjax.plan.participation.interface import Participation, check_sizes
-from fedprivjax.plan.participation.urn import draw_weighted
+from fedprivjax.plan.participation.weighted_sampling import draw_weighted
 from fedprivjax.plan.schedule import Schedule
 
 NIGHT = 1e-12  # weights that are 0 but for rounding

@@ -6,7 +6,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places, places_in_order
 from fedprivjax.plan.samplers.fixed import Dealt, Disjoint, Full
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler, require_records
-from fedprivjax.plan.samplers.secret import Poisson, Replacement, Subset
+from fedprivjax.plan.samplers.subsampling import Poisson, Replacement, Subset
 
 __all__ = [
     "SAMPLERS",

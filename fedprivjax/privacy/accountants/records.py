@@ -8,13 +8,13 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.samplers import Occurrences, Poisson, Replacement, Sampler, Subset
-from fedprivjax.privacy.accountants.attainable import attainable_epsilon
+from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, Opinion
 from fedprivjax.privacy.accountants.composition import MOST
-from fedprivjax.privacy.accountants.peer import gaussian_opinions
-from fedprivjax.privacy.accountants.rough import rough_epsilon
+from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_opinions
+from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
+from fedprivjax.privacy.accountants.quick_bound import rough_epsilon
 from fedprivjax.privacy.accountants.sampled import law, sampled_epsilon
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
-from fedprivjax.privacy.opinion import EXACT, LOWER, UPPER, Opinion
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

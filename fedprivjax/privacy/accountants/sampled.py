@@ -25,10 +25,10 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
-from fedprivjax.plan.samplers.secret import NEGLIGIBLE
+from fedprivjax.plan.samplers.subsampling import NEGLIGIBLE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.composition import HEADROOM, composed, epsilon_between
-from fedprivjax.privacy.accountants.search import least_noise
+from fedprivjax.privacy.accountants.noise_search import least_noise
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

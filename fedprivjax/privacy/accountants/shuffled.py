@@ -19,8 +19,8 @@ from math import exp, inf, log, log1p, sqrt, tanh
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.noise_search import least_noise
 from fedprivjax.privacy.accountants.sampled import require_known, sampled_epsilon
-from fedprivjax.privacy.accountants.search import least_noise
 
 SHARES = (0.02, 0.1, 0.3)  # of δ, that shuffling may spend on each of its two parts; the best is taken
 LARGEST = 20.0  # of ε₀, far above any that shuffling amplifies

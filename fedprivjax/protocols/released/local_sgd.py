@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from flax import struct
 
+from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.protocols.local_sgd import LocalSGD
-from fedprivjax.protocols.records import RecordMechanism
 from fedprivjax.protocols.released.rules import check_released_rule
 
 

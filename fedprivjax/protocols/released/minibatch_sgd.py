@@ -11,18 +11,18 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.method.minibatch_round import gradient_at
+from fedprivjax.method.record_mechanism import RecordMechanism, check_record_settings
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import RULE
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.minibatch_round import gradient_at
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchState, NoisyMinibatchSGD
-from fedprivjax.protocols.records import RecordMechanism, check_record_settings
 from fedprivjax.protocols.released.records import AGGREGATES, CLIPPED, UnboundedRecords, released_messages
 from fedprivjax.protocols.released.rules import check_released_rule
-from fedprivjax.protocols.round import RoundInputs, add_noise, cohort_sum
 
 
 @struct.dataclass

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.method.minibatch_round import record_messages
+from fedprivjax.method.record_mechanism import MachineTable, RecordMechanism
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.gradients import Dense, clip
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.minibatch_round import record_messages
-from fedprivjax.protocols.records import MachineTable, RecordMechanism
-from fedprivjax.protocols.round import RoundInputs
 
 CLIPPED = {
     "record": "every record's gradient",

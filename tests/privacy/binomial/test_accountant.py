@@ -10,7 +10,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial import BinomialSums, bits, scalar_epsilon, vector_epsilon
 from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS
 from fedprivjax.privacy.accountants.binomial.paper import claimed_vector, paper_vector
-from fedprivjax.privacy.accountants.search import least_noise
+from fedprivjax.privacy.accountants.noise_search import least_noise
 
 SUMS = {name: BinomialSums(users=1000, dimension=10, levels=64, accounting=name) for name in ACCOUNTINGS}
 

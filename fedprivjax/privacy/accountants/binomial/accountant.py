@@ -6,6 +6,7 @@ from math import inf, sqrt
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, Opinion
 from fedprivjax.privacy.accountants.binomial.paper import (
     claimed_vector,
     composed_epsilon,
@@ -20,9 +21,8 @@ from fedprivjax.privacy.accountants.binomial.vector import (
     possible_epsilon,
     vector_ratio,
 )
+from fedprivjax.privacy.accountants.noise_search import least_noise
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
-from fedprivjax.privacy.accountants.search import least_noise
-from fedprivjax.privacy.opinion import EXACT, LOWER, UPPER, Opinion
 
 ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
 MOST_LEVELS = 2**15  # every shift up to it is accounted for

@@ -38,8 +38,8 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside, per_squared_shift, shift_divergences
+from fedprivjax.privacy.accountants.noise_search import least_noise
 from fedprivjax.privacy.accountants.records import accounted
-from fedprivjax.privacy.accountants.search import least_noise
 
 ROUNDINGS = ("averaged", "coupled", "independent")
 SPARE = 1000  # the window's mass may spill at most δ over this

@@ -1,0 +1,89 @@
+"""`fedprivjax list`."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fedprivjax.checks.values import require_choice
+from fedprivjax.cli.console import app, out
+
+Entries = dict[str, tuple[str, Any]]  # a line of help, and the class or function that has the settings, or None
+
+
+@app.command("list")
+def list_(
+    name: Annotated[str | None, typer.Argument(help="an entry, to show its settings with types and defaults")] = None,
+) -> None:
+    """List protocols, losses, models, constraint sets, participation, partitions, datasets, feature maps, samplers,
+    metrics and experiments, with a line of help each; or the settings of one of them."""
+    from fedprivjax import experiment
+
+    groups = _groups()
+    if name is None:
+        for title, entries in groups.items():
+            _print(title, {entry: text for entry, (text, _) in entries.items()})
+        _print("experiments", experiment.titles())
+        return
+    require_choice("name", name, dict.fromkeys(entry for entries in groups.values() for entry in entries))
+    for title, entries in groups.items():
+        if name in entries:
+            _print_settings(f"{name} ({title}): {entries[name][0]}".removesuffix(": "), entries[name][1])
+
+
+def _groups() -> dict[str, Entries]:
+    """Everything that has a name in experiment files, by the title of its group."""
+    from fedprivjax import datasets, experiment
+    from fedprivjax.datasets.partition import KINDS
+    from fedprivjax.engine.metrics import METRICS
+    from fedprivjax.experiment.constraints import ConstraintSettings
+    from fedprivjax.experiment.features import FEATURES
+    from fedprivjax.experiment.losses import LossSettings
+    from fedprivjax.experiment.networks import ModelSettings
+    from fedprivjax.experiment.participation import ParticipationSettings
+    from fedprivjax.experiment.section import kinds
+    from fedprivjax.features import MAPS
+    from fedprivjax.plan.samplers import SAMPLERS
+    from fedprivjax.protocols import PROTOCOLS
+
+    sections = {
+        "losses": (experiment.LOSSES, LossSettings),
+        "models": (experiment.MODELS, ModelSettings),
+        "constraint sets": (experiment.CONSTRAINTS, ConstraintSettings),
+        "participation": (experiment.PARTICIPATIONS, ParticipationSettings),
+    }
+    found: dict[str, Entries] = {"protocols": {entry: (text, method) for entry, (method, text) in PROTOCOLS.items()}}
+    for title, (texts, union) in sections.items():
+        found[title] = {entry: (texts[entry], model) for entry, model in kinds(union).items()}
+    found["models"] = {"linear": ("linear predictor, where no model is named", None), **found["models"]}
+    found["partitions"] = {entry: (text, datasets.partition) for entry, text in KINDS.items()}
+    found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}
+    found["feature maps"] = {entry: (text, MAPS[entry]) for entry, text in FEATURES.items()}
+    found["samplers"] = {entry: (sampler.words, sampler) for entry, sampler in SAMPLERS.items()}
+    found["metrics"] = dict.fromkeys(METRICS, ("", None))
+    return found
+
+
+def _print(title: str, entries: dict[str, str]) -> None:
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name, text in entries.items():
+        table.add_row(name, text)
+    out.print(table)
+    out.print()
+
+
+def _print_settings(title: str, thing: Any) -> None:
+    """Print the settings of a class or function, or that it has none."""
+    from fedprivjax.cli.settings_help import settings_of
+
+    settings = [] if thing is None else settings_of(thing)
+    out.print(title, markup=False, highlight=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("setting", "type", "default", "help"):
+        table.add_column(heading, no_wrap=heading == "setting", style="bold" if heading == "setting" else None)
+    for setting in settings:
+        table.add_row(*setting)
+    out.print(table if settings else "no settings")
+    out.print()

@@ -1,0 +1,51 @@
+"""Sums over many examples, so many at a time that memory stays bounded whatever their number and the model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.problem.memory_estimate import numbers_of_one
+from fedprivjax.problem.problem import Problem
+
+CHUNK_NUMBERS = 2**24  # computed on the way to the losses that are in memory at once
+
+
+def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any) -> Any:
+    """`Σ function(chunk, weights)` over chunks of the examples, of any pytree of arrays.
+
+    Args:
+        function: the sum over a chunk's examples, linear in the weights [chunk], which are 0 for examples that an
+            earlier chunk has had; None where there is one chunk only.
+        examples: pytree with leaves [examples, ...].
+
+    >>> import numpy as np
+    >>> from fedprivjax import Squared, linear_problem
+    >>> problem = linear_problem(np.eye(3), np.arange(3.0), Squared())
+    >>> float(summed(problem, lambda chunk, weights: chunk.label.sum(), problem.pool))
+    3.0
+    """
+    count = jax.tree.leaves(examples)[0].shape[0]
+    size = at_once(problem, count)
+    if size >= count:
+        return function(examples, None)
+
+    def chunk(index):
+        start = jnp.minimum(index * size, count - size)
+        part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), examples)
+        fresh = start + jnp.arange(size) >= index * size
+        return function(part, fresh.astype(jnp.float32))
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(chunk, 0))
+    return jax.lax.fori_loop(0, -(-count // size), lambda i, total: jax.tree.map(jnp.add, total, chunk(i)), zeros)
+
+
+def at_once(problem: Problem, count: int) -> int:
+    """How many of so many examples are computed together: within `CHUNK_NUMBERS`, in chunks alike in size."""
+    each = max(1, numbers_of_one(problem))
+    if count * each <= CHUNK_NUMBERS:
+        return count
+    example = jax.eval_shape(lambda: problem.take(0, 0))
+    each += sum(leaf.size for leaf in jax.tree.leaves(example))  # a chunk's own are copied
+    return -(-count // -(-count // max(1, CHUNK_NUMBERS // each)))

@@ -1,0 +1,256 @@
+"""From settings to a run that can start: drawn, calibrated, checked, nothing compiled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedprivjax.checks.decorated import require_decorated
+from fedprivjax.checks.keywords import known_keywords
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.engine.costs import taken, totals
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
+from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.noise import METHODS, Mechanism, Silent
+from fedprivjax.plan.arguments import plain_numbers, require_arguments
+from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.schedule import Size
+from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
+from fedprivjax.plan.validate_plan import require_as_said
+from fedprivjax.privacy.calibration import settle, target_of
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.large_delta import large_delta
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import RECORD, SAMPLE
+from fedprivjax.problem.problem import Problem
+
+TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
+
+
+class Recipe(NamedTuple):
+    """What fixes a run's program beside the shapes of its inputs: hashable, static."""
+
+    size: Size
+    record: tuple[Metric, ...]
+    every: int
+
+
+class Arguments(NamedTuple):
+    """What a run's program takes, one run's: the protocol's leaves, the problem, what is drawn, and the noise key."""
+
+    protocol: Any
+    problem: Problem
+    mechanism: Mechanism
+    inputs: RoundInputs
+    tape: Any
+    key: jax.Array
+
+
+@dataclass(frozen=True)
+class ReadyRun:
+    """A run that can start.
+
+    Attributes:
+        protocol: calibrated, with its target spent.
+        problem, plan, seeds: what it runs on.
+        mechanism: the seed's part of the noise; `Silent` where there is none.
+        recipe: what is recorded, how often.
+        event: what the protocol does to privacy on this plan.
+        target: what its noise was asked to give.
+        delta: at which the guarantee states ε.
+    """
+
+    protocol: Any
+    problem: Problem
+    plan: Plan
+    seeds: Seeds
+    mechanism: Mechanism
+    recipe: Recipe
+    event: Event
+    target: Target
+    delta: float
+
+    def __str__(self) -> str:
+        return f"ReadyRun: {self.protocol}\n{self.problem}\n{self.plan}\n{self.event}\n  asked for: {self.target}"
+
+    __repr__ = __str__
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What the run's privacy is."""
+        return self.event.guarantee(self.delta)
+
+    @property
+    def delta_warning(self) -> str:
+        """A warning if δ exceeds 1/n for a machine of n records, else an empty text; see `large_delta`.
+
+        Empty if the guarantee is for another unit than a record.
+        """
+        if self.protocol.noise_std == 0 or self.event.terms.unit not in (SAMPLE, RECORD):
+            return ""
+        sizes = self.plan.schedule.total * self.plan.width if self.problem.table is None else self.problem.table.sizes
+        return large_delta(self.delta, sizes, self.problem.machine_name)
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """What one machine does in a round, see `Protocol.costs`, and what the whole run takes: `rounds_taken`,
+        `gradients_per_record` (NaN where records are computed), and `sent_bytes`, the mean over machines."""
+        each, all_rounds = self.protocol.costs(self.problem), taken(self.problem, self.plan)
+        return each | {"rounds_taken": all_rounds.rounds} | totals(each, all_rounds.messages, all_rounds.uses)
+
+    @property
+    def inputs(self) -> RoundInputs:
+        """The scan's inputs, leaves [rounds, ...], as host arrays.
+
+        Raises:
+            Refusal: samples, drawn here first where they are secret, that are not as their sampler says.
+        """
+        inputs = round_inputs(self.plan)
+        require_as_said(self.plan, self.problem)
+        return inputs
+
+    @property
+    def tape(self) -> Any:
+        """The protocol's host-made noise, leaves [rounds, ...], or None."""
+        return self.tape_of(self.protocol, self.seeds.noise, self.problem.dimension)
+
+    def tape_of(self, protocol, seed: int, dimension: int) -> Any:
+        """The host-made noise of a protocol in this one's place, where the mechanism has any use for it."""
+        return protocol.tape(self.plan, dimension, seed) if self.mechanism.taped else None
+
+    @property
+    def key(self) -> jax.Array:
+        """The key of the run's noise."""
+        return run_key(self.seeds)
+
+    @property
+    def arguments(self) -> Arguments:
+        """What the run's program takes."""
+        protocol, problem = as_leaves(self.protocol.traced), self.problem.traced
+        return Arguments(protocol, problem, self.mechanism, self.inputs, self.tape, self.key)
+
+
+@known_keywords
+def ready(
+    protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    rounds: int | None = None,
+    seed: int | Seeds = 0,
+    record: Sequence[Recordable] | None = None,
+    every: int | None = None,
+    delta: float = 1e-5,
+    order: str = "shuffled",
+    noise_method: str = "auto",
+    target: Target | None = None,
+) -> ReadyRun:
+    """Draw the plan, calibrate the protocol, hold what the noise gives against its target, and choose the noise.
+
+    Args:
+        protocol: with a target (`mu` or `epsilon`) or a `noise_std` of its own; a step left None is the theory's.
+        participation: a law of who takes part, such as `Uniform`; see `plan.participation`, or one of your own.
+        rounds: T; None uses as many rounds as there are samples for.
+        seed: one integer, or `Seeds` for separate streams.
+        record: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records what
+            there is.
+        every: rounds between records; None records about 20 times. The last round is always recorded.
+        delta: δ at which the guarantee states ε.
+        order: of the samples, see `plan.ORDERS`.
+        noise_method: how the noise is produced, see `fedprivjax.noise.METHODS`; every way has the same law,
+            but for "normal", which says so.
+        target: what the noise is asked to give; None is the protocol's own.
+
+    Raises:
+        Refusal: settings that cannot be run, before anything is compiled.
+
+    >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> start = ready(DPMu2(mu=8.0, clip=1.6), problem, Full(20))
+    >>> start.plan.size.rounds, round(start.guarantee.epsilon, 1)
+    (71, 65.3)
+    """
+    require_arguments(protocol, problem, participation)
+    protocol = plain_numbers(protocol)
+    require_between("delta", delta, 0, 1)
+    require_choice("noise method", noise_method, METHODS)
+    seeds = as_seeds(seed)
+    plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
+    target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
+    calibrated, event = settle(protocol, problem, plan, target)
+    recipe = make_recipe(calibrated, problem, plan, record, every)
+    start = ReadyRun(calibrated, problem, plan, seeds, Silent(), recipe, event, target, delta)
+    if start.delta_warning:
+        warn(start.delta_warning)
+    if participation.of_shares and problem.weighted_by_size and np.ptp(plan.schedule.total):
+        warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
+    mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
+    require_decorated(mechanism)
+    return replace(start, mechanism=mechanism)
+
+
+def _only_target(protocol, target: Target, delta: float) -> Target:
+    """A target that is given, refused beside another of the protocol's own, or at another δ than ε is stated at."""
+    for name in ("mu", "epsilon", "noise_std"):
+        own = getattr(protocol, name)
+        proportions = name == "epsilon" and np.ndim(own) and protocol.noise_std is not None
+        if own is not None and not proportions and not _same(own, getattr(target, name)):
+            raise Refusal(f"{name} must be left out of {protocol.name} where a target is given, got {own}")
+    if target.delta is not None and target.delta != delta:
+        raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
+    return protocol.asked(target)
+
+
+def _same(own: Any, asked: Any) -> bool:
+    """Whether a target is a protocol's own, of which machines' are parts where a profile says so."""
+    if asked is None:
+        return False
+    return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)
+
+
+def make_recipe(protocol, problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
+    """Check what is to be recorded and how often."""
+    every = max(1, ceil(plan.size.rounds / 20)) if every is None else every
+    require_at_least("every", every, 1)
+    record = default_metrics(problem) if record is None else require_list(record)
+    info = info_names(protocol, problem, plan) if set(map(str, record)) - set(METRICS) else ()
+    return Recipe(plan.size, check_metrics(problem, record, info), min(every, plan.size.rounds))
+
+
+def info_names(protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """The scalars that a calibrated protocol's rounds report, which can be recorded."""
+
+    def first_round(protocol, inputs):
+        key = jax.random.key(0)
+        state = protocol.init(problem.traced, plan.size, key)
+        return protocol.round(problem.traced, state, jax.tree.map(lambda leaf: leaf[0], inputs), None, key)[1]
+
+    return tuple(jax.eval_shape(first_round, as_leaves(protocol.traced), round_inputs(plan)))
+
+
+def record_rounds(recipe: Recipe) -> np.ndarray:
+    """Rounds done at each record, int [records]."""
+    rounds = np.arange(recipe.every, recipe.size.rounds + 1, recipe.every)
+    return rounds if rounds[-1] == recipe.size.rounds else np.append(rounds, recipe.size.rounds)
+
+
+def round_inputs(plan: Plan) -> RoundInputs:
+    """The scan's inputs, leaves [rounds, ...], as host arrays."""
+    schedule = plan.schedule
+    numbers = np.arange(1, plan.size.rounds + 1, dtype=np.int32)
+    always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)
+    if plan.weights is None:
+        return always
+    of_slots = always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))
+    if not schedule.varies:
+        return of_slots
+    return of_slots._replace(expected=np.full(plan.size.rounds, schedule.divisor, np.float32))

@@ -1,0 +1,1 @@
+"""Shared parts of all methods: the Protocol interface, rounds, private messages and records, server steps, settings."""

@@ -1,0 +1,167 @@
+"""What methods on batches of users share: their settings, and the private mean that these name."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice, require_number
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.private_mean.gaussian import GaussianMean
+from fedprivjax.method.private_mean.interface import PrivateMean
+from fedprivjax.method.private_mean.shuffled_bits import BitMean
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.settings import check_numbers, fixed_profile, follows_epsilon, privacy_shares
+from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS
+from fedprivjax.noise import Mechanism
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.binomial import ACCOUNTINGS, ROUNDINGS
+from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
+
+SHUFFLER = "shuffler"
+TRUSTS = (SHUFFLER, "none", "server", "pan-private")
+OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "honest": 1.0}
+
+
+@struct.dataclass
+class UserMethod(Protocol):
+    """A method that steps by the private mean of a batch of users' gradients, one record a message.
+
+    It defines `init`, `round`, `output`, `query` and `default_step`; what is here follows from `private_mean`.
+    The attributes are described where they are met, in `UserSGD`.
+    """
+
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    vector_sum: Any = struct.field(default=None, metadata={"derived": True})
+    trust: str = struct.field(pytree_node=False, default=SHUFFLER)
+    levels: int | None = struct.field(pytree_node=False, default=None)
+    rounding: str = struct.field(pytree_node=False, default="averaged")
+    accounting: str = struct.field(pytree_node=False, default="exact")
+    honest: float = struct.field(pytree_node=False, default=1.0)
+    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
+
+    several_epochs = True
+    of_phases = False  # whether a run may have cohorts of announced sizes, one for each phase
+
+    def __post_init__(self):
+        check_numbers(self, "epsilon")
+        require_choice("trust", self.trust, TRUSTS)
+        require_choice("rounding", self.rounding, ROUNDINGS)
+        require_choice("accounting", self.accounting, ACCOUNTINGS)
+        if self.levels is not None:
+            require_at_least("levels", self.levels, 1)
+        require_number("honest", self.honest)
+        if not 0 < self.honest <= 1:
+            raise Refusal(f"honest must be above 0 and at most 1, got {self.honest}")
+        given = {"levels": self.levels, "rounding": self.rounding, "accounting": self.accounting, "honest": self.honest}
+        for name, value in given.items():
+            if self.trust != SHUFFLER and value != OF_BITS[name]:
+                raise Refusal(f"{name} must go with trust = 'shuffler', got trust = {self.trust!r}")
+        object.__setattr__(self, "profile", fixed_profile(self))
+
+    @property
+    def private_mean(self) -> PrivateMean:
+        """Whose noise, and what it is worth."""
+        if self.trust != SHUFFLER:
+            return GaussianMean(self.trust, self.clip, self.noises)
+        return BitMean(self.trust, self.clip, self.vector_sum, self.levels, self.rounding, self.accounting, self.honest)
+
+    @property
+    def traced(self):
+        """Without what only the host reads: Gaussian noise is one program, whoever adds it."""
+        trust = SHUFFLER if self.trust == SHUFFLER else "server"
+        return replace(super().traced, epsilon=None, trust=trust, profile=None, noises=None, **OF_BITS)
+
+    def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
+        return state, self.private_mean.noise(self.noise_std, drawn, tape)
+
+    def messages(self, problem: Problem, state, inputs: RoundInputs, noise, key):
+        return self.private_mean.messages(problem, self.query(state), inputs, noise, key)
+
+    def internal(self, state):
+        """All that the server remembers between rounds."""
+        return state
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        """Raise Refusal for cohorts of several sizes, unless the method runs in phases."""
+        if plan.schedule.announced and not self.of_phases:
+            raise Refusal("cohorts must be of one size but for UserAGD with strong_convexity, which has phases")
+        if plan.schedule.announced and self.trust == "none":
+            raise Refusal("cohorts must be of one size with trust = 'none', whose noise grows with them")
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.private_mean.mechanism(plan, method)
+
+    def server_noise(self, plan: Plan) -> float:
+        """As `Protocol.server_noise`: the sum has the noise of a full cohort's messages, `noise_std` each."""
+        return sqrt(self.private_mean.noisy_users(plan)) / int(plan.schedule.present[0].sum())
+
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        return follows_epsilon(self)
+
+    def asked(self, target: Target) -> Target:
+        return target.shared(self.profile)
+
+    def check_method(self, method: str) -> None:
+        self.private_mean.check_method(method)
+
+    def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
+        return self.private_mean.tape(plan, dimension, seed)
+
+    def view(self, observed):
+        return self.private_mean.view(observed)
+
+    def costs(self, problem: Problem) -> dict[str, float]:
+        return self.private_mean.costs(problem, super().costs(problem))
+
+    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
+        return self.private_mean.event(problem, plan, self.noise_std)
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums, or the noise of each user."""
+        noisy = replace(self, noises=self._noises(plan, target))
+        noise_std = noisy.noise_for(problem, plan, target)
+        if target.given_noise and self.accounting == "paper" and target.delta is not None:  # refused now, if at all
+            replace(self, noises=None).private_mean.event(problem, plan, noise_std).epsilon(target.delta)
+        ready = noisy.with_noise(problem, plan, noise_std, target)
+        return replace(ready, vector_sum=self.private_mean.vector_sum(problem, plan, noise_std))
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The noisiest user's."""
+        return replace(self, noises=None).private_mean.least_noise(problem, plan, target)
+
+    def _noises(self, plan: Plan, target: Target) -> tuple[float, ...] | None:
+        """Every user's noise over the largest, where their ε differ; enough for as many rounds as any takes part in."""
+        if self.profile is None:
+            target.require_one()
+        privacy_shares(self.profile, plan.size.machines)  # refuses a profile of other users
+        if self.profile is None or target.given_noise is not None:
+            return None
+        mus = np.asarray(gdp.mu(target.epsilon, target.stated_delta))
+        return tuple((mus.min() / mus).tolist())
+
+    def noise_constant(self, problem: Problem, plan: Plan) -> float:
+        """C of the bounds in `theory.cheu`: noise and rounding of a sum, all coordinates together, over the bound²."""
+        return self.private_mean.noise_constant(problem, plan, float(self.noise_std))
+
+    def round_noise(self, problem: Problem, plan: Plan) -> float:
+        """The norm of the noise and rounding in the mean of a round's gradients."""
+        bound = self.private_mean.bound(problem)
+        return bound * self.noise_constant(problem, plan) ** 0.5 / plan.size.per_round
+
+    def messages_in_memory(self, problem: Problem, size: Size) -> int:
+        return min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension)) if self.trust == SHUFFLER else 0

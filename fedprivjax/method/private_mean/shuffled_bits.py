@@ -1,0 +1,259 @@
+"""Means of shuffled bits: sums of vectors from one-bit messages (P_VEC of Cheu et al. 2022, see `protocols.sums`)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import floor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.method.interface import slot_keys
+from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.method.minibatch_round import gradient_at
+from fedprivjax.method.private_mean.interface import PrivateMean
+from fedprivjax.method.round import RoundInputs, clipped, clipping, clipping_info, flat_rows, messages
+from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
+from fedprivjax.method.views import Observed, Seen, shuffled_bits
+from fedprivjax.noise import Mechanism
+from fedprivjax.noise.binomial import (
+    BitNoise,
+    LiteralBits,
+    RoundedNormal,
+    Tape,
+    Taped,
+    binomial_tape,
+    product_variation,
+    require_drawable,
+)
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.seeds import binomial_stream
+from fedprivjax.privacy.accountants.binomial import BinomialSums, bits, default_levels, gaussian_norm
+from fedprivjax.privacy.accountants.records import accounted
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import Assumption
+from fedprivjax.problem.problem import Problem
+from fedprivjax.theory import cheu
+
+THEOREMS = {
+    "exact": "Rényi divergence of the binomial mechanism over all shifts, after Cheu et al. 2022, Theorem 3.2",
+    "gaussian-limit": "the Gaussian limit of the binomial mechanism: an approximation, not a proof",
+    "paper": "Cheu et al. 2022, Theorem 3.2 with the constants of its proof",
+}
+
+
+@dataclass(frozen=True)
+class BitMean(PrivateMean):
+    """Every gradient as one-bit messages with binomial noise, which a shuffler permutes.
+
+    Attributes:
+        sums: the sums' fixed-point levels and noise bits, as `vector_sum` chose them.
+        levels: g, where it is given; None is the accounting's own rule.
+        rounding: how the rounding of two neighbouring records is coupled in the accounting.
+        accounting: "exact", "gaussian-limit" or "paper".
+        honest: share of a cohort that surely adds its noise.
+    """
+
+    sums: Any = None
+    levels: int | None = None
+    rounding: str = "averaged"
+    accounting: str = "exact"
+    honest: float = 1.0
+
+    # ---- traced
+
+    def mean(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
+        """The analyzer's estimate over those who take part; where σ is 0, their mean itself."""
+        present = inputs.filled
+
+        def add(totals, chunk):
+            samples, machine, present, keys = chunk
+            rows, counted = self._rows(problem, w, samples, machine, present)
+            plain, ones, beyond = totals
+            if noise is not None:
+                ones = ones + present.astype(jnp.int32) @ self.sums.rounded_by(keys, rows)
+            return (plain + present @ rows, ones, beyond + counted), ()
+
+        dimension = problem.dimension
+        zero = jnp.zeros(dimension), jnp.zeros(dimension, jnp.int32), jnp.zeros(2)
+        slots = _one_sample(inputs), inputs.machine, present, slot_keys(key, present.size)
+        plain, ones, beyond = scan_in_chunks(add, zero, slots, max(1, CHUNK_NUMBERS // dimension))[0]
+        users = jnp.sum(present)
+        info = {} if self.clip is None else clipping_info(beyond, users)
+        if noise is None:
+            return problem.unravel(plain / users), info
+        if noise.key is not None:
+            estimate = present @ self.messages(problem, w, inputs, noise, key)
+        else:
+            estimate = self.sums.estimate(ones, noise.levels, users, noise.remainder)
+        return problem.unravel(jnp.where(noise.scale > 0, estimate, plain) / users), info
+
+    def messages(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> Any:
+        """The value of each participant's bits, [per_round, d]: what they add to the sum's estimate."""
+        present = inputs.filled
+        rows, _ = self._rows(problem, w, _one_sample(inputs), inputs.machine, present)
+        rows = present[:, None] * rows
+        if noise is None:
+            return rows
+        ones = self.sums.rounded(key, rows) + noise.ones(self.sums.trials, self.sums.probability, rows.shape)
+        values = self.sums.unit * (ones - 0.5 * self.sums.levels - self.sums.trials * self.sums.probability)
+        return jnp.where(noise.scale > 0, present[:, None] * values, rows)
+
+    def noise(self, noise_std, drawn, tape) -> BitNoise:
+        """The round's noise in levels."""
+        return drawn.noise(noise_std, self.sums, tape)
+
+    def _rows(self, problem: Problem, w, samples, machine, present):
+        """Gradients of so many slots, [slots, d], clipped, and `round.clipping` of them."""
+        vectors = messages(problem, gradient_at(w), problem.take(samples, machine))
+        counted = jnp.zeros(2) if self.clip is None else clipping(vectors, present, self.clip)
+        rows = jax.vmap(lambda vector: vector.written_out())(clipped(vectors, self.clip))
+        return jnp.where(present[:, None] > 0, flat_rows(problem, rows), 0.0), counted
+
+    # ---- what is drawn, seen and sent, on the host
+
+    def vector_sum(self, problem: Problem, plan: Plan, noise_std: float) -> VectorSum:
+        """The sums' levels and noise bits for σ.
+
+        Raises:
+            Refusal: more levels in a sum than int32 counts.
+        """
+        levels = self._levels(problem, plan.size.per_round)
+        if not noise_std:
+            return VectorSum(1.0, np.int32(levels), 1, 0.0)  # for its shape alone: nothing is rounded without noise
+        _, trials, probability = bits(accounted(noise_std / self.shift(problem)), levels)
+        chosen = VectorSum(self.bound(problem), np.int32(levels), trials, probability)
+        require_countable(plan.size.per_round, levels)
+        return chosen
+
+    def mechanism(self, plan: Plan, method: str) -> Mechanism:
+        """Exact binomials from a tape; rounded normals; or a key for every user's own bits."""
+        require_choice("noise method", method, ("auto", "normal", "materialised"))
+        messages = np.asarray(plan.schedule.present.sum(axis=1), np.float32)
+        self.check_method(method)
+        if plan.schedule.announced and method != "auto":
+            raise Refusal(f"noise method must be 'auto' where cohorts share the noise by their sizes, got {method!r}")
+        if method == "materialised":
+            return LiteralBits(messages)
+        if method == "auto":
+            return Taped(messages)
+        if self.accounting != "gaussian-limit":
+            raise Refusal(
+                "noise method 'normal' must go with accounting = 'gaussian-limit', which says that it is one, "
+                f"got {self.accounting!r}"
+            )
+        return RoundedNormal(messages)
+
+    def check_method(self, method: str) -> None:
+        if method == "materialised":
+            require_drawable(self.sums.trials)
+
+    def tape(self, plan: Plan, dimension: int, seed: int) -> Tape:
+        """Every round's noise in levels, exactly binomial."""
+        totals = self._totals(plan, self.sums)
+        return _tape(seed, tuple(totals.tolist()), float(self.sums.probability), dimension)
+
+    def view(self, observed: Observed) -> Seen:
+        return shuffled_bits(observed)
+
+    def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
+        """With one shuffler for all coordinates, so that every bit carries the label of its own.
+
+        In the smallest cohort, where cohorts share the noise by their sizes.
+        """
+        if not self.sums.probability:
+            return plain
+        messages = self.sums.messages_per_user(problem.dimension)
+        labelled = self.sums.bits_per_user(problem.dimension, shared_shuffler=True)
+        return plain | {"sent_messages": float(messages), "sent_bits": float(labelled)}
+
+    # ---- privacy, on the host
+
+    def accountant(self, problem: Problem, plan: Plan) -> BinomialSums:
+        """For the smallest cohort that a round had, and of it the honest share."""
+        levels = self._levels(problem, plan.size.per_round)
+        require_countable(plan.size.per_round, levels)
+        return BinomialSums(self._users(plan), problem.dimension, levels, self.rounding, self.accounting)
+
+    def hiding(self, plan: Plan) -> float:
+        """σ itself: the accountant knows how many users' noise hides a record."""
+        return 1.0
+
+    def theorem(self, plan: Plan) -> str:
+        return THEOREMS[self.accounting]
+
+    def assumptions(self, problem: Problem, plan: Plan, noise_std: float) -> tuple[Assumption, ...]:
+        honest = Assumption("honest users", {"users": self._users(plan)})
+        if self.accounting != "gaussian-limit" or not noise_std:
+            return (honest,)
+        sums = self.vector_sum(problem, plan, noise_std)
+        totals = self._totals(plan, sums)
+        distance = product_variation(totals, float(sums.probability), problem.dimension)
+        return honest, Assumption("rounded normals", {"distance": distance})
+
+    def least_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        accountant, releases = self.accountant(problem, plan), int(plan.uses.max())
+        return accountant.ratio(target.worst_epsilon, releases, delta=target.stated_delta) * self.shift(problem)
+
+    def private_noise(self, problem: Problem, epsilon: float, delta: float) -> Callable[[Any], Any]:
+        dimension = problem.dimension
+        if self.accounting == "paper":
+            paper = cheu.paper_noise_constant(epsilon, delta, dimension) / self.honest
+            return lambda users: np.full(np.shape(users), paper)
+        limit = cheu.gaussian_noise_constant(epsilon, delta, dimension) / self.honest
+
+        def constant(users):
+            levels = self._planned_levels(problem, users)
+            return limit * (np.vectorize(gaussian_norm)(levels, dimension, self.rounding) / levels) ** 2
+
+        return constant
+
+    def rounding_constant(self, problem: Problem, users: Any) -> Any:
+        levels = self._planned_levels(problem, users)
+        return cheu.rounding_constant(users=users, levels=levels, dimension=problem.dimension)
+
+    def noisy_users(self, plan: Plan) -> int:
+        """The smallest cohort's, where sizes are announced: users of larger ones add so many fewer bits of noise."""
+        return int(plan.schedule.present.sum(axis=1).min()) if plan.schedule.announced else plan.size.per_round
+
+    def _totals(self, plan: Plan, sums: VectorSum) -> np.ndarray:
+        """Every round's trials, int64 [rounds].
+
+        Where a cohort's size u_t is announced its users add ⌈q·u/u_t⌉ each, u the smallest (of both the honest share):
+        no sum has fewer than the one that the accountant knows, and what it has beyond is post-processing.
+        """
+        users = plan.schedule.present.sum(axis=1)
+        if not plan.schedule.announced:
+            return sums.totals(users)
+        honest = np.floor(self.honest * users + 1e-9).astype(np.int64)
+        return users * -(-int(sums.trials) * self._users(plan) // honest)
+
+    def _users(self, plan: Plan) -> int:
+        users = floor(self.honest * plan.schedule.present.sum(axis=1).min() + 1e-9)
+        if users < 1:
+            raise Refusal(f"honest must leave at least one user in a round, got {self.honest}")
+        return users
+
+    def _planned_levels(self, problem: Problem, users: Any) -> np.ndarray:
+        """The levels of sums over so many users, of their shape."""
+        return np.vectorize(lambda n: self._levels(problem, int(n)))(users)
+
+    def _levels(self, problem: Problem, users: int) -> int:
+        if self.levels is not None:
+            return self.levels
+        return default_levels(users, problem.dimension, "sqrt" if self.accounting == "paper" else "exact")
+
+
+@lru_cache(maxsize=2)  # members that differ in their steps alone have one tape
+def _tape(seed: int, totals: tuple[int, ...], probability: float, dimension: int) -> Tape:
+    noise, remainder = binomial_tape(binomial_stream(seed), np.array(totals), probability, dimension)
+    return Tape(noise, np.asarray(remainder, np.float32))
+
+
+def _one_sample(inputs: RoundInputs):
+    """The sample of each slot, [per_round]."""
+    return inputs.samples if inputs.weights is None else inputs.samples[:, 0]

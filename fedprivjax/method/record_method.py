@@ -1,0 +1,48 @@
+"""What methods share whose messages are noised means, or steps, of a machine's own records."""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.settings import follows_epsilon
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.target import RULE, Target
+from fedprivjax.problem.problem import Problem
+
+
+class RecordMethod(Protocol):
+    """A method whose noise and guarantee follow from its `records`, with an ε for each machine where they differ.
+
+    Attributes:
+        plain: the static settings of its own that only the host reads, as the traced protocol has them.
+    """
+
+    profile: Any = None
+    weighs_machines: ClassVar[bool] = True
+    plain: ClassVar[dict[str, Any]] = {"sampler": "full"}
+
+    @property
+    def records(self) -> RecordMechanism:
+        """How records enter a machine's message, and the noise that it needs."""
+        raise Undefined(f"{self.name} must define records")
+
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        return follows_epsilon(self)
+
+    @property
+    def traced(self):
+        host = {"profile": None, "epsilon": None, "batch": None, "noise_rule": "accountant", "delta": None}
+        return replace(self, **host, **self.plain, calibrate_to=RULE)  # type: ignore[type-var]
+
+    def asked(self, target: Target) -> Target:
+        return target.shared(self.profile)
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """The noisiest machine's σ."""
+        return self.records.noise_std(problem, plan.size, target)
+
+    def asked_delta(self, problem: Problem, target: Target) -> Any:
+        return self.records.asked_delta(problem, target)

@@ -1,0 +1,175 @@
+"""Settings as protocols take them: what no protocol allows is refused."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import NUMBERS, require_at_least, require_choice, require_one, require_positive
+from fedprivjax.noise.sums import Given, SumFactor
+from fedprivjax.plan.samplers import Dealt
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.target import LEVELS
+from fedprivjax.privacy.terms import Assumption
+
+ONE_NOISE = {  # trust models in which one noise is for all machines
+    "server": "whose noise is one for all machines",
+    "pan-private": "whose noise is one for all users",
+    "shuffler": "behind which all messages of a round hide each other alike",
+}
+SMALLEST_CLIP = 1e-12  # the squares of a norm's parts underflow from 1e-19 on
+
+
+def check_steps(protocol) -> None:
+    """Refuse steps and a clip that no protocol allows."""
+    for name in (*NUMBERS, "clip"):
+        if isinstance(getattr(protocol, name), list | tuple):  # arrays may be leaves of stacked protocols
+            require_one(name, getattr(protocol, name))
+    for name in ("step_size", "step_scale", "clip"):
+        require_positive(name, getattr(protocol, name), optional=True)
+    require_clip(protocol.clip)
+
+
+def check_numbers(protocol, target: str) -> None:
+    """Refuse a target ("mu" or "epsilon"), noise, steps and clip that no protocol allows."""
+    level, noise_std = getattr(protocol, target), protocol.noise_std
+    check_steps(protocol)
+    if isinstance(level, list | tuple):
+        raise Refusal(
+            f'{target} must be one number, got {list(level)}: a sweep takes several, as over={{"{target}": [...]}}, '
+            f"and profile=[...] gives every machine its own privacy"
+        )
+    require_positive(target, level, optional=True, infinite=True)
+    require_noise_std(noise_std)
+    if noise_std is not None and isinstance(level, int | float | np.number):
+        raise Refusal(f"give {target} or noise_std, not both, got {target} = {level} and noise_std = {noise_std}")
+
+
+def check_settings(protocol) -> None:
+    """Refuse settings that no protocol with a target μ or ε allows."""
+    check_numbers(protocol, "mu")
+    check_numbers(protocol, "epsilon")
+    require_one_level(protocol)
+    require_choice("trust", protocol.trust, ("server", "none"))
+    require_at_least("batch", protocol.batch, 1)
+
+
+def dealt(batch: int) -> Dealt | None:
+    """How `batch` fresh records of a message are dealt; of one, by the plan alone.
+
+    >>> dealt(20), dealt(1)
+    (Dealt(batch=20), None)
+    """
+    return Dealt(batch) if batch > 1 else None
+
+
+def batch_assumptions(batch: int) -> tuple[Assumption, ...]:
+    """What a guarantee says of messages of several records."""
+    return (Assumption("fresh batches", {"batch": int(batch)}),) if batch > 1 else ()
+
+
+def require_one_level(protocol) -> None:
+    """Refuse both a μ and an ε."""
+    mu, epsilon = protocol.mu, protocol.epsilon
+    if all(isinstance(level, int | float | np.number) for level in (mu, epsilon)):
+        raise Refusal(f"give mu or epsilon, not both, got mu = {mu} and epsilon = {epsilon}")
+
+
+def require_noise_std(noise_std: Any) -> None:
+    """Refuse a noise that is a number, and negative or not finite."""
+    if isinstance(noise_std, int | float | np.number) and not 0 <= noise_std < np.inf:
+        raise Refusal(f"noise_std must be finite and not negative, got {noise_std}")
+
+
+def require_clip(clip: Any) -> None:
+    """Refuse a bound so small that float32 takes norms beyond it for 0."""
+    if isinstance(clip, int | float | np.number) and clip < SMALLEST_CLIP:
+        raise Refusal(f"clip must be at least {SMALLEST_CLIP:g}, where norms are still numbers, got {clip}")
+
+
+def fixed_profile(protocol) -> tuple[float, ...] | None:
+    """A protocol's `profile` as a static setting: a tuple of positive numbers, one for each machine."""
+    profile = protocol.profile
+    if profile is None:
+        return None
+    if protocol.trust in ONE_NOISE:
+        raise Refusal(f"profile must be left out with trust = {protocol.trust!r}, {ONE_NOISE[protocol.trust]}")
+    if isinstance(profile, str) or not isinstance(profile, Sequence | np.ndarray):
+        raise Refusal(f"profile must be a list of numbers, one for each machine, got {profile!r}")
+    for value in profile:
+        require_positive("profile", value)
+    if not len(profile):
+        raise Refusal("profile must have one number for each machine, got none")
+    if np.ndim(protocol.epsilon):
+        raise Refusal(f"give profile or an epsilon for each machine, not both, got epsilon = {protocol.epsilon}")
+    return tuple(float(value) for value in profile)
+
+
+def follows_epsilon(protocol) -> tuple[str, ...]:
+    """`Protocol.noise_follows` where machines' noises follow from the ε of each."""
+    return () if protocol.profile is None else LEVELS
+
+
+def privacy_shares(profile: Sequence[float] | None, machines: int) -> np.ndarray:
+    """Every machine's μ as a part of the largest, float64 [machines], from a `profile` in any unit; 1 without one.
+
+    >>> privacy_shares((2.0, 1.0), 2).tolist()
+    [1.0, 0.5]
+    """
+    if profile is None:
+        return np.ones(machines)
+    if len(profile) != machines:
+        raise Refusal(f"profile must have one number for each of {machines} machines, got {len(profile)}")
+    return np.asarray(profile, float) / max(profile)
+
+
+def asked_shares(profile: Sequence[float] | None, machines: int) -> np.ndarray | None:
+    """`privacy_shares` that machines are asked to keep to; None where there is no profile."""
+    return None if profile is None else privacy_shares(profile, machines)
+
+
+def exposed_once(schedule: Schedule, profile: Sequence[float] | None) -> Grouped:
+    """Exposure of machines whose samples touch one message each: their share, 0 for those that are never asked."""
+    shares = privacy_shares(profile, schedule.machines)
+    return schedule.once(("takes part", profile), lambda: Grouped.of(np.where(schedule.total > 0, shares, 0.0)))
+
+
+def noise_of_shares(profile: Sequence[float] | None, machines: int) -> float:
+    """√(mean of 1/share²): the noise of a mean over all machines, as a multiple of that without a profile."""
+    return float(np.sqrt(np.mean(privacy_shares(profile, machines) ** -2.0)))
+
+
+def fixed_schedule(noise_schedule: Any, names: Iterable[str], factors: Mapping[str, type] = {}) -> Any:
+    """A noise schedule as a static setting: one of `names`, a tuple of numbers, or a factor of running sums.
+
+    Args:
+        factors: kinds of `SumFactor` by name, where there may be any; given by name, as {name: its setting}, as an
+            object, or as a matrix.
+    """
+    if isinstance(noise_schedule, SumFactor) and factors:
+        return noise_schedule
+    if isinstance(noise_schedule, Mapping) and factors:
+        return _factor_of_table(noise_schedule, factors)
+    if isinstance(noise_schedule, str):
+        require_choice("noise_schedule", noise_schedule, (*names, *factors))
+        return factors[noise_schedule]() if noise_schedule in factors else noise_schedule
+    if not isinstance(noise_schedule, Sequence | np.ndarray):
+        raise Refusal(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}")
+    try:
+        if factors and np.ndim(noise_schedule) == 2:
+            return Given(tuple(tuple(float(value) for value in row) for row in noise_schedule))
+        return tuple(float(value) for value in noise_schedule)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, Refusal):
+            raise
+        raise Refusal(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}") from None
+
+
+def _factor_of_table(table: Mapping[str, Any], factors: Mapping[str, type]) -> SumFactor:
+    if len(table) != 1:
+        raise Refusal(f"noise_schedule must be one name with its setting, got {dict(table)!r}")
+    ((name, value),) = table.items()
+    require_choice("noise_schedule", name, factors)
+    return factors[name](value)

@@ -1,0 +1,282 @@
+r"""Sums through a shuffler, of one-bit messages (Cheu, Joseph, Mao & Peng 2022): P_VEC of vectors, P_1D of numbers.
+
+A user rounds each coordinate at random to one of `levels` + 1 points of [−D, D], D the bound, and adds noise in ones:
+
+    u = (x + D)·g/(2D);    ones = ⌊u⌋ + Bernoulli(u − ⌊u⌋) + Binomial(q, p)    of g + q one-bit messages, labelled j
+
+A shuffler permutes the bits of a coordinate, and the analyzer counts them. With S the users' rounded levels and
+Z ~ Binomial(n·q, p) the noise of n users, all that the bits tell is S + Z and n, so only these are simulated:
+
+    estimate = (2D/g)·[(S − n·g/2) + (Z − n·q·p)]
+
+The literal bits (`randomizer`, `shuffled`, `analyzer`) run on the host, at small sizes; they have the same law.
+Deviation from the paper: the levels are centred as integers, before they become float32.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_positive
+from fedprivjax.method.interface import slot_keys
+from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.theory import cheu
+
+CHUNK_NUMBERS = 2**18  # uniforms held at once, few enough for a cache
+SLACK = 1e-5  # of a norm, for float32
+
+
+@struct.dataclass
+class VectorSum:
+    """P_VEC: the private sum of vectors in the ball of radius `bound`. Real-valued settings are leaves.
+
+    Attributes:
+        bound: D, of every user's vector.
+        levels: g, fixed-point levels.
+        trials: q, noise bits of a user for each coordinate.
+        probability: p of a noise bit.
+    """
+
+    bound: Any
+    levels: Any
+    trials: Any
+    probability: Any
+
+    def __post_init__(self):
+        require_positive("bound", self.bound)
+        _require_count("levels", self.levels)
+        _require_count("trials", self.trials)
+        _require_probability(self.probability)
+
+    @property
+    def unit(self) -> Any:
+        """What one level is worth, 2D/g."""
+        return 2 * self.bound / self.levels
+
+    # ---- on the device, exact in law
+
+    def rounded(self, key: jax.Array, vectors: jax.Array) -> jax.Array:
+        """Each user's levels, int32 [n, d] in 0..levels, with the mean u; a user's key is that of its slot."""
+        return self.rounded_by(slot_keys(key, vectors.shape[0]), vectors)
+
+    def rounded_by(self, keys: jax.Array, vectors: jax.Array) -> jax.Array:
+        """`rounded` with a key for each user, [n]: however users are cut into chunks, their numbers are the same.
+
+        The fraction is taken of x·g/(2D), before the middle is added, so small numbers lose no digits.
+        """
+        levels = jnp.asarray(self.levels).astype(jnp.int32)
+        scaled = vectors * (levels / (2 * self.bound)) + 0.5 * (levels % 2)
+        low = jnp.floor(scaled)
+        up = _uniforms(keys, vectors.shape[1:]) < scaled - low
+        return jnp.clip((low + up).astype(jnp.int32) + levels // 2, 0, levels)
+
+    def rounded_sum(self, key: jax.Array, vectors: jax.Array, present: jax.Array | None = None) -> jax.Array:
+        """The sum of `rounded` over users, int32 [d], a chunk of users at a time; see `require_countable`.
+
+        Args:
+            present: 1 for users who take part and 0 for others, [n]; None is everyone.
+        """
+        users, dimension = vectors.shape
+        present = jnp.ones(users, jnp.int32) if present is None else present.astype(jnp.int32)
+
+        def add(total, chunk):
+            keys, vectors, present = chunk
+            return total + present @ self.rounded_by(keys, vectors), ()
+
+        chunks = slot_keys(key, users), vectors, present
+        return scan_in_chunks(add, jnp.zeros(dimension, jnp.int32), chunks, max(1, CHUNK_NUMBERS // dimension))[0]
+
+    def estimate(self, total_levels, noise_levels, users, remainder=0.0) -> jax.Array:
+        """The estimated sum of the vectors, float32 [d].
+
+        Args:
+            total_levels: S, int32 [d], of `users`.
+            noise_levels: Z − ⌊n·q·p⌋, int32 [d] (`noise.binomial.Tape`).
+            users: n, how many took part; may be traced.
+            remainder: n·q·p − ⌊n·q·p⌋.
+        """
+        span = jnp.asarray(users).astype(jnp.int32) * jnp.asarray(self.levels).astype(jnp.int32)
+        counted = (total_levels - span // 2 + noise_levels).astype(jnp.float32)  # centred, both parts fit in 2³⁰
+        return self.unit * (counted - (0.5 * (span % 2) + jnp.asarray(remainder, jnp.float32)))
+
+    # ---- literal messages, on the host
+
+    def randomizer(self, rng: np.random.Generator, vectors) -> np.ndarray:
+        """All bits that users send, uint8 [..., d, levels + trials] of vectors [..., d]; ones first, for order is free.
+
+        Raises:
+            Refusal: a vector is longer than `bound`.
+        """
+        require_within(self.bound, vectors)
+        levels, trials = int(self.levels), int(self.trials)
+        scaled = self._scaled(vectors)
+        low = np.floor(scaled)
+        ones = low + (rng.random(scaled.shape) < scaled - low)
+        ones += (rng.random((*scaled.shape, trials)) < self.probability).sum(axis=-1)
+        return (np.arange(levels + trials) < ones[..., None]).astype(np.uint8)
+
+    def shuffled(self, rng: np.random.Generator, bits: np.ndarray) -> np.ndarray:
+        """The bits [..., n, d, k] of n users, those of each coordinate in a random order, [..., d, n·k]."""
+        bits = np.swapaxes(bits, -3, -2)
+        return rng.permuted(bits.reshape(*bits.shape[:-2], -1), axis=-1)
+
+    def analyzer(self, bits: np.ndarray) -> np.ndarray:
+        """The estimated sum of the vectors, float64 [..., d], of shuffled bits [..., d, n·k]; their number tells n."""
+        users = bits.shape[-1] // (int(self.levels) + int(self.trials))
+        counts = bits.sum(axis=-1, dtype=np.int64) - users * int(self.trials) * float(self.probability)
+        return self.unit * (counts - users * int(self.levels) / 2)
+
+    # ---- numbers, on the host
+
+    def totals(self, users) -> np.ndarray:
+        """n·q, the trials in a sum over so many users, int64 of their shape."""
+        return np.asarray(users, np.int64) * int(self.trials)
+
+    def moments(self, vectors) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the estimate, float64 [d], for the vectors [n, d] of those who take part.
+
+        The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)) with f the fraction of u.
+        """
+        vectors = np.asarray(vectors, np.float64)
+        fraction = self._scaled(vectors) % 1.0
+        noise = vectors.shape[0] * int(self.trials) * self.probability * (1 - self.probability)
+        variance = (fraction * (1 - fraction)).sum(axis=0) + noise
+        return vectors.sum(axis=0), self.unit**2 * variance
+
+    def messages_per_user(self, dimension: int) -> int:
+        """One-bit messages of a user in one sum: d·(g + q)."""
+        return int(cheu.messages_per_user(dimension=dimension, levels=int(self.levels), trials=int(self.trials)))
+
+    def bits_per_user(self, dimension: int, *, shared_shuffler: bool) -> int:
+        """Bits of a user in one sum: with one shuffler for all coordinates, a message carries its ⌈log₂ d⌉-bit label.
+
+        >>> VectorSum(1.0, 4, 6, 0.5).bits_per_user(5, shared_shuffler=True)
+        200
+        """
+        sizes = {"dimension": dimension, "levels": int(self.levels), "trials": int(self.trials)}
+        return int(cheu.bits_per_user(**sizes, labelled=shared_shuffler))
+
+    def analyzer_operations(self, users: int, dimension: int) -> int:
+        """Bits that the analyzer adds up in one sum over n users: d·n·(g + q)."""
+        return users * self.messages_per_user(dimension)
+
+    def _scaled(self, vectors) -> np.ndarray:
+        """u, float64 in [0, levels]."""
+        scaled = (np.asarray(vectors, np.float64) + self.bound) * (self.levels / (2 * self.bound))
+        return np.clip(scaled, 0.0, self.levels)
+
+
+@struct.dataclass
+class ScalarSum:
+    """P_1D: the private sum of numbers in [0, `width`], which is a `VectorSum` of one coordinate x − width/2.
+
+    Attributes:
+        width: W.
+        levels, trials, probability: as in `VectorSum`.
+    """
+
+    width: Any
+    levels: Any
+    trials: Any
+    probability: Any
+
+    def __post_init__(self):
+        require_positive("width", self.width)
+        _ = self.centred  # which refuses the rest
+
+    @property
+    def centred(self) -> VectorSum:
+        """The sum of x − width/2 as a vector's."""
+        return VectorSum(0.5 * self.width, self.levels, self.trials, self.probability)
+
+    def rounded(self, key: jax.Array, values: jax.Array) -> jax.Array:
+        """Each user's level, int32 [n]."""
+        return self.centred.rounded(key, self._column(values))[:, 0]
+
+    def rounded_sum(self, key: jax.Array, values: jax.Array, present: jax.Array | None = None) -> jax.Array:
+        """The sum of `rounded` over the users who take part, an int32."""
+        return self.centred.rounded_sum(key, self._column(values), present)[0]
+
+    def estimate(self, total_level, noise_level, users, remainder=0.0) -> jax.Array:
+        """The estimated sum of the numbers, a float32; arguments as in `VectorSum.estimate`."""
+        centred = self.centred.estimate(total_level, noise_level, users, remainder)
+        return centred + 0.5 * self.width * jnp.asarray(users).astype(jnp.float32)
+
+    def randomizer(self, rng: np.random.Generator, values) -> np.ndarray:
+        """All bits that users send, uint8 [..., levels + trials] of numbers [...]."""
+        return self.centred.randomizer(rng, self._column(np.asarray(values, np.float64)))[..., 0, :]
+
+    def shuffled(self, rng: np.random.Generator, bits: np.ndarray) -> np.ndarray:
+        """The bits [..., n, k] of n users in a random order, [..., n·k]."""
+        return self.centred.shuffled(rng, bits[..., None, :])[..., 0, :]
+
+    def analyzer(self, bits: np.ndarray) -> np.ndarray:
+        """The estimated sum of the numbers, float64 [...], of shuffled bits [..., n·k]."""
+        users = bits.shape[-1] // self.messages_per_user()
+        return self.centred.analyzer(bits) + 0.5 * self.width * users
+
+    def moments(self, values) -> tuple[float, float]:
+        """Mean and variance of the estimate for the numbers [n] of those who take part."""
+        values = np.asarray(values, np.float64)
+        return float(values.sum()), float(self.centred.moments(self._column(values))[1][0])
+
+    def messages_per_user(self) -> int:
+        """One-bit messages of a user in one sum: g + q."""
+        return self.centred.messages_per_user(1)
+
+    def analyzer_operations(self, users: int) -> int:
+        """Bits that the analyzer adds up: n·(g + q)."""
+        return self.centred.analyzer_operations(users, 1)
+
+    def _column(self, values):
+        return (values - 0.5 * self.width)[..., None]
+
+
+def require_countable(users: int, levels: int) -> None:
+    """Refuse more levels in a sum than int32 counts.
+
+    >>> require_countable(1_000_000, 10_000)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: users × levels must be below 2³¹, got 1000000 × 10000
+    """
+    if int(users) * int(levels) >= 2**31:
+        raise Refusal(f"users × levels must be below 2³¹, got {users} × {levels}")
+
+
+def require_within(bound: float, vectors) -> None:
+    """Refuse host vectors [..., d] of which one is longer than `bound`, or has NaN; nothing is clipped unasked.
+
+    >>> require_within(1.0, [[0.6, 0.8], [3.0, 4.0]])
+    Traceback (most recent call last):
+    fedprivjax.Refusal: vectors must have norm at most 1, got 5 (row 1); clip them, or raise the bound
+    """
+    norms = np.linalg.norm(np.asarray(vectors, np.float64), axis=-1).reshape(-1)
+    beyond = ~(norms <= bound * (1 + SLACK))
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise Refusal(
+            f"vectors must have norm at most {bound:.6g}, got {norms[row]:.6g} (row {row}); "
+            "clip them, or raise the bound"
+        )
+
+
+def _uniforms(keys: jax.Array, shape) -> jax.Array:
+    """Uniforms of a shape for each key; the older layout, twice as fast (see `noise.normals`)."""
+    with jax.threefry_partitionable(False):
+        return jax.vmap(lambda key: jax.random.uniform(key, shape))(keys)
+
+
+def _require_count(name: str, value: Any) -> None:
+    """Refuse a concrete number that is no integer of at least 1; arrays and traced values pass."""
+    require_positive(name, value)
+    if isinstance(value, int | float | np.number) and (value < 1 or value != int(value)):
+        raise Refusal(f"{name} must be an integer of at least 1, got {value}")
+
+
+def _require_probability(value: Any) -> None:
+    if isinstance(value, int | float | np.number) and not 0 <= value <= 1:
+        raise Refusal(f"probability must be between 0 and 1, got {value}")

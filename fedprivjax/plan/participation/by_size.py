@@ -1,0 +1,81 @@
+"""Machines by what remains of their data, so that unequal shares are used up together."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.participation.capped_sampling import draw_capped, rounds_filled
+from fedprivjax.plan.participation.interface import Participation, check_sizes
+from fedprivjax.plan.schedule import Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class ByShare(Participation):
+    """`per_round` distinct machines that still have fresh examples, drawn with probability ∝ the number that remains.
+
+    With c_i messages left to machine i, the next machine is i with probability ∝ c_i among those not drawn in this
+    round. Those with as many messages left as there are rounds come first where no round could be filled else (`caps`),
+    so every one of the T rounds is full, T being the largest with Σ_i min(n_i, T) ≥ m·T: of all examples fewer than m
+    are left over where no machine has more than T.
+
+    Sizes of shares are then public, as replacing one record by another allows: under add-or-remove-one they are not.
+
+    Args:
+        shares: messages that each machine has fresh examples for, int [machines]; None takes them from the problem.
+
+    >>> law = ByShare(3, 2, [4, 1, 1])
+    >>> law.rounds_given, ByShare(3, 2, [3, 2, 1]).draw(3, np.random.default_rng(0)).total.tolist()
+    (2, [3, 2, 1])
+    """
+
+    machines: int
+    per_round: int
+    shares: object = field(default=None, repr=False)
+    of_shares = True
+
+    def __post_init__(self):
+        check_sizes(self.machines, self.per_round)
+        if self.shares is not None:
+            object.__setattr__(self, "shares", self._checked(np.asarray(self.shares)))
+
+    def _checked(self, shares: np.ndarray) -> np.ndarray:
+        if shares.shape != (self.machines,) or not np.issubdtype(shares.dtype, np.integer) or shares.min() < 0:
+            given = f"{shares.dtype} {list(shares.shape)}"
+            raise Refusal(f"shares must be an integer of at least 0 for each of {self.machines} machines, got {given}")
+        some = np.count_nonzero(shares)
+        if some < self.per_round:
+            raise Refusal(f"shares must be positive on at least per_round ({self.per_round}) machines, got {some}")
+        return shares.astype(int)
+
+    @property
+    def known(self) -> np.ndarray:
+        """The shares, int [machines].
+
+        Raises:
+            Refusal: where there are none.
+        """
+        if self.shares is None:
+            raise Refusal("shares must be given for ByShare where machines have no own records that are used once each")
+        return np.asarray(self.shares)
+
+    @property
+    def rounds_given(self) -> int | None:
+        return None if self.shares is None else rounds_filled(self.known, self.per_round)
+
+    def rounds_of_shares(self, shares: np.ndarray) -> int:
+        if (self.known > shares).any():
+            worst = int(np.argmax(self.known > shares))
+            most = f"the {shares[worst]} of machine {worst}"
+            raise Refusal(f"shares must be at most {most}, got {self.known[worst]}", machine=worst)
+        return rounds_filled(self.known, self.per_round)
+
+    def fitted(self, shares: np.ndarray | None) -> "ByShare":
+        if self.shares is not None or shares is None or shares.size != self.machines:
+            return self
+        return replace(self, shares=shares)
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        alike = np.ones((1, self.machines))
+        rows = draw_capped(alike, self.known, self.per_round, rounds, rng, factor=lambda left: left.astype(float))
+        return Schedule(self.machines, rows)

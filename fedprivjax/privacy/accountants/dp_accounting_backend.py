@@ -1,0 +1,132 @@
+"""A second opinion: the same noise, accounted for by Google's dp-accounting."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountant_result import EXACT, UPPER, Opinion
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+if TYPE_CHECKING:
+    from dp_accounting import ComposedDpEvent
+
+ACCOUNTANTS = {"pld": "privacy loss distributions, tight", "rdp": "Rényi divergences, an upper bound"}
+MERGED = 64  # noise multipliers that a composition may differ in, each a distribution to make
+_GRID_PER_MU = 1e-3  # spacing of the loss grid in units of its standard deviation; the error is of second order
+
+
+def gaussian_event(noise_multipliers: ArrayLike) -> "ComposedDpEvent":
+    """The composition of Gaussian mechanisms as a dp-accounting event, equal ones merged.
+
+    Args:
+        noise_multipliers: [releases], σ over the full L2 sensitivity of its release. Replacing a sample moves a
+            release of increments of norm at most S by 2S, so this is σ/(2S).
+
+    Raises:
+        ValueError: unless they are a non-empty list of positive finite numbers.
+
+    >>> len(gaussian_event([1.0, 2.0, 2.0]).events)
+    2
+    """
+    from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
+
+    sigma = np.asarray(noise_multipliers, float)
+    if sigma.ndim != 1 or sigma.size == 0:
+        raise Refusal(f"noise_multipliers must be a non-empty list, got shape {list(sigma.shape)}")
+    wrong = ~((sigma > 0) & np.isfinite(sigma))
+    if wrong.any():
+        raise Refusal(f"noise_multipliers must be positive and finite, got {sigma[wrong][0]}")
+    values, counts = np.unique(sigma, return_counts=True)
+    pairs = zip(values.tolist(), counts.tolist(), strict=True)
+    return ComposedDpEvent([SelfComposedDpEvent(GaussianDpEvent(value), count) for value, count in pairs])
+
+
+def gaussian_epsilon(noise_multipliers: ArrayLike, delta: float, accountant: str = "pld") -> float:
+    """ε of a composition of Gaussian mechanisms at δ, as dp-accounting computes it.
+
+    Args:
+        noise_multipliers: [releases], σ over the full replace-one L2 sensitivity, σ/(2S).
+        delta: inside (0, 1).
+        accountant: "pld" (tight) or "rdp" (an upper bound).
+
+    Raises:
+        ValueError: for an unknown accountant, a delta outside (0, 1), a multiplier that is not positive and finite.
+
+    >>> round(gaussian_epsilon([2.0] * 16, 1e-5), 2)
+    10.0
+    """
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.privacy_accountant import NeighboringRelation
+    from dp_accounting.rdp import RdpAccountant
+
+    require_choice("accountant", accountant, ACCOUNTANTS)
+    gdp.epsilon(0.0, delta)
+    event = gaussian_event(_merged(noise_multipliers))
+    if accountant == "rdp":
+        return float(RdpAccountant().compose(event).get_epsilon(delta))
+    spacing = _GRID_PER_MU * gdp.compose(1 / np.asarray(noise_multipliers, float))
+    # the relation only tells dp-accounting how to subsample; the sensitivity above is the replace-one one already
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    return float(PLDAccountant(relation, spacing).compose(event).get_epsilon(delta))
+
+
+def gaussian_opinions(noise_multipliers: ArrayLike, delta: float) -> tuple[Opinion, ...]:
+    """Both accountants' ε of a composition of Gaussian mechanisms; none where nothing is released, or without noise.
+
+    >>> [(one.accountant, round(one.epsilon, 2)) for one in gaussian_opinions([2.0] * 16, 1e-5)]
+    [('dp-accounting PLD', 10.0), ('dp-accounting RDP', 10.73)]
+    """
+    sigma = np.asarray(noise_multipliers, float)
+    if not sigma.size or not ((sigma > 0) & np.isfinite(sigma)).all():
+        return ()
+    kinds = {"pld": EXACT, "rdp": UPPER}
+    return tuple(
+        Opinion(f"dp-accounting {name.upper()}", gaussian_epsilon(sigma, delta, name), kind)
+        for name, kind in kinds.items()
+    )
+
+
+def _merged(noise_multipliers: ArrayLike) -> np.ndarray:
+    """The multipliers, of which at most `MERGED` are distinct: neighbours that are too many share their mean precision.
+
+    >>> sigma = np.sqrt(np.arange(1.0, 1001))
+    >>> merged = _merged(sigma)
+    >>> len(np.unique(merged)) <= MERGED, bool(np.isclose(np.sum(merged**-2.0), np.sum(sigma**-2.0)))
+    (True, True)
+    """
+    sigma = np.asarray(noise_multipliers, float)
+    values, place = np.unique(sigma, return_inverse=True)
+    if sigma.ndim != 1 or values.size <= MERGED or not (values > 0).all() or not np.isfinite(values).all():
+        return sigma
+    logarithm = np.log(values)[place]
+    group = np.minimum(((logarithm - logarithm.min()) / np.ptp(logarithm) * MERGED).astype(int), MERGED - 1)
+    precision = np.bincount(group, sigma**-2.0, MERGED) / np.maximum(np.bincount(group, minlength=MERGED), 1)
+    return precision[group] ** -0.5
+
+
+def cross_check(guarantee: PrivacyGuarantee, noise_multipliers: ArrayLike) -> float:
+    """dp-accounting's ε of the worst machine's releases, over the guarantee's: 1 where both agree.
+
+    Above 1 the guarantee promises too much; below 1 it gives privacy away.
+
+    Args:
+        guarantee: a private one.
+        noise_multipliers: [releases of the worst machine], σ/(2S).
+
+    Raises:
+        ValueError: for a non-private guarantee, or one so strong that ε is 0 at its δ.
+
+    >>> from fedprivjax.privacy.per_machine import Grouped
+    >>> from fedprivjax.privacy.terms import Terms
+    >>> one = PrivacyGuarantee(1e-5, Terms("none", "the Gaussian mechanism"), mus=Grouped.of([1.0]))
+    >>> round(cross_check(one, [1.0]), 4), round(cross_check(one, [0.5]), 2)
+    (1.0, 2.28)
+    """
+    stated = guarantee.epsilon
+    if not 0 < stated < np.inf:
+        raise Refusal(f"guarantee must have a positive and finite epsilon to be checked, got {stated}")
+    return gaussian_epsilon(noise_multipliers, guarantee.delta) / stated

@@ -1,0 +1,145 @@
+"""A number for every machine, with machines that are alike held once; and which are alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.problem.memoize import Once
+
+LISTED = 4096  # machines of which each one's group is saved
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """One number for each machine, as groups of machines that share it.
+
+    Attributes:
+        values: each group's number, float64 [groups].
+        counts: machines in each group, int [groups].
+        group: the group of each machine, int [machines]; None where it is no longer known which machine is which.
+
+    >>> Grouped.of([2.0, 1.0, 2.0]).counts.tolist()
+    [1, 2]
+    """
+
+    values: np.ndarray
+    counts: np.ndarray
+    group: np.ndarray | None = None
+
+    def __str__(self) -> str:
+        return f"{self.machines} machines from {self.min:.4g} to {self.max:.4g}, median {self.median:.4g}"
+
+    __repr__ = __str__
+
+    @classmethod
+    def of(cls, each) -> "Grouped":
+        """From one number for each machine, [machines]."""
+        each = np.asarray(each, float)
+        if each.size and (each == each[0]).all():
+            return cls(each[:1].copy(), np.array([each.size]), np.zeros(each.size, np.int32))
+        values, group, counts = np.unique(each, return_inverse=True, return_counts=True)
+        return cls(values, counts, group.astype(np.int32))
+
+    @property
+    def machines(self) -> int:
+        """How many machines there are."""
+        return int(self.counts.sum())
+
+    @cached_property
+    def each(self) -> np.ndarray:
+        """Every machine's number, float64 [machines], read-only.
+
+        Raises:
+            Refusal: where machines differ and it is no longer known which is which.
+        """
+        if self.group is None and self.values.size > 1:
+            raise Refusal(f"which of {self.machines} machines is in which group was not kept")
+        each = np.repeat(self.values, self.counts) if self.group is None else self.values[self.group]
+        each.setflags(write=False)
+        return each
+
+    @property
+    def max(self) -> float:
+        return float(self.values.max())
+
+    @property
+    def min(self) -> float:
+        return float(self.values.min())
+
+    @property
+    def median(self) -> float:
+        """The median over machines."""
+        order = np.argsort(self.values)
+        upto = np.cumsum(self.counts[order])
+        places = np.array([(upto[-1] - 1) // 2, upto[-1] // 2])
+        return float(self.values[order][np.searchsorted(upto, places, side="right")].mean())
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Grouped":
+        """Another number for each group; groups stay as they are."""
+        return replace(self, values=np.asarray(function(self.values), float))
+
+    def as_mapping(self) -> dict[str, list]:
+        """The groups as JSON takes them; which machine is in which, where there are at most `LISTED`."""
+        listed = self.group is not None and self.values.size > 1 and self.machines <= LISTED
+        group = {"group": np.asarray(self.group).tolist()} if listed else {}
+        return {"values": self.values.tolist(), "counts": self.counts.tolist(), **group}
+
+    @classmethod
+    def from_mapping(cls, mapping) -> "Grouped":
+        """From `as_mapping`."""
+        group = np.array(mapping["group"], np.int32) if "group" in mapping else None
+        return cls(np.array(mapping["values"], float), np.array(mapping["counts"], int), group)
+
+
+def grouped_once(keeper: Once, array: np.ndarray, compute: Callable[[np.ndarray, Any], np.ndarray]) -> Grouped:
+    """`Grouped.of(compute(array, keeper))`, computed once for the same array, which `keeper` keeps: none has its id."""
+    return keeper.once((compute, id(array)), lambda: (array, Grouped.of(compute(array, keeper))))[1]
+
+
+def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Groups of machines that agree in every column.
+
+    A constant column costs one comparison, small integers are counted, and any other column is sorted: a million
+    machines are no matter.
+
+    Args:
+        columns: of one or more settings, [machines] each.
+
+    Returns:
+        The first machine of every group, int [groups], and every machine's group, int [machines].
+
+    >>> first, group = alike([np.array([5, 7, 5, 5]), np.array([1.0, 1.0, 2.0, 1.0]), np.full(4, 3)])
+    >>> first.tolist(), group.tolist()
+    ([0, 2, 1], [0, 2, 1, 0])
+    """
+    first, group = np.zeros(1, int), np.zeros(len(columns[0]), int)
+    for column in columns:
+        if (column == column[:1]).all():
+            continue
+        _, code = codes(column)
+        first, group = codes(group * (int(code.max()) + 1) + code)
+    return first, group
+
+
+def codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each distinct value occurs first, in the values' order, and which value each entry has.
+
+    Small integers are counted, all else is sorted.
+
+    >>> first, code = codes(np.array([7, 3, 7]))
+    >>> first.tolist(), code.tolist()
+    ([1, 0], [1, 0, 1])
+    """
+    if not np.issubdtype(column.dtype, np.integer) or np.ptp(column) > 4 * column.size:
+        _, first, code = np.unique(column, return_index=True, return_inverse=True)
+        return first, code
+    shifted = column - column.min()
+    present = np.bincount(shifted) > 0
+    code = (np.cumsum(present) - 1)[shifted]
+    first = np.empty(int(present.sum()), int)
+    first[code[::-1]] = np.arange(column.size)[::-1]  # the last that is written is the first
+    return first, code

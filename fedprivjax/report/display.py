@@ -1,0 +1,212 @@
+"""Tables and plots of whatever results there are: a folder, what was read from it, or datasets of sweeps."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import xarray as xr
+from matplotlib.figure import Figure
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known, require_recorded
+from fedprivjax.engine.metrics import shown as usual
+from fedprivjax.experiment import Experiment
+from fedprivjax.experiment.results import Results, load
+from fedprivjax.experiment.tuning import Choice
+from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
+from fedprivjax.report.choices import choice_table
+from fedprivjax.report.layout import Layout, layout, layout_of
+from fedprivjax.report.plots import figures, metric_against, metric_against_epsilon, metric_over_rounds
+from fedprivjax.report.tables import footnotes, results_table, results_tables
+from fedprivjax.report.text_table import Sheet, html_table, plain
+from fedprivjax.sweeps.results import has
+
+EPSILON, ROUND, COSTS = "epsilon", "round", "costs"
+Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables and the lines under them: `print` gives what the command line prints, a notebook shows them as tables.
+
+    Attributes:
+        sheets: the tables; each has a `title`, and a `frame`, pandas's, of its cells.
+        notes: what the tables do not say by themselves.
+    """
+
+    sheets: list[Sheet]
+    notes: list[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Sheet | Text]:
+        yield from self.sheets
+        yield from map(Text, self.notes)
+
+    def __str__(self) -> str:
+        return plain(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "\n".join([*map(html_table, self.sheets), *(f"<p>{escape(note)}</p>" for note in self.notes)])
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Results as they are shown.
+
+    Attributes:
+        layout: axes, δ, iterate and notes.
+        best: datasets by label, a protocol's own grid reduced to its best point.
+        held: a plot of who holds what, or None.
+        choice: a table of what was chosen on other data, or None.
+    """
+
+    layout: Layout
+    best: Mapping[str, xr.Dataset]
+    held: Figure | None = None
+    choice: Sheet | None = None
+
+    def tables(self) -> Tables:
+        """Every table, and the notes."""
+        choice = [] if self.choice is None else [self.choice]
+        return Tables([*results_tables(self.layout, self.best), *choice], footnotes(self.layout, self.best))
+
+    def figures(self) -> dict[str, Figure]:
+        """Every plot that says something, by name."""
+        held = {} if self.held is None else {"who_holds_what": self.held}
+        this = self.layout
+        return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own, this.at, this.baselines)}
+
+
+def shown(
+    experiment: Experiment,
+    best: Mapping[str, xr.Dataset],
+    held: Figure | None = None,
+    choices: Mapping[str, Choice] | None = None,
+) -> Shown:
+    """An experiment's selected results, as they are shown."""
+    return Shown(layout(experiment), best, held, choice_table(experiment, choices) if choices else None)
+
+
+def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
+    """The tables that the command line prints.
+
+    Args:
+        results: a results folder, what `load` gives, a sweep's dataset, or datasets by label.
+        metric: one metric's table only.
+        iterate: which of a protocol's points; by default the experiment's `record.iterate`, or the output.
+
+    Raises:
+        Refusal: a folder that cannot be read, or a metric that was not recorded.
+
+    >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> grid = sweep(DPMu2(clip=1.6), problem, Uniform(20, 10), over={"mu": [1.0, 2.0]}, seeds=3, rounds=2)
+    >>> table(grid, "test_loss").sheets[0].frame.columns.tolist()
+    ['mu', 'target ε', 'DPMu2']
+    """
+    this = _shown(results, iterate)
+    if metric is None:
+        return this.tables()
+    name = _recorded(this, metric)
+    one = results_table(this.layout, this.best, metric, this.layout.iterate, this.layout.rounds(name))
+    return Tables([one], footnotes(this.layout, this.best))
+
+
+def plot(
+    results: Showable, metric: str | Metric | None = None, against: str | None = None, *, iterate: str | None = None
+) -> Figure:
+    """A plot that the command line draws, as matplotlib's figure.
+
+    Args:
+        results: as for `table`.
+        metric: by default the first that is drawn.
+        against: "epsilon", "round", "costs" (rounds, bytes and gradients, where protocols differ in the
+            former two) or any swept setting; by default the first of these that says something.
+        iterate: as for `table`.
+
+    Raises:
+        Refusal: a metric that was not recorded, an axis that was not swept, or nothing to draw.
+    """
+    this = _shown(results, iterate)
+    if metric is None and against is None:
+        made = this.figures()
+        if not made:
+            raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
+        return next(iter(made.values()))
+    axes = _axes(this)
+    against = against or next(iter(axes), ROUND)
+    require_choice("axis of a plot", against, axes)
+    metric = metric or _usual(this, against)
+    name = _recorded(this, metric)
+    of: dict[str, Any] = {"iterate": this.layout.iterate}
+    if against == ROUND:
+        return metric_over_rounds(this.best, metric, this.layout.at, **of)
+    of["constant"] = "constant" in this.layout.baselines
+    if against == COSTS:
+        return metric_against_costs(this.best, metric, this.layout.at, **of)
+    of |= {"bars": this.layout.bars, "rounds": this.layout.rounds(name)}
+    best = {label: data for label, data in this.best.items() if has(data, name)}
+    if against == EPSILON:
+        return metric_against_epsilon(best, metric, **of)
+    return metric_against(best, against, metric, **of)
+
+
+def _shown(results: Showable, iterate: str | None) -> Shown:
+    """What is to be shown of anything that has results."""
+    if isinstance(results, str | Path):
+        results = load(results)
+    if isinstance(results, Results):
+        this = shown(results.spec, results.best, choices=results.choices)
+    elif isinstance(results, xr.Dataset):
+        this = _of_datasets({str(results.attrs.get("protocol", "protocol")): results})
+    elif isinstance(results, Mapping) and results and all(isinstance(data, xr.Dataset) for data in results.values()):
+        this = _of_datasets(results)
+    else:
+        raise Refusal(f"results must be a folder, what load gives, or datasets of sweeps, got {type(results).__name__}")
+    return this if iterate is None else replace(this, layout=replace(this.layout, iterate=iterate))
+
+
+def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Shown:
+    for label, data in datasets.items():
+        lacking = [name for name in ("diverged", "realised_epsilon", "guarantee") if name not in data]
+        lacking += [name for name in ("delta", "non_private_metrics") if name not in data.attrs]
+        if lacking:
+            raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
+    return Shown(layout_of(datasets), datasets)
+
+
+def _axes(this: Shown) -> list[str]:
+    """What there is to draw against: ε, the swept settings, and rounds."""
+    sizes = [(str(name), n) for data in this.best.values() for name, n in data["diverged"].sizes.items()]
+    swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name != "seed"))
+    others = [name for name in swept if name not in LEVELS]
+    rounds = any(data.sizes.get(ROUND, 0) > 1 for data in this.best.values())
+    costs = rounds and differ_in_costs(this.best)
+    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [COSTS] * costs
+
+
+def _usual(this: Shown, against: str) -> str:
+    """The metric that the command line would draw first."""
+    names = usual({ROUND: "over_rounds", COSTS: "against_costs"}.get(against, "against_epsilon"))
+    names += [str(name) for data in this.best.values() for name in data if ROUND in data[name].dims]
+    found = next((name for name in names if any(has(data, name) for data in this.best.values())), None)
+    if found is None:
+        raise Refusal("results must have a recorded metric to be drawn, got none")
+    return found
+
+
+def _recorded(this: Shown, metric: str | Metric) -> str:
+    """The name of a metric that at least one protocol recorded."""
+    name = known(metric).name
+    names = dict.fromkeys(str(n) for data in this.best.values() for n in data if ROUND in data[n].dims)
+    if not any(has(data, name) for data in this.best.values()):
+        require_recorded(name, names)
+    return name

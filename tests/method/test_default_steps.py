@@ -1,0 +1,78 @@
+"""Default steps where no theory gives one: for networks, from the clip, the noise, the rounds and the public start."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedprivjax import (
+    MLP,
+    Ball,
+    DPMu2,
+    Full,
+    NoisyMinibatchSGD,
+    NoisySGD,
+    Refusal,
+    StaleMomentum,
+    datasets,
+    from_dataset,
+    general_problem,
+    simulate,
+)
+from fedprivjax.engine.prepare import ready
+from fedprivjax.problem.constraints import flat
+from fedprivjax.theory import reshef_levy
+
+DIGITS = from_dataset(datasets.load("digits"), network=MLP((8,)))
+OWN = from_dataset(datasets.load("digits"), network=MLP((8,)), table=np.arange(1430).reshape(10, 143))
+
+
+def step_of(protocol, problem, rounds=100):
+    return float(ready(protocol, problem, Full(10), rounds=rounds, record=["noise_norm"]).protocol.step_size)
+
+
+def test_a_network_travels_as_far_as_its_start_is_from_the_other_side_of_zero():
+    norm = float(np.linalg.norm(flat(DIGITS.start)))
+    assert DIGITS.travel == pytest.approx(2 * norm)
+    assert replace(DIGITS, distance=3.0).travel == 3.0
+    assert replace(DIGITS, constraint=Ball(50.0)).travel == 100.0
+    assert from_dataset(datasets.load("digits")).travel == np.inf
+    assert general_problem(lambda w, x: jnp.sum(w * x), np.ones((9, 2)), np.zeros(2)).travel == np.inf
+
+
+def test_steps_follow_from_public_numbers_alone():
+    travel, norm = DIGITS.travel, float(np.linalg.norm(flat(DIGITS.start)))
+    found = step_of(NoisySGD(noise_std=0.2, clip=0.5, trust="server"), DIGITS)
+    assert found == pytest.approx(travel / np.sqrt(100 * (0.25 + DIGITS.dimension * 0.04)))
+    assert step_of(NoisySGD(mu=np.inf, clip=0.5), DIGITS) == pytest.approx(2 * norm / np.sqrt(100 * 0.25))
+    assert step_of(DPMu2(mu=np.inf, clip=0.5), DIGITS) == pytest.approx(travel * np.sqrt(3) / (0.5 * 100**1.5))
+    assert step_of(StaleMomentum(mu=np.inf, clip=0.5), DIGITS) == step_of(DPMu2(mu=np.inf, clip=0.5), DIGITS)
+    minibatch = step_of(NoisyMinibatchSGD(noise_std=0.2, clip=0.5, batch=143), OWN, rounds=40)
+    assert minibatch == pytest.approx(travel / np.sqrt(40 * (0.25 + DIGITS.dimension * 0.04 / 10)), rel=1e-5)
+
+
+def test_where_noise_rules_the_step_is_the_theorys():
+    """With the diameter in the place of the travel, and much noise, as on a ball."""
+    much = DPMu2(mu=0.01, clip=0.5, trust="server")
+    assert step_of(much, DIGITS) == pytest.approx(
+        step_of(much, replace(DIGITS, constraint=Ball(DIGITS.travel / 2))), 1e-3
+    )
+    assert reshef_levy.clipped_step(rounds=3, diameter=2.0, increment=1.0) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("protocol", [NoisySGD(mu=np.inf, clip=1.0), DPMu2(mu=4.0, clip=1.0, trust="server")])
+@pytest.mark.slow
+def test_a_network_learns_at_its_default_step(protocol):
+    run = simulate(protocol, DIGITS, Full(20), record=["test_accuracy"], every=71)
+    assert run.metrics["test_accuracy"][-1] > 0.6
+
+
+@pytest.mark.parametrize(
+    "protocol", [NoisySGD(mu=1.0, clip=1.0), DPMu2(mu=1.0, clip=1.0), StaleMomentum(mu=1.0, clip=1.0)]
+)
+def test_a_start_at_zero_leaves_nothing_to_go_by(protocol):
+    problem = replace(DIGITS, start=jax.tree.map(jnp.zeros_like, DIGITS.start))
+    with pytest.raises(Refusal, match="step_size must be set: its default needs a ball"):
+        step_of(protocol, problem)

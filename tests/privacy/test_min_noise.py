@@ -1,0 +1,159 @@
+"""Noise that is kept on disk: found again, caught where it is wrong, and solved for anew."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from cases import PARTIAL, SHARES
+
+from fedprivjax import DPMu2, LocalSGD, NoisyMinibatchSGD, disk_cache
+from fedprivjax.engine.prepare import ready
+from fedprivjax.plan.samplers import Poisson, Replacement, Subset
+from fedprivjax.privacy import min_noise
+from fedprivjax.privacy.accountants import quick_bound, sampled
+from fedprivjax.privacy.accountants.records import Sampled
+from fedprivjax.privacy.events import RecordEvent, Releases
+from fedprivjax.privacy.min_noise import least_for_all, least_kept
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import Terms
+
+SIZES, SAMPLER = np.array([61, 100, 400]), Subset(10)
+TARGET = Target(epsilon=2.0, delta=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def folder(keeping):
+    return keeping / "noise"
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """How often noise was solved for."""
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return least_for_all(*arguments)
+
+    monkeypatch.setattr(min_noise, "least_for_all", counted)
+    return calls
+
+
+def forget():
+    """As in a new process."""
+    for cached in (sampled._bound, sampled._loss, sampled._one_release, sampled._least, quick_bound._rough):
+        cached.cache_clear()
+
+
+def event(noise_std=1.0, sampler=SAMPLER, shift=0.2, sizes=SIZES, batch=10, rounds=200, group=(0, 1, 2)):
+    group, ones = np.array(group), np.ones_like(sizes)
+    releases = Releases(shift / sizes * sizes[0], sizes, batch * ones, rounds * ones, ones, group)
+    return RecordEvent(noise_std, Sampled(sampler), releases, Terms("none", "a theorem"))
+
+
+def needed(target=TARGET, **settings):
+    forget()
+    said = *event(**settings).said, *target.said
+    return least_kept(said, lambda noise, who=None: event(noise, **settings).excess(target, None, who), 1.0)
+
+
+def files(folder):
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def test_it_is_solved_for_once_and_the_same_to_the_last_digit(folder, solved):
+    assert needed() == needed() == least_for_all(lambda noise, who=None: event(noise).excess(TARGET, None, who), 1.0)
+    assert len(solved) == 1
+    assert len(files(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda noise: np.array([0.5 * noise]),
+        lambda noise: np.array([0.999999 * noise]),
+        lambda noise: np.array([1.000001 * noise]),
+        lambda noise: np.array([2 * noise]),
+        lambda noise: np.array([0.0]),
+        lambda noise: np.array([-noise]),
+        lambda noise: np.array([inf]),
+        lambda noise: np.array([np.nan]),
+        lambda noise: np.array([noise, noise]),
+        lambda noise: np.array([noise], np.float32),
+        lambda noise: np.array(noise),
+        lambda noise: np.array(["much"]),
+    ],
+)
+def test_a_wrong_number_on_disk_is_caught_and_mended(folder, solved, wrong):
+    right = needed()
+    (path,) = files(folder)
+    np.save(path, wrong(right))
+    assert needed() == right
+    assert np.load(path).tolist() == [right]
+    assert needed() == right
+    assert len(solved) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"sampler": Replacement(10)},
+        {"sampler": Poisson(10)},
+        {"shift": 0.21},
+        {"sizes": SIZES + 1},
+        {"batch": 9},
+        {"rounds": 201},
+        {"group": (0, 1, 1)},
+        {"target": Target(epsilon=2.5, delta=1e-5)},
+        {"target": Target(epsilon=2.0, delta=1e-6)},
+        {"target": Target(mu=0.5, delta=1e-5)},
+        {"target": Target(epsilon=(2.0, 2.0, 3.0), delta=1e-5)},
+    ],
+)
+def test_every_argument_makes_another_file(folder, other):
+    needed()
+    needed(**other)
+    assert len(files(folder)) == 2
+
+
+def test_other_code_or_another_accountant_makes_another_file(folder, solved, monkeypatch):
+    needed()
+    monkeypatch.setattr(min_noise, "code", lambda *folders, packages: "mended")
+    needed()
+    assert len(solved) == len(files(folder)) == 2
+
+
+def test_the_code_is_that_of_privacy_and_of_samplers():
+    names = {path.name for path in min_noise.FOLDERS}
+    assert names == {"privacy", "samplers"}
+    assert all((path / "__init__.py").exists() for path in min_noise.FOLDERS)
+
+
+def test_what_is_soon_solved_for_is_not_kept(folder, monkeypatch):
+    monkeypatch.setattr(disk_cache, "SLOW", 60.0)
+    needed()
+    assert files(folder) == []
+
+
+@pytest.mark.parametrize("calibrate_to", ["plan", "rule"])
+@pytest.mark.parametrize("method", [NoisyMinibatchSGD, LocalSGD])
+def test_methods_find_it_again_and_never_run_with_half_of_it(folder, solved, method, calibrate_to):
+    protocol = method(epsilon=2.0, batch=2, clip=1.0, sampler="replacement", step_size=0.1, calibrate_to=calibrate_to)
+
+    def calibrated():
+        forget()
+        return ready(protocol, SHARES, PARTIAL, rounds=4, delta=1e-5).protocol.noise_std
+
+    right = calibrated()
+    assert calibrated() == right
+    assert len(solved) == 1
+    (path,) = files(folder)
+    np.save(path, np.array([right / 2]))
+    assert calibrated() == right
+    assert len(solved) == 2
+
+
+def test_noise_in_closed_form_is_not_kept(folder):
+    protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1, calibrate_to="plan")
+    assert ready(protocol, SHARES, PARTIAL, rounds=4).event.said is None
+    assert files(folder) == []

@@ -1,0 +1,124 @@
+"""The search for the least noise, and what makes it quick: bounds that leave machines out, and convolutions."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from fedprivjax.plan.samplers import Poisson, Replacement, Subset
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants import sampled
+from fedprivjax.privacy.accountants.composition import composed, epsilon_between
+from fedprivjax.privacy.accountants.noise_search import least_noise
+from fedprivjax.privacy.accountants.quick_bound import rough_epsilon
+from fedprivjax.privacy.accountants.records import Sampled
+from fedprivjax.privacy.events import Excess, RecordEvent, Releases
+from fedprivjax.privacy.min_noise import least_for_all
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import Terms
+
+SETTINGS = [
+    (Subset(10), 61, 200, 3.5),
+    (Subset(1), 5, 1, 3.0),
+    (Subset(2), 400, 1000, 0.9),
+    (Replacement(1), 400, 2000, 0.8),
+    (Replacement(10), 300, 20, 2.0),
+    (Poisson(10), 300, 200, 1.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("epsilon_of", "asked"),
+    [
+        (lambda noise: 3 / noise**2, 1.0),
+        (lambda noise: 3 / noise + 4 / noise**2 + 1e-3 / noise**4, 2.0),
+        (lambda noise: inf if noise < 0.3 else 2 / noise, 1.0),
+    ],
+)
+@pytest.mark.parametrize("guess", [0.01, 2.0, 1e3])
+def test_what_is_found_is_met_and_no_more(epsilon_of, asked, guess):
+    found = least_noise(epsilon_of, asked, guess)
+    assert asked * (1 - 1e-6) < epsilon_of(found) <= asked
+
+
+def test_what_no_noise_meets_and_any_noise_meets():
+    assert least_noise(lambda noise: inf, 1.0, 1.0) == inf
+    assert least_noise(lambda noise: 0.0, 1.0, 1.0) < 1e-12
+
+
+@pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, records, rounds, z, whole):
+    for delta in (1e-3, 1e-8):
+        settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": whole}
+        assert 1 <= rough_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
+
+
+@pytest.mark.parametrize(
+    ("sampler", "records", "rounds", "z", "delta"),
+    [
+        (Poisson(1), 673, 4, 0.8982298215790355, 1.39e-12),
+        (Replacement(4), 3, 15, 1.2424336357168826, 2.05e-12),
+        (Poisson(64), 490, 867, 2.5948488340141346, 1.1097763302554793e-12),
+        (Subset(2), 518, 3599, 0.08876885252081407, 1.2685104983075312e-12),
+    ],
+)
+def test_the_rough_bound_is_not_below_where_delta_is_next_to_nothing(sampler, records, rounds, z, delta):
+    settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": True}
+    assert rough_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "mu", "delta"),
+    [(2033, 2.0070858722024636, 1.3361364249513011e-12), (4411, 3.4482709689657214, 3.214959292137856e-12)],
+)
+def test_rounding_makes_no_bound_less_than_the_gaussian_mechanism_s_own(rounds, mu, delta):
+    """Two draws of a machine's only record hide nothing, and are composed like any other samples."""
+    settings = {"sampler": Replacement(2), "records": 1, "rounds": rounds, "delta": delta, "whole_message": True}
+    assert 1 <= sampled.sampled_epsilon(2 * rounds**0.5 / mu, **settings) / gdp.epsilon(mu, delta) < 1.1
+
+
+@pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)
+def test_convolutions_are_dp_accountings(sampler, records, rounds, z):
+    one = sampled._one_release(z, sampler, records, False)
+    theirs = one.self_compose(rounds)
+    for delta in (1e-3, 1e-6):
+        low, high = epsilon_between(composed(one, rounds), delta)
+        assert low == high == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-6, abs=1e-12)
+
+
+def machines(noise_std, sizes, rounds=200):
+    """Machines of so many records each, with noise in proportion to 1/records."""
+    shift, kinds = 0.2 * sizes / sizes.min(), np.arange(sizes.size)
+    releases = Releases(shift, sizes, np.full(sizes.size, 10), np.full(sizes.size, rounds), np.ones_like(kinds), kinds)
+    return RecordEvent(noise_std, Sampled(Subset(10)), releases, Terms("none", "a theorem"))
+
+
+def test_few_of_many_different_machines_are_looked_at_closely(monkeypatch):
+    """59 machines of 59 sizes: the noise is the largest that any of them needs, found with few slow evaluations."""
+    sizes, looked = np.round(61 + 702 * np.linspace(0, 1, 59) ** 1.526).astype(int), []
+    target, inner = Target(epsilon=2.0, delta=1e-5), Sampled.epsilon
+
+    def counted(self, *machine, delta):
+        looked.append(machine)
+        return inner(self, *machine, delta=delta)
+
+    monkeypatch.setattr(Sampled, "epsilon", counted)
+    found = least_for_all(lambda noise, who=None: machines(noise, sizes).excess(target, None, who), 1.0)
+    assert len(set(looked)) < 15  # 595 when each machine was solved for by itself
+    each = machines(found, sizes[::6]).epsilons(1e-5).each
+    assert max(*each, machines(found, sizes).epsilon(1e-5)) <= 2.0
+    assert machines(found * (1 - 1e-6), sizes).epsilon(1e-5) > 2.0
+
+
+def test_a_machine_that_is_worst_at_the_end_alone_is_found():
+    """Of two machines, one is worse at the first noise and the other at the least that is enough for both."""
+    curves = {"steep": lambda noise: 30 / noise**3, "flat": lambda noise: 4 / noise}
+
+    def excess(noise, who=None):
+        return max(Excess(curves[one](noise), one) for one in ([who] if who else curves))
+
+    assert excess(1.0).who == "steep"
+    found = least_for_all(excess, 1.0)
+    assert 1 - 1e-6 < excess(found).ratio <= 1
+    assert found == pytest.approx(4.0, rel=1e-5)

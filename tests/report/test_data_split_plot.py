@@ -1,0 +1,51 @@
+"""Who holds what: bars as high as what machines hold, named where there is room."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedprivjax.datasets import from_frame, load, table
+from fedprivjax.report.data_split_plot import data_lines, who_holds_what
+
+
+def test_bars_are_what_each_machine_holds_of_each_class():
+    labels = np.array([0, 1, 1, 2, 0, 2, 2])
+    rows = table([np.array([0, 1, 2]), np.array([3, 5, 6, 4])])[0]
+    figure = who_holds_what(labels, rows, classes=3, class_names=["a", "b", "c"], machine_names=["north", "south"])
+    (axis,) = figure.axes
+    heights = np.array([patch.get_height() for patch in axis.patches]).reshape(3, 2)
+    assert heights.tolist() == [[1, 1], [2, 0], [0, 3]]
+    tops = np.array([patch.get_y() + patch.get_height() for patch in axis.patches]).reshape(3, 2)
+    assert tops[-1].tolist() == [3, 4]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["north", "south"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
+    assert axis.get_title() == "2 machines of 3 to 4 examples, 7 in all"
+
+
+def test_numbers_are_shown_by_size_and_percentiles():
+    labels = np.arange(101.0)
+    figure = who_holds_what(labels, [np.arange(101), np.array([7]), np.array([], int)])
+    sizes, below = figure.axes
+    assert [patch.get_height() for patch in sizes.patches] == [101, 1, 0]
+    box = below.patches[0]
+    assert (box.get_y(), box.get_height()) == pytest.approx((25, 50))
+    assert below.lines[0].get_ydata().tolist() == [50, 7]
+
+
+@pytest.mark.parametrize(("machines", "classes"), [(31, 3), (2, 25)])
+def test_many_machines_and_classes_are_not_named_one_by_one(machines, classes):
+    labels = np.arange(machines * classes) % classes
+    figure = who_holds_what(labels, np.arange(machines * classes).reshape(machines, classes), classes=classes)
+    assert bool(figure.legends) == (classes == 3)
+    assert len(figure.axes[0].get_xticklabels()) < 20
+
+
+def test_lines_say_what_classes_and_machines_stand_for():
+    frame = pd.DataFrame({"x": np.zeros(60), "who": np.repeat(np.arange(30), 2), "y": ["no", "yes"] * 30})
+    data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_share=0.5)
+    (line,) = data_lines(data)
+    assert line.startswith(
+        "frame: 30 training and 30 test rows; 30 machines: 0 = '0', 1 = '1', 2 = '2', …, 29 = '29'; "
+    )
+    assert line.endswith("classes: 0 = 'no', 1 = 'yes'")
+    assert data_lines(load("digits")) == []

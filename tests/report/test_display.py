@@ -1,0 +1,148 @@
+"""`table` and `plot`: what the command line shows, of whatever has results."""
+
+from html import escape
+
+import numpy as np
+import pytest
+
+import fedprivjax as fpj
+from fedprivjax import Refusal, experiment
+from fedprivjax.experiment import folder
+from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.results import load
+from fedprivjax.experiment.tuning import selected
+from fedprivjax.privacy import gdp
+from fedprivjax.report import plots
+from fedprivjax.report.display import Shown, shown
+from fedprivjax.report.layout import layout_of
+from fedprivjax.report.page import page
+
+EVIL = "<script>alert('x') & [bold]"
+
+
+def make(label):
+    return experiment.parse(
+        {
+            "title": f"small {label}",
+            "notes": f"noted {label}",
+            "problem": {"dataset": "least_squares", "options": {"examples": 60, "features": 3}, "radius": 2.0},
+            "participation": {"machines": 6, "per_round": 3, "rounds": 4},
+            "protocol": [
+                {"name": "dp_mu2", "label": label},
+                {"name": "noisy_sgd", "label": "free", "mu": float("inf"), "grid": {"step_size": [0.1, 0.2]}},
+            ],
+            "sweep": {"mu": [1, 8], "seeds": 3},
+            "record": {"metrics": ["excess_risk", "distance", "train_loss"], "select": "excess_risk", "every": 2},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A results folder, of labels that are no markup."""
+    into, made = tmp_path_factory.mktemp("results"), make(EVIL)
+    folder.claim(into, made)
+    folder.save(runner.run(made), into, made.title, 1.0)
+    return into
+
+
+@pytest.fixture(scope="module")
+def results(kept):
+    return load(kept)
+
+
+def test_tables_are_those_of_the_command_line(kept, results, capsys):
+    said = str(fpj.table(kept))
+    assert said == str(fpj.table(str(kept))) == str(fpj.table(results))
+    print(shown(results.spec, selected(results.spec, dict(results))).tables())
+    assert capsys.readouterr().out == said + "\n"
+    for words in (EVIL, "excess risk, mean ± 95% interval over 3 seeds", "realised ε", "not for deployment", "noted"):
+        assert words in said
+    sheets = fpj.table(results, "excess_risk").sheets
+    assert [sheet.title for sheet in sheets] == [fpj.table(results).sheets[0].title]
+
+
+def test_a_sweeps_dataset_needs_no_file(results):
+    data = results[EVIL]
+    (sheet,) = fpj.table(data, "excess_risk").sheets
+    assert sheet.frame.columns.tolist() == ["mu", "target ε", "DPMu2"]
+    mean, half = fpj.mean_interval(fpj.final(data, "excess_risk"))
+    cells = [f"{m:.6f} ± {h:.6f}" for m, h in zip(mean.values, half.values, strict=True)]
+    assert sheet.columns[2].cells == cells
+    assert sheet.columns[1].cells[0] == f"{float(gdp.epsilon(1.0, 1e-5)):.3g}"
+    both = fpj.table({"one": data, "two": data}, "excess_risk").sheets[0]
+    assert both.frame["one"].tolist() == both.frame["two"].tolist() == cells
+    titles = [sheet.title.split(" at")[0] for sheet in fpj.table(data).sheets]
+    assert titles[-2].startswith("realised ε")
+    assert titles[-1].startswith("what a run costs")
+
+
+def test_plots_are_those_of_the_command_line(results):
+    usual = plots.figures(results.best)
+    assert list(usual) == ["excess_risk_against_epsilon", "excess_risk_over_rounds"]
+    for figure, asked in ((usual["excess_risk_against_epsilon"], {}), (usual["excess_risk_over_rounds"], ROUNDS)):
+        again = fpj.plot(results, **asked)
+        for mine, theirs in zip(again.axes[0].lines, figure.axes[0].lines, strict=True):
+            np.testing.assert_array_equal(np.asarray(mine.get_ydata(), float), np.asarray(theirs.get_ydata(), float))
+    assert fpj.plot(results, "distance", "epsilon").axes[0].get_ylabel() == "distance"
+    assert fpj.plot(results[EVIL], "distance", "round").axes[0].get_xlabel() == "round"
+
+
+ROUNDS = {"against": "round"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"metric": "distant"}, r"unknown metric 'distant', did you mean 'distance'\?"),
+        ({"against": "machines"}, r"unknown axis of a plot 'machines' \(known: epsilon, round\)"),
+        ({"metric": "excess_risk", "iterate": "lost"}, None),
+    ],
+)
+def test_what_was_not_recorded_is_refused(results, asked, message):
+    if message is None:  # protocols without that iterate show their output
+        assert fpj.plot(results, **asked).axes
+        return
+    with pytest.raises(Refusal, match=message):
+        fpj.plot(results, **asked)
+
+
+def test_what_has_no_results_is_refused(results, tmp_path):
+    with pytest.raises(Refusal, match=r"^results must be a folder, what load gives, or datasets of sweeps, got int$"):
+        fpj.table(3)
+    with pytest.raises(Refusal, match=r"^dataset of 'one' must be a sweep's, got one without diverged, [^\n]+$"):
+        fpj.plot({"one": results[EVIL].drop_vars("diverged")[["distance"]]})
+    one = results[EVIL].isel(mu=[0], round=[-1])
+    with pytest.raises(Refusal, match="results must have an axis of several values or several records"):
+        fpj.plot(one)
+
+
+def test_the_page_holds_everything_and_nothing_from_elsewhere(results):
+    this = shown(results.spec, results.best)
+    text = page(this, results, this.figures())
+    assert "<script" not in text
+    assert "[bold]" in text
+    assert "&lt;script&gt;" in text
+    assert text.count("data:image/svg+xml;base64,") == 2
+    for elsewhere in ('src="http', 'href="http', "url(", "@import"):
+        assert elsewhere not in text
+    for sheet in this.tables().sheets:
+        assert all(escape(cell) in text for column in sheet.columns for cell in column.cells)
+    guarantee = results.guarantee(EVIL, mu=1.0)
+    assert guarantee.paragraph().split(" for ")[0] in text
+    for words in ("step_size by the best mean excess_risk", "Metrics computed on private data: ", "do not compose"):
+        assert words in text
+    for words in ("every = 2", results.provenance["date"], results.provenance["data_sha256"]["training.label"]):
+        assert words in text
+
+
+def test_one_protocol_of_two_seeds_without_axes(results):
+    data = {"ours": results[EVIL].isel(mu=[0], seed=[0, 1])}
+    this = Shown(layout_of(data), data)
+    (sheet, *_), figures = this.tables().sheets, this.figures()
+    assert (sheet.title.split(";")[0], sheet.frame.shape) == ("excess risk, mean over 2 seeds", (1, 1))
+    assert "±" not in str(this.tables())
+    assert list(figures) == ["excess_risk_over_rounds"]
+    assert not figures["excess_risk_over_rounds"].axes[0].collections
+    assert 'id="plots"' in page(this, results, figures)
+    assert 'id="plots"' not in page(this, results, {})

@@ -1,0 +1,72 @@
+import io
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from fedprivjax.report.text_table import Sheet, html_table, plain
+
+
+def wide(count=6, keys=2):
+    sheet = Sheet("accuracy of all that there is", keys=keys)
+    for name in ("mu", "target ε"):
+        sheet.add_column(name, "right")
+    for number in range(count):
+        sheet.add_column(f"a rather long label {number}", "right")
+    for row in range(3):
+        sheet.add_row(str(row), f"{row}.5 !", *(f"{10 * row + number}.25 ± 0.10" for number in range(count)))
+    return sheet
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 300])
+def test_nothing_is_lost_or_broken_at_any_width(width):
+    sheet = wide()
+    lines = plain(sheet, width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    text = "\n".join(lines)
+    for row in sheet.rows:
+        for cell in row[2:]:
+            assert text.count(f" {cell} ") == 1
+    tables = text.count("┏")
+    assert text.count("2.5 !") == tables  # the keys stand in each
+    assert tables == {40: 6, 60: 2, 80: 2, 120: 1, 300: 1}[width]
+
+
+def test_words_are_broken_between_words_only_and_too_long_ones_at_the_edge():
+    sheet = Sheet("")
+    sheet.add_column("said")
+    sheet.add_column("n", "right")
+    sheet.add_row("one two three four", "1")
+    lines = plain(sheet, 16).splitlines()
+    assert [word for line in lines[4:-1] for word in line.strip("│ ").replace("1", "").strip("│ ").split()] == (
+        ["one", "two", "three", "four"]
+    )
+    sheet.add_row("x" * 50, "2")
+    assert "".join(plain(sheet, 30).split()).count("x") == 50
+
+
+def test_markup_of_users_is_text():
+    sheet = Sheet("[red]title[/red]")
+    sheet.add_column("[bold]label")
+    sheet.add_row("[/] <b>cell</b>")
+    shown = plain(sheet)
+    assert all(words in shown for words in ("[red]title[/red]", "[bold]label", "[/] <b>cell</b>"))
+    page = html_table(sheet)
+    assert "<b>" not in page
+    assert "&lt;b&gt;cell&lt;/b&gt;" in page
+    assert sheet._repr_html_() == page
+
+
+def test_a_frame_and_the_screen_have_the_same_cells():
+    sheet = wide(2)
+    assert sheet.frame.columns.tolist() == [column.header for column in sheet.columns]
+    assert sheet.frame.values.tolist() == sheet.rows
+    assert str(sheet) == plain(sheet)
+    console = Console(width=100, file=io.StringIO())
+    console.print(sheet)
+    assert sheet.rows[0][2] in console.file.getvalue()
+
+
+def test_rows_need_a_cell_for_each_column():
+    with pytest.raises(ValueError, match="zip"):
+        wide().add_row("1")
