@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
+from fedprivjax.privacy.accountants.dp_accounting_privates import symmetric_grid
+
 if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 HEADROOM = 1 + 2e-8  # of a noise that is solved for exactly: more than `accounted` takes off, so that ε stays below
@@ -22,11 +23,11 @@ def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistri
     from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    one = _dense(loss)
-    if one is None or one.size < 2:
+    grid = symmetric_grid(loss)
+    if grid is None or grid.probabilities.size < 2:
         with np.errstate(over="ignore"):  # a moment that overflows bounds no tail, and dp-accounting leaves it out
             return loss.self_compose(rounds)
-    spacing, lowest, chances, infinite = _parts(one)
+    spacing, lowest, chances, infinite = grid
     low, high = _window(chances, rounds)
     length = scipy.fft.next_fast_len(max(high - low + 1, chances.size), real=True)
     convolved = np.asarray(scipy.fft.irfft(_power(np.asarray(scipy.fft.rfft(chances, length)), rounds), length))
@@ -71,26 +72,12 @@ def _least(value_of) -> float:
     return value if np.isfinite(value) else inf
 
 
-def _dense(loss: "PrivacyLossDistribution") -> "DensePLDPmf | None":
-    """The distribution over a grid that is one for both directions; None where there is none."""
-    from dp_accounting.pld.pld_pmf import DensePLDPmf, SparsePLDPmf
-
-    one = loss._pmf_remove if loss._symmetric else None  # pyright: ignore[reportPrivateUsage]
-    one = one.to_dense_pmf() if isinstance(one, SparsePLDPmf) else one
-    return one if isinstance(one, DensePLDPmf) and one._pessimistic_estimate else None
-
-
-def _parts(one: "DensePLDPmf") -> tuple[float, int, np.ndarray, float]:
-    """The grid's spacing, the place of the least loss, each loss's probability, and that of an infinite one."""
-    return one._discretization, one._lower_loss, np.asarray(one._probs), one._infinity_mass
-
-
 def _exact_epsilon(loss: "PrivacyLossDistribution", delta: float) -> float:
     """dp-accounting's `get_epsilon_for_delta`, by running sums: the least ε with Σ_{l > ε} p(1 − e^{ε−l}) ≤ δ."""
-    one = _dense(loss)
-    if one is None:
+    grid = symmetric_grid(loss)
+    if grid is None:
         return float(loss.get_epsilon_for_delta(delta))
-    spacing, lowest, chances, infinite = _parts(one)
+    spacing, lowest, chances, infinite = grid
     if infinite > delta:
         return inf
     losses = spacing * (lowest + np.arange(chances.size))[::-1]
