@@ -4,6 +4,7 @@ A verdict has a total error of 1e-4 over all rows: an audit shares it among its 
 entries. Brute force and accountants leave rounding alone to chance.
 """
 
+import jax
 import pytest
 from cases import sparing
 from faults.rows import FAULTS
@@ -78,7 +79,16 @@ def different_subjects():
 @pytest.mark.parametrize("name", sparing(different_subjects(), [n for n in QUICK if n in different_subjects()]))
 def test_the_same_without_the_fault_is_not_flagged(name):
     fault = FAULTS[name]
-    assert not DETECTORS[fault.detector](fault.right), fault.change
+    assert not DETECTORS[fault.detector](fault.right), described(fault)
+
+
+def described(fault) -> str:
+    """The change of a row. For an audit, also its findings now and after compiling again: seeds are fixed."""
+    if fault.detector != "audit":
+        return fault.change
+    again = str(audited(fault.right))
+    jax.clear_caches()
+    return "\n".join([fault.change, again, str(audited(fault.right))])
 
 
 def test_the_catalogue_is_long_and_of_both_kinds():
