@@ -15,7 +15,7 @@ from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
 from .plan.participation import (
     Balanced,
-    ByShare,
+    BySize,
     Cohorts,
     Cyclic,
     Dropouts,
@@ -74,7 +74,7 @@ __all__ = [
     "Ball",
     "BinomialSums",
     "Box",
-    "ByShare",
+    "BySize",
     "Cohorts",
     "ConstraintSet",
     "Cyclic",

@@ -1,11 +1,13 @@
 """Checks that custom classes have the decorator that their base class requires."""
 
+import inspect
 from dataclasses import is_dataclass
 from typing import Any, ClassVar
 
 from jax.tree_util import all_leaves
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import RENAMED, require_current
 
 PYTREE, FROZEN = "flax.struct.dataclass", "dataclass(frozen=True)"
 
@@ -29,9 +31,13 @@ class Decorated:
     decorator: ClassVar[str]
 
     def __new__(cls, *args: Any, **settings: Any):
-        """Raise Refusal if arguments are given to a class without a constructor: its decorator is missing."""
+        """Raise Refusal for former names, and for arguments of a class whose decorator is missing."""
         if (args or settings) and cls.__init__ is object.__init__:
             raise without_decorator(cls)
+        for former in settings.keys() & RENAMED:
+            known = inspect.signature(cls.__init__).parameters
+            if former not in known:
+                require_current(f"setting of {cls.__name__}", former, known)
         return super().__new__(cls)
 
 

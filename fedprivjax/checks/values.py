@@ -1,7 +1,7 @@
 """Refusals shared by the whole package: one clear line, before anything is compiled."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,13 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # other libraries' names: ours, and
     "batch_size": ("batch", ""),
     "eps": ("epsilon", ""),
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
+}
+RENAMED: dict[str, tuple[str, ...]] = {  # former names, and the names that replace them where they are known
+    "by_share": ("by_size",),
+    "law": ("scheme",),
+    "least": ("min_machines",),
+    "most": ("max_uses", "max_machines"),
+    "refuse": ("error",),
 }
 NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # of a protocol that has them, one number each
 
@@ -88,6 +95,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     known = list(choices)
     if not np.ndim(value) and value in known:
         return
+    require_current(name, value, known)
     word, difference = OTHER_WORDS.get(str(value), ("", ""))
     if word in known:
         raise Refusal(f"unknown {name} {value!r}, did you mean {word!r}?{difference}")
@@ -98,6 +106,18 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     near = near or difflib.get_close_matches(str(value), known, n=NEAREST, cutoff=0.0)
     others = f" (nearest: {', '.join(near)})" if len(near) > 1 else ""
     raise Refusal(f"unknown {name} {value!r}{hint}{others}")
+
+
+def require_current(name: str, value: Any, known: Container[str]) -> None:
+    """Raise Refusal for a former name whose new name is one of `known`.
+
+    >>> require_current("key", "most", ["weights", "max_uses"])
+    Traceback (most recent call last):
+    fedprivjax.Refusal: unknown key 'most': it is now 'max_uses'
+    """
+    for new in RENAMED.get(str(value), ()):
+        if new in known:
+            raise Refusal(f"unknown {name} {value!r}: it is now {new!r}")
 
 
 def require_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ KINDS = {
     "quantiles": "sorted by the target and cut into one part for each machine",
     "by_value": "a machine for each value of a label or a column",
 }
-EMPTY = ("refuse", "drop", "keep")
+EMPTY = ("error", "drop", "keep")
 SIZED = ("iid", "quantiles")  # kinds whose machines may have sizes of their own
 
 
@@ -30,7 +30,7 @@ def partition(
     shards_per_machine: int = 2,
     sizes: str | Sequence[float] | None = None,
     spread: float = 1.0,
-    empty: str = "refuse",
+    empty: str = "error",
     seed: int | np.random.Generator = 0,
 ) -> list[np.ndarray]:
     """Deal examples to machines, each example to at most one.
@@ -145,7 +145,7 @@ def _cut(order: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
 def _occupied(parts: list[np.ndarray], empty: str) -> list[np.ndarray]:
     """The parts, without those of nothing where these are to be dropped."""
     bare = [machine for machine, part in enumerate(parts) if not len(part)]
-    if bare and empty == "refuse":
+    if bare and empty == "error":
         more = f" and {len(bare) - 5} more" if len(bare) > 5 else ""
         raise Refusal(
             f"every machine must have an example, got none for machine{'s' * (len(bare) > 1)} "

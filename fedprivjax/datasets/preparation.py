@@ -10,7 +10,7 @@ from fedprivjax.checks.values import require_at_least, require_choice, require_f
 
 TASKS = ("classification", "regression")
 STATISTICS = "statistics"
-EMPTY = ("refuse", "drop")
+EMPTY = ("error", "drop")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Preparation:
     seed: int = 0
     feature_bound: float | None = None
     bias: bool = True
-    empty: str = "refuse"
+    empty: str = "error"
 
     def __post_init__(self):
         for name in ("target", "client"):

@@ -67,7 +67,7 @@ def clients_of(values: Series, wanted: Preparation) -> Clients:
     owner = one_of(values.name, values, known)
     sizes = np.bincount(owner, minlength=len(known))
     bare = [name for name, size in zip(known, sizes, strict=True) if not size]
-    if bare and wanted.empty == "refuse":
+    if bare and wanted.empty == "error":
         raise Refusal(
             f"clients must have a row each, got none of {', '.join(map(repr, bare[:5]))}: "
             f'empty = "drop" leaves them out'

@@ -164,20 +164,20 @@ class Bernoulli(Binomial):
 
 
 class Between(AnyKind):
-    """Every number of machines from `least` to `most` alike.
+    """Every number of machines from `min_machines` to `max_machines`, equally likely.
 
     Attributes:
-        least: smallest number of machines in a round.
-        most: largest number of machines in a round.
+        min_machines: smallest number of machines in a round.
+        max_machines: largest number of machines in a round.
     """
 
     kind: Literal["between"] = "between"
-    least: int
-    most: int
+    min_machines: int
+    max_machines: int
 
     def law(self, machines, per_round):
         _left_out(self.kind, per_round)
-        return participation.Varying.between(machines, self.least, self.most)
+        return participation.Varying.between(machines, self.min_machines, self.max_machines)
 
 
 class Varying(AnyKind):
@@ -207,31 +207,31 @@ class Cyclic(AnyKind):
 
 class Weighted(AnyKind):
     """Distinct machines by public weights, a list of a number for each machine, or a list of such lists, of rounds in
-    turn; each at most `most` times in all (one integer, or one for each).
+    turn; each at most `max_uses` times in all (one integer, or one for each).
 
     Attributes:
         weights: weight of each machine, or such a list for each round in turn.
-        most: largest number of rounds of a machine, for all or for each.
+        max_uses: largest number of rounds of a machine, for all or for each.
     """
 
     kind: Literal["weighted"] = "weighted"
     per_round: int | None = None
     weights: list[float] | list[list[float]]
-    most: int | list[int] | None = None
+    max_uses: int | list[int] | None = None
 
     def law(self, machines, per_round):
-        return participation.Weighted(machines, _given(per_round), self.weights, self.most)
+        return participation.Weighted(machines, _given(per_round), self.weights, self.max_uses)
 
 
 class Diurnal(AnyKind):
     """Machines that come and go by the hour: `peaks` is each one's best round of the `period`, and `strength` how much
-    rarer it is drawn at other hours, from 1 on at some not at all; `most` as with "weighted".
+    rarer it is drawn at other hours, from 1 on at some not at all; `max_uses` as with "weighted".
 
     Attributes:
         peaks: best round of the period for each machine.
         strength: amplitude of the weights about their mean.
         period: number of rounds of a day.
-        most: largest number of rounds of a machine, for all or for each.
+        max_uses: largest number of rounds of a machine, for all or for each.
     """
 
     kind: Literal["diurnal"] = "diurnal"
@@ -239,22 +239,22 @@ class Diurnal(AnyKind):
     peaks: list[float]
     strength: float = 1.0
     period: int = 24
-    most: int | list[int] | None = None
+    max_uses: int | list[int] | None = None
 
     def law(self, machines, per_round):
         given = _given(per_round)
-        return participation.Weighted.diurnal(machines, given, self.peaks, self.strength, self.period, self.most)
+        return participation.Weighted.diurnal(machines, given, self.peaks, self.strength, self.period, self.max_uses)
 
 
-class ByShare(AnyKind):
+class BySize(AnyKind):
     """Machines by what remains of their shares, which are the data's, or `shares` messages each."""
 
-    kind: Literal["by_share"] = "by_share"
+    kind: Literal["by_size"] = "by_size"
     per_round: int | None = None
     shares: list[int] | None = None
 
     def law(self, machines, per_round):
-        return participation.ByShare(machines, _given(per_round), self.shares)
+        return participation.BySize(machines, _given(per_round), self.shares)
 
 
 class Own(AnyKind):
@@ -302,7 +302,7 @@ ParticipationSettings = Annotated[
     | Varying
     | Weighted
     | Diurnal
-    | ByShare
+    | BySize
     | Own,
     Field(discriminator="kind"),
 ]

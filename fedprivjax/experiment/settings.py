@@ -42,7 +42,7 @@ class PartitionSettings(Settings):
     column: str | None = None
     sizes: Literal["lognormal", "dirichlet"] | list[float] | None = None
     spread: float | None = None
-    empty: Literal["refuse", "drop"] = "refuse"
+    empty: Literal["error", "drop"] = "error"
 
 
 class ProblemSettings(Settings):

@@ -400,17 +400,17 @@ def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str
     again."""
     asked = participation.per_round
     most = asked // 2
-    less = bisect_left(range(asked), HALF, hi=most + 1, key=lambda less: _part_by_share(shares, asked - less))
+    less = bisect_left(range(asked), HALF, hi=most + 1, key=lambda less: _part_by_size(shares, asked - less))
     if less <= most:
-        law = f"ByShare({participation.machines}, {asked - less})"
+        law = f"BySize({participation.machines}, {asked - less})"
         key = f", per_round = {asked - less}" if less else ""
-        return f'{law}, in a file kind = "by_share"{key}, uses {_part_by_share(shares, asked - less):.3g}%'
+        return f'{law}, in a file kind = "by_size"{key}, uses {_part_by_size(shares, asked - less):.3g}%'
     if plan.sampler is None or plan.sampler.pooled:
         return "methods of minibatches from a machine's own records, such as noisy_minibatch_sgd, do not end there"
     return 'samplers that use records again, such as sampler = "poisson", do not end there'
 
 
-def _part_by_share(shares: np.ndarray, per_round: int) -> float:
+def _part_by_size(shares: np.ndarray, per_round: int) -> float:
     """The part of all messages, in percent, that cohorts of this size send where they are drawn by their shares."""
     return 100 * rounds_filled(shares, per_round) * per_round / shares.sum()
 

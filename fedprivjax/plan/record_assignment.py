@@ -7,9 +7,7 @@ from fedprivjax.plan.samplers import epoch_places, places_in_order, require_reco
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.problem.problem import Problem
 
-FEWER = (
-    "Use fewer rounds, participation by_share (ByShare), or a method that samples batches from each machine's records"
-)
+FEWER = "Use fewer rounds, participation by_size (BySize), or a method that samples batches from each machine's records"
 
 
 def deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None, batch: int = 1) -> np.ndarray:

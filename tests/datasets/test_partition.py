@@ -191,7 +191,7 @@ def test_machines_with_nothing_are_refused_by_number_or_dropped():
     assert [part.tolist() for part in dropped] == [part.tolist() for part in kept if part.size]
     message = f"every machine must have an example, got none for machines {', '.join(map(str, bare[:5]))}"
     with pytest.raises(ValueError, match=f"^{message}"):
-        split(BALANCED[::20], **options, empty="refuse")
+        split(BALANCED[::20], **options, empty="error")
 
 
 def test_table_pads_and_counts():
@@ -244,7 +244,7 @@ def test_table_and_machines_undo_each_other():
         ),
         ({"sizes": [200] * 5}, "sizes must add up to at most 600, the examples, got 1000"),
         ({"sizes": [0.3] * 5}, "sizes must add up to at most 1, as shares, got 1.5"),
-        ({"empty": "no"}, "unknown empty 'no' (known: refuse, drop, keep)"),
+        ({"empty": "no"}, "unknown empty 'no' (known: error, drop, keep)"),
     ],
 )
 def test_bad_options_are_refused(options, message):

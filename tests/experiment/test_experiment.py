@@ -193,7 +193,7 @@ def test_swept_integers_are_shapes_and_the_rest_axes():
         ("given", {"schedule": [[0, 1], [2, 3], [0, 3]]}, Given(4, [[0, 1], [2, 3], [0, 3]]), 3),
         ("given", {"schedule": [[0, 1], [2, 3]], "rounds": 1}, Given(4, [[0, 1], [2, 3]]), 1),
         ("binomial", {"rate": 0.5}, Varying.binomial(4, 0.5), None),
-        ("between", {"least": 2, "most": 3, "rounds": 3}, Varying.between(4, 2, 3), 3),
+        ("between", {"min_machines": 2, "max_machines": 3, "rounds": 3}, Varying.between(4, 2, 3), 3),
         ("varying", {"sizes": [0.25, 0.75]}, Varying(4, (0.25, 0.75)), None),
     ],
 )
@@ -213,9 +213,9 @@ def test_participation_is_uniform_unless_told_otherwise():
             "unknown participation.kind 'unifrm', did you mean 'uniform'?",
         ),
         ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
-        ({"kind": "between", "least": 0, "most": 2}, "least must be at least 1, got 0"),
+        ({"kind": "between", "min_machines": 0, "max_machines": 2}, "min_machines must be at least 1, got 0"),
         (
-            {"kind": "between", "least": 2, "most": 9},
+            {"kind": "between", "min_machines": 2, "max_machines": 9},
             "per_round must be at most machines (6), got 9",
         ),
         ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
@@ -226,7 +226,7 @@ def test_participation_is_uniform_unless_told_otherwise():
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
             "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'cyclic' or 'one_pass' or "
-            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_share' or 'own', got kind 'binomial'",
+            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'own', got kind 'binomial'",
         ),
         (
             {"kind": "binomial", "rat": 0.5},

@@ -67,12 +67,12 @@ def test_more_rounds_than_the_smallest_client_has_records_for(said):
     message = said(("rounds = 2", "rounds = 9"))
     start = "[[protocol]] 'DP-μ²-FL': client '1' must have at least 9 examples for this schedule, got 5. "
     assert message.startswith(start)
-    for remedy in ("fewer rounds", "by_share", "batch"):
+    for remedy in ("fewer rounds", "by_size", "batch"):
         assert remedy in message
     message = said(("rounds = 2", "rounds = 3"), ('label = "', 'batch = 2\nlabel = "'))
     assert message == (
         "[[protocol]] 'DP-μ²-FL': batch · messages must be at most the 5 records of client '1' in one pass, "
-        "got 2 · 3 = 6. Use fewer rounds, a smaller batch, or participation by_share (ByShare)"
+        "got 2 · 3 = 6. Use fewer rounds, a smaller batch, or participation by_size (BySize)"
     )
 
 

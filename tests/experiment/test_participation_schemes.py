@@ -10,7 +10,7 @@ import tomli_w
 
 from fedprivjax import (
     Balanced,
-    ByShare,
+    BySize,
     Cyclic,
     Dropouts,
     Full,
@@ -80,18 +80,18 @@ KINDS = [
     ({"kind": "given", "machines": 4, "schedule": [[0, 1], [2, 3], [1, 3]]}, Given(4, [[0, 1], [2, 3], [1, 3]])),
     ({"kind": "binomial", "machines": 4, "rate": 0.5}, Varying.binomial(4, 0.5)),
     ({"kind": "bernoulli", "machines": 9, "rate": 0.5, "tail": 1.5}, Varying.binomial(9, 0.5, 1.5)),
-    ({"kind": "between", "machines": 4, "least": 2, "most": 3}, Varying.between(4, 2, 3)),
+    ({"kind": "between", "machines": 4, "min_machines": 2, "max_machines": 3}, Varying.between(4, 2, 3)),
     ({"kind": "varying", "machines": 4, "sizes": [0.5, 0.5]}, Varying(4, (0.5, 0.5))),
     ({"kind": "weighted", **TWO, "weights": WEIGHTS}, Weighted(4, 2, WEIGHTS)),
     ({"kind": "weighted", **TWO, "weights": [[1, 1, 0, 0], WEIGHTS]}, Weighted(4, 2, [[1, 1, 0, 0], WEIGHTS])),
-    ({"kind": "weighted", **TWO, "weights": WEIGHTS, "most": 2}, Weighted(4, 2, WEIGHTS, 2)),
-    ({"kind": "weighted", **TWO, "weights": WEIGHTS, "most": [1, 2, 3, 4]}, Weighted(4, 2, WEIGHTS, [1, 2, 3, 4])),
+    ({"kind": "weighted", **TWO, "weights": WEIGHTS, "max_uses": 2}, Weighted(4, 2, WEIGHTS, 2)),
+    ({"kind": "weighted", **TWO, "weights": WEIGHTS, "max_uses": [1, 2, 3, 4]}, Weighted(4, 2, WEIGHTS, [1, 2, 3, 4])),
     ({"kind": "diurnal", **TWO, "peaks": PEAKS}, Weighted.diurnal(4, 2, PEAKS)),
     (
-        {"kind": "diurnal", **TWO, "peaks": PEAKS, "strength": 0.5, "period": 4, "most": 3},
+        {"kind": "diurnal", **TWO, "peaks": PEAKS, "strength": 0.5, "period": 4, "max_uses": 3},
         Weighted.diurnal(4, 2, PEAKS, 0.5, 4, 3),
     ),
-    ({"kind": "by_share", **TWO, "shares": [3, 3, 3, 2]}, ByShare(4, 2, [3, 3, 3, 2])),
+    ({"kind": "by_size", **TWO, "shares": [3, 3, 3, 2]}, BySize(4, 2, [3, 3, 3, 2])),
 ]
 
 
@@ -116,7 +116,10 @@ def test_one_pass_has_its_dropouts():
         ({**TWO, "dropouts": [0.5]}, "dropouts must be one rate or one for each of 4 machines, got 1"),
         ({"kind": "weighted", **TWO}, "participation.weights must be given for kind 'weighted'"),
         ({"kind": "weighted", **TWO, "weights": [1.0]}, r"weights must be \[machines\] or \[period, machines\] = .*"),
-        ({"kind": "weighted", **TWO, "weights": WEIGHTS, "most": 0}, "most must be an integer of at least 1, got 0"),
+        (
+            {"kind": "weighted", **TWO, "weights": WEIGHTS, "max_uses": 0},
+            "max_uses must be an integer of at least 1, got 0",
+        ),
         ({"kind": "cyclic", "machines": 4}, "participation.per_round must be given, or swept"),
         ({"kind": "binomial", "machines": 4, "rate": 0.5, "tail": -1.0}, "tail must be positive, got -1.0"),
     ],
@@ -135,9 +138,9 @@ def prepared(**participation):
 
 
 def test_shares_come_from_the_data():
-    with pytest.warns(UserWarning, match="a run uses .*by_share"):
+    with pytest.warns(UserWarning, match="a run uses .*by_size"):
         wasteful = prepared()
-    start = prepared(kind="by_share")
+    start = prepared(kind="by_size")
     plans = [start.first.plan for start in (wasteful, start)]
     assert plans[0].part_used < 50 < 90 < plans[1].part_used
     assert start.attributes()["data_used"] == plans[1].data_used

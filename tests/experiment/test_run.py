@@ -187,7 +187,7 @@ def test_schedules_of_ones_own_are_told_apart():
 def test_cohorts_of_random_size_are_told_apart():
     kinds = [
         *({"kind": "binomial", "rate": rate} for rate in (0.1, 0.9)),
-        *({"kind": "between", "least": least, "most": 5} for least in (1, 5)),
+        *({"kind": "between", "min_machines": least, "max_machines": 5} for least in (1, 5)),
         *({"kind": "varying", "sizes": sizes} for sizes in ([0.5, 0.5], [0.0, 1.0])),
     ]
     partition = {**PROBLEM, "partition": {"kind": "iid"}}
@@ -334,7 +334,7 @@ def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
     ("participation", "rounds"),
     [
         ({"kind": "uniform", "per_round": 3}, 3),
-        ({"kind": "by_share", "per_round": 3}, 7),
+        ({"kind": "by_size", "per_round": 3}, 7),
         ({"kind": "uniform", "per_round": 3, "rounds": 2}, 2),
     ],
 )

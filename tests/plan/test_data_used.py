@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import (
-    ByShare,
+    BySize,
     Cyclic,
     DPMu2,
     Dropouts,
@@ -48,8 +48,8 @@ def test_below_half_there_is_one_line():
     with pytest.warns(UserWarning, match="a run uses") as caught:
         plan = draw_plan(SKEWED, Uniform(4, 2))
     assert [str(one.message) for one in caught] == [
-        "a run uses 4 of 40 examples (10%): rounds end with the smallest share; ByShare(4, 2), in a file "
-        'kind = "by_share", uses 100%'
+        "a run uses 4 of 40 examples (10%): rounds end with the smallest share; BySize(4, 2), in a file "
+        'kind = "by_size", uses 100%'
     ]
     assert plan.size.rounds == 2
     assert "  data: 4 of 40 examples (10%)" in str(plan).splitlines()
@@ -63,7 +63,7 @@ def test_below_half_there_is_one_line():
             Full(4),
             None,
             "8 of 40 examples (20%)",
-            'ByShare(4, 3), in a file kind = "by_share", per_round = 3, ',
+            'BySize(4, 3), in a file kind = "by_size", per_round = 3, ',
             90,
         ),
         (
@@ -71,10 +71,10 @@ def test_below_half_there_is_one_line():
             Uniform(4, 4),
             None,
             "8 of 40 examples (20%)",
-            'ByShare(4, 3), in a file kind = "by_share", per_r',
+            'BySize(4, 3), in a file kind = "by_size", per_r',
             90,
         ),
-        (SKEWED, Uniform(4, 3), None, "6 of 40 examples (15%)", 'ByShare(4, 3), in a file kind = "by_share", uses', 90),
+        (SKEWED, Uniform(4, 3), None, "6 of 40 examples (15%)", 'BySize(4, 3), in a file kind = "by_size", uses', 90),
         (
             ONE_LARGE,
             Full(4),
@@ -94,7 +94,7 @@ def test_below_half_there_is_one_line():
     ],
 )
 def test_the_line_names_what_is_better(given, law, sampler, used, remedy, better):
-    """ByShare is no better where everybody is in every round: then fewer a round are, or records used again."""
+    """BySize is no better where everybody is in every round: then fewer a round are, or records used again."""
     sampler = MINIBATCHES.minibatches if sampler else None
     with pytest.warns(UserWarning, match="a run uses") as caught:
         draw_plan(given, law, sampler=sampler)
@@ -102,7 +102,7 @@ def test_the_line_names_what_is_better(given, law, sampler, used, remedy, better
     assert said.startswith(f"a run uses {used}: rounds end with the smallest share; {remedy}")
     if better is not None:
         fewer = int(remedy.split(", ")[1].rstrip(")"))
-        assert draw_plan(given, ByShare(4, fewer)).part_used == better
+        assert draw_plan(given, BySize(4, fewer)).part_used == better
         assert said.endswith(f"uses {better}%")
 
 
@@ -124,8 +124,8 @@ def test_the_line_is_at_what_the_user_wrote(prepared):
     [
         (SKEWED, Uniform(4, 2), {"rounds": 2}),  # a user's own rounds
         (EVEN, Uniform(4, 1), {}),  # no share is small
-        (SKEWED, ByShare(4, 2), {}),
-        (SKEWED, Dropouts(ByShare(4, 2), 0.7), {}),
+        (SKEWED, BySize(4, 2), {}),
+        (SKEWED, Dropouts(BySize(4, 2), 0.7), {}),
         (SKEWED, Given(4, [[0, 1]]), {}),  # an end of its own
         (SKEWED, Full(4), {"rounds": 3, "order": "cyclic"}),
         (problem(8, 10, 12, 10), Uniform(4, 1), {}),
@@ -138,17 +138,17 @@ def test_nothing_is_said_of_what_is_asked_for(given, participation, options):
 
 
 def test_shares_come_from_the_problem():
-    plan = draw_plan(SKEWED, ByShare(4, 2))
+    plan = draw_plan(SKEWED, BySize(4, 2))
     assert (plan.size.rounds, plan.used, plan.part_used) == (20, 40, 100.0)
     np.testing.assert_array_equal(plan.schedule.total, [2, 10, 12, 16])
-    assert draw_plan(SKEWED, ByShare(4, 2, [2, 5, 5, 2])).used == 14
-    batches = draw_plan(SKEWED, ByShare(4, 2), sampler=MINIBATCHES.minibatches)
+    assert draw_plan(SKEWED, BySize(4, 2, [2, 5, 5, 2])).used == 14
+    batches = draw_plan(SKEWED, BySize(4, 2), sampler=MINIBATCHES.minibatches)
     np.testing.assert_array_equal(batches.schedule.total, [1, 5, 6, 8])
     assert batches.used == 40
 
 
 def test_dropouts_of_what_is_planned_stay_unused():
-    plan = draw_plan(SKEWED, Dropouts(ByShare(4, 2), 0.3))
+    plan = draw_plan(SKEWED, Dropouts(BySize(4, 2), 0.3))
     assert plan.used == plan.schedule.present.sum() < 40 == plan.schedule.asked.sum()
 
 
@@ -157,8 +157,8 @@ def test_dropouts_of_what_is_planned_stay_unused():
     [
         (Cyclic(4, 3), 6),  # machine 0 would have a sixth turn in the seventh
         (Weighted(4, 2, [0, 1, 1, 1]), 9),
-        (Weighted(4, 2, [1, 1, 1, 1], most=[2, 5, 6, 7]), 10),
-        (Weighted(4, 2, [1, 1, 1, 1], most=[3, 50, 6, 7]), 9),
+        (Weighted(4, 2, [1, 1, 1, 1], max_uses=[2, 5, 6, 7]), 10),
+        (Weighted(4, 2, [1, 1, 1, 1], max_uses=[3, 50, 6, 7]), 9),
     ],
 )
 def test_rounds_are_as_many_as_whoever_is_drawn_can_fill(law, rounds):
@@ -166,14 +166,14 @@ def test_rounds_are_as_many_as_whoever_is_drawn_can_fill(law, rounds):
 
 
 def test_a_run_says_what_it_used():
-    run = simulate(DPMu2(mu=2.0, clip=1.0, step_size=0.1), SKEWED, ByShare(4, 2), record=())
+    run = simulate(DPMu2(mu=2.0, clip=1.0, step_size=0.1), SKEWED, BySize(4, 2), record=())
     assert run.data_used == "40 of 40 examples (100%)"
     assert run.data_used in str(run.plan)
 
 
 @pytest.mark.parametrize(
     ("law", "rounds", "public"),
-    [(ByShare(4, 2), None, True), (ByShare(4, 2), 3, True), (Cyclic(4, 1), None, True), (Uniform(4, 2), 2, False)],
+    [(BySize(4, 2), None, True), (BySize(4, 2), 3, True), (Cyclic(4, 1), None, True), (Uniform(4, 2), 2, False)],
 )
 def test_sizes_that_the_schedule_follows_from_are_an_assumption(law, rounds, public):
     plan = draw_plan(problem(4, 6, 6, 6), law, rounds)
@@ -201,17 +201,17 @@ def test_a_guarantee_for_added_records_is_refused_where_sizes_are_public():
     protocol = OfAdded(noise_std=1.0, clip=1.0, step_size=0.1)
     assert event_of(protocol, SKEWED, draw_plan(SKEWED, Uniform(4, 2), 2)).terms.relation == ADD_OR_REMOVE
     with pytest.raises(Refusal, match=r"^participation and rounds must not follow from machines' numbers of records"):
-        event_of(protocol, SKEWED, draw_plan(SKEWED, ByShare(4, 2)))
+        event_of(protocol, SKEWED, draw_plan(SKEWED, BySize(4, 2)))
 
 
 def test_shares_that_there_are_not():
     pool = linear_problem(np.eye(40, 2), np.arange(40) % 2, Softmax(2))
-    with pytest.raises(Refusal, match=r"^shares must be given for ByShare where machines have no own records"):
-        draw_plan(pool, ByShare(4, 2))
-    assert draw_plan(pool, ByShare(4, 2, [4, 4, 2, 2])).size.rounds == 6
+    with pytest.raises(Refusal, match=r"^shares must be given for BySize where machines have no own records"):
+        draw_plan(pool, BySize(4, 2))
+    assert draw_plan(pool, BySize(4, 2, [4, 4, 2, 2])).size.rounds == 6
     with pytest.raises(Refusal, match=r"^rounds must be given where records are used again and again$"):
-        draw_plan(SKEWED, ByShare(4, 2), order="cyclic")
-    with pytest.raises(Refusal, match=r"^shares must be given for ByShare"):
-        draw_plan(SKEWED, ByShare(4, 2), 5, order="cyclic")
+        draw_plan(SKEWED, BySize(4, 2), order="cyclic")
+    with pytest.raises(Refusal, match=r"^shares must be given for BySize"):
+        draw_plan(SKEWED, BySize(4, 2), 5, order="cyclic")
     with pytest.raises(Refusal, match=r"^shares must be at most the 2 of machine 0, got 3$"):
-        draw_plan(SKEWED, ByShare(4, 2, [3, 3, 3, 3]))
+        draw_plan(SKEWED, BySize(4, 2, [3, 3, 3, 3]))

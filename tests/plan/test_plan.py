@@ -138,7 +138,7 @@ def test_all_rounds_that_the_samples_allow():
             Full(3),
             {"rounds": 4},
             "machine 1 must have at least 4 examples for this schedule, got 3. "
-            "Use fewer rounds, participation by_share (ByShare), or a method that samples batches from each machine's "
+            "Use fewer rounds, participation by_size (BySize), or a method that samples batches from each machine's "
             "records",
         ),
     ],

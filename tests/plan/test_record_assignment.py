@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedprivjax import Ball, ByShare, Dropouts, Full, Given, Softmax, Uniform, Varying, draw_plan, linear_problem
+from fedprivjax import Ball, BySize, Dropouts, Full, Given, Softmax, Uniform, Varying, draw_plan, linear_problem
 from fedprivjax.plan.samplers import Dealt, Disjoint
 from fedprivjax.problem.build import procedural_problem
 
@@ -59,7 +59,7 @@ def test_a_machine_uses_its_own_share_in_whole_batches(order):
 
 
 def test_laws_by_shares_count_whole_batches():
-    plan = dealt(make(12, SHARES), ByShare(3, 1), 2)
+    plan = dealt(make(12, SHARES), BySize(3, 1), 2)
     assert plan.schedule.total.tolist() == [2, 1, 2]
 
 

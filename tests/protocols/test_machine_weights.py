@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import (
-    ByShare,
+    BySize,
     DPMu2,
     Full,
     LocalSGD,
@@ -135,7 +135,7 @@ def test_methods_whose_messages_count_alike_refuse_them(protocol, weights):
     problem = replace(EVEN, machine_weights=weights)
     name = type(protocol).__name__
     with pytest.raises(Refusal, match=f"machine_weights must be left out of {name}, whose messages count alike. Use a"):
-        ready(protocol, problem, ByShare(3, 2), rounds=1)
+        ready(protocol, problem, BySize(3, 2), rounds=1)
 
 
 SHARES = np.array([[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1], [9, 10, 11, -1, -1, -1]])
@@ -178,12 +178,12 @@ def test_one_record_moves_a_release_weighted_by_size_as_far_as_is_accounted(samp
 
 def test_participation_by_share_beside_weights_by_size_is_warned_of():
     """Nothing is said where only one of them goes by size, or where all machines take part as often."""
-    law, protocol = ByShare(3, 2, (6, 3, 3)), make(noise_std=1.0, clip=2.0)
+    law, protocol = BySize(3, 2, (6, 3, 3)), make(noise_std=1.0, clip=2.0)
     with pytest.warns(UserWarning, match="take part more often, and machine_weights = 'sizes' counts their size again"):
         ready(protocol, UNEQUAL, law)
     ready(protocol, replace(UNEQUAL, machine_weights=None), law)
     ready(protocol, UNEQUAL, Uniform(3, 2), rounds=6)
-    ready(protocol, UNEQUAL, ByShare(3, 3, (6, 6, 6)))
+    ready(protocol, UNEQUAL, BySize(3, 3, (6, 6, 6)))
 
 
 @pytest.mark.parametrize(

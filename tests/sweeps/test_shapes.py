@@ -22,7 +22,7 @@ def test_a_law_is_made_of_every_size(law, axes, found):
 
 def test_sizes_are_those_of_the_law_that_has_dropouts():
     shapes = shapes_of(Dropouts(Uniform(10, 2), 0.25), None, {"per_round": [2, 5], "rounds": [7]})
-    assert [(shape.participation.law, shape.participation.rate, shape.rounds) for shape in shapes] == [
+    assert [(shape.participation.scheme, shape.participation.rate, shape.rounds) for shape in shapes] == [
         (Uniform(10, 2), 0.25, 7),
         (Uniform(10, 5), 0.25, 7),
     ]

@@ -1,6 +1,6 @@
 """Who takes part in which round: public, independent of the data, drawn before the run; a law a class."""
 
-from fedprivjax.plan.participation.by_size import ByShare
+from fedprivjax.plan.participation.by_size import BySize
 from fedprivjax.plan.participation.deterministic import Cyclic, Given
 from fedprivjax.plan.participation.dropouts import Dropouts
 from fedprivjax.plan.participation.fixed import Balanced, Full, Uniform
@@ -13,7 +13,7 @@ from fedprivjax.plan.participation.weighted import Weighted
 __all__ = [
     "TAIL",
     "Balanced",
-    "ByShare",
+    "BySize",
     "Cohorts",
     "Cyclic",
     "Dropouts",

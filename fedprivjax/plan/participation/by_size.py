@@ -11,7 +11,7 @@ from fedprivjax.plan.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
-class ByShare(Participation):
+class BySize(Participation):
     """`per_round` distinct machines that still have fresh examples, drawn with probability ∝ the number that remains.
 
     With c_i messages left to machine i, the next machine is i with probability ∝ c_i among those not drawn in this
@@ -24,8 +24,8 @@ class ByShare(Participation):
     Args:
         shares: messages that each machine has fresh examples for, int [machines]; None takes them from the problem.
 
-    >>> law = ByShare(3, 2, [4, 1, 1])
-    >>> law.rounds_given, ByShare(3, 2, [3, 2, 1]).draw(3, np.random.default_rng(0)).total.tolist()
+    >>> law = BySize(3, 2, [4, 1, 1])
+    >>> law.rounds_given, BySize(3, 2, [3, 2, 1]).draw(3, np.random.default_rng(0)).total.tolist()
     (2, [3, 2, 1])
     """
 
@@ -56,7 +56,7 @@ class ByShare(Participation):
             Refusal: where there are none.
         """
         if self.shares is None:
-            raise Refusal("shares must be given for ByShare where machines have no own records that are used once each")
+            raise Refusal("shares must be given for BySize where machines have no own records that are used once each")
         return np.asarray(self.shares)
 
     @property
@@ -70,7 +70,7 @@ class ByShare(Participation):
             raise Refusal(f"shares must be at most {most}, got {self.known[worst]}", machine=worst)
         return rounds_filled(self.known, self.per_round)
 
-    def fitted(self, shares: np.ndarray | None) -> "ByShare":
+    def fitted(self, shares: np.ndarray | None) -> "BySize":
         if self.shares is not None or shares is None or shares.size != self.machines:
             return self
         return replace(self, shares=shares)

@@ -14,28 +14,28 @@ from fedprivjax.plan.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Dropouts(Participation):
-    """Any law, of whose machines each fails to send with a probability of its own, by itself and in each round.
+    """Any scheme, of whose machines each fails to send with a probability of its own, by itself and in each round.
 
     A dropout sends nothing and uses up no sample. In a round in which all would fail, one stays: that whose chance came
     nearest to its rate, so among machines of one rate any with the same probability. The schedule that is planned is
-    the law's own, and guarantees are of that: they count dropouts as if they had sent.
+    the scheme's own, and guarantees are of that: they count dropouts as if they had sent.
 
     Args:
-        law: who is asked.
+        scheme: the scheme that schedules the machines.
         rate: probability that a machine drops out, at least 0 and below 1: one for all, or one for each, [machines].
 
     >>> from fedprivjax import Full
-    >>> law = Dropouts(Full(2), 0.5)
-    >>> law.sizes_law.round(9).tolist(), round(law.mean_size, 9), round(law.inverse_moment(), 9)
+    >>> scheme = Dropouts(Full(2), 0.5)
+    >>> scheme.sizes_law.round(9).tolist(), round(scheme.mean_size, 9), round(scheme.inverse_moment(), 9)
     ([0.75, 0.25], 1.25, 0.875)
     """
 
-    law: Participation
+    scheme: Participation
     rate: Any
 
     def __post_init__(self):
-        if not isinstance(self.law, Participation):
-            raise Refusal(f"law must be a law of participation, such as Uniform(100, 10), got {str(self.law)[:80]}")
+        if not isinstance(self.scheme, Participation):
+            raise Refusal(f"scheme must be a Participation, such as Uniform(100, 10), got {str(self.scheme)[:80]}")
         rates = _numbers(self.rate)
         if rates.ndim and rates.shape != (self.machines,):
             raise Refusal(f"dropouts must be one rate or one for each of {self.machines} machines, got {rates.size}")
@@ -45,11 +45,11 @@ class Dropouts(Participation):
 
     @property
     def machines(self) -> int:
-        return self.law.machines
+        return self.scheme.machines
 
     @property
     def per_round(self) -> int:
-        return self.law.per_round
+        return self.scheme.per_round
 
     @property
     def rates(self) -> np.ndarray:
@@ -58,57 +58,57 @@ class Dropouts(Participation):
 
     @property
     def varies(self) -> bool:
-        return bool(self.law.varies or self.rates.any())
+        return bool(self.scheme.varies or self.rates.any())
 
     @property
     def at_most_once(self) -> bool:
-        return self.law.at_most_once
+        return self.scheme.at_most_once
 
     @property
     def of_shares(self) -> bool:
-        return self.law.of_shares
+        return self.scheme.of_shares
 
     @property
     def sizes_law(self) -> np.ndarray:
         """Of those present, exactly.
 
         Raises:
-            Refusal: rates that differ, for a law under which the machines of a round are not alike: it differs from
+            Refusal: rates that differ, for a scheme under which the machines of a round are not alike: it differs from
                 round to round. A drawn schedule has its own `expected` and `mean`.
         """
         if np.ndim(self.rate) == 0 or np.ptp(self.rates) == 0:
-            return thinned(self.law.sizes_law, float(self.rates[0]))
-        if not self.law.exchangeable:
-            raise Refusal(f"dropouts must be one rate for the sizes of {self.law} to have one law")
-        return thinned_subsets(self.law.sizes_law, self.rates)
+            return thinned(self.scheme.sizes_law, float(self.rates[0]))
+        if not self.scheme.exchangeable:
+            raise Refusal(f"dropouts must be one rate for the sizes of {self.scheme} to have one law")
+        return thinned_subsets(self.scheme.sizes_law, self.rates)
 
     @property
     def rounds_given(self) -> int | None:
-        return self.law.rounds_given
+        return self.scheme.rounds_given
 
     def examples(self, rounds: int) -> int:
-        return self.law.examples(rounds)
+        return self.scheme.examples(rounds)
 
     def most_rounds(self, examples: int) -> int:
-        return self.law.most_rounds(examples)
+        return self.scheme.most_rounds(examples)
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        return self.law.rounds_of_shares(shares)
+        return self.scheme.rounds_of_shares(shares)
 
     def fitted(self, shares: np.ndarray | None) -> "Dropouts":
-        return replace(self, law=self.law.fitted(shares))
+        return replace(self, scheme=self.scheme.fitted(shares))
 
     def resized(self, **sizes: int) -> "Dropouts":
-        return replace(self, law=self.law.resized(**sizes))
+        return replace(self, scheme=self.scheme.resized(**sizes))
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        planned = checked_draw(self.law, rounds, rng)
+        planned = checked_draw(self.scheme, rounds, rng)
         if planned.announced:
             raise Refusal("dropouts must be left out where the sizes of cohorts are announced")
         if not self.rates.any():
             return planned
         if planned.dropped is not None:
-            raise Refusal(f"dropouts must be given once, got others from {str(self.law)[:80]}")
+            raise Refusal(f"dropouts must be given once, got others from {str(self.scheme)[:80]}")
         rates = np.where(planned.asked, self.rates[planned.participants], 1.0)
         chance = rng.random(rates.shape)
         dropped = planned.asked & (chance < rates)
@@ -120,7 +120,7 @@ class Dropouts(Participation):
 
     def _law_of(self, rates: np.ndarray) -> np.ndarray:
         """`sizes_law`, or where there is none that of a round of this schedule picked at random."""
-        alike = np.ndim(self.rate) == 0 or self.law.exchangeable or np.ptp(self.rates) == 0
+        alike = np.ndim(self.rate) == 0 or self.scheme.exchangeable or np.ptp(self.rates) == 0
         return self.sizes_law if alike else thinned_cohorts(rates)
 
 

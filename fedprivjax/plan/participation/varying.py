@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.participation.fixed import Uniform
@@ -37,11 +38,13 @@ class Varying(Participation):
             raise Refusal(f"sizes must be probabilities that add up to 1, got a sum of {sum(self.sizes):g}")
 
     @classmethod
-    def between(cls, machines: int, least: int, most: int) -> "Varying":
-        """Every number from `least` to `most` alike."""
-        require_at_least("least", least, 1)
-        require_at_least("most", most, least)
-        return cls(machines, tuple(float(least <= m) / (most - least + 1) for m in range(1, most + 1)))
+    @known_keywords
+    def between(cls, machines: int, min_machines: int, max_machines: int) -> "Varying":
+        """Every number from `min_machines` to `max_machines`, equally likely."""
+        require_at_least("min_machines", min_machines, 1)
+        require_at_least("max_machines", max_machines, min_machines)
+        count = max_machines - min_machines + 1
+        return cls(machines, tuple(float(min_machines <= m) / count for m in range(1, max_machines + 1)))
 
     @classmethod
     def binomial(cls, machines: int, rate: float, tail: float = TAIL) -> "Varying":

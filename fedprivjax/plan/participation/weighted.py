@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.participation.capped_sampling import draw_capped, rounds_filled
@@ -25,7 +26,7 @@ class Weighted(Participation):
 
     Args:
         weights: at least 0, [machines]; or [period, machines], of rounds 0, 1, … and over again. 0 is not available.
-        most: how often a machine may be drawn in all, one integer or one for each, [machines]; None is no bound.
+        max_uses: how often a machine may be drawn in all, one integer or one for each, [machines]; None is no bound.
 
     >>> Weighted(4, 2, [0.0, 1.0, 1.0, 0.0]).draw(2, np.random.default_rng(0)).total.tolist()
     [0, 2, 2, 0]
@@ -34,7 +35,7 @@ class Weighted(Participation):
     machines: int
     per_round: int
     weights: object = field(repr=False)
-    most: object = field(default=None, repr=False)
+    max_uses: object = field(default=None, repr=False)
 
     def __post_init__(self):
         check_sizes(self.machines, self.per_round)
@@ -45,7 +46,7 @@ class Weighted(Participation):
         if not (np.isfinite(weights) & (weights >= 0)).all():
             raise Refusal("weights must be at least 0 and finite, got others")
         object.__setattr__(self, "weights", np.atleast_2d(weights))
-        object.__setattr__(self, "most", _caps("most", self.most, self.machines))
+        object.__setattr__(self, "max_uses", _caps("max_uses", self.max_uses, self.machines))
         available = np.count_nonzero(self.phases, axis=1)
         if available.min() < self.per_round:
             where = f" in round {available.argmin()} of the period" if len(self.phases) > 1 else ""
@@ -53,6 +54,7 @@ class Weighted(Participation):
             raise Refusal(f"weights must be positive for at least per_round ({self.per_round}) machines, got {given}")
 
     @classmethod
+    @known_keywords
     def diurnal(
         cls,
         machines: int,
@@ -60,7 +62,7 @@ class Weighted(Participation):
         peaks,
         strength: float = 1.0,
         period: int = 24,
-        most: object = None,
+        max_uses: object = None,
     ) -> "Weighted":
         """Machines that come and go by the hour: w_{r,i} = max(0, 1 + strength·cos(2π·(r − peak_i)/period)).
 
@@ -68,6 +70,7 @@ class Weighted(Participation):
             peaks: the round of the period in which a machine is drawn most, [machines].
             strength: at least 0; with 0 all hours are alike, with 1 a machine is out in one of them, with 2 in a third.
             period: rounds of a day.
+            max_uses: as in `Weighted`.
 
         >>> Weighted.diurnal(4, 1, [0, 0, 2, 2], period=4).phases.round(2).tolist()[:2]
         [[2.0, 2.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
@@ -80,7 +83,7 @@ class Weighted(Participation):
         if np.ndim(strength) or not np.isfinite(_floats("strength", strength)) or strength < 0:
             raise Refusal(f"strength must be a number of at least 0, got {strength}")
         waves = 1 + strength * np.cos(2 * np.pi * (np.arange(period)[:, None] - peaks) / period)
-        return cls(machines, per_round, np.where(waves > NIGHT, waves, 0.0), most)
+        return cls(machines, per_round, np.where(waves > NIGHT, waves, 0.0), max_uses)
 
     @property
     def phases(self) -> np.ndarray:
@@ -90,7 +93,7 @@ class Weighted(Participation):
     @property
     def caps(self) -> np.ndarray | None:
         """Draws of each machine in all, none of one that is never available, int [machines]; None is no bound."""
-        return None if self.most is None else np.where(self.phases.any(axis=0), np.asarray(self.most), 0)
+        return None if self.max_uses is None else np.where(self.phases.any(axis=0), np.asarray(self.max_uses), 0)
 
     @property
     def rounds_given(self) -> int | None:

@@ -9,7 +9,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers.epochs import epoch_places
 from fedprivjax.plan.samplers.interface import PLACES, Batch, Sampler
 
-FEWER = "Use fewer rounds, a smaller batch, or participation by_share (ByShare)"
+FEWER = "Use fewer rounds, a smaller batch, or participation by_size (BySize)"
 
 
 @dataclass(frozen=True)

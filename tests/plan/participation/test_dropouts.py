@@ -5,7 +5,7 @@ import pytest
 from frequencies import within
 
 from fedprivjax import (
-    ByShare,
+    BySize,
     Cohorts,
     Cyclic,
     Dropouts,
@@ -111,7 +111,7 @@ def test_uses_in_epochs_are_the_planned_ones(order):
 
 
 def test_a_law_that_knows_the_shares_keeps_them():
-    law = Dropouts(ByShare(3, 2), 0.3).fitted(np.array([5, 4, 3]))
+    law = Dropouts(BySize(3, 2), 0.3).fitted(np.array([5, 4, 3]))
     assert (law.rounds_given, law.of_shares) == (6, True)
     assert Dropouts(Varying.between(3, 1, 2), 0.1).most_rounds(10) == 5
 
@@ -124,7 +124,7 @@ def test_a_law_that_knows_the_shares_keeps_them():
         (lambda: Dropouts(Full(4), float("nan")), "dropouts must be at least 0 and below 1, got nan"),
         (lambda: Dropouts(Full(4), [0.1, 0.2]), "dropouts must be one rate or one for each of 4 machines, got 2"),
         (lambda: Dropouts(Full(4), "often"), "dropouts must be one rate or one for each machine, got often"),
-        (lambda: Dropouts(4, 0.1), r"law must be a law of participation, such as Uniform\(100, 10\), got 4"),
+        (lambda: Dropouts(4, 0.1), r"scheme must be a Participation, such as Uniform\(100, 10\), got 4"),
         (
             lambda: Dropouts(Cyclic(3, 1), [0.1, 0.2, 0.3]).sizes_law,
             r"dropouts must be one rate for the sizes of Cyclic\(machines=3, per_round=1\) to have one law",

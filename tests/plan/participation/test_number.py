@@ -5,7 +5,7 @@ import pytest
 from frequencies import within
 from scipy.stats import binom, chisquare
 
-from fedprivjax import Balanced, ByShare, Cohorts, Cyclic, Dropouts, Full, Given, OnePass, Uniform, Varying, Weighted
+from fedprivjax import Balanced, BySize, Cohorts, Cyclic, Dropouts, Full, Given, OnePass, Uniform, Varying, Weighted
 from fedprivjax.plan.participation.sizes import binomial_law, thinned, thinned_cohorts, thinned_subsets
 
 ROUNDS, LEVEL = 6000, 1e-4
@@ -31,7 +31,7 @@ FIXED = {
     "balanced": Balanced(8, 4),
     "cyclic": Cyclic(7, 3),
     "weighted": Weighted(5, 2, [1, 2, 3, 4, 5]),
-    "by share": ByShare(4, 2, [20, 20, 10, 10]),
+    "by share": BySize(4, 2, [20, 20, 10, 10]),
     "given": Given(4, [[0, 1], [2, 3]] * 15),
     "no dropouts": Dropouts(Uniform(7, 3), 0.0),
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from frequencies import within
 
-from fedprivjax import Balanced, ByShare, Cyclic, Full, Refusal, Uniform, Weighted
+from fedprivjax import Balanced, BySize, Cyclic, Full, Refusal, Uniform, Weighted
 from fedprivjax.plan.participation import weighted_sampling
 from fedprivjax.plan.participation.capped_sampling import rounds_filled
 
@@ -114,7 +114,7 @@ def test_caps_that_are_far_away_change_nothing():
 
 
 def test_caps_with_hours_leave_too_few_in_the_end():
-    law = Weighted(3, 1, [[1, 1, 0], [0, 0, 1]], most=[5, 5, 2])
+    law = Weighted(3, 1, [[1, 1, 0], [0, 0, 1]], max_uses=[5, 5, 2])
     assert draw(law, 4).total[2] == 2
     with pytest.raises(Refusal, match=r"^most must leave 1 machines to every round, got fewer in round 6$"):
         draw(law, 6)
@@ -139,7 +139,7 @@ def test_shares_are_used_up_in_every_feasible_case(seed):
     per_round = int(rng.integers(1, machines + 1))
     shares = rng.integers(0, int(rng.choice([3, 8, 30])), machines)
     shares[rng.permutation(machines)[:per_round]] += 1
-    law = ByShare(machines, per_round, shares)
+    law = BySize(machines, per_round, shares)
     most = law.rounds_given
     assert most == rounds_filled(shares, per_round) >= 1
     assert fillable(shares, per_round, most)
@@ -159,7 +159,7 @@ def test_shares_are_used_up_in_every_feasible_case(seed):
 def test_machines_are_drawn_by_what_remains(clocks, monkeypatch):
     """First rounds of many draws: one by the shares, the next by the shares less one."""
     monkeypatch.setattr(weighted_sampling, "CLOCKS", clocks)
-    law, rng = ByShare(4, 1, [4, 1, 2, 3]), np.random.default_rng(6)
+    law, rng = BySize(4, 1, [4, 1, 2, 3]), np.random.default_rng(6)
     rows = np.array([law.draw(2, rng).participants.ravel() for _ in range(4000)])
     for machine, share in enumerate([0.4, 0.1, 0.2, 0.3]):
         assert within((rows[:, 0] == machine).astype(float), share)
@@ -179,7 +179,7 @@ def unequal():
 def test_unequal_shares_are_used_up_with_every_machine_there_to_the_end():
     shares = unequal()
     assert (shares.min(), shares.max(), shares.sum()) == (61, 763, 20_000)
-    law = ByShare(59, 14, shares)
+    law = BySize(59, 14, shares)
     schedule = draw(law, law.rounds_given)
     assert schedule.participants.size == law.rounds_given * 14 > 0.999 * 20_000
     assert np.unique(schedule.participants[-law.rounds_given // 10 :]).size >= 58
@@ -189,7 +189,12 @@ def test_unequal_shares_are_used_up_with_every_machine_there_to_the_end():
 
 @pytest.mark.parametrize(
     "law",
-    [Cyclic(9, 4), Weighted(9, 4, np.arange(1, 10)), Weighted.diurnal(9, 2, range(9), most=9), ByShare(9, 4, [8] * 9)],
+    [
+        Cyclic(9, 4),
+        Weighted(9, 4, np.arange(1, 10)),
+        Weighted.diurnal(9, 2, range(9), max_uses=9),
+        BySize(9, 4, [8] * 9),
+    ],
 )
 def test_one_seed_is_one_schedule(law):
     one, same, other = (draw(law, 12, seed).participants for seed in (1, 1, 2))
@@ -201,8 +206,8 @@ def test_a_million_machines_are_drawn_in_seconds():
     rng = np.random.default_rng(0)
     laws = [
         Weighted(10**6, 50, rng.random(10**6)),
-        ByShare(10**6, 50, rng.integers(1, 100, 10**6)),
-        Weighted(10**6, 50, rng.random(10**6), most=1),
+        BySize(10**6, 50, rng.integers(1, 100, 10**6)),
+        Weighted(10**6, 50, rng.random(10**6), max_uses=1),
     ]
     for law in laws:
         started = time.process_time()
@@ -223,17 +228,20 @@ WRONG = [
         r"weights must be positive for at least per_round \(2\) machines, got 1 in round 1 of the period",
     ),
     (lambda: Weighted(3, 1, [[1, 2], [1]]), r"weights must be numbers, of one length each, got \[\[1, 2\], \[1\]\]"),
-    (lambda: Weighted(3, 1, [1, 1, 1], most=0), "most must be an integer of at least 1, got 0"),
-    (lambda: Weighted(3, 1, [1, 1, 1], most=[1, 2.5, 1]), "most must be an integer of at least 1, got 2.5"),
-    (lambda: Weighted(3, 1, [1, 1, 1], most=[1, 2]), "most must be one integer or one for each of 3 machines, got 2"),
+    (lambda: Weighted(3, 1, [1, 1, 1], max_uses=0), "max_uses must be an integer of at least 1, got 0"),
+    (lambda: Weighted(3, 1, [1, 1, 1], max_uses=[1, 2.5, 1]), "max_uses must be an integer of at least 1, got 2.5"),
+    (
+        lambda: Weighted(3, 1, [1, 1, 1], max_uses=[1, 2]),
+        "max_uses must be one integer or one for each of 3 machines, got 2",
+    ),
     (lambda: Weighted.diurnal(3, 1, [1, 2]), r"peaks must be a number for each of 3 machines, got \[2\]"),
     (lambda: Weighted.diurnal(3, 1, [1, 2, 3], -1.0), "strength must be a number of at least 0, got -1.0"),
     (lambda: Weighted.diurnal(3, 1, [1, 2, 3], period=0), "period must be at least 1, got 0"),
-    (lambda: ByShare(3, 1, [1, 2]), r"shares must be an integer of at least 0 for each of 3 machines, got int64 \[2\]"),
-    (lambda: ByShare(3, 2, [1, 0, 0]), r"shares must be positive on at least per_round \(2\) machines, got 1"),
+    (lambda: BySize(3, 1, [1, 2]), r"shares must be an integer of at least 0 for each of 3 machines, got int64 \[2\]"),
+    (lambda: BySize(3, 2, [1, 0, 0]), r"shares must be positive on at least per_round \(2\) machines, got 1"),
     (
-        lambda: draw(ByShare(3, 2), 1),
-        "shares must be given for ByShare where machines have no own records that are used once each",
+        lambda: draw(BySize(3, 2), 1),
+        "shares must be given for BySize where machines have no own records that are used once each",
     ),
 ]
 

@@ -1,0 +1,71 @@
+"""Former names of keys and arguments: each is refused with its new name."""
+
+import pytest
+
+from fedprivjax import Dropouts, Refusal, Uniform, Varying, Weighted, datasets, experiment
+from fedprivjax.checks.values import RENAMED
+
+FILE = {
+    "title": "small",
+    "problem": {"dataset": "digits", "loss": "softmax", "radius": 8.0},
+    "participation": {"kind": "uniform", "machines": 4, "per_round": 2, "rounds": 2},
+    "protocol": [{"kind": "dp_mu2", "clip": 1.0, "mu": 1.0}],
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "keys", "message"),
+    [
+        ("participation", {"kind": "by_share"}, "unknown participation.kind 'by_share': it is now 'by_size'"),
+        (
+            "participation",
+            {"kind": "between", "per_round": None, "least": 1},
+            "unknown key in [participation] 'least': it is now 'min_machines'",
+        ),
+        (
+            "participation",
+            {"kind": "between", "per_round": None, "min_machines": 1, "most": 2},
+            "unknown key in [participation] 'most': it is now 'max_machines'",
+        ),
+        *(
+            (
+                "participation",
+                {"kind": kind, key: [1.0] * 4, "most": 2},
+                "unknown key in [participation] 'most': it is now 'max_uses'",
+            )
+            for kind, key in (("weighted", "weights"), ("diurnal", "peaks"))
+        ),
+        (
+            "problem",
+            {"partition": {"kind": "iid", "empty": "refuse"}},
+            "unknown problem.partition.empty 'refuse': it is now 'error'",
+        ),
+    ],
+)
+def test_former_keys_of_files(section, keys, message):
+    raw = FILE | {section: FILE.get(section, {}) | keys}
+    raw[section] = {key: value for key, value in raw[section].items() if value is not None}
+    with pytest.raises(Refusal) as caught:
+        experiment.parse(raw)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Dropouts(law=Uniform(4, 2), rate=0.1), "unknown setting of Dropouts 'law': it is now 'scheme'"),
+        (lambda: Varying.between(4, least=1, most=2), "unknown setting of between 'least': it is now 'min_machines'"),
+        (lambda: Varying.between(4, 1, most=2), "unknown setting of between 'most': it is now 'max_machines'"),
+        (lambda: Weighted(2, 1, [1, 1], most=2), "unknown setting of Weighted 'most': it is now 'max_uses'"),
+        (lambda: Weighted.diurnal(2, 1, [0, 0], most=2), "unknown setting of diurnal 'most': it is now 'max_uses'"),
+        (lambda: datasets.partition([0, 1], 2, empty="refuse"), "unknown empty 'refuse': it is now 'error'"),
+    ],
+)
+def test_former_arguments(call, message):
+    with pytest.raises(Refusal) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_new_names_are_not_former_ones():
+    assert not RENAMED.keys() & {new for names in RENAMED.values() for new in names}
