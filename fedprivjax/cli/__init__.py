@@ -4,14 +4,11 @@ import os
 import sys
 import traceback
 import warnings
-from _thread import interrupt_main
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Timer
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli import audit, bench, experiments, listing, plan
-from fedprivjax.cli.console import TRACEBACK, Stopped, app, err, out
+from fedprivjax.cli.console import TRACEBACK, app, err, out
+from fedprivjax.cli.interrupts import Stopped, interrupted_again, leave
 from fedprivjax.disk_cache import home
 
 __all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan"]
@@ -26,7 +23,7 @@ def main() -> None:
     warnings.showwarning = _warned
     words = sys.argv[1:]
     try:
-        with _interrupted_again():
+        with interrupted_again():
             app([word for word in words if word != TRACEBACK])  # before the command or after it
     except (Stopped, KeyboardInterrupt) as stop:
         err.print(str(stop) or "stopped", markup=False, highlight=False, soft_wrap=True)
@@ -38,31 +35,6 @@ def main() -> None:
             kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
             err.print(f"{kind}{error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
-
-
-def leave(status: int) -> None:
-    """End the process at once: a program that runs in another thread crashes an interpreter that is taken down."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-@contextmanager
-def _interrupted_again() -> Iterator[None]:
-    """Interrupt once more, a moment later, if Ctrl-C comes in code that cannot raise, such as a callback of jax's."""
-    before = sys.unraisablehook
-
-    def report(unraisable) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            Timer(0.1, interrupt_main).start()
-        else:
-            before(unraisable)
-
-    sys.unraisablehook = report
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
 
 
 def _warned(message, category, filename, lineno, file=None, line=None) -> None:

@@ -1,4 +1,4 @@
-"""What all commands share: where they print, options of several, progress, and what a stop says."""
+"""Shared parts of all commands: consoles, common options and progress."""
 
 import json
 import sys
@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.cli.interrupts import StoppableCommands
 from fedprivjax.report.text_table import usual_width
 
 TRACEBACK = "--traceback"
@@ -28,21 +28,9 @@ Resume = Annotated[bool, typer.Option("--resume", help="go on with a run that wa
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 
 
-class Stopped(Exception):
-    """A stop by the keyboard, with what it says."""
-
-
-class _Commands(TyperGroup):
-    def invoke(self, ctx):
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # of which the library would say nothing
-            raise Stopped("stopped") from None
-
-
 app = typer.Typer(
     help="Differentially private federated optimisation, simulated.",
-    cls=_Commands,
+    cls=StoppableCommands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -14,7 +14,6 @@ from fedprivjax.cli.console import (
     Out,
     Resume,
     Spec,
-    Stopped,
     app,
     each,
     load,
@@ -22,6 +21,7 @@ from fedprivjax.cli.console import (
     progress,
     saying,
 )
+from fedprivjax.cli.interrupts import Stopped
 from fedprivjax.cli.named_experiments import check_all, folders, loaded, named, resumed
 
 MOST_SHOWN = 2000  # machines in a plot of who holds what

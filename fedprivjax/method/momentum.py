@@ -14,8 +14,9 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.default_steps import binds, noise_reach
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.minibatch_round import noisy_mean, record_messages
+from fedprivjax.method.relative_privacy import asked_shares, fixed_profile, noise_of_shares, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, flat_rows
-from fedprivjax.method.settings import asked_shares, check_numbers, fixed_profile, noise_of_shares, privacy_shares
+from fedprivjax.method.settings import check_numbers
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
 from fedprivjax.plan.schedule import Size

@@ -16,7 +16,8 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
-from fedprivjax.method.settings import check_steps, fixed_profile, privacy_shares, require_noise_std
+from fedprivjax.method.relative_privacy import fixed_profile, privacy_shares
+from fedprivjax.method.settings import check_steps, require_noise_std
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.record_mechanism import RecordMechanism
-from fedprivjax.method.settings import follows_epsilon
+from fedprivjax.method.relative_privacy import follows_epsilon
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import RULE, Target
 from fedprivjax.problem.problem import Problem

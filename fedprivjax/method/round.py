@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.loops import scan_in_chunks
-from fedprivjax.problem.gradients import Dense, Outer, clip, scaled
+from fedprivjax.problem.gradients import Dense, Outer, scaled
 from fedprivjax.problem.memory_estimate import numbers_of_one
 from fedprivjax.problem.problem import Problem
 
@@ -84,23 +85,6 @@ def _sum_and_info(vectors: Outer | Dense, weights, bound) -> tuple[Any, dict]:
     used = jnp.ones(rows) if weights is None else (weights != 0).astype(jnp.float32)
     info = clipping_info(clipping(vectors, used, bound), jnp.sum(used))
     return weighted(clipped(vectors, bound), weights).total(), info
-
-
-def clipping(vectors: Outer | Dense, used, bound) -> jax.Array:
-    """How many of the vectors that are used are longer than the bound, and the sum of their norms, [2]."""
-    norms = jax.vmap(lambda vector: vector.norm())(vectors)
-    return jnp.stack([jnp.sum(used * (norms > bound)), jnp.sum(jnp.where(used > 0, norms, 0.0))])
-
-
-def clipping_info(sums, count) -> dict[str, jax.Array]:
-    """What a round reports of so many clipped messages, from `clipping`."""
-    share, norm = sums / jnp.maximum(count, 1.0)
-    return {"clipped_share": share, "message_norm": norm}
-
-
-def clipped(vectors: Outer | Dense, bound) -> Outer | Dense:
-    """Vectors with a leading axis, each clipped to norm at most `bound`; None leaves them as they are."""
-    return vectors if bound is None else jax.vmap(lambda vector: clip(vector, bound))(vectors)
 
 
 def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None):

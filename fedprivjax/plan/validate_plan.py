@@ -1,4 +1,4 @@
-"""Whether a plan's records and weights are those that its sampler says, as guarantees take them to be."""
+"""Checks that a plan agrees with its sampler, and that with the sampler which the accountant assumes."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,20 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.minibatches import machine_values
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler
 from fedprivjax.problem.problem import Problem
 
 ROUNDING = 1e-6  # of a weight, in float32
+
+
+def require_same_sampler(plan: Plan, assumed: Sampler | None, name: str) -> None:
+    """Raise Refusal unless the plan's records were sampled as the protocol `name` and its accountant assume.
+
+    A plan sampled with replacement is rejected by a protocol whose accountant assumes sampling without.
+    """
+    if plan.sampler != assumed:
+        drawn, needed = plan.sampler or "one sample a message", assumed or "one sample a message"
+        raise Refusal(f"plan must be drawn by {name}'s own sampler, {needed}, got one drawn by {drawn}")
 
 
 def require_as_said(plan: Plan, problem: Problem) -> None:

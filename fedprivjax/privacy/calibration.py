@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import plain_numbers, require_problem, require_protocol
-from fedprivjax.plan.validate_plan import require_as_said
+from fedprivjax.plan.validate_plan import require_as_said, require_same_sampler
 from fedprivjax.privacy.events import Event, Excess
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import least_kept
@@ -145,9 +145,7 @@ def _require_runnable(protocol, problem, plan) -> None:
     if problem.machine_weights is not None and not protocol.weighs_machines:
         remedy = "Use a method that samples minibatches from each machine's own records"
         raise Refusal(f"machine_weights must be left out of {protocol.name}, whose messages count alike. {remedy}")
-    if plan.sampler != protocol.minibatches:
-        drawn, needed = plan.sampler or "one sample a message", protocol.minibatches or "one sample a message"
-        raise Refusal(f"plan must be drawn by {protocol.name}'s own sampler, {needed}, got one drawn by {drawn}")
+    require_same_sampler(plan, protocol.minibatches, protocol.name)
 
 
 def require_met(protocol, event: Event, target: Target) -> None:

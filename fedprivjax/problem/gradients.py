@@ -1,4 +1,4 @@
-"""Gradients as vectors one can add, scale and clip without writing them out.
+"""Gradients as vectors: sums, scaling and norms without materialising them.
 
 A linear predictor's gradient stays factored (`Outer`) until the cohort's sum, where it is one matrix product; any other
 model's is a pytree (`Dense`). A machine is written once, against these operations.
@@ -86,20 +86,6 @@ def length(vector):
     """
     largest = jnp.max(jnp.abs(vector))
     return largest * jnp.linalg.norm(jnp.ravel(vector) / jnp.where(largest > 0, largest, 1.0))
-
-
-def clip(vector, bound):
-    """`vector · min(1, bound/‖vector‖)`: norm at most `bound` whatever comes in; a non-finite vector becomes zero.
-
-    >>> float(clip(Dense(jnp.array([3.0, 4.0])), 1.0).norm())
-    1.0
-    >>> clip(Dense(jnp.array([jnp.nan, 4.0])), 1.0).value.tolist()
-    [0.0, 0.0]
-    """
-    norm = vector.norm()
-    finite = jnp.isfinite(norm)
-    factor = jnp.where(norm > bound, bound / jnp.where(norm > 0, norm, 1.0), 1.0)
-    return vector._map(lambda leaf: jnp.where(finite, factor * leaf, 0.0))
 
 
 def scaled(vector, weight):

@@ -39,18 +39,15 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.default_steps import gathered_reach, step_by_theory
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
-from fedprivjax.method.settings import (
+from fedprivjax.method.relative_privacy import (
     asked_shares,
-    batch_assumptions,
-    check_settings,
-    dealt,
     exposed_once,
     fixed_profile,
-    fixed_schedule,
     noise_of_shares,
     privacy_shares,
 )
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from fedprivjax.method.settings import batch_assumptions, check_settings, dealt, fixed_schedule
 from fedprivjax.noise import NOISE_SCHEDULES, Fresh, Mechanism, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
 from fedprivjax.noise.sums import SUM_FACTORS, CorrelatedSums, SumFactor, Toeplitz

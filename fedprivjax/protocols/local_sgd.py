@@ -19,6 +19,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
@@ -33,7 +34,6 @@ from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
-from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import require_window
 

@@ -22,19 +22,17 @@ from flax import struct
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.default_steps import binds, plain_clipped_step
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
-from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
-from fedprivjax.method.settings import (
+from fedprivjax.method.relative_privacy import (
     asked_shares,
-    batch_assumptions,
-    check_settings,
-    dealt,
     exposed_once,
     fixed_profile,
     noise_of_shares,
     privacy_shares,
 )
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from fedprivjax.method.server_optimizer import ServerOptimizer
+from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
+from fedprivjax.method.settings import batch_assumptions, check_settings, dealt
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Dealt

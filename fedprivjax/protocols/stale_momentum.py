@@ -29,18 +29,12 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
 from fedprivjax.method.interface import Protocol
+from fedprivjax.method.relative_privacy import asked_shares, fixed_profile, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, message_of, oracle
-from fedprivjax.method.settings import (
-    asked_shares,
-    batch_assumptions,
-    check_settings,
-    dealt,
-    fixed_profile,
-    fixed_schedule,
-    privacy_shares,
-)
+from fedprivjax.method.settings import batch_assumptions, check_settings, dealt, fixed_schedule
 from fedprivjax.noise import Mechanism, choose
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Dealt
@@ -50,7 +44,6 @@ from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.per_machine import grouped_once
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
-from fedprivjax.problem.gradients import clip
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
 

@@ -14,6 +14,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
+from fedprivjax.report.colours import colour
 from fedprivjax.report.costs import SAME, run_costs, told
 from fedprivjax.report.drawing import (
     at,
@@ -27,7 +28,7 @@ from fedprivjax.report.drawing import (
     plain_ticks,
     point_title,
 )
-from fedprivjax.report.numbers import target_epsilon
+from fedprivjax.report.number_format import target_epsilon
 from fedprivjax.sweeps.results import of_iterate, preferred
 
 AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record"}
@@ -63,7 +64,7 @@ def metric_against_costs(
             values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
             scale = _of_a_round(part, name)
             if np.isfinite(scale):
-                draw_path(axis, label, values, f"C{index}", limits, scale=scale, **ENDS)
+                draw_path(axis, label, values, colour(index), limits, scale=scale, **ENDS)
         _label(axis, name, row)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **rows[place // len(axes_shown)]} for place in range(len(axes))], best, metric)

@@ -10,6 +10,7 @@ from fedprivjax.auditing.audit import LEVEL, Audit
 from fedprivjax.auditing.one_run import OneRunAudit
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.cross_check import AGREES, entry
+from fedprivjax.report.colours import colour
 from fedprivjax.report.text_table import Sheet
 
 DELTAS = np.geomspace(1e-7, 0.1, 25)
@@ -98,9 +99,9 @@ def _panel(axis, label: str, one: Audit | OneRunAudit) -> None:
     claim, bounds = one.guarantee, one.bounds
     axis.plot(DELTAS, [claim.epsilon_at(delta) for delta in DELTAS], "k", label="claimed")
     if claim.mu is not None:
-        axis.plot(DELTAS, gdp.epsilon(bounds.mu_lower, DELTAS), "C0--", label="proved by μ")
+        axis.plot(DELTAS, gdp.epsilon(bounds.mu_lower, DELTAS), "--", color=colour(0), label="proved by μ")
     # a bound at δ holds at every smaller δ, where ε is larger
-    axis.plot([DELTAS[0], claim.delta], [bounds.epsilon_lower] * 2, "C1", label="proved")
-    axis.plot([claim.delta], [bounds.epsilon_lower], "C1o")
+    axis.plot([DELTAS[0], claim.delta], [bounds.epsilon_lower] * 2, color=colour(1), label="proved")
+    axis.plot([claim.delta], [bounds.epsilon_lower], "o", color=colour(1))
     axis.set(xscale="log", xlabel="δ", ylabel="ε", title=f"{label} ({claim.trust})", ylim=(0, None))
     axis.legend(fontsize=8)

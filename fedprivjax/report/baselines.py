@@ -7,6 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from fedprivjax.engine.metric import Metric
+from fedprivjax.report import colours
 from fedprivjax.sweeps.results import alone, constant, has, mean_interval
 
 CONSTANT = "constant predictor"
@@ -30,7 +31,7 @@ def draw_constant(axes: Sequence[Axes], value: float | None) -> None:
     """Draw a dotted line at the constant predictor's value, unless it is farther from the curves than they are high."""
     if value is not None and _near(axes[0], value, value):
         for axis in axes:
-            axis.axhline(value, color="0.4", ls=":", lw=1.5, label=CONSTANT)
+            axis.axhline(value, color=colours.CONSTANT, ls=":", lw=1.5, label=CONSTANT)
 
 
 def alone_of(best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, Summary]:
@@ -75,7 +76,7 @@ def draw_alone(
         points: value of every other axis in each panel.
         along: the name of the horizontal axis.
     """
-    for grey, (words, (mean, _)) in zip(("0.2", "0.6") * len(best), alone_of(best, metric).items(), strict=False):
+    for grey, (words, (mean, _)) in zip(colours.ALONE * len(best), alone_of(best, metric).items(), strict=False):
         parts = [
             mean.sel({n: v for n, v in point.items() if n in mean.dims and n != along}, method="nearest")
             for point in points

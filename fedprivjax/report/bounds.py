@@ -5,7 +5,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, TRAINING
-from fedprivjax.report.drawing import MARKERS, epsilon_axis
+from fedprivjax.report.colours import colour, marker
+from fedprivjax.report.drawing import epsilon_axis
 
 
 def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) -> Figure:
@@ -49,7 +50,7 @@ def _draw_bounds(axis, found: xr.Dataset, kind: str) -> None:
     for index, label in enumerate(found["protocol"].values[chosen.notnull().any("epsilon").values]):
         training = (found["bound_of"].sel(protocol=label) == TRAINING).any()
         words = f"{label} (training loss)" if training else str(label)
-        style = {"color": f"C{index % 10}", "ls": "--" if training else "-", "marker": MARKERS[index % len(MARKERS)]}
+        style = {"color": colour(index), "ls": "--" if training else "-", "marker": marker(index)}
         axis.plot(found["epsilon"], chosen.sel(protocol=label), label=words, ms=5, mfc="none", **style)
 
 
@@ -57,7 +58,7 @@ def _draw_pilot(axis, found: xr.Dataset) -> None:
     """Accuracy on synthetic data against ε, a line for each method that ran."""
     accuracy = 100 * found["pilot_accuracy"]
     for index, label in enumerate(found["protocol"].values[accuracy.notnull().any("epsilon").values]):
-        style = {"color": f"C{index % 10}", "marker": MARKERS[index % len(MARKERS)], "ms": 5, "mfc": "none"}
+        style = {"color": colour(index), "marker": marker(index), "ms": 5, "mfc": "none"}
         half = 100 * np.nan_to_num(found["pilot_interval"].sel(protocol=label))
         axis.errorbar(found["epsilon"], accuracy.sel(protocol=label), half, label=str(label), capsize=2, **style)
     axis.set(xscale="log", xlabel="actual ε", ylabel="accuracy in %, synthetic data")

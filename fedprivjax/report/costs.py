@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.report.layout import Layout
-from fedprivjax.report.numbers import count_text, points_of
+from fedprivjax.report.number_format import count_text, points_of
 from fedprivjax.report.text_table import Sheet
 
 COUNTED = {

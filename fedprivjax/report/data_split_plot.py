@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from fedprivjax.datasets import Dataset
+from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour
 
 NAMED = 30  # machines, up to which each has its name below it
-LISTED = 20  # classes, up to which each has a colour of its own in the legend
 LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's labels, where these are numbers
 
 
@@ -39,7 +38,7 @@ def who_holds_what(
     figure = Figure(figsize=(min(4.0 + 0.22 * len(parts), 14.0), 3.8), layout="constrained")
     if classes is None:
         axis, below = figure.subplots(2, 1, sharex=True)
-        axis.bar(np.arange(len(parts)), [part.size for part in parts], width=1.0, color="C0", ec="white", lw=0.3)
+        axis.bar(np.arange(len(parts)), [part.size for part in parts], width=1.0, color=colour(0), ec="white", lw=0.3)
         _draw_percentiles(below, labels, parts)
     else:
         axis = below = figure.subplots()
@@ -73,20 +72,27 @@ def data_lines(data: Dataset) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     words = [f"{place} = {name!r}" for place, name in enumerate(names)]
-    return ", ".join(words if len(words) <= LISTED else [*words[:3], "…", words[-1]])
+    return ", ".join(words if len(words) <= NAMED_CLASSES else [*words[:3], "…", words[-1]])
 
 
 def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: int, names: Sequence[str]) -> None:
     """A stack of bars for each machine."""
     counts = np.array([np.bincount(labels[part], minlength=classes) for part in parts], float)
     floor = np.zeros(len(parts))
-    colours = "tab10" if classes <= 10 else "tab20" if classes <= LISTED else "viridis"
     for label in range(classes):
-        colour = _colour(colours, label, classes)
         words = names[label] if names else str(label)
-        axis.bar(np.arange(len(parts)), counts[:, label], 1.0, floor, color=colour, ec="white", lw=0.3, label=words)
+        axis.bar(
+            np.arange(len(parts)),
+            counts[:, label],
+            1.0,
+            floor,
+            color=class_colour(label, classes),
+            ec="white",
+            lw=0.3,
+            label=words,
+        )
         floor += counts[:, label]
-    if classes <= LISTED:
+    if classes <= NAMED_CLASSES:
         axis.figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", title="class", fontsize=8)
 
 
@@ -95,15 +101,10 @@ def _draw_percentiles(axis, labels: np.ndarray, parts: list[np.ndarray]) -> None
     held = [(place, np.percentile(labels[part], LEVELS)) for place, part in enumerate(parts) if part.size]
     places = np.array([place for place, _ in held])
     low, first, middle, third, high = np.array([levels for _, levels in held]).T
-    axis.vlines(places, low, high, color="C0", lw=1)
-    axis.bar(places, third - first, 0.6, first, color="C0", alpha=0.5)
+    axis.vlines(places, low, high, color=colour(0), lw=1)
+    axis.bar(places, third - first, 0.6, first, color=colour(0), alpha=0.5)
     axis.plot(places, middle, "_", color="black", ms=6)
     axis.set_ylabel("label (median,\n25–75%, 5–95%)")
-
-
-def _colour(name: str, label: int, classes: int) -> Any:
-    colours = matplotlib.colormaps[name]
-    return colours(label) if classes <= LISTED else colours(label / (classes - 1))
 
 
 def _name_machines(axis, machines: int, names: Sequence[str]) -> None:

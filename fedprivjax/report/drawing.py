@@ -21,7 +21,6 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import recorded_name
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
 
-MARKERS = "os^vDxP*<>"
 PANELS = ("machines", "per_round", "rounds", "records")
 ACROSS = 3  # panels beside one another
 APART, SPREAD = 3.5, 14.0  # points between the bars of neighbouring curves, and between the first and the last, at most

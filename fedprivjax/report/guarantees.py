@@ -12,7 +12,7 @@ from fedprivjax.experiment.jobs import Job
 from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.numbers import epsilon_text, points_of
+from fedprivjax.report.number_format import epsilon_text, points_of
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.sweep import ReadySweep
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import TRUST
-from fedprivjax.report.numbers import count_text
+from fedprivjax.report.number_format import count_text
 from fedprivjax.report.text_table import Sheet
 
 SECTIONS = (

@@ -16,6 +16,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
+from fedprivjax.report.colours import colour
 from fedprivjax.report.costs import told
 from fedprivjax.report.drawing import (
     aside,
@@ -75,7 +76,7 @@ def metric_against_epsilon(
         for index, (label, data) in enumerate(best.items()):
             part = at(data, {**chosen, **panel})
             summary = bars_of(_figure(part, metric, iterate, rounds), bars, limits)
-            style = {"label": label, "color": f"C{index}"}
+            style = {"label": label, "color": colour(index)}
             drawn = _draw_curve(axis, part, *summary, realised, style)
             if drawn is not None:
                 aside(axis, figure, drawn, index, len(best))
@@ -140,9 +141,9 @@ def metric_against(
             if beyond is not None and positive:  # a bar down to zero would leave the logarithmic axis
                 beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
             if axis not in part.dims:
-                place.axhline(float(mean), color=f"C{index}", ls="--", label=label)
+                place.axhline(float(mean), color=colour(index), ls="--", label=label)
                 continue
-            style = {"label": label, "color": f"C{index}", "marker": "o", "ms": 4}
+            style = {"label": label, "color": colour(index), "marker": "o", "ms": 4}
             aside(place, figure, place.errorbar(part[axis], mean, beyond, capsize=3, **style), index, len(best))
         place.set(xlabel=SIZES.get(axis, axis), title=point_title({**panel, **chosen}))
         if positive:

@@ -23,7 +23,7 @@ from fedprivjax.report.baselines import (
 )
 from fedprivjax.report.costs import costs_table, told
 from fedprivjax.report.layout import Layout, shown_in
-from fedprivjax.report.numbers import epsilon_text, points_of, target_epsilon, title_of
+from fedprivjax.report.number_format import epsilon_text, points_of, target_epsilon, title_of
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment.verdict import Verdict, describe
-from fedprivjax.report.numbers import title_of
+from fedprivjax.report.number_format import title_of
 from fedprivjax.report.text_table import Sheet
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}

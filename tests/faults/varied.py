@@ -8,9 +8,9 @@ from flax import struct
 
 from fedprivjax import Dropouts, Full, LocalSGD, NoisySGD, Varying
 from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.method.clipping import clip
 from fedprivjax.method.round import oracle
 from fedprivjax.noise.fresh import step_noise
-from fedprivjax.problem.gradients import clip
 
 SIZES = {"rounds": 6, "records": 6, "dimension": 4}
 UNEVEN = {

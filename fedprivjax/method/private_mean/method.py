@@ -14,8 +14,9 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.method.private_mean.gaussian import GaussianMean
 from fedprivjax.method.private_mean.interface import PrivateMean
 from fedprivjax.method.private_mean.shuffled_bits import BitMean
+from fedprivjax.method.relative_privacy import fixed_profile, follows_epsilon, privacy_shares
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import check_numbers, fixed_profile, follows_epsilon, privacy_shares
+from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan

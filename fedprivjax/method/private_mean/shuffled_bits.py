@@ -12,11 +12,12 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.minibatch_round import gradient_at
 from fedprivjax.method.private_mean.interface import PrivateMean
-from fedprivjax.method.round import RoundInputs, clipped, clipping, clipping_info, flat_rows, messages
+from fedprivjax.method.round import RoundInputs, flat_rows, messages
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
 from fedprivjax.method.views import Observed, Seen, shuffled_bits
 from fedprivjax.noise import Mechanism

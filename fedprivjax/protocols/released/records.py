@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.method.clipping import clip
 from fedprivjax.method.minibatch_round import record_messages
 from fedprivjax.method.record_mechanism import MachineTable, RecordMechanism
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.privacy.terms import Assumption
-from fedprivjax.problem.gradients import Dense, clip
+from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 
 CLIPPED = {
