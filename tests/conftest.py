@@ -22,7 +22,7 @@ from fedprivjax.problem.models import Example
 OPTIMISED = "optimised"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 DEVICES = "--xla_force_host_platform_device_count=4"
-FEW = 50  # programs between looks at the room that is left: a look takes as long as a small test
+FEW = 50  # programs between checks of the remaining memory maps: a check takes as long as a small test
 programs = 0
 
 

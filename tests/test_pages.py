@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PAGES = Path(__file__).parents[1] / "notebooks"
-ROOMS = [
+SUBPACKAGES = [
     "",
     ".datasets",
     ".features",
@@ -33,9 +33,9 @@ def public_names(module) -> list[str]:
     return [f"{module.__name__}.{name}" for name in names if not inspect.ismodule(getattr(module, name))]
 
 
-@pytest.mark.parametrize("room", [*ROOMS, *PAPERS])
-def test_no_public_name_is_without_an_entry(room):
-    module = importlib.import_module(f"fedprivjax{room}")
+@pytest.mark.parametrize("subpackage", [*SUBPACKAGES, *PAPERS])
+def test_no_public_name_is_without_an_entry(subpackage):
+    module = importlib.import_module(f"fedprivjax{subpackage}")
     names = public_names(module)
     entries = {inspect_place(entry) for entry in ENTRIES}
     assert names

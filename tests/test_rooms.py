@@ -1,4 +1,4 @@
-"""The README's map: every room is on it, and a room imports only rooms that stand above it."""
+"""The map of the architecture page: it lists every subpackage, and a subpackage imports only those listed above it."""
 
 import ast
 import re
@@ -9,14 +9,20 @@ import pytest
 import fedprivjax
 
 PACKAGE = Path(fedprivjax.__file__).parent
-README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
-MAP = re.search(r"^    fedprivjax/\n((?:      .*\n)+)", README, re.MULTILINE)
+PAGE = Path(__file__).parents[1].joinpath("notebooks/contributing.md").read_text(encoding="utf-8")
+MAP = re.search(r"^    fedprivjax/\n((?:      .*\n)+)", PAGE, re.MULTILINE)
 assert MAP is not None
-ROOMS = re.findall(r"^      (\w+)(?:/|\.py) ", MAP.group(1), re.MULTILINE)
+SUBPACKAGES = re.findall(r"^      (\w+)(?:/|\.py) ", MAP.group(1), re.MULTILINE)
 
 
-def rooms_imported(path: Path) -> set[str]:
-    """The package's rooms that a file imports, wherever in it; docstrings' examples do not count."""
+def described() -> dict[str, str]:
+    """The map's description of every subpackage, by name."""
+    parts = re.split(r"^      (?=\w)", MAP.group(1), flags=re.MULTILINE) if MAP else []
+    return {re.split(r"\W", part)[0]: part for part in parts if part}
+
+
+def imported(path: Path) -> set[str]:
+    """Subpackages that a file imports, anywhere in it. Examples in docstrings do not count."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "fedprivjax":
@@ -28,21 +34,33 @@ def rooms_imported(path: Path) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("fedprivjax.")}
 
 
-def test_the_map_lists_every_room_and_no_other():
+def test_the_map_lists_every_subpackage_and_no_other():
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert set(ROOMS) == folders | files
-    assert len(set(ROOMS)) == len(ROOMS)
+    assert set(SUBPACKAGES) == folders | files
+    assert len(set(SUBPACKAGES)) == len(SUBPACKAGES)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_rooms_above_it(room):
-    allowed = set(ROOMS[: ROOMS.index(room) + 1])
-    for path in [*PACKAGE.joinpath(room).rglob("*.py"), *PACKAGE.glob(f"{room}.py")]:
-        assert rooms_imported(path) <= allowed, path.name
+def test_every_file_that_the_map_names_exists():
+    for subpackage, text in described().items():
+        for name in re.findall(r"\b\w+\.py\b", text):
+            assert [*PACKAGE.glob(f"{subpackage}/**/{name}"), *PACKAGE.glob(name)], f"{subpackage}: {name}"
 
 
-@pytest.mark.parametrize("room", ["privacy", "theory"])
-def test_rooms_of_the_host_trace_nothing(room):
-    for path in PACKAGE.joinpath(room).rglob("*.py"):
+def test_every_path_that_the_page_names_exists():
+    root = PACKAGE.parent
+    for name in re.findall(r"`((?:fedprivjax|notebooks|tests|experiments)/[\w/.]*)`", PAGE):
+        assert root.joinpath(name).exists(), name
+
+
+@pytest.mark.parametrize("subpackage", SUBPACKAGES)
+def test_a_subpackage_imports_only_those_above_it(subpackage):
+    allowed = set(SUBPACKAGES[: SUBPACKAGES.index(subpackage) + 1])
+    for path in [*PACKAGE.joinpath(subpackage).rglob("*.py"), *PACKAGE.glob(f"{subpackage}.py")]:
+        assert imported(path) <= allowed, path.name
+
+
+@pytest.mark.parametrize("subpackage", ["privacy", "theory"])
+def test_subpackages_of_the_host_trace_nothing(subpackage):
+    for path in PACKAGE.joinpath(subpackage).rglob("*.py"):
         assert not re.search(r"^\s*(?:import|from) jax\b", path.read_text(encoding="utf-8"), re.MULTILINE), path.name
