@@ -1,1 +1,1 @@
-"""What runs show of a privacy loss: lower bounds on ε, held against what is claimed."""
+"""Privacy audits: empirical lower bounds on ε, compared with the claimed guarantee."""

@@ -1,4 +1,4 @@
-"""An audit: thousands of runs in two neighbouring worlds, what an attacker learns from them, and what is claimed."""
+"""Audit of a protocol: thousands of runs on two neighbouring datasets, compared with the claimed guarantee."""
 
 import json
 from dataclasses import dataclass, replace
@@ -29,24 +29,24 @@ from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import REPLACE_ONE
 
-LEVEL = 0.05  # of a bound
-VERDICT = 1e-4  # total error of a verdict
-LEAST = 1000  # runs
-PREPARING = 8192  # runs of each world that weights and thresholds come from
-PREPARED = 2**20  # sets their seeds apart from those of runs that are counted
-CANDIDATES = 12  # records, at most, of machines alike among which the most exposed one is looked for
-TIE = 1e-6  # relative: machines whose claims are so near are alike
-ATTAINED = 0.5  # of the claimed μ, which a canary must reach at least
+LEVEL = 0.05  # error probability of a bound
+VERDICT = 1e-4  # total error probability of a verdict
+LEAST = 1000  # smallest number of runs
+PREPARING = 8192  # runs per neighbouring dataset that fix weights and thresholds
+PREPARED = 2**20  # offset of their seeds from those of the counted runs
+CANDIDATES = 12  # largest number of records tried in the search for the most exposed one
+TIE = 1e-6  # relative difference below which two machines' claims count as equal
+ATTAINED = 0.5  # smallest fraction of the claimed μ that a canary must achieve
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one score proves.
+    """Lower bounds from one score.
 
     Attributes:
-        name: the score.
-        bounds: at 95% each.
-        strict: at the level of a verdict, shared by all scores and by the bounds of each that are held to the claim.
+        name: name of the score.
+        bounds: lower bounds at 95% each.
+        strict: lower bounds at the level of a verdict, which all scores and their bounds share.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Found:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """Lower bounds on what a protocol gives away, beside what it claims.
+    """Empirical lower bounds on a protocol's privacy loss, with its claimed guarantee.
 
     Attributes:
-        protocol: its name.
-        guarantee: what is claimed on the audit's federation; the canary is its worst machine's.
-        found: what every score proves, the likelihood ratio first.
-        attained: the μ that the canary reaches in the claimed law of the view; None where no μ is claimed.
-        verdict: the total error of `refuted`, over all scores.
+        protocol: name of the protocol.
+        guarantee: claimed guarantee on the audit's federation. The canary belongs to its worst machine.
+        found: lower bounds from every score, the likelihood ratio first.
+        attained: μ that the canary achieves under the claimed distribution of the view, or None if no μ is claimed.
+        verdict: total error probability of `refuted`, over all scores.
     """
 
     protocol: str
@@ -74,30 +74,33 @@ class Audit:
 
     @property
     def best(self) -> Found:
-        """The likelihood ratio's, which is the tightest where the claim is right; else, of the scores that refute it,
-        the one that proves the most."""
+        """Score with the strongest result.
+
+        It is the likelihood ratio, the tightest score if the claim is right. If scores refute the claim, it is the
+        refuting score with the largest bound.
+        """
         refuting = [found for found in self.found if found.name in self.refuted]
         return max(refuting, key=_proved) if refuting else self.found[0]
 
     @property
     def bounds(self) -> LowerBounds:
-        """What the best score proves, at 95%."""
+        """Lower bounds from the best score, at 95%."""
         return self.best.bounds
 
     @property
     def epsilon_lower(self) -> float:
-        """The ε at δ that the likelihood ratio proves, at 95%; through μ where a μ is claimed."""
+        """Lower bound on ε at δ from the best score, at 95%. It is converted from the bound on μ if a μ is claimed."""
         bounds = self.best.bounds
         return bounds.epsilon_lower if self.guarantee.mus is None else bounds.gdp_epsilon_lower
 
     @property
     def tightness(self) -> float:
-        """`epsilon_lower` over the claimed ε."""
+        """Ratio of `epsilon_lower` to the claimed ε."""
         return self.epsilon_lower / self.guarantee.epsilon
 
     @property
     def refuted(self) -> tuple[str, ...]:
-        """The scores that prove more than is claimed, at the verdict's level."""
+        """Names of the scores whose lower bounds exceed the claim, at the verdict's level."""
         mu, epsilon = self.guarantee.mu, self.guarantee.epsilon
         beyond = [
             found.name
@@ -118,7 +121,7 @@ class Audit:
     __repr__ = __str__
 
     def as_mapping(self) -> dict[str, Any]:
-        """The audit as JSON takes it."""
+        """The audit as a JSON-serialisable mapping."""
         scores = {
             found.name: {
                 "epsilon_lower": found.bounds.epsilon_lower,
@@ -146,14 +149,14 @@ def _proved(found: Found) -> tuple[float, float]:
 
 
 class NothingClaimed(Refusal):
-    """A protocol that promises nothing, which no audit can refute."""
+    """Refusal of a protocol without a privacy guarantee, which no audit can refute."""
 
 
 def require_claim(start: ReadyRun) -> None:
-    """Refuse a run whose protocol promises nothing."""
+    """Raise Refusal if the run's protocol has no privacy guarantee."""
     if not start.guarantee.private:
         epsilon = start.guarantee.epsilon
-        raise NothingClaimed(f"{start.protocol.name} must promise something to be audited, got {epsilon} for ε")
+        raise NothingClaimed(f"{start.protocol.name} must have a finite ε to be audited, got {epsilon}")
 
 
 @known_keywords
@@ -170,22 +173,22 @@ def audit(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack a protocol with a worst-case canary, and bound from below what it gives away.
+    """Attack a protocol with a worst-case canary, and bound its privacy loss from below.
 
     Args:
-        protocol: with a target or a `noise_std`.
-        federation: small; None is `small_federation`.
-        runs: of each world, that are counted.
+        protocol: a protocol with a target or a `noise_std`.
+        federation: a small federation, or None for `small_federation(protocol)`.
+        runs: number of counted runs per neighbouring dataset.
         delta: δ of the bounds on ε.
-        seed: of all runs.
-        verdict: the total error of `Audit.refuted`.
-        public: scalars that rounds report, by name, and that are published.
-        loss: "linear" or "quadratic", which the canary is a record of (see `Federation`); None is the federation's.
-        folder: keeps the scores of finished runs, from which a stopped audit goes on.
-        progress: called with (runs done, runs in all).
+        seed: seed of all runs.
+        verdict: total error probability of `Audit.refuted`.
+        public: names of the scalars reported by rounds that are published.
+        loss: "linear" or "quadratic", the canary's loss (see `Federation`), or None for the federation's.
+        folder: folder for the scores of finished runs, from which a stopped audit resumes.
+        progress: callback, called with (finished runs, all runs).
 
     Raises:
-        Refusal: settings that cannot be run, and a canary that does not attain the sensitivity.
+        Refusal: if the settings cannot be run, or the canary does not achieve the sensitivity.
 
     >>> from fedprivjax import Federation, Full, NoisySGD
     >>> found = audit(NoisySGD(mu=2.0, clip=0.5), Federation(Full(1), rounds=1, records=1, dimension=4), runs=1000)
@@ -224,14 +227,14 @@ def audit(
 
 
 def for_replaced(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:
-    """The guarantee for replacing a record, in which the worlds of an audit differ.
+    """Return the guarantee for the replace-one relation, in which an audit's two datasets differ.
 
     Raises:
-        Refusal: one for another relation that states no μ, of which it would be known at a larger δ alone.
+        Refusal: if the guarantee is for another relation and states no μ. Its conversion holds at a larger δ only.
     """
     if guarantee.relation != REPLACE_ONE and guarantee.mus is None:
         raise Refusal(
-            f"relation must be {REPLACE_ONE!r} to be audited where no μ is stated, got {guarantee.relation!r}"
+            f"relation must be {REPLACE_ONE!r} for an audit of a guarantee without μ, got {guarantee.relation!r}"
         )
     return guarantee.for_relation(REPLACE_ONE)
 
@@ -244,7 +247,7 @@ def prepared(
     public: tuple[str, ...],
     preparing: int | None = None,
 ):
-    """The two worlds of the worst record, the law of their views, and what is seen."""
+    """Return prepared runs that differ in the most exposed record, the distribution of their views, and options."""
     pair = worlds(protocol, federation, None, delta=delta, seed=seed)
     require_claim(pair.start)
     rows, sight = _candidates(pair), Sight(public, schedule=different(pair), bends=federation.loss != LINEAR)
@@ -253,29 +256,32 @@ def prepared(
         return pair, law, sight
     tried = [law._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, sight)]
     reached = [max(separation(one, whitened(one, seen)) for seen in visible(one)) for one in tried]
-    best = int(np.argmax(np.round(reached, 2)))  # of those that are as good, the first
+    best = int(np.argmax(np.round(reached, 2)))  # the first among equals
     pair = worlds(protocol, federation, rows[best], delta=delta, seed=seed)
-    if different(pair) != sight.schedule:  # participation that depends on data may do so for this record alone
+    if different(pair) != sight.schedule:  # participation may depend on this record only
         sight = replace(sight, schedule=different(pair))
         return pair, measured(pair, seed, sight, preparing), sight
     return pair, tried[best], sight
 
 
 def _candidates(pair: Worlds) -> list[int]:
-    """Rows among which the most exposed record is looked for: the first of every machine that claims to be the worst.
+    """Return the pool rows of candidates for the canary: first records of each machine with the worst claim.
 
-    Of these the claim says nothing more, and a wrong claim may be wrong for one of them alone.
+    The claim does not distinguish these records, and a wrong claim may be wrong for only one of them.
     """
     start, claimed = pair.start, pair.start.guarantee.per_machine
     worst = np.flatnonzero(claimed >= claimed.max() * (1 - TIE))[:CANDIDATES]
     if start.plan.secret and start.problem.table is not None:
-        return records_used(start, worst[0])[:1]  # records are alike
+        return records_used(start, worst[0])[:1]  # all records are equally exposed
     most = max(2, CANDIDATES // worst.size)
     return [row for machine in worst for row in records_used(start, machine)[:most]]
 
 
 def _tried(pair: Worlds, rows: list[int], seed: int, sight: Sight) -> list[tuple[np.ndarray, np.ndarray]]:
-    """How far each row, were it the canary, moves the views, and their middle, [columns] each: runs take turns."""
+    """Return, for each candidate row, the shift of the views and their midpoint, each of shape [columns].
+
+    The runs of one chunk are divided among the candidates.
+    """
     turn = np.arange(chunk_of(pair.start)) % len(rows)
     labels = labels_of(pair.start.problem)
     chosen = np.eye(labels.size, dtype=bool)[np.array(rows)[turn]]
@@ -288,7 +294,7 @@ def _tried(pair: Worlds, rows: list[int], seed: int, sight: Sight) -> list[tuple
 
 
 def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None) -> Law:
-    """The law of the views, from `preparing` runs that are not counted; None is `PREPARING`."""
+    """Estimate the views' distribution from `preparing` uncounted runs, by default `PREPARING`."""
     preparing = PREPARING if preparing is None else preparing
     parts: list[list[Views]] = []
     for begin in range(0, preparing, chunk_of(pair.start)):
@@ -301,15 +307,15 @@ def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None
 
 
 def _shift(pair: Worlds, mixture: Mixture, seed: int, sight: Sight) -> float:
-    """How far one occurrence of the canary moves a release from one world to the other, with its sign."""
+    """Return the signed shift of a release between the two datasets, for one occurrence of the canary."""
     one, other = (observed(start, seed + PREPARED, 0, sight)[0] for start in pair.starts)
     moved = (other.values - one.values)[:, own_releases(one.columns, pair.machine)]
-    least = np.abs(moved).max() / (2 * mixture.times.max())  # an echo of the canary in later releases is less
+    least = np.abs(moved).max() / (2 * mixture.times.max())  # the canary's effect on later releases is smaller
     return float(np.sign(moved.sum()) * np.abs(moved)[np.abs(moved) > least].min())
 
 
 def _all_in_sight(pair: Worlds, law: Law, mixture: Mixture) -> bool:
-    """Whether all of the canary's machine's releases are seen, of rounds in which it is present."""
+    """Return True if the view contains all releases of the canary's machine in rounds in which it is present."""
     schedule, machine = pair.start.plan.schedule, pair.machine
     sent = np.count_nonzero(schedule.participants[schedule.present] == machine)
     seen = np.count_nonzero(own_releases(law.columns, machine))
@@ -317,19 +323,19 @@ def _all_in_sight(pair: Worlds, law: Law, mixture: Mixture) -> bool:
 
 
 def _attained(law: Law, guarantee: PrivacyGuarantee) -> float | None:
-    """The μ that the canary reaches.
+    """Return the μ that the canary achieves.
 
     Raises:
-        Refusal: one that moves nothing, or much less than the claim allows.
+        Refusal: if the canary does not change the view, or changes it by much less than the claim allows.
     """
     if not np.abs(law.shift).max() > 0:
-        raise Refusal("canary must move what the adversary sees, and it does not: another record, or more rounds")
+        raise Refusal("canary must change the adversary's view, and it does not. Choose another record or more rounds")
     if guarantee.mu is None:
         return None
     attained = max(separation(law, whitened(law, seen)) for seen in visible(law))
     if attained < ATTAINED * guarantee.mu:
         raise Refusal(
-            f"canary must attain at least {ATTAINED:.0%} of the sensitivity that is claimed, "
+            f"canary must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
             f"got {attained / guarantee.mu:.0%} (μ = {attained:.3g} of {guarantee.mu:.3g})"
         )
     return attained

@@ -1,12 +1,13 @@
-"""Lower bounds on the privacy loss from the scores of runs in two neighbouring worlds.
+"""Lower bounds on the privacy loss from the scores of runs on two neighbouring datasets.
 
-An attacker scores each run and says "other" above a threshold. How often they err bounds ε and μ from below, whatever
-the scores are: a guarantee that such a bound exceeds is wrong, one far above it says that attack or guarantee is loose.
+An attacker scores each run and answers "other" above a threshold. The attacker's error rates bound ε and μ from below,
+for any scores. A guarantee below such a bound is wrong. If a guarantee is far above it, the attack or the guarantee is
+loose.
 
-The threshold must not be chosen on the runs that are counted. Where a law of the scores is claimed,
-`expected_threshold` and `sampled_threshold` find it beforehand from that law; `fitted` spends half of the runs on the
-choice. One threshold is enough: a second in the other tail, each at half the level, would raise the bound on ε by one
-hundredth of the claim.
+The threshold must not be chosen on the counted runs. If a distribution of the scores is claimed, `expected_threshold`
+and `sampled_threshold` compute the threshold from it in advance. Otherwise `fitted` uses half of the runs for the
+choice. One threshold is enough: a second one in the other tail, each at half the level, would raise the bound on ε by
+only one hundredth of the claim.
 """
 
 from collections.abc import Callable
@@ -22,9 +23,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_number
 from fedprivjax.privacy import gdp
 
-LEAST = 4  # runs of a world, fewer show nothing
-_CANDIDATES = ndtr(np.linspace(-4.0, 4.0, 321))  # quantiles that may become thresholds, dense in both tails
-_STEPS = np.linspace(0.0, 8.0, 401)  # thresholds above the middle of two normal laws
+LEAST = 4  # smallest number of runs per neighbouring dataset
+_CANDIDATES = ndtr(np.linspace(-4.0, 4.0, 321))  # quantiles tried as thresholds, dense in both tails
+_STEPS = np.linspace(0.0, 8.0, 401)  # thresholds above the midpoint of two normal distributions
 _Rates = tuple[np.ndarray, np.ndarray]
 _Value = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -38,7 +39,7 @@ class LowerBounds:
         mu_lower: no μ-GDP mechanism has a smaller μ.
         delta: the δ of `epsilon_lower`.
         level: probability, over the runs, that one of the two bounds is too large.
-        runs: how many runs of each world were counted.
+        runs: number of counted runs on each of the two datasets.
     """
 
     epsilon_lower: float
@@ -49,20 +50,20 @@ class LowerBounds:
 
     @property
     def gdp_epsilon_lower(self) -> float:
-        """The ε at δ of a `mu_lower`-GDP mechanism: compare it with a GDP guarantee's ε."""
+        """ε at δ of a `mu_lower`-GDP mechanism, comparable with the ε of a GDP guarantee."""
         return float(gdp.epsilon(self.mu_lower, self.delta))
 
 
 def rate_upper(errors: ArrayLike, trials: int, level: float) -> Any:
-    """The Clopper-Pearson upper bound on an error's rate: where as few errors have probability `level`.
+    """Return the Clopper-Pearson upper bound on an error rate: so few errors have probability `level` there.
 
     Args:
-        errors: at most `trials`; broadcasts. Between integers the bound is interpolated.
-        trials: how many were tried, independently.
+        errors: number of errors, at most `trials`; broadcasts. Between integers the bound is interpolated.
+        trials: number of independent trials.
         level: probability that the rate is above the bound.
 
     Returns:
-        Rates in (0, 1]; 1 where every trial was an error.
+        Rates in (0, 1], 1 if every trial was an error.
 
     >>> rate_upper(0, 100, 0.05) == 1 - 0.05 ** (1 / 100)
     True
@@ -74,24 +75,25 @@ def rate_upper(errors: ArrayLike, trials: int, level: float) -> Any:
 
 
 def epsilon_lower(null: ArrayLike, other: ArrayLike, threshold: float, delta: float, level: float = 0.05) -> float:
-    """A lower bound on ε by a test whose threshold was fixed before the runs.
+    """Return a lower bound on ε from a test whose threshold was fixed before the runs.
 
     With a and b the upper bounds, at `level`/2 each, on the rates of null > threshold and other ≤ threshold:
 
         ε ≥ log max{(1 − δ − b)/a, (1 − δ − a)/b}
 
     Args:
-        null: [runs], independent scores of one world.
-        other: [runs'], those of a neighbouring world, which tend to be larger.
-        threshold: chosen without a look at these scores.
+        null: independent scores of runs on one dataset, shape [runs].
+        other: independent scores of runs on a neighbouring dataset, shape [runs']; they tend to be larger.
+        threshold: chosen independently of these scores.
         delta: inside (0, 1).
         level: probability that the bound exceeds the true ε.
 
     Returns:
-        The bound, never below 0.
+        The bound, at least 0.
 
     Raises:
-        ValueError: for fewer than 4 scores, a score or threshold that is not finite, a delta or level outside (0, 1).
+        ValueError: if there are fewer than 4 scores, a score or the threshold is not finite, or delta or level is
+            outside (0, 1).
 
     Source: Kairouz, Oh & Viswanath 2015 (the region of errors); Jagielski, Ullman & Oprea 2020 (Clopper-Pearson).
 
@@ -104,15 +106,15 @@ def epsilon_lower(null: ArrayLike, other: ArrayLike, threshold: float, delta: fl
 
 
 def mu_lower(null: ArrayLike, other: ArrayLike, threshold: float, level: float = 0.05) -> float:
-    """A lower bound on μ by a test whose threshold was fixed before the runs; for a claim of μ, use μ/2.
+    """Return a lower bound on μ from a test whose threshold was fixed before the runs. For a claimed μ, use μ/2.
 
-    With a and b as in `epsilon_lower`: `μ ≥ Φ⁻¹(1 − a) − Φ⁻¹(b)`. It bounds the μ of a GDP claim alone: an (ε, δ)-DP
+    With a and b as in `epsilon_lower`: `μ ≥ Φ⁻¹(1 − a) − Φ⁻¹(b)`. The bound applies to GDP claims only: an (ε, δ)-DP
     mechanism may exceed the ε of that μ.
 
     Args:
-        null, other, threshold, level: as `epsilon_lower` takes them.
+        null, other, threshold, level: as in `epsilon_lower`.
 
-    Source: Nasr et al. 2023; Dong, Roth & Su 2022 for the trade-off of two normal laws.
+    Source: Nasr et al. 2023; Dong, Roth & Su 2022 for the trade-off function of two normal distributions.
 
     >>> rng = np.random.default_rng(0)
     >>> 0.9 < mu_lower(rng.normal(0, 1, 9000), rng.normal(1, 1, 9000), 0.5) < 1.0
@@ -123,16 +125,15 @@ def mu_lower(null: ArrayLike, other: ArrayLike, threshold: float, level: float =
 
 
 def expected_threshold(mu: float, delta: float, runs: int, level: float = 0.05) -> float:
-    """The threshold that serves `epsilon_lower` best where scores are N(0, 1) against N(μ, 1).
+    """Return the best threshold for `epsilon_lower` if scores are N(0, 1) and N(μ, 1) on the two datasets.
 
-    It is where the bound that the expected numbers of errors give is largest, on a grid from μ/2 up; the lower tail is
-    its mirror image and serves as well.
+    It maximises the bound at the expected numbers of errors, on a grid from μ/2 upwards. The lower tail is symmetric.
 
     Args:
-        mu: the separation that is claimed.
+        mu: claimed separation.
         delta: inside (0, 1).
-        runs: how many each world will have.
-        level: that of the bound.
+        runs: number of runs per neighbouring dataset.
+        level: level of the bound.
 
     >>> [round(expected_threshold(1.0, 1e-5, runs), 1) for runs in (1000, 100_000)]
     [2.2, 3.5]
@@ -147,17 +148,17 @@ def expected_threshold(mu: float, delta: float, runs: int, level: float = 0.05) 
 
 
 def sampled_threshold(null: ArrayLike, other: ArrayLike, delta: float, runs: int, level: float = 0.05) -> float:
-    """The threshold that serves `epsilon_lower` best, from samples of the claimed law of the scores, whatever it is.
+    """Return the best threshold for `epsilon_lower` from samples of any claimed distribution of the scores.
 
-    The samples must be others than the runs that are counted. Few of them lose tightness, never validity.
+    The samples must be independent of the counted runs. A small number of samples costs tightness, never validity.
 
     Args:
-        null, other: [samples] and [samples'] of the law claimed in each world.
-        delta, runs, level: as `expected_threshold` takes them.
+        null, other: samples of the distribution claimed on each dataset, shapes [samples] and [samples'].
+        delta, runs, level: as in `expected_threshold`.
 
     >>> rng = np.random.default_rng(0)
     >>> chosen = sampled_threshold(rng.normal(0, 1, 10**5), rng.normal(1, 1, 10**5), 1e-5, 1000)
-    >>> bool(min(abs(chosen - 2.2), abs(chosen + 1.2)) < 0.2)  # the law of normal scores is symmetric about 1/2
+    >>> bool(min(abs(chosen - 2.2), abs(chosen + 1.2)) < 0.2)  # normal scores are symmetric about 1/2
     True
     """
     _require_levels(level, delta)
@@ -165,7 +166,7 @@ def sampled_threshold(null: ArrayLike, other: ArrayLike, delta: float, runs: int
     worlds = _scores(null, other)
     thresholds = np.quantile(np.concatenate(worlds), _CANDIDATES)
     positive, negative = _errors(worlds, thresholds)
-    # one error more than was seen: samples that end do not say that a law does
+    # one more error than observed: a finite sample does not bound the distribution's support
     rates = (positive + 1) / (worlds[0].size + 1), (negative + 1) / (worlds[1].size + 1)
     return _best(thresholds, rates, delta, runs, level)
 
@@ -173,12 +174,12 @@ def sampled_threshold(null: ArrayLike, other: ArrayLike, delta: float, runs: int
 def lower_bounds(
     null: ArrayLike, other: ArrayLike, threshold: float, middle: float, delta: float, level: float = 0.05
 ) -> LowerBounds:
-    """Both bounds, each at a threshold that was fixed before the runs.
+    """Return both bounds, each at a threshold that was fixed before the runs.
 
     Args:
-        null, other, delta, level: as `epsilon_lower` takes them.
-        threshold: that of `epsilon_lower`.
-        middle: that of `mu_lower`.
+        null, other, delta, level: as in `epsilon_lower`.
+        threshold: threshold of `epsilon_lower`.
+        middle: threshold of `mu_lower`.
 
     >>> rng = np.random.default_rng(0)
     >>> lower_bounds(rng.normal(0, 1, 50), rng.normal(9, 1, 70), 4.5, 4.5, 1e-5).runs
@@ -195,13 +196,13 @@ def lower_bounds(
 
 
 def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
-    """Both bounds where nobody claims a law of the scores: every other run chooses threshold and direction.
+    """Return both bounds without a claimed distribution of the scores: every second run fits threshold and direction.
 
     Args:
-        null, other, delta, level: as `epsilon_lower` takes them, but either world's scores may be the larger ones.
+        null, other, delta, level: as in `epsilon_lower`, but the scores of either dataset may be larger.
 
     Returns:
-        The bounds from the runs that chose nothing, half of those given.
+        The bounds from the other half of the runs, which were not used for the fit.
 
     >>> rng = np.random.default_rng(0)
     >>> 1.6 < fitted(rng.normal(0, 1, 4000), rng.normal(2, 1, 4000), delta=1e-5).mu_lower < 2.0
@@ -220,7 +221,7 @@ def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05)
 
 
 def _fitted(value: _Value, first: _Rates, second: _Rates, level: float) -> float:
-    """The value on `second` of the threshold and direction that are best on `first`."""
+    """Return the value on `second` at the threshold and direction that are best on `first`."""
     thresholds = np.quantile(np.concatenate(first), _CANDIDATES)
     values = np.stack([value(*_rates(first, thresholds, level, above)) for above in (True, False)])
     direction, best = np.unravel_index(np.argmax(values), values.shape)
@@ -228,25 +229,25 @@ def _fitted(value: _Value, first: _Rates, second: _Rates, level: float) -> float
 
 
 def _best(thresholds: np.ndarray, rates: _Rates, delta: float, runs: int, level: float) -> float:
-    """The threshold at which errors of these rates, as many as one expects, give the largest bound on ε."""
+    """Return the threshold whose expected numbers of errors give the largest bound on ε."""
     expected = (rate_upper(runs * rate, runs, level / 2) for rate in rates)
     return float(thresholds[np.argmax(_log_ratio(delta)(*expected))])
 
 
 def _rates(worlds: _Rates, thresholds: np.ndarray, level: float, above: bool = True) -> _Rates:
-    """Upper bounds, at half the level each, on the rates of both errors."""
+    """Return upper bounds on the rates of both errors, each at half the level."""
     positive, negative = _errors(worlds, thresholds, above)
     return rate_upper(positive, worlds[0].size, level / 2), rate_upper(negative, worlds[1].size, level / 2)
 
 
 def _errors(worlds: _Rates, thresholds: np.ndarray, above: bool = True) -> _Rates:
-    """How often the tests that say "other" above (or not above) each threshold err in either world."""
+    """Return the numbers of errors on each dataset of the tests that answer "other" above (or below) each threshold."""
     null, other = (np.searchsorted(np.sort(world), thresholds, side="right") for world in worlds)  # not above
     return (worlds[0].size - null, other) if above else (null, worlds[1].size - other)
 
 
 def _separation(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
-    """`Φ⁻¹(1 − a) − Φ⁻¹(b)`; a rate of 1 makes it −inf."""
+    """Return `Φ⁻¹(1 − a) − Φ⁻¹(b)`, −inf if a rate is 1."""
     return -ndtri(positive) - ndtri(negative)
 
 

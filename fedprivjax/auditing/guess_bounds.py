@@ -1,9 +1,9 @@
-"""What right guesses of canaries' coins prove: lower bounds on the privacy loss from one run with many canaries.
+"""Lower bounds on the privacy loss from one run with many canaries, by the number of correct guesses.
 
-Each of m canaries is put in or left out by a fair coin of its own. From the run's output alone an attacker names the
-states of r canaries, r decided beforehand, and W of these guesses are right. A private run allows only so many, however
-its noise ties the canaries to each other. The claim must be one for what a coin decides: a record's presence, or which
-of two records is there. Whether `W ≥ v` refutes it can be decided in two ways:
+Each of m canaries is included or left out by its own fair coin. From the run's output alone an attacker guesses the
+states of r canaries. The number r is fixed in advance, and W of these guesses are correct. A private run bounds W for
+any dependence between the canaries. The claim must be for the change that a coin decides: the presence of a record, or
+which of two records is present. There are two tests of whether `W ≥ v` refutes the claim:
 
 * Binomial (`chance_of_guesses`). Given the output and the other coins, a coin is guessed right with probability at most
   e^ε/(1+e^ε), and δ of each canary comes on top.
@@ -12,8 +12,8 @@ of two records is there. Whether `W ≥ v` refutes it can be decided in two ways
 
       E[(r − W)·1{W ≥ v−1}]/m ≥ g(E[W·1{W ≥ v}]/m)
 
-  From P[W ≥ v] = level with all of it at v, the least that these need at v−1, v−2, ..., 0 is followed downwards; a
-  total above 1 refutes the claim. The curve knows δ, so no term of size m·δ is added.
+  Start from P[W ≥ v] = level, all of it at v. The inequality gives the smallest possible probability at v−1, v−2, ...,
+  0 in turn. A total above 1 refutes the claim. The curve includes δ, so no term of size m·δ is added.
 """
 
 from collections.abc import Callable
@@ -31,24 +31,25 @@ _Curve = Callable[[np.ndarray], np.ndarray]
 
 
 def chance_of_guesses(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """The most that an (ε, δ)-DP run gives to P[W ≥ v] of r guesses on m canaries.
+    """Return an upper bound on P[W ≥ v] for r guesses on m canaries of an (ε, δ)-DP run.
 
     With Ŵ binomial of r trials and success e^ε/(1+e^ε):
 
         P[W ≥ v] ≤ P[Ŵ ≥ v] + 2·m·δ·max_{i=1..m} P[v−i ≤ Ŵ < v]/i
 
-    With δ = 0 for every v; else for those above Ŵ's mean, and 1 for others, of which it does not hold: twelve guesses
-    on as many canaries can have P[W ≥ 4] = 0.92784 at ε = 0 and δ = 5·10⁻⁴, and the right side is 0.92765.
+    If δ = 0, this holds for every v. If δ > 0, it holds for v above Ŵ's mean only, and the result is 1 for other v.
+    Counterexample for those: twelve guesses on twelve canaries can have P[W ≥ 4] = 0.92784 at ε = 0 and δ = 5·10⁻⁴,
+    and the right side is 0.92765.
 
     Args:
         right: v.
         guesses: r.
-        canaries: m, those that were not guessed too.
+        canaries: m, including the canaries that were not guessed.
         epsilon: at least 0.
         delta: at least 0, below 1.
 
     Raises:
-        ValueError: for counts that cannot be, a negative epsilon or a delta outside [0, 1).
+        ValueError: if counts are impossible, epsilon is negative or delta is outside [0, 1).
 
     Source: Steinke, Nasr & Jagielski 2023; the theorem for approximate DP.
 
@@ -69,16 +70,18 @@ def chance_of_guesses(right: int, guesses: int, canaries: int, epsilon: float, d
 
 
 def refutes(right: ArrayLike, guesses: ArrayLike, canaries: int, level: float, curve: _Curve) -> Any:
-    """Whether as many right guesses have probability below `level` under every mechanism of a trade-off curve.
+    """Return True where so many correct guesses have probability below `level` for every mechanism with this curve.
 
     Args:
-        right, guesses: how many were right, of how many; broadcast.
-        canaries: at least as many as guesses.
+        right: numbers of correct guesses; broadcasts with `guesses`.
+        guesses: numbers of guesses.
+        canaries: at least as large as `guesses`.
         level: inside (0, 1).
-        curve: `g`, convex and increasing on [0, 1], in arrays; `g(x) = f(1 − x)` for a symmetric trade-off function f.
+        curve: vectorised function `g`, convex and increasing on [0, 1]. `g(x) = f(1 − x)` for a symmetric trade-off
+            function f.
 
     Raises:
-        ValueError: for counts that cannot be, a level outside (0, 1).
+        ValueError: if counts are impossible or the level is outside (0, 1).
 
     Source: Mahloujifar, Melis & Chaudhuri 2024.
 
@@ -96,15 +99,15 @@ def refutes(right: ArrayLike, guesses: ArrayLike, canaries: int, level: float, c
         correct = correct + np.maximum(count, 0.0) / (guesses - count) * (least - wrong)
         unchanged, wrong = np.array_equal(least, wrong), least
         if unchanged or (correct + wrong > limit).all():
-            break  # nothing that matters changes below
+            break  # smaller counts cannot change the result
     return correct + wrong > limit
 
 
 def mu_lower(right: ArrayLike, guesses: ArrayLike, canaries: int, level: float = 0.05) -> Any:
-    """The largest μ for which `refutes` μ-GDP, `g(x) = Φ(Φ⁻¹(x) − μ)`; 0 where it refutes none.
+    """Return the largest μ whose μ-GDP curve, `g(x) = Φ(Φ⁻¹(x) − μ)`, is refuted, or 0 if none is.
 
     Args:
-        right, guesses, canaries, level: as `refutes` takes them.
+        right, guesses, canaries, level: as in `refutes`.
 
     >>> 0.78 < mu_lower(95, 100, 1000) < 0.79
     True
@@ -116,14 +119,14 @@ def mu_lower(right: ArrayLike, guesses: ArrayLike, canaries: int, level: float =
 
 
 def epsilon_lower(right: int, guesses: int, canaries: int, delta: float, level: float = 0.05) -> float:
-    """A lower bound on ε, assuming nothing about the mechanism: the larger one that the two proofs give.
+    """Return a lower bound on ε for any mechanism: the larger bound of the two tests.
 
-    Each refutes an ε where W is large, so the one that needs less is wrong no more often than its level: nothing is to
-    be shared. While m·δ is far below the level, the binomial bound is the larger one; else it is that of the trade-off
-    curve of (ε, δ)-DP, `g(x) = max{0, e^−ε·(x − δ), 1 − δ − e^ε·(1 − x)}`.
+    Both tests refute an ε if W is large, so the test with the smaller critical W is wrong with probability at most its
+    level, and the level need not be divided. If m·δ is far below the level, the binomial bound is larger. Otherwise the
+    bound from the trade-off curve of (ε, δ)-DP is, `g(x) = max{0, e^−ε·(x − δ), 1 − δ − e^ε·(1 − x)}`.
 
     Args:
-        right, guesses, canaries: as `chance_of_guesses` takes them.
+        right, guesses, canaries: as in `chance_of_guesses`.
         delta: inside (0, 1).
         level: probability that the bound exceeds the true ε.
 
@@ -145,7 +148,7 @@ def epsilon_lower(right: int, guesses: int, canaries: int, delta: float, level: 
 
 
 def _at_least(count: ArrayLike, trials: int, success: float) -> Any:
-    """P[binomial ≥ count], 1 for a count that is not positive and 0 beyond the trials."""
+    """Return P[binomial ≥ count]; 1 if the count is not positive, 0 if it exceeds the trials."""
     count = np.asarray(count)
     inside = np.clip(count, 1, max(trials, 1))
     tail = betainc(inside, trials - inside + 1, success)
@@ -153,7 +156,7 @@ def _at_least(count: ArrayLike, trials: int, success: float) -> Any:
 
 
 def _largest(refuted: Callable[[np.ndarray], np.ndarray], low: np.ndarray) -> Any:
-    """The largest value, up to halvings, that is refuted: the lower end of the last bracket."""
+    """Return the largest refuted value, by bisection: the lower end of the last bracket."""
     high = low + 1.0
     while (beyond := refuted(high)).any():
         low, high = np.where(beyond, high, low), np.where(beyond, 2 * high, high)
@@ -165,7 +168,7 @@ def _largest(refuted: Callable[[np.ndarray], np.ndarray], low: np.ndarray) -> An
 
 
 def require_guesses(right: ArrayLike, guesses: ArrayLike, canaries: int) -> None:
-    """Refuse counts that cannot be."""
+    """Raise Refusal if the counts are impossible."""
     require_at_least("canaries", canaries, 1)
     for name, values, low, high in (("guesses", guesses, 1, canaries), ("right", right, 0, guesses)):
         values, high = np.broadcast_arrays(values, high)

@@ -1,12 +1,12 @@
-"""Two neighbouring worlds in which one record, the canary, moves what is released as far as it may.
+"""Two neighbouring datasets ("worlds") in which one record, the canary, changes the releases as much as possible.
 
-With the linear loss, a record's gradient is its label times its features wherever it is taken. All labels are 0 but
-the canary's, which is negative in one world and positive in the other, and its features lie along one axis: along that
-axis a view is noise plus the canary, along all others it is noise alone.
+With the linear loss, a record's gradient is its label times its features at every point. All labels are 0 except the
+canary's, which is negative in one world and positive in the other. The features lie along one axis. Along that axis a
+view is noise plus the canary, along all other axes it is noise only.
 
-With the quadratic loss, a gradient also grows with the point that it is taken at, so that drift of local steps and
-differences of gradients matter; the other records pull along the canary's axis, so that there is drift. What is clipped
-is the same as with the linear loss.
+With the quadratic loss, a gradient also grows with the point at which it is computed. Drift of local steps and
+differences of gradients then matter. The other records pull along the canary's axis, which causes drift. Clipped
+gradients are the same as with the linear loss.
 """
 
 from dataclasses import dataclass, replace
@@ -24,19 +24,19 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.problem import Problem
 
-AXES = (0, 1, 2, 3)  # that are looked at: the canary's, and others along which noise alone is seen
-RADIUS = 1e3  # of the set; steps are so short that no run comes near its edge
+AXES = (0, 1, 2, 3)  # audited axes: the canary's, then noise-only axes
+RADIUS = 1e3  # radius of the constraint set; steps are so short that no run comes near its boundary
 MACHINES, RECORDS = 4, 12
-SMOOTHNESS = 1e-9  # declared in place of 0, which some default steps divide by
-EDGE = 1e-2 * RADIUS  # how far steps may lead
+SMOOTHNESS = 1e-9  # declared instead of 0, by which some default steps divide
+EDGE = 1e-2 * RADIUS  # largest distance of an iterate from the start
 LINEAR, QUADRATIC = "linear", "quadratic"
-LENGTHS = {LINEAR: 100.0, QUADRATIC: 1e6}  # of the canary's gradient over the clip, by the loss
-PULL = 0.5  # of the other records' gradients over the clip, with the quadratic loss
+LENGTHS = {LINEAR: 100.0, QUADRATIC: 1e6}  # ratio of the canary's gradient norm to the clip, by loss
+PULL = 0.5  # ratio of the other records' gradient norms to the clip, with the quadratic loss
 
 
 @dataclass(frozen=True)
 class Linear(LinearLoss):
-    """`label·score`, whose gradient is `label·features` everywhere: G is the features' bound, L is 0."""
+    """The loss `label·score`. Its gradient is `label·features` at every point: G is the features' bound, L is 0."""
 
     def value(self, score, label):
         return label * score
@@ -53,13 +53,13 @@ class Linear(LinearLoss):
 
 @dataclass(frozen=True)
 class Quadratic(Linear):
-    """`label·(score + curvature·score²/2)`, whose gradient is `label·(1 + curvature·score)·features`."""
+    """The loss `label·(score + curvature·score²/2)`, with gradient `label·(1 + curvature·score)·features`."""
 
     curvature: float = 0.0
 
     @property
     def convex(self) -> bool:
-        return False  # where the label is negative
+        return False  # not convex for a negative label
 
     def value(self, score, label):
         return label * (score + self.curvature * score**2 / 2)
@@ -73,18 +73,19 @@ class Quadratic(Linear):
 
 @dataclass(frozen=True)
 class Federation:
-    """What an audit runs on: few machines with few records each, in small dimension.
+    """A small federation for an audit: few machines with few records each, in small dimension.
 
     Attributes:
-        participation, rounds: the public schedule.
-        records: of each machine.
-        dimension: d, of which one axis is the canary's and the others show noise alone.
-        canary: the length of the canary's gradient over the clip; None is 100, or 10⁶ with the quadratic loss. A method
-            without a clip gets a gradient of norm 1, its Lipschitz constant.
-        order: of samples where no sampler draws them.
-        loss: "linear"; or "quadratic", whose gradients depend on the point, for methods with a clip. With a clip both
-            reach the same sensitivity; only the quadratic canary sees what curvature tells, such as a correction of the
-            drift of local steps that is not clipped.
+        participation: participation scheme of the public schedule.
+        rounds: number of rounds.
+        records: number of records per machine.
+        dimension: d. One axis is the canary's, the others show noise only.
+        canary: ratio of the norm of the canary's gradient to the clip. None is 100, or 10⁶ with the quadratic loss. A
+            method without a clip gets a gradient of norm 1, its Lipschitz constant.
+        order: order of records for methods without a sampler.
+        loss: "linear", or "quadratic", whose gradients depend on the point, for methods with a clip. With a clip both
+            achieve the same sensitivity. Only the quadratic canary detects effects of curvature, such as an unclipped
+            correction of the drift of local steps.
     """
 
     participation: Participation
@@ -101,13 +102,13 @@ class Federation:
             require_at_least(name, getattr(self, name), least)
 
     def problem(self, clip: Any, split: bool, canary: int, label: float) -> Problem:
-        """One world.
+        """Return the problem on one of the two datasets.
 
         Args:
             clip: C, or None.
-            split: whether machines own their records, rather than share a pool.
-            canary: its row of the pool.
-            label: its sign; what is clipped anyhow is half as long where it is positive, so that lengths differ too.
+            split: True if machines own their records, False if they share a pool.
+            canary: the canary's row of the pool.
+            label: the canary's sign. A clipped gradient is half as long for the positive sign, so norms differ too.
         """
         machines = self.participation.machines
         rows = machines * self.records
@@ -124,7 +125,7 @@ class Federation:
         return replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
 
     def _loss(self, clip: Any, size: float) -> Linear:
-        """The loss of records with features of this length: of the quadratic one, slopes stay positive on all runs."""
+        """Return the loss for features of this norm. The quadratic loss keeps positive slopes in all runs."""
         if self.loss == LINEAR:
             return Linear()
         if clip is None:
@@ -132,7 +133,7 @@ class Federation:
         return Quadratic(1 / (4 * EDGE * size))
 
     def taking_part(self, problem: Problem) -> Participation:
-        """Who is drawn in a world; one that looks at its data is a leak, which the audit sees."""
+        """Return the participation scheme on a dataset. An override that depends on the data is a detectable leak."""
         return self.participation
 
 
@@ -145,21 +146,22 @@ SCHEDULES: dict[str, tuple[Participation, ...]] = {
 
 
 class NotAllowed(Refusal):
-    """A participation that a method does not allow."""
+    """Refusal of a participation scheme that a method does not allow."""
 
 
 def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, loss: str = LINEAR) -> Federation:
-    """Four machines, with two in a round, or all of them if the method needs that; each has a dozen records or more.
+    """Return a federation of four machines for a protocol, with at least twelve records each.
 
-    A method that goes through all records of a machine gets as many rounds as that takes.
+    Two machines take part per round, or all of them if the method requires it. A method that passes over all records
+    of a machine gets the necessary number of rounds.
 
     Args:
-        participation: "fixed"; "varying", one to three machines in a round; or "dropouts", three machines of which each
-            fails to send with probability 1/4.
+        participation: "fixed"; "varying", one to three machines per round; or "dropouts", three machines per round,
+            each of which fails to send with probability 1/4.
         loss: "linear" or "quadratic", see `Federation`.
 
     Raises:
-        Refusal: `NotAllowed` if the method allows no such participation.
+        Refusal: `NotAllowed` if the method does not allow such participation.
     """
     require_choice("participation", participation, SCHEDULES)
     sampler = protocol.minibatches
@@ -183,12 +185,12 @@ def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, 
 
 @dataclass(frozen=True)
 class Worlds:
-    """A protocol that is ready in both worlds, with noise written out.
+    """Prepared runs of a protocol on both datasets, with materialised noise.
 
     Attributes:
-        starts: the runs; the canary's label is negative in the one, positive in the other.
-        canary: its row.
-        machine: who owns it.
+        starts: the two runs. The canary's label is negative in the first, positive in the second.
+        canary: the canary's row of the pool.
+        machine: the canary's machine.
     """
 
     starts: tuple[ReadyRun, ReadyRun]
@@ -197,18 +199,18 @@ class Worlds:
 
     @property
     def start(self) -> ReadyRun:
-        """The first world's run."""
+        """Prepared run on the first dataset."""
         return self.starts[0]
 
 
 def worlds(protocol, federation: Federation, canary: int | None, *, delta: float, seed: int = 0) -> Worlds:
-    """The two worlds of a protocol for one canary.
+    """Return the prepared runs of a protocol on the two datasets of one canary.
 
     Args:
-        canary: its row of the pool; None is the first record that is used.
+        canary: its row of the pool, or None for the first used record.
 
     Raises:
-        Refusal: settings that cannot be run, or noise that cannot be written out message by message.
+        Refusal: if the settings cannot be run, or the noise cannot be materialised message by message.
 
     >>> from fedprivjax import NoisySGD
     >>> protocol = NoisySGD(mu=1.0, clip=1.0)
@@ -225,7 +227,7 @@ def worlds(protocol, federation: Federation, canary: int | None, *, delta: float
 
 
 def _begun(protocol, federation: Federation, canary: int, label: float, delta: float, seed: int) -> ReadyRun:
-    """One world's run, ready; a method without a default step takes one of length 1."""
+    """Return the prepared run on one dataset. A method without a default step size gets step size 1."""
     split = protocol.minibatches is not None
     problem = federation.problem(protocol.clip, split, canary, label)
     options: dict[str, Any] = {"rounds": federation.rounds, "seed": seed, "delta": delta, "record": ()}
@@ -240,9 +242,9 @@ def _begun(protocol, federation: Federation, canary: int, label: float, delta: f
 
 
 def records_used(start: ReadyRun, machine: int) -> list[int]:
-    """The records that a machine uses, rows of the pool, the first used first.
+    """Return the pool rows that a machine uses, in the order of first use.
 
-    Where samples are secret its records are alike, and stand in the order of its table.
+    If samples are secret, all its records are equally exposed and returned in partition order.
     """
     schedule, table = start.plan.schedule, start.problem.table
     if start.plan.secret and table is not None:
@@ -254,24 +256,24 @@ def records_used(start: ReadyRun, machine: int) -> list[int]:
 
 
 def _first_used(start: ReadyRun) -> int:
-    """The first record of the pool where machines own theirs, else the first that a message uses."""
+    """Return the pool's first record if machines own their records, otherwise the first record used by a message."""
     schedule = start.plan.schedule
     slots = start.plan.samples.reshape(*schedule.participants.shape, -1)
     return 0 if start.problem.table is not None else int(slots[schedule.present][0, 0])
 
 
 def labels_of(problem: Problem) -> np.ndarray:
-    """Every record's label, [records]."""
+    """Return the labels of all records, shape [records]."""
     return np.asarray(problem.pool.label)
 
 
 def with_labels(problem: Problem, labels) -> Problem:
-    """The same problem under other labels."""
+    """Return the problem with other labels."""
     return replace(problem, pool=problem.pool._replace(label=labels))
 
 
 def _owner(start: ReadyRun, canary: int) -> int:
-    """Whose record it is: its machine's, or the first machine's that uses it."""
+    """Return the canary's machine: its owner, or the first machine that uses it."""
     plan, table = start.plan, start.problem.table
     if table is not None:
         return int(np.flatnonzero((table.rows == canary).any(axis=1))[0])
@@ -283,7 +285,7 @@ def _owner(start: ReadyRun, canary: int) -> int:
 
 
 def _with_short_steps(protocol, start: ReadyRun, *, exactly: bool):
-    """The protocol with steps that lead at most as far as `EDGE`, or exactly as far, if it has a setting for that."""
+    """Return the protocol with `step_scale`, if it has one, such that iterates move at most (or exactly) `EDGE`."""
     if "step_scale" not in protocol.leaves():
         return protocol
     ready = start.protocol

@@ -1,9 +1,10 @@
-"""One run with many canaries, on a problem of any size: how many of their signs an attacker guesses.
+"""Audit of one run with many canaries, on a problem of any size, by the attacker's correct guesses of their signs.
 
-Every machine's first records are canaries, whose gradients are ± directions of their own by fair coins. The attacker
-knows the directions, weighs a machine's messages (or the server's points) along each, and guesses the signs that
-show most clearly. How many are right bounds ε and μ from below (`guesses`). A machine's first samples are those that
-most of its messages tell of: of n under the schedule `uniform`, the k-th is in n − k + 1 and sees μ·√((n − k + 1)/n).
+The first records of each machine are canaries. The gradient of a canary is its own direction times ±1, by a fair coin.
+The attacker knows the directions, computes a weighted sum of a machine's messages (or of the server's points) along
+each, and guesses the clearest signs. The number of correct guesses bounds ε and μ from below (`guess_bounds`). The
+first records of a machine influence most of its messages: under the noise schedule "uniform" with n messages, the k-th
+record is in n − k + 1 of them and achieves μ·√((n − k + 1)/n).
 """
 
 import json
@@ -31,19 +32,19 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.canaries import direction, with_canaries
 from fedprivjax.problem.problem import Problem
 
-COINS = 1  # sets their stream apart from the run's
-PATHS = 10  # of nobody's, along which noise is measured, for each number whose covariance that gives
-ATTAINED = 0.5  # of the claimed μ, which canaries must reach at least
+COINS = 1  # separates the coins' random stream from the run's
+PATHS = 10  # noise-only directions per number in the measured covariance
+ATTAINED = 0.5  # smallest fraction of the claimed μ that canaries must achieve
 
 
 @struct.dataclass
 class OwnDirections(Lens):
-    """Each participant's message along its own machine's canaries and along directions of nobody's.
+    """Records each participant's message along its machine's canary directions and along noise-only directions.
 
     Attributes:
-        directions: of all canaries, machine by machine, and then nobody's, [canaries + others, d].
-        each: canaries of a machine.
-        others: how many are nobody's.
+        directions: directions of all canaries, machine by machine, then noise-only directions; [canaries + others, d].
+        each: number of canaries per machine.
+        others: number of noise-only directions.
     """
 
     directions: Any
@@ -59,7 +60,7 @@ class OwnDirections(Lens):
 
 @struct.dataclass
 class EveryDirection(Lens):
-    """The points that machines are asked about, along canaries' directions and along nobody's."""
+    """Records the query points along the canaries' directions and along noise-only directions."""
 
     directions: Any
 
@@ -68,7 +69,7 @@ class EveryDirection(Lens):
 
 
 class Seen(NamedTuple):
-    """Along each canary's direction, [machines, each, numbers], and along nobody's, [paths, numbers]."""
+    """Recorded numbers along each canary's direction, [machines, each, numbers], and noise only, [paths, numbers]."""
 
     own: np.ndarray
     pure: np.ndarray
@@ -76,15 +77,15 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class OneRunAudit:
-    """What one run gives away.
+    """Lower bounds on the privacy loss from one run, with the claimed guarantee.
 
     Attributes:
-        protocol: its name.
-        guarantee: what is claimed.
-        bounds: what right guesses prove.
-        strict: the same at the level of a verdict.
-        attained: the μ that first canaries reach, in the run's own noise; the mean over machines. Where a method
-            normalises its steps, only roughly: what a canary does to them is seen in a run without noise.
+        protocol: name of the protocol.
+        guarantee: claimed guarantee.
+        bounds: lower bounds from the correct guesses.
+        strict: the same bounds at the level of a verdict.
+        attained: μ that the first canary of each machine achieves in the run's noise, mean over machines. Approximate
+            for methods that normalise their steps: a canary's effect is measured in a run without noise.
     """
 
     protocol: str
@@ -95,12 +96,12 @@ class OneRunAudit:
 
     @property
     def refuted(self) -> bool:
-        """Whether more is proved than is claimed, at the level of a verdict."""
+        """True if a lower bound exceeds the claim, at the level of a verdict."""
         mu = self.guarantee.mu
         return self.strict.epsilon_lower > self.guarantee.epsilon or (mu is not None and self.strict.mu_lower > mu)
 
     def as_mapping(self) -> dict[str, Any]:
-        """The audit as JSON takes it."""
+        """The audit as a JSON-serialisable mapping."""
         return {
             "protocol": self.protocol,
             "claimed": {"epsilon": self.guarantee.epsilon, "delta": self.guarantee.delta, "mu": self.guarantee.mu},
@@ -113,9 +114,7 @@ class OneRunAudit:
 
     def __str__(self) -> str:
         b = self.bounds
-        proved = (
-            f"ε ≥ {b.epsilon_lower:.3g} at δ = {b.delta:g}, whatever the mechanism; μ ≥ {b.mu_lower:.3g} if it is GDP"
-        )
+        proved = f"ε ≥ {b.epsilon_lower:.3g} at δ = {b.delta:g} for any mechanism; μ ≥ {b.mu_lower:.3g} if it is GDP"
         return f"{self.protocol}: {b.right} of {b.guesses} guesses right ({b.canaries} canaries): {proved}\n" + (
             f"  claimed: ε = {self.guarantee.epsilon:.4g}; canaries reach μ = {self.attained:.3g}"
         )
@@ -136,21 +135,22 @@ def audit_one_run(
     verdict: float = 1e-4,
     guesses: int | None = None,
 ) -> OneRunAudit:
-    """Audit one run on a problem of one's own at full size, with canaries in every machine.
+    """Audit one run on a custom problem at full size, with canaries on every machine.
 
     Args:
-        protocol: with a target or a `noise_std`, trusted or untrusted server.
-        problem: with a stored pool; canaries stand in the place of machines' first records.
-        participation, rounds, seed: as `simulate` takes them.
+        protocol: a protocol with a target or a `noise_std`, and a trusted or untrusted server.
+        problem: a problem with a stored pool. Canaries replace the first records of each machine.
+        participation, rounds, seed: as in `simulate`.
         delta: δ of the bound on ε.
-        each: canaries of a machine: more of them where machines are few, though only the first are tight.
-        canary: the norm of a canary's gradient over the clip; without a clip it is the Lipschitz constant.
-        level: of each bound; `verdict`: of `OneRunAudit.refuted`.
-        guesses: how many signs are guessed; None takes what serves best at the claim.
+        each: number of canaries per machine. Use more if there are few machines; only the first one is tight.
+        canary: ratio of the norm of a canary's gradient to the clip. Without a clip the norm is the Lipschitz constant.
+        level: level of each bound.
+        verdict: level of `OneRunAudit.refuted`.
+        guesses: number of guessed signs, or None for the best number under the claim.
 
     Raises:
-        Refusal: settings that cannot be run, a trust model that shows neither messages nor points as they are, and
-            canaries that do not attain the sensitivity.
+        Refusal: if the settings cannot be run, the trust model reveals neither messages nor query points, or the
+            canaries do not achieve the sensitivity.
 
     Source: Steinke, Nasr & Jagielski 2023; Mahloujifar, Melis & Chaudhuri 2024.
 
@@ -171,7 +171,7 @@ def audit_one_run(
     if start.protocol.trust not in ("none", "server"):
         raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {start.protocol.trust!r}")
     rows = first_records(start, each)
-    coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows the others alone
+    coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows `others` only
     norm = problem.lipschitz if start.protocol.clip is None else canary * float(np.max(start.protocol.clip))
     planted, tried = (with_canaries(problem, rows.ravel(), signs.ravel() * norm) for signs in (coins, others))
     seen = _own_messages if start.protocol.trust == "none" else _points
@@ -181,7 +181,7 @@ def audit_one_run(
     claimed = attained if guarantee.mu is None else guarantee.mu
     if attained < ATTAINED * claimed:
         raise Refusal(
-            f"canaries must attain at least {ATTAINED:.0%} of the sensitivity that is claimed, "
+            f"canaries must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
             f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g})"
         )
     served = None if guarantee.mu is not None else delta
@@ -194,10 +194,10 @@ def audit_one_run(
 
 
 def first_records(start: ReadyRun, each: int) -> np.ndarray:
-    """The records that each machine uses first, int [machines, each].
+    """Return the first records that each machine uses; int, shape [machines, each].
 
     Raises:
-        Refusal: machines that have not so many.
+        Refusal: if a machine uses fewer records.
     """
     own = [records_used(start, machine) for machine in range(start.plan.schedule.machines)]
     most = min(map(len, own))
@@ -207,10 +207,10 @@ def first_records(start: ReadyRun, each: int) -> np.ndarray:
 
 
 def weigh(seen: Seen, signal: np.ndarray) -> tuple[np.ndarray, float]:
-    """The best linear score of every canary, [canaries], over its deviation, and the μ that first canaries reach.
+    """Return the standardised best linear score of every canary, [canaries], and the μ of the machines' first canaries.
 
     Args:
-        signal: what a canary with the sign + adds to each number, [machines, each, numbers], without noise.
+        signal: noiseless contribution of a canary with sign +1 to each number, shape [machines, each, numbers].
     """
     centre = seen.pure.mean(axis=0)
     noise = seen.pure - centre
@@ -220,22 +220,22 @@ def weigh(seen: Seen, signal: np.ndarray) -> tuple[np.ndarray, float]:
     deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
     scores = np.einsum("mkn,kn->mk", seen.own - centre, weights) / deviations
     reached = 2 * float((signal[:, 0] @ weights[0]).mean() / deviations[0])
-    strength = np.einsum("kn,kn->k", shapes, weights) / deviations  # clearer canaries count for more
+    strength = np.einsum("kn,kn->k", shapes, weights) / deviations  # weight canaries by their clarity
     return (scores * strength).ravel(), reached
 
 
 def _drawn_coins(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Uniform numbers behind the run's coins and the attacker's, [2, machines, each]."""
+    """Return uniform numbers for the run's coins and the attacker's coins, shape [2, machines, each]."""
     return np.random.default_rng([seed, COINS]).random((2, *shape))
 
 
 def _silenced(start: ReadyRun) -> ReadyRun:
-    """The same run without noise."""
+    """Return the same run without noise."""
     return replace(start, protocol=replace(start.protocol, noise_std=0.0))
 
 
 def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Seen:
-    """The first messages of every machine, as many as each has."""
+    """Return the first messages of every machine, the same number for each."""
     schedule = start.plan.schedule
     sent = np.bincount(schedule.participants[schedule.present], minlength=schedule.machines)
     least = int(sent.min())
@@ -251,7 +251,7 @@ def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Seen:
 
 
 def _points(start: ReadyRun, problem: Problem, each: int) -> Seen:
-    """The steps between the points that machines are asked about."""
+    """Return the steps between successive query points."""
     machines, canaries = start.plan.size.machines, start.plan.size.machines * each
     lens = EveryDirection(_directions(canaries + PATHS * start.plan.size.rounds, problem.dimension))
     _, (points, _, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
@@ -261,5 +261,5 @@ def _points(start: ReadyRun, problem: Problem, each: int) -> Seen:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _directions(count: int, dimension: int) -> jax.Array:
-    """The first so many directions, [count, dimension]."""
+    """Return the first `count` canary directions, shape [count, dimension]."""
     return jax.lax.map(lambda number: direction(number, dimension), jnp.arange(count))

@@ -1,4 +1,4 @@
-"""Bounds from the scores of one run's canaries: how many coins to guess, how many guesses were right, the proof."""
+"""Lower bounds from the scores of one run's canaries: number of guesses, correct guesses, and bounds."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_number
 from fedprivjax.privacy import gdp
 
-_FRACTIONS = np.geomspace(0.01, 1.0, 16)  # of the canaries that may be guessed
+_FRACTIONS = np.geomspace(0.01, 1.0, 16)  # fractions of the canaries tried as numbers of guesses
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class OneRunBounds:
         mu_lower: no μ-GDP mechanism has a smaller μ.
         delta: the δ of `epsilon_lower`.
         level: probability, over coins and noise, that one of the two bounds is too large.
-        right: how many guesses were right.
-        guesses: how many canaries were guessed.
-        canaries: how many had a coin.
+        right: number of correct guesses.
+        guesses: number of guessed canaries.
+        canaries: number of canaries.
     """
 
     epsilon_lower: float
@@ -38,25 +38,25 @@ class OneRunBounds:
 
     @property
     def gdp_epsilon_lower(self) -> float:
-        """The ε at δ of a `mu_lower`-GDP mechanism: compare it with a GDP guarantee's ε."""
+        """ε at δ of a `mu_lower`-GDP mechanism, comparable with the ε of a GDP guarantee."""
         return float(gdp.epsilon(self.mu_lower, self.delta))
 
 
 def one_run_bounds(
     scores: ArrayLike, included: ArrayLike, guesses: int, delta: float, level: float = 0.05
 ) -> OneRunBounds:
-    """Both bounds from the scores of one run's canaries.
+    """Return both bounds from the scores of one run's canaries.
 
     Args:
-        scores: [canaries], computed from the run's output without the coins; larger where a canary seems to be in.
-        included: [canaries], what the coins said; each fair, and independent of all others.
-        guesses: how many canaries are guessed, decided before the run (`expected_guesses`).
+        scores: shape [canaries], computed from the run's output without the coins; larger if a canary seems included.
+        included: shape [canaries], bool results of fair and independent coins.
+        guesses: number of guesses, fixed before the run (see `expected_guesses`).
         delta: inside (0, 1).
-        level: probability that a bound exceeds the truth.
+        level: probability that a bound exceeds the true value.
 
     Raises:
-        ValueError: for scores that are not finite, coins that are no flags, more guesses than canaries, or a delta or
-            level outside (0, 1).
+        ValueError: if scores are not finite, coins are not bool, there are more guesses than canaries, or delta or
+            level is outside (0, 1).
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(1000) < 0.5
@@ -77,7 +77,7 @@ def one_run_bounds(
 
 
 def right_guesses(scores: ArrayLike, included: ArrayLike, guesses: int) -> int:
-    """How often one is right who says "in" of the largest scores, half of the guesses, and "out" of the smallest.
+    """Return the number of correct guesses: "in" for the largest scores, "out" for the smallest, half of them each.
 
     >>> right_guesses([0.3, -2.0, 5.0, 1.0], [True, False, True, True], guesses=3)
     3
@@ -96,17 +96,17 @@ def right_guesses(scores: ArrayLike, included: ArrayLike, guesses: int) -> int:
 
 
 def expected_guesses(mu: float, canaries: int, delta: float | None = None, level: float = 0.05) -> int:
-    """The number of guesses that serves a bound best, if scores are N(0, 1) and N(μ, 1), independent, as is claimed.
+    """Return the best number of guesses for a bound, if scores are independent N(0, 1) and N(μ, 1) as claimed.
 
     Args:
-        mu: the separation that is claimed, above 0.
-        canaries: how many have a coin.
-        delta: that of `epsilon_lower`, which is then served; None serves `mu_lower`.
-        level: that of the bound.
+        mu: claimed separation, above 0.
+        canaries: number of canaries.
+        delta: δ of `epsilon_lower`, the bound to maximise, or None to maximise `mu_lower`.
+        level: level of the bound.
 
     Returns:
-        An even number, where the bound is largest on a grid: its mean over one deviation less and one more right
-        guesses than are expected.
+        An even number that maximises the bound on a grid. The bound is averaged over one standard deviation less and
+        more than the expected number of correct guesses.
 
     >>> expected_guesses(1.0, 1000)
     158
@@ -133,7 +133,7 @@ def _bounds(right: np.ndarray, guesses: np.ndarray, canaries: int, delta: float 
 
 
 def _accuracy(mu: float, fraction: float) -> float:
-    """How often the larger `fraction`/2 of scores, an equal mixture of two normal laws, are of the larger law."""
+    """Return the accuracy of guesses on `fraction` of an equal mixture of N(0, 1) and N(μ, 1), the extremes first."""
     low, high = mu / 2 - 40, mu / 2 + 40
     for _ in range(60):
         threshold = (low + high) / 2

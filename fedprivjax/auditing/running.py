@@ -1,4 +1,4 @@
-"""The runs of an audit, a chunk at a time: views are scored and forgotten, and what is kept of them can be resumed."""
+"""Runs of an audit in chunks: views are scored and discarded; stored scores let a stopped audit resume."""
 
 import hashlib
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.disk_cache import read_chunk
 
 Progress = Callable[[int, int], None]
-OTHER = 2**21  # sets the second world's seeds apart
+OTHER = 2**21  # offset of the second dataset's seeds
 
 
 class Chunk(NamedTuple):
-    """What is kept of runs: scores [worlds, scores, runs]; and of their views, [worlds], the sums and products."""
+    """Stored results of runs: scores [worlds, scores, runs], and sums and products of their views by world."""
 
     scores: np.ndarray
     totals: np.ndarray
@@ -28,14 +28,14 @@ class Chunk(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """How an audit runs.
+    """Settings of an audit's runs.
 
     Attributes:
-        pair: the two worlds.
-        sight: what is seen.
-        seed: of all runs.
-        folder: where finished chunks are kept, or None.
-        progress: called with (runs done, runs in all), or None.
+        pair: prepared runs on the two neighbouring datasets.
+        sight: options of the adversary's view.
+        seed: seed of all runs.
+        folder: folder of finished chunks, or None.
+        progress: callback, called with (finished runs, all runs), or None.
     """
 
     pair: Worlds
@@ -48,8 +48,10 @@ class Runs(NamedTuple):
 def score_runs(
     runs: Runs, law: Law, scores: list[Score], counting: Counting
 ) -> list[tuple[Score, tuple[np.ndarray, np.ndarray]]]:
-    """Every score with its numbers in both worlds; the last is a discriminant that the first half of the runs fits,
-    with numbers of the second half."""
+    """Return every score with its values on both datasets.
+
+    The last score is a discriminant fitted on the first half of the runs, with values of the second half.
+    """
     half = counting.runs // 2
     _claim(runs, counting)
     first = _phase(runs, law, scores, range(half), counting)
@@ -98,10 +100,10 @@ def _moments(chunks: list[Chunk], world: int, runs: int, law: Law) -> Moments:
 
 
 def _claim(runs: Runs, counting: Counting) -> None:
-    """Take a folder for this audit alone.
+    """Reserve a folder for this audit.
 
     Raises:
-        Refusal: a folder that another audit's runs are in.
+        Refusal: if the folder holds runs of another audit.
     """
     if runs.folder is None:
         return
@@ -112,7 +114,7 @@ def _claim(runs: Runs, counting: Counting) -> None:
 
 
 def _identity(runs: Runs, counting: Counting) -> str:
-    """What tells an audit from another: its settings in words, and every number that its runs start from."""
+    """Return a digest of the audit's settings and of all input arrays of its runs."""
     start = runs.pair.start
     digest = hashlib.sha256(f"{start}|{runs.pair.canary}|{counting}|{runs.sight}|{runs.seed}".encode())
     numbers = start.arguments._replace(key=jax.random.key_data(start.key))

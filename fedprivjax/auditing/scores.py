@@ -1,8 +1,9 @@
-"""What an attacker computes from a view: one number a run, larger where the canary's label is +1.
+"""Scores of an attacker: one number per run, larger if the canary's label is +1.
 
-All weights and thresholds follow from the claim and from runs of their own, before the runs that are counted. How the
-noise is correlated is measured along the axes that the canary does not touch, and the shift by runs of both worlds with
-one noise, so on a correct protocol the linear score is the likelihood ratio of its Gaussian law.
+All weights and thresholds are fixed before the counted runs, from the claim and from separate runs. The noise's
+covariance is measured along the axes that the canary does not change. The shift is measured by runs on both datasets
+with the same noise. For a correct protocol the linear score is therefore the likelihood ratio of its Gaussian
+distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +16,16 @@ from fedprivjax.auditing.bounds import expected_threshold, sampled_threshold
 from fedprivjax.auditing.views import Column, own_releases
 from fedprivjax.privacy.events import Mixture
 
-RIDGE = 1e-6  # of a column's variance: what float32 cannot tell apart
-SIMULATED = 200_000  # runs of a claimed law that is no normal, at most
-SIMULATED_NUMBERS = 2**21  # releases of these runs, at most
-LOUDER = 1.05  # how much clearer than claimed a canary must be for the law as measured to be looked at, too
-SILENT = 1e-3  # of the claimed noise, the least that is measured
-LARGEST = 1e6  # separations beyond are one: all is told
+RIDGE = 1e-6  # fraction of a column's variance that float32 cannot resolve
+SIMULATED = 200_000  # largest number of simulated runs of a claimed distribution that is not normal
+SIMULATED_NUMBERS = 2**21  # largest number of releases of these runs
+LOUDER = 1.05  # separation, relative to the claim, above which the measured distribution is tested too
+SILENT = 1e-3  # smallest measured noise, as a fraction of the claimed noise
+LARGEST = 1e6  # cap on separations: larger ones reveal everything
 
 
 class Law(NamedTuple):
-    """How views are distributed: the shift between the worlds and their middle, [columns], the noise's covariance."""
+    """Distribution of the views: shift between the datasets, midpoint (both [columns]), and noise covariance."""
 
     shift: np.ndarray
     middle: np.ndarray
@@ -34,12 +35,13 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """A statistic, with where it is cut.
+    """A statistic of a view, with its thresholds.
 
     Attributes:
-        name: in words.
-        function: from views [runs, columns] to scores [runs].
-        threshold: of the bound on ε; `middle`: of that on μ.
+        name: name of the score, for tables.
+        function: maps views [runs, columns] to scores [runs].
+        threshold: threshold of the bound on ε.
+        middle: threshold of the bound on μ.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Score:
 
 
 class Counting(NamedTuple):
-    """What thresholds are chosen for."""
+    """Setting for which thresholds are chosen: δ, runs per neighbouring dataset, and level of the bound."""
 
     delta: float
     runs: int
@@ -57,11 +59,11 @@ class Counting(NamedTuple):
 
 
 def linear(name: str, law: Law, weights: np.ndarray, counting: Counting, claimed: float | None = None) -> Score:
-    """`weights·view`, scaled so that on a Gaussian law it is N(0, 1) in one world and N(μ, 1) in the other.
+    """Return the score `weights·view`, scaled to N(0, 1) and N(μ, 1) on the two datasets if the views are Gaussian.
 
     Args:
-        weights: [columns].
-        claimed: μ; None takes the one that the law gives these weights.
+        weights: shape [columns].
+        claimed: μ, or None for the one that follows from the distribution and the weights.
 
     >>> law = Law(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
     >>> linear("one message", law, np.ones(1), Counting(1e-5, 1000, 0.05)).function(np.array([[-1.0], [1.0]])).tolist()
@@ -78,14 +80,14 @@ def linear(name: str, law: Law, weights: np.ndarray, counting: Counting, claimed
 
 
 def separation(law: Law, weights: np.ndarray) -> float:
-    """How many standard deviations the worlds' means of `weights·view` are apart."""
+    """Return the distance of the two means of `weights·view`, in standard deviations."""
     shift = float(weights @ law.shift)
     variance = float(weights @ law.covariance @ weights)
     return min(shift / np.sqrt(variance), LARGEST) if variance > 0 else LARGEST * (shift > 0)
 
 
 def whitened(law: Law, chosen: np.ndarray | None = None) -> np.ndarray:
-    """The weights of the best linear score, of the chosen columns alone, [columns]; the others' are 0."""
+    """Return the weights of the best linear score of the chosen columns; shape [columns], 0 for other columns."""
     kept = np.arange(law.shift.size) if chosen is None else np.flatnonzero(chosen)
     weights = np.zeros(law.shift.size)
     weights[kept] = best_weights(law.covariance[np.ix_(kept, kept)], law.shift[kept])
@@ -93,9 +95,12 @@ def whitened(law: Law, chosen: np.ndarray | None = None) -> np.ndarray:
 
 
 def best_weights(covariance: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """`Σ⁻¹·shift`, the weights of the likelihood ratio of two normal laws, as [columns] or [shifts, columns] of shifts.
+    """Return `Σ⁻¹·shift`, the weights of the likelihood ratio of two normal distributions.
 
-    A ridge of `RIDGE` of each variance keeps columns apart that float32 does not.
+    A ridge of `RIDGE` times each variance separates columns that are equal in float32.
+
+    Args:
+        shift: shape [columns] or [shifts, columns]. The result has the same shape.
 
     >>> best_weights(np.diag([1.0, 4.0]), np.array([1.0, 2.0])).round(3).tolist()
     [1.0, 0.5]
@@ -107,7 +112,10 @@ def best_weights(covariance: np.ndarray, shift: np.ndarray) -> np.ndarray:
 
 
 def visible(law: Law) -> list[np.ndarray]:
-    """Which columns one adversary sees: all, or the server's memory at one round beside all that is no memory."""
+    """Return the sets of columns that one adversary can see; list of bool [columns].
+
+    An adversary sees all columns that are not the server's memory, and the memory at one round.
+    """
     kinds = np.array([column.kind for column in law.columns])
     rounds = np.array([column.round for column in law.columns])
     memory = kinds == "memory"
@@ -115,8 +123,10 @@ def visible(law: Law) -> list[np.ndarray]:
 
 
 def best_linear(law: Law, counting: Counting, claimed: float | None) -> list[Score]:
-    """The likelihood ratio of the Gaussian law with this shift and covariance, cut where the claim says; and, where
-    there is less noise than is claimed, cut where this law says, too."""
+    """Return the likelihood ratio of the Gaussian distribution, with the threshold of the claim.
+
+    If less noise than claimed is measured, the same score with the threshold of the measured distribution follows.
+    """
     weights = max((whitened(law, seen) for seen in visible(law)), key=lambda one: separation(law, one))
     reached = separation(law, weights)
     if claimed is None or reached <= LOUDER * claimed:
@@ -126,14 +136,14 @@ def best_linear(law: Law, counting: Counting, claimed: float | None) -> list[Sco
 
 
 def alone(law: Law, counting: Counting) -> Score:
-    """The number that tells most by itself."""
+    """Return the score of the single most informative column."""
     each = np.eye(law.shift.size) * np.sign(law.shift)[:, None]
     best = max(each, key=lambda one: separation(law, one))
     return linear("a message alone", law, best, counting)
 
 
 def differences(name: str, law: Law, alike: Callable[[Column, Column], bool], counting: Counting) -> Score | None:
-    """The difference of two numbers that tells most; None where no two may be compared."""
+    """Return the score of the most informative sum or difference of comparable columns, or None without any."""
     first = np.argsort(-np.abs(law.shift) / np.sqrt(np.maximum(np.diag(law.covariance), 1e-300)))[:4]
     pairs = [(f, g) for f in first for g, other in enumerate(law.columns) if f != g and alike(law.columns[f], other)]
     if not pairs:
@@ -148,21 +158,24 @@ def differences(name: str, law: Law, alike: Callable[[Column, Column], bool], co
 
 
 def over_rounds(one: Column, other: Column) -> bool:
-    """Whether two numbers are of one sender in different rounds; an intruder sees the server's memory at one alone."""
+    """Return True if two columns come from one sender in different rounds.
+
+    Columns of the server's memory are excluded: an intruder sees them at one round only.
+    """
     alike = (one.kind, one.machine) == (other.kind, other.machine)
     return alike and one.round != other.round and one.kind != "memory"
 
 
 def over_machines(one: Column, other: Column) -> bool:
-    """Whether two messages are of one round."""
+    """Return True if both columns are messages of the same round."""
     return one.kind == other.kind == "message" and one.round == other.round
 
 
 def mixtures(law: Law, claim: Mixture, machine: int, shift: float, counting: Counting) -> list[Score]:
-    """`mixed` by the claim; and, where messages carry less noise than is claimed, by the noise that is measured, too.
+    """Return the score `mixed` with the claimed noise and, if messages carry less noise, also with the measured noise.
 
     Args:
-        shift: how far one occurrence moves a release from one world to the other, with its sign.
+        shift: signed shift of a release between the two datasets, for one occurrence of the canary.
 
     >>> law = Law(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
     >>> one_in_four = Mixture(ratio=0.5, releases=1, times=np.array([1.0]), chances=np.array([0.25]))
@@ -187,11 +200,13 @@ def mixed(
     counting: Counting,
     ratios: np.ndarray | None = None,
 ) -> Score:
-    """The likelihood ratio of a machine's releases, each a normal whose mean depends on how often the canary occurs.
+    """Return the likelihood ratio of a machine's releases as a score.
+
+    Each release is normal. Its mean depends on the number of occurrences of the canary.
 
     Args:
-        shift: how far one occurrence moves a release from one world to the other, with its sign.
-        ratios: noise over shift of each release, [releases]; None takes the claim's.
+        shift: signed shift of a release between the two datasets, for one occurrence of the canary.
+        ratios: ratio of noise to shift of each release, shape [releases], or None for the claimed ratio.
     """
     own = own_releases(law.columns, machine)
     ratios = np.full(np.count_nonzero(own), claim.ratio) if ratios is None else ratios
@@ -221,7 +236,7 @@ def mixed(
 
 
 def fixed_scores(law: Law, counting: Counting, claimed: float | None) -> list[Score]:
-    """Every score whose weights follow from the law."""
+    """Return all scores whose weights follow from the views' distribution."""
     several = [
         *best_linear(law, counting, claimed),
         alone(law, counting),
@@ -232,7 +247,7 @@ def fixed_scores(law: Law, counting: Counting, claimed: float | None) -> list[Sc
 
 
 class Moments(NamedTuple):
-    """Of views: how many, the sum about an origin, [columns], and of products, [columns, columns]."""
+    """Sums over views: number of runs, sum about an origin [columns], and sum of products [columns, columns]."""
 
     runs: int
     origin: np.ndarray
@@ -241,7 +256,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, views: np.ndarray, origin: np.ndarray) -> "Moments":
-        """Of views [runs, columns]; an origin near their mean keeps digits."""
+        """Return the moments of views [runs, columns]. An origin near their mean avoids cancellation."""
         moved = views - origin
         return cls(views.shape[0], origin, moved.sum(axis=0), moved.T @ moved)
 
@@ -259,7 +274,7 @@ class Moments(NamedTuple):
 
 
 def discriminant(moments: Sequence[Moments], columns: tuple[Column, ...], counting: Counting) -> Score:
-    """The whitened discriminant of two worlds' own views, from runs that are not counted."""
+    """Return the linear discriminant of the views on the two datasets, fitted on runs that are not counted."""
     means = [world.mean for world in moments]
     covariance = (moments[0].covariance + moments[1].covariance) / 2
     law = Law(means[1] - means[0], (means[0] + means[1]) / 2, covariance, columns)

@@ -1,4 +1,4 @@
-"""What the adversary sees of many runs, along the canary's axis: one row a run, one column a number."""
+"""The adversary's view of many runs along the canary's axis: one row per run, one column per number."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,20 +18,20 @@ from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
 
 NOBODY = -1
-CHUNK_FLOATS = 2**24  # numbers of messages in memory at once
-MOST, FEWEST = 4096, 64  # runs of a chunk
+CHUNK_FLOATS = 2**24  # largest number of message entries in memory
+MOST, FEWEST = 4096, 64  # limits on the runs of a chunk
 
 
 class Column(NamedTuple):
-    """What a number of a view is.
+    """Description of one number in a view.
 
     Attributes:
-        kind: "step" (of query points, to the output and other reported iterates), "message", "local" (a step of local
-            work), "bent" (a message or local step, in the direction of the drift before it), "memory" (the server's),
+        kind: "step" (between query points, to the output and other reported iterates), "message", "local" (a local
+            step), "bent" (a message or local step, in the direction of the drift before it), "memory" (the server's),
             "released" or "participant".
-        round: from 1.
-        machine: who sent it; −1 where that is nobody, or hidden.
-        slot: which of a round's numbers of its kind.
+        round: round, from 1.
+        machine: sending machine, or −1 if there is none or it is hidden.
+        slot: index among the round's numbers of this kind.
     """
 
     kind: str
@@ -41,14 +41,14 @@ class Column(NamedTuple):
 
 
 class Views(NamedTuple):
-    """Many runs of one world: values float64 [runs, columns]."""
+    """Views of many runs on one dataset; values float64, shape [runs, columns]."""
 
     values: np.ndarray
     columns: tuple[Column, ...]
 
 
 class Raw(NamedTuple):
-    """Numbers along the axes that were asked for, leaves [runs, rounds, ..., axes]; and scalars that rounds report."""
+    """Recorded numbers along the audited axes, leaves [runs, rounds, ..., axes], and scalars reported by rounds."""
 
     points: Any
     messages: Any
@@ -59,7 +59,7 @@ class Raw(NamedTuple):
 
 @partial(jax.jit, static_argnames=("size", "drawn"))
 def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn: bool) -> Raw:
-    """The compiled program of an audit, for either world, any canary and all purposes."""
+    """Run the audit's compiled program. It serves both datasets and any canary."""
     dimension, chosen = arguments.problem.dimension, jnp.asarray(AXES)
 
     def along(leaf):
@@ -84,12 +84,12 @@ def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn
 
 @dataclass(frozen=True)
 class Sight:
-    """What is seen beside what the protocol's own view shows.
+    """Additions to the protocol's own view.
 
     Attributes:
-        public: scalars that rounds report, by name, and that are published.
-        schedule: whether to list who takes part, which is worth it only where that differs between the worlds.
-        bends: whether to compare releases with the drift before them, which tells something only if losses bend.
+        public: names of the scalars reported by rounds that are published.
+        schedule: whether to include the participants. Needed only if they differ between the two datasets.
+        bends: whether to compare releases with the drift before them. Informative only for losses with curvature.
     """
 
     public: tuple[str, ...] = ()
@@ -98,12 +98,12 @@ class Sight:
 
 
 def observed(start: ReadyRun, seed: int, begin: int, sight: Sight, labels: np.ndarray | None = None) -> list[Views]:
-    """What the adversary sees of `chunk_of(start)` runs, along the canary's axis and along those without it.
+    """Return the views of `chunk_of(start)` runs, along the canary's axis and along noise-only axes.
 
     Args:
-        seed: of the noise, and of secret samples.
-        begin: the first run's number.
-        labels: of every record, [records] or [runs, records]; None takes the world's own.
+        seed: seed of the noise and of secret samples.
+        begin: number of the first run.
+        labels: labels of all records, shape [records] or [runs, records], or None for the dataset's own.
 
     >>> from fedprivjax import Full, NoisySGD
     >>> from fedprivjax.auditing.neighbouring import Federation, worlds
@@ -124,7 +124,7 @@ def observed(start: ReadyRun, seed: int, begin: int, sight: Sight, labels: np.nd
 
 
 def _seen(start: ReadyRun, raw: Raw, place: int, seed: int, sight: Sight) -> Views:
-    """What the protocol's own `view` shows; it takes rounds one by one, so that runs can stand one after another."""
+    """Return the columns of the protocol's own `view`. It treats rounds separately, so runs are concatenated."""
     points, messages = raw.points[..., place], raw.messages[..., place]
     runs, rounds = messages.shape[:2]
 
@@ -169,8 +169,10 @@ def _seen(start: ReadyRun, raw: Raw, place: int, seed: int, sight: Sight) -> Vie
 
 
 def _messages(start: ReadyRun, messages: np.ndarray) -> tuple[np.ndarray, list[Column]]:
-    """Messages [runs, rounds, slots], without those of empty slots; a shuffler's in the order of their size, which is
-    all that theirs tells."""
+    """Return messages [runs, rounds, slots] as columns, without empty slots.
+
+    A shuffler's messages are sorted by value, since their order carries no information.
+    """
     _, rounds, slots = messages.shape
     if start.protocol.trust == "none":
         schedule = start.plan.schedule
@@ -182,7 +184,7 @@ def _messages(start: ReadyRun, messages: np.ndarray) -> tuple[np.ndarray, list[C
 
 
 def _local_steps(start: ReadyRun, steps: np.ndarray) -> tuple[np.ndarray, list[Column]]:
-    """Local steps [runs, rounds, slots, steps], without those of empty slots."""
+    """Return local steps [runs, rounds, slots, steps] as columns, without empty slots."""
     schedule, many = start.plan.schedule, steps.shape[3]
     rows = [(int(t), int(j), k) for t, j in zip(*np.nonzero(schedule.present), strict=True) for k in range(many)]
     columns = [Column("local", t + 1, int(schedule.participants[t, j]), many * j + k) for t, j, k in rows]
@@ -194,7 +196,7 @@ def _bent(values: np.ndarray, columns: list[Column]) -> tuple[np.ndarray, list[C
 
 
 def own_releases(columns: tuple[Column, ...], machine: int) -> np.ndarray:
-    """Which columns are the machine's own releases, bool [columns]: its local steps if they are seen, else messages."""
+    """Return a mask of the machine's own releases, bool [columns]: its visible local steps, else messages."""
     finest = "local" if any(column.kind == "local" for column in columns) else "message"
     return np.array([column.kind == finest and column.machine == machine for column in columns])
 
@@ -206,7 +208,7 @@ def _participants(start: ReadyRun, runs: int) -> tuple[np.ndarray, list[Column]]
 
 
 def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):
-    """Samples and weights that each run draws anew, [runs, rounds, per_round, width]; None where none are secret."""
+    """Return each run's own secret samples and weights, [runs, rounds, per_round, width], or None without any."""
     plan, table = start.plan, start.problem.table
     if not plan.secret or plan.sampler is None or table is None:
         return None, None
@@ -218,13 +220,13 @@ def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):
 
 
 def chunk_of(start: ReadyRun) -> int:
-    """Runs whose views are in memory at once."""
+    """Return the number of runs in a chunk, whose views are in memory together."""
     size = start.plan.size
     vectors = size.per_round * (1 + released_steps(start)) + 2
     return int(np.clip(CHUNK_FLOATS // (size.rounds * vectors * start.problem.dimension), FEWEST, MOST))
 
 
 def different(pair: Worlds) -> bool:
-    """Whether what is drawn in public is another schedule in the other world."""
+    """Return True if the public schedule differs between the two datasets."""
     one, other = (start.plan.schedule.participants for start in pair.starts)
     return not np.array_equal(one, other)

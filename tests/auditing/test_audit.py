@@ -114,7 +114,7 @@ def test_a_tenth_less_of_the_noise_is_refuted_with_many_runs():
         ({"verdict": 0.0}, "verdict must be .*, got 0.0"),
         ({"verdict": 2.0}, "verdict must be .*, got 2.0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"protocol": DPMu2(noise_std=0.0, clip=1.0)}, "DPMu2 must promise something to be audited, got inf for ε"),
+        ({"protocol": DPMu2(noise_std=0.0, clip=1.0)}, "DPMu2 must have a finite ε to be audited, got inf"),
     ],
 )
 def test_bad_input_is_refused(options, said):
@@ -124,9 +124,7 @@ def test_bad_input_is_refused(options, said):
 
 def test_a_canary_below_the_sensitivity_is_refused_with_how_far_it_is():
     """Its gradient is shorter than the clip."""
-    with pytest.raises(
-        Refusal, match=r"^canary must attain at least 50% of the sensitivity that is claimed, "
-    ) as found:
+    with pytest.raises(Refusal, match=r"^canary must achieve at least 50% of the claimed sensitivity, ") as found:
         run(federation=Federation(**SETTINGS, canary=0.3))
     reached = float(str(found.value).split("got ")[1].split("%")[0]) / 100
     assert reached == pytest.approx(0.3, abs=0.03)
@@ -150,7 +148,7 @@ def test_a_declared_smoothness_that_no_canary_shows_is_refused():
 
 
 def test_a_canary_that_moves_nothing_is_refused():
-    with pytest.raises(Refusal, match=r"^canary must move what the adversary sees, and it does not"):
+    with pytest.raises(Refusal, match=r"^canary must change the adversary's view, and it does not"):
         run(federation=Federation(**SETTINGS, canary=0.0))
 
 

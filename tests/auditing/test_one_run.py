@@ -176,7 +176,7 @@ def test_bad_input_is_refused(options, said):
 
 
 def test_canaries_below_the_sensitivity_are_refused():
-    with pytest.raises(Refusal, match=r"^canaries must attain at least 50% of .* claimed, got \d+% "):
+    with pytest.raises(Refusal, match=r"^canaries must achieve at least 50% of .* sensitivity, got \d+% "):
         few(canary=0.2)
 
 

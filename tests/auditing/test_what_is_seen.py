@@ -59,5 +59,5 @@ def test_a_mu_for_one_record_more_is_twice_that_for_replaced_ones():
 
 def test_an_epsilon_for_one_record_more_is_not_audited():
     terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
-    with pytest.raises(Refusal, match=r"^relation must be 'replace-one' to be audited where no μ is stated, got"):
+    with pytest.raises(Refusal, match=r"^relation must be 'replace-one' for an audit of a guarantee without μ, got"):
         for_replaced(PrivacyGuarantee(1e-5, terms, epsilons=Grouped.of([1.0])))

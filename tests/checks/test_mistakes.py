@@ -94,7 +94,7 @@ MISTAKES = {
     ),
     "nothing to audit": (
         lambda: audit_one_run(DPMu2(mu=np.inf, clip=1.0), PROBLEM, SOME),
-        "DPMu2 must promise something to be audited, got inf for ε",
+        "DPMu2 must have a finite ε to be audited, got inf",
     ),
     "a loss's name": (lambda: linear_problem(X, Y, "softmax"), LOSS + "'softmax'"),
     "a loss's class": (lambda: linear_problem(X, Y, Softmax), LOSS + "the class Softmax"),
