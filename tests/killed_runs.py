@@ -26,7 +26,7 @@ RAW: dict[str, Any] = {
     "participation": {"machines": 6, "per_round": 3, "rounds": 4},
     "protocol": [{"name": "dp_mu2", "label": "ours"}],
     "sweep": {"mu": [float(mu) for mu in range(1, 11)], "seeds": 8},
-    "record": {"every": 2},
+    "evaluation": {"every": 2},
 }
 
 

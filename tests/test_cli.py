@@ -46,7 +46,7 @@ label = "ours"
 mu = [1, 2]
 seeds = 2
 
-[record]
+[evaluation]
 every = 2
 
 [[expected]]
@@ -608,7 +608,7 @@ def test_a_folder_runs_each_into_a_folder_of_its_own(call, bundle, monkeypatch):
     [
         (("per_round = 3", "per_rund = 3"), "unknown key in [participation] 'per_rund', did you mean 'per_round'?"),
         (("per_round = 3", "per_round = 7"), "per_round must be "),
-        (("[record]", '[record]\niterate = "best"'), "unknown record.iterate 'best'"),
+        (("[evaluation]", '[evaluation]\niterate = "best"'), "unknown evaluation.iterate 'best'"),
     ],
 )
 def test_what_is_refused_in_a_folder_is_found_before_anything_runs(call, bundle, monkeypatch, wrong, line):

@@ -112,7 +112,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
     from fedprivjax.report import guarantees
 
     experiment = one_trial(load(spec, change))
-    delta = experiment.record.delta
+    delta = experiment.evaluation.delta
     with saying("reading") as say:
         jobs = listed.jobs(experiment, say)
         stated = guarantees.guarantee_tables(each(jobs, "stating the guarantees of", say), delta)

@@ -33,7 +33,7 @@ def machines_of(problem: Problem) -> int:
         Refusal: they share the records.
     """
     if problem.table is None:
-        remedy = "Add problem.partition, or leave 'alone' out of record.baselines"
+        remedy = "Add problem.partition, or leave 'alone' out of evaluation.baselines"
         raise Refusal(f"baseline 'alone' must go with machines that own records, got a shared pool. {remedy}")
     return len(problem.table.rows)
 

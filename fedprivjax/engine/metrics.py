@@ -259,7 +259,7 @@ def require_recorded(name: str, recorded: Iterable[str], what: str = "metric") -
         return
     require_choice(what, name, [*METRICS, *OF_MEAN, *names])
     there = ", ".join(names) or "none"
-    remedy = "Choose one of these, or add it to what runs record (record.metrics in a file)"
+    remedy = "Choose one of these, or add it to what runs record (evaluation.metrics in a file)"
     raise Refusal(f"{what} {name!r} must be recorded, got {there}. {remedy}")
 
 

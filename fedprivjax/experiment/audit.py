@@ -127,7 +127,7 @@ def chosen(
         delta = 1e-5 if delta is None else delta
         found = protocols_named(spec, 2.0 if epsilon is None else epsilon, delta)
     else:
-        delta = experiment.record.delta if delta is None else delta
+        delta = experiment.evaluation.delta if delta is None else delta
         found = protocols_of(experiment, epsilon, delta)
     for label in only or ():
         require_choice("protocol", label, list(found))

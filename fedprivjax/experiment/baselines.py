@@ -1,4 +1,4 @@
-"""Baselines that `[record] baselines` adds to an experiment: protocols, and machines that train alone."""
+"""Baselines that `[evaluation] baselines` adds to an experiment: protocols, and machines that train alone."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -18,7 +18,7 @@ OF_PRIVACY = (*TARGETS, "profile")  # settings that say how much privacy there i
 
 def with_baselines(experiment: Experiment) -> Experiment:
     """The experiment with the protocols of its baselines, each after those of the file; equal ones are added once."""
-    if NON_PRIVATE not in experiment.record.baselines:
+    if NON_PRIVATE not in experiment.evaluation.baselines:
         return experiment
     protocols = list(experiment.protocol)
     for settings in experiment.protocol:
@@ -59,11 +59,11 @@ def problem_alone(experiment: Experiment, problem: Problem, over: Collection[str
     Raises:
         Refusal: machines own no records, or the constraint set is swept.
     """
-    if ALONE not in experiment.record.baselines:
+    if ALONE not in experiment.evaluation.baselines:
         return None
     machines_of(problem)  # refuses a shared pool
     swept = [name for name in problem.constraint.sizes if name in over]
     if swept:
         remedy = f"Give {swept[0]} one value in [problem]"
-        raise Refusal(f"record.baselines must leave 'alone' out where {swept[0]} is swept, got both. {remedy}")
+        raise Refusal(f"evaluation.baselines must leave 'alone' out where {swept[0]} is swept, got both. {remedy}")
     return problem

@@ -166,7 +166,7 @@ def points(
     if smoothed:
         every = [_smoothed(experiment, point, shape) for point in every]
     machines = machines_of(participation, shape)
-    known: dict[str, Any] = {"delta": experiment.record.delta, "phases": given["kind"] == "phases"}
+    known: dict[str, Any] = {"delta": experiment.evaluation.delta, "phases": given["kind"] == "phases"}
     return [point._replace(shape=dict(shape) | _chosen(point, chosen, machines, **known)) for point in every]
 
 
@@ -178,7 +178,7 @@ def _at(point: Point, epsilon: float) -> Point:
 def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) -> Point:
     """With the envelope that the protocol's theory chooses in place of the loss, if any."""
     protocol = make_protocol(point.settings, point.settings.grid)
-    target = target_of(protocol, delta=experiment.record.delta)
+    target = target_of(protocol, delta=experiment.evaluation.delta)
     participation = experiment.participation_of(point.settings)
     machines = machines_of(participation, shape)
     strength = protocol.best_smoothing(point.problem, machines, target, one_pass=participation.one_pass)

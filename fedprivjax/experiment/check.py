@@ -27,9 +27,9 @@ def check(experiment: Experiment) -> None:
     _check_metrics(experiment)
     _check_baselines(experiment)
     _check_expected(experiment)
-    for name in experiment.record.at:
-        require_choice("key in record.at", name, experiment.real_axes)
-    require_between("record.delta", experiment.record.delta, 0, 1)
+    for name in experiment.evaluation.at:
+        require_choice("key in evaluation.at", name, experiment.real_axes)
+    require_between("evaluation.delta", experiment.evaluation.delta, 0, 1)
 
 
 def _check_labels(labels: list[str]) -> None:
@@ -103,22 +103,24 @@ def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> N
 
 
 def _check_metrics(experiment: Experiment) -> None:
-    if experiment.record.metrics == []:
-        raise Refusal("record.metrics must name at least one metric, got []")
-    own = [metric.name for metric in experiment.record.own.values()]
-    require_choice("record.select", experiment.record.select, [*METRICS, *own])
-    for metric in experiment.record.averaged:
-        require_choice("metric in record.averaged", metric, [*METRICS, *OF_MEAN, *own])
+    if experiment.evaluation.metrics == []:
+        raise Refusal("evaluation.metrics must name at least one metric, got []")
+    own = [metric.name for metric in experiment.evaluation.own.values()]
+    require_choice("evaluation.select", experiment.evaluation.select, [*METRICS, *own])
+    for metric in experiment.evaluation.averaged:
+        require_choice("metric in evaluation.averaged", metric, [*METRICS, *OF_MEAN, *own])
     for expected in experiment.expected:
         require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN, *own])
-        if experiment.record.known(recorded_name(expected.metric)).of == "round":
+        if experiment.evaluation.known(recorded_name(expected.metric)).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
 
 
 def _check_baselines(experiment: Experiment) -> None:
     trials = experiment.sweep.trials
-    if ALONE in experiment.record.baselines and trials is not None:
-        raise Refusal(f"record.baselines must leave 'alone' out of trials, got {trials} trials. Sweep seeds instead")
+    if ALONE in experiment.evaluation.baselines and trials is not None:
+        raise Refusal(
+            f"evaluation.baselines must leave 'alone' out of trials, got {trials} trials. Sweep seeds instead"
+        )
 
 
 def _check_expected(experiment: Experiment) -> None:

@@ -181,14 +181,14 @@ def _options(
     trial: int | None,
 ) -> dict[str, Any]:
     """What `ready_sweep` is told beside its three objects, and what of it may change a result."""
-    sweep, record = experiment.sweep, experiment.record
+    sweep, evaluation = experiment.sweep, experiment.evaluation
     return {
         "over": {**over, **settings.grid},
         "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
         "rounds": rounds,
-        "record": default_metrics(problem) if record.recordable is None else tuple(record.recordable),
-        "every": record.every,
-        "delta": record.delta,
+        "record": default_metrics(problem) if evaluation.recordable is None else tuple(evaluation.recordable),
+        "every": evaluation.every,
+        "delta": evaluation.delta,
         "common_noise": sweep.common_noise,
         "resample": [name for name in sweep.resample if name in over or name in settings.grid],
         "order": experiment.participation_of(settings).order,
@@ -197,12 +197,12 @@ def _options(
 
 
 def _check_recorded(experiment: Experiment, settings: ProtocolSettings, recorded: tuple[str | Metric, ...]) -> None:
-    """Raise Refusal if `[record]` averages a metric, or a grid is chosen from by one, that is not recorded."""
+    """Raise Refusal if `[evaluation]` averages a metric, or a grid is chosen from by one, that is not recorded."""
     names = [one.name if isinstance(one, Metric) else one for one in recorded]
-    for metric in experiment.record.averaged:
-        require_recorded(recorded_name(metric), names, "metric in record.averaged")
+    for metric in experiment.evaluation.averaged:
+        require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
     if settings.grid:
-        require_recorded(experiment.record.select, names, "record.select")
+        require_recorded(experiment.evaluation.select, names, "evaluation.select")
 
 
 def _identity(

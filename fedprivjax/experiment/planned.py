@@ -76,7 +76,7 @@ def _of_table(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSettings:
-    shape, delta = experiment.shapes[0], given.get("delta", experiment.record.delta)
+    shape, delta = experiment.shapes[0], given.get("delta", experiment.evaluation.delta)
     machines = machines_of(experiment.participation, shape)
     problem = make_problem(experiment.problem, machines, shape.get("trial"), shape.get("records"))
     shape = present(experiment.problem, problem, shape)

@@ -36,7 +36,7 @@ class ProtocolSettings(Settings):
     Attributes:
         method: the class that the name stands for.
         parts: what such tables stand for, by the field that they are given for.
-        added: whether it is a baseline that `[record] baselines` added.
+        added: whether it is a baseline that `[evaluation] baselines` added.
     """
 
     gathered = ("settings",)

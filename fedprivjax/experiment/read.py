@@ -18,7 +18,7 @@ from fedprivjax.experiment.check import check
 from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol import labelled
-from fedprivjax.experiment.settings import ChooseSettings, Experiment
+from fedprivjax.experiment.settings import Experiment, TuningSettings
 
 
 def bundle() -> Path:
@@ -109,34 +109,34 @@ def parse(
     experiment = with_baselines(experiment)
     check(experiment)
     experiment = experiment if of_results(context) else _with_machines(experiment)
-    return experiment if experiment.choose is None else _located(experiment, experiment.choose)
+    return experiment if experiment.tuning is None else _located(experiment, experiment.tuning)
 
 
 def choosing(experiment: Experiment) -> Experiment:
-    """The experiment that `[choose]` asks for: the grids of the protocols, run on another data set.
+    """The experiment that `[tuning]` asks for: the grids of the protocols, run on another data set.
 
     Raises:
         Refusal: there is none, nothing to choose from, the same data, or what any experiment is refused for.
     """
     from fedprivjax.experiment.tuning import check_other, choosing_mapping
 
-    if experiment.choose is None:
-        raise Refusal("an experiment must have [choose] to choose on other data, got none")
+    if experiment.tuning is None:
+        raise Refusal("an experiment must have [tuning] to choose on other data, got none")
     try:
-        raw = choosing_mapping(experiment, experiment.choose, to_mapping(experiment))
+        raw = choosing_mapping(experiment, experiment.tuning, to_mapping(experiment))
         other = parse(raw, **experiment.context)
         check_other(experiment.problem, other.problem)
     except Refusal as refusal:
-        raise Refusal(f"in [choose]: {refusal}") from refusal
+        raise Refusal(f"in [tuning]: {refusal}") from refusal
     return other
 
 
-def _located(experiment: Experiment, choose: ChooseSettings) -> Experiment:
-    """With the data of `[choose]` by their full paths, as those of `[problem]`."""
+def _located(experiment: Experiment, tuning: TuningSettings) -> Experiment:
+    """With the data of `[tuning]` by their full paths, as those of `[problem]`."""
     other = choosing(experiment).problem
-    found = {key: getattr(other, key) for key in ("dataset", "options") if key in choose.problem}
-    located = choose.model_copy(update={"problem": {**choose.problem, **found}})
-    return experiment.model_copy(update={"choose": located})
+    found = {key: getattr(other, key) for key in ("dataset", "options") if key in tuning.problem}
+    located = tuning.model_copy(update={"problem": {**tuning.problem, **found}})
+    return experiment.model_copy(update={"tuning": located})
 
 
 def _with_machines(experiment: Experiment) -> Experiment:

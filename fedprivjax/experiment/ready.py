@@ -15,9 +15,9 @@ class ReadyExperiment:
     """What there is to run of an experiment, nothing compiled yet.
 
     Attributes:
-        jobs: its sweeps; with `[choose]`, each grid's first point stands for the one that will be chosen.
+        jobs: its sweeps; with `[tuning]`, each grid's first point stands for the one that will be chosen.
         seconds: what making it ready took.
-        before: the experiment that `[choose]` asks for, ready; None without one.
+        before: the experiment that `[tuning]` asks for, ready; None without one.
     """
 
     experiment: Experiment
@@ -43,9 +43,9 @@ def ready_experiment(
     Raises:
         ValueError: settings that cannot be run.
     """
-    begun, chooses = perf_counter(), experiment.choose is not None
+    begun, chooses = perf_counter(), experiment.tuning is not None
     todo = jobs(at_first(experiment) if chooses else experiment, say)
-    if judge or experiment.record.iterate != OUTPUT:
+    if judge or experiment.evaluation.iterate != OUTPUT:
         judged = experiment if judge else experiment.model_copy(update={"expected": []})
         verdict.check_recorded(judged, recorded(todo), records(todo))
     took = perf_counter() - begun

@@ -68,7 +68,7 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def choices(self) -> dict[str, Choice]:
-        """What `[choose]` came to on other data, by label; nothing where there is none."""
+        """What `[tuning]` came to on other data, by label; nothing where there is none."""
         return choices_in(self.folder, self.spec)
 
     @cached_property
@@ -145,7 +145,7 @@ def load(results: str | Path) -> Results:
 def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
     """The choices whose runs a results folder holds, by label; empty if it holds none."""
     kept = results / folder.CHOICE
-    if experiment.choose is None or not (kept / folder.RESULTS).is_file():
+    if experiment.tuning is None or not (kept / folder.RESULTS).is_file():
         return {}
     return choices(experiment, choosing(experiment), folder.load(kept))
 

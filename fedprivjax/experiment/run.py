@@ -38,7 +38,7 @@ def run(
 ) -> dict[str, xr.Dataset]:
     """Run an experiment: protocol label -> dataset over the swept axes, `seed` and `round`.
 
-    With `[choose]`, what it asks for runs first, on the other data, and the datasets are of the points chosen there.
+    With `[tuning]`, what it asks for runs first, on the other data, and the datasets are of the points chosen there.
 
     Args:
         folder: becomes a results folder, which `fedprivjax.load` reads and `fedprivjax report` shows; None keeps

@@ -160,14 +160,14 @@ class SweepSettings(Settings):
         return {**kept, "over": {key: value if isinstance(value, list) else [value] for key, value in axes.items()}}
 
 
-class ChooseSettings(Settings):
-    """`[choose]`: another data set, on which the protocols' own grids are chosen from before they run on this one.
+class TuningSettings(Settings):
+    """`[tuning]`: another data set, on which the protocols' own grids are chosen from before they run on this one.
 
     `problem` and `participation` have keys over those of `[problem]` and `[participation]`; another data set brings its
     own options, and what is declared of this one (`lipschitz`, `distance`, `machine_weights`) need not be true of it;
     an empty `partition = {}` is none. What `participation` says goes before the protocols' own keys and what is swept.
     `sweep` has other values of what `[sweep]` has, such as fewer levels; `seeds` are of each point. A protocol goes on
-    with one: that of the best mean of `record.select` over all cells there, of those with the fewest diverged runs.
+    with one: that of the best mean of `evaluation.select` over all cells there, of those with the fewest diverged runs.
     """
 
     problem: dict[str, Any]
@@ -176,8 +176,8 @@ class ChooseSettings(Settings):
     seeds: int = Field(default=3, ge=1)
 
 
-class RecordSettings(Settings, arbitrary_types_allowed=True):
-    """`[record]`: what is recorded how often.
+class EvaluationSettings(Settings, arbitrary_types_allowed=True):
+    """`[evaluation]`: what is recorded how often.
 
     A metric is a name, or "module:name" of a function `(problem, Snapshot) -> scalar` or a `Metric`, recorded under
     its own name.
@@ -251,9 +251,9 @@ class Expected(Settings):
     "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
     hold, and none may be beyond `limit` standard errors. `iterate` names another iterate of the protocol than its
     output, such as "last"; "above" holds it against the same of the other protocol, or its output where it has none,
-    and against a protocol's own output. `rounds` is what stands for a run: its "last" record, or the "mean" over all of
-    them, as of a point drawn uniformly from the iterates. "slope" is of the exponent in a swept `axis`, of which a cell
-    gives the other axes and a theorem's exponent: it allows none more than `tolerance` above.
+    and against a protocol's own output. `rounds` is what stands for a run: its "last" evaluation, or the "mean" over
+    all of them, as of a point drawn uniformly from the iterates. "slope" is of the exponent in a swept `axis`, of which
+    a cell gives the other axes and a theorem's exponent: it allows none more than `tolerance` above.
     """
 
     protocol: str
@@ -278,8 +278,8 @@ class Experiment(Section):
     problem: ProblemSettings
     protocol: list[ProtocolSettings]
     sweep: SweepSettings = SweepSettings()
-    choose: ChooseSettings | None = None
-    record: RecordSettings = RecordSettings()
+    tuning: TuningSettings | None = None
+    evaluation: EvaluationSettings = EvaluationSettings()
     expected: list[Expected] = []
 
     @field_validator("protocol", mode="before")
@@ -298,7 +298,7 @@ class Experiment(Section):
     def context(self) -> dict[str, Any]:
         """What the file was read with: where user-defined objects are looked for and, of finished results, the custom
         metrics by name, see `parse`."""
-        recorded = None if self.problem.source.needed else {each.name: each for each in self.record.own.values()}
+        recorded = None if self.problem.source.needed else {each.name: each for each in self.evaluation.own.values()}
         return {"folder": self.problem.source.folder, "recorded": recorded}
 
     def participation_of(self, settings: ProtocolSettings) -> AnyKind:

@@ -21,7 +21,7 @@ from fedprivjax.experiment import (
 from fedprivjax.experiment.jobs import Problems, problem_at
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import ChooseSettings
+from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.plan.plan import fresh_messages, most_rounds
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records of a machine are ten messages of two
@@ -64,11 +64,11 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": SEEDS, "trials": trials}),
             "participation": experiment.participation.model_copy(update={"rounds": None}),
             "protocol": [_small_method(one) for one in experiment.protocol],
-            "record": experiment.record.model_copy(update={"every": 5}),
+            "evaluation": experiment.evaluation.model_copy(update={"every": 5}),
             "problem": _fewer_records(experiment.problem, _most_machines(experiment))
             if fewer_records
             else experiment.problem,
-            "choose": _tiny_choice(experiment),
+            "tuning": _tiny_choice(experiment),
             "expected": [],
         }
     )
@@ -77,19 +77,19 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
     return small.model_copy(update={"participation": small.participation.model_copy(update={"rounds": rounds})})
 
 
-def _tiny_choice(experiment: Experiment) -> ChooseSettings | None:
-    """`[choose]` of a small experiment: two seeds, and the records and rounds that the other data set has in small."""
-    choose = experiment.choose
-    if choose is None:
+def _tiny_choice(experiment: Experiment) -> TuningSettings | None:
+    """`[tuning]` of a small experiment: two seeds, and the records and rounds that the other data set has in small."""
+    tuning = experiment.tuning
+    if tuning is None:
         return None
     other = choosing(experiment)
     made = _as_wide(_fewer_examples(other.problem, _most_machines(other)), experiment.problem)
     small = _small_runs(other.model_copy(update={"problem": made}))
     data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
     rounds = {"rounds": small.participation.rounds}
-    over = {name: values for name, values in small.sweep.over.items() if name in flattened(choose.sweep)}
-    fewer = {"problem": choose.problem | data, "participation": choose.participation | rounds, "sweep": over}
-    return choose.model_copy(update={**fewer, "seeds": SEEDS})
+    over = {name: values for name, values in small.sweep.over.items() if name in flattened(tuning.sweep)}
+    fewer = {"problem": tuning.problem | data, "participation": tuning.participation | rounds, "sweep": over}
+    return tuning.model_copy(update={**fewer, "seeds": SEEDS})
 
 
 def _small_method(settings: ProtocolSettings) -> ProtocolSettings:
@@ -129,7 +129,7 @@ def _fewer_machines(experiment: Experiment) -> Experiment:
 def _any_number(experiment: Experiment) -> bool:
     """Whether the data can be dealt over any number of machines, and no setting is of so many, or is swept."""
     law, problem, dealt = experiment.participation, experiment.problem, experiment.problem.partition
-    choice = [] if experiment.choose is None else [experiment.choose.participation]
+    choice = [] if experiment.tuning is None else [experiment.tuning.participation]
     said = {*experiment.sweep.over}.union(*choice, *(one.participation for one in experiment.protocol))
     values = [value for one in experiment.protocol for value in one.settings.values()]
     values += [problem.lipschitz, problem.machine_weights, law.dropouts]

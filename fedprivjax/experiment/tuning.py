@@ -1,4 +1,4 @@
-"""Hyper-parameter tuning: the best point of every protocol's grid, on the run itself or on other data by `[choose]`."""
+"""Hyper-parameter tuning: the best point of every protocol's grid, on the run itself or on other data by `[tuning]`."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from fedprivjax.experiment.baselines import ALONE
 from fedprivjax.experiment.participation import merged
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import TRIAL, ChooseSettings, Experiment, ProblemSettings, RecordSettings
+from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
 
 POINT = "point"  # of a grid
@@ -28,11 +28,13 @@ OF_SWEEP = ("common_noise", "noise_method", "memory_budget")
 # ---- the rule
 
 
-def runs_of(data: xr.Dataset, record: RecordSettings) -> xr.DataArray:
-    """The value by which a grid's point is chosen: `record.select` of the shown iterate; shape [..., seed], NaN for a
-    diverged run."""
-    metric = record.select
-    return figure(data, metric, preferred(data, metric, record.iterate), rounds_of(metric, record.averaged))
+def runs_of(data: xr.Dataset, evaluation: EvaluationSettings) -> xr.DataArray:
+    """The value by which a grid's point is chosen: `evaluation.select` of the shown iterate; shape [..., seed].
+
+    It is NaN for a diverged run.
+    """
+    metric = evaluation.select
+    return figure(data, metric, preferred(data, metric, evaluation.iterate), rounds_of(metric, evaluation.averaged))
 
 
 def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.DataArray:
@@ -54,22 +56,22 @@ def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.
 
 
 def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """Each protocol at its best: its own grid reduced to the point with the best mean of `record.select` per cell.
+    """Each protocol at its best: its own grid reduced to the point with the best mean of `evaluation.select` per cell.
 
     The chosen values become variables `best_<name>`. Selection looks at the results, so no guarantee covers it.
     """
     return {
-        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.record))
+        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.evaluation))
         for settings in experiment.protocol
     }
 
 
-def _best(data: xr.Dataset, grid: list[str], record: RecordSettings) -> xr.Dataset:
+def _best(data: xr.Dataset, grid: list[str], evaluation: EvaluationSettings) -> xr.Dataset:
     if not grid:
         return data
-    metric = record.select
-    runs = runs_of(data, record).stack({POINT: grid})
-    best = runs[POINT].isel({POINT: best_point(runs, ["seed"], record.known(metric).better)})  # of each trial
+    metric = evaluation.select
+    runs = runs_of(data, evaluation).stack({POINT: grid})
+    best = runs[POINT].isel({POINT: best_point(runs, ["seed"], evaluation.known(metric).better)})  # of each trial
     points = {name: best[name].drop_vars([*grid, POINT], errors="ignore") for name in grid}
     chosen = data.sel(points).drop_vars(grid, errors="ignore")
     chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
@@ -96,10 +98,10 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     return reduced
 
 
-# ---- on other data: the experiment that `[choose]` asks for
+# ---- on other data: the experiment that `[tuning]` asks for
 
 
-def choosing_mapping(experiment: Experiment, choose: ChooseSettings, raw: Mapping[str, Any]) -> dict[str, Any]:
+def choosing_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the experiment that chooses, as a file would say them.
 
     Args:
@@ -114,11 +116,11 @@ def choosing_mapping(experiment: Experiment, choose: ChooseSettings, raw: Mappin
     labels = [settings.label for settings in methods]
     return {
         "title": f"{raw['title']}: the choice of hyper-parameters",
-        "problem": _problem(raw["problem"], choose.problem),
-        "participation": merged(experiment.participation, choose.participation),
-        "protocol": [_protocol(one, choose.participation) for one in raw["protocol"] if one["label"] in labels],
-        "sweep": {**{name: raw["sweep"][name] for name in OF_SWEEP}, **_sweep(experiment, choose, methods)},
-        "record": _record(raw["record"]),
+        "problem": _problem(raw["problem"], tuning.problem),
+        "participation": merged(experiment.participation, tuning.participation),
+        "protocol": [_protocol(one, tuning.participation) for one in raw["protocol"] if one["label"] in labels],
+        "sweep": {**{name: raw["sweep"][name] for name in OF_SWEEP}, **_sweep(experiment, tuning, methods)},
+        "evaluation": _evaluation(raw["evaluation"]),
     }
 
 
@@ -140,7 +142,7 @@ def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     return {key: value for key, value in found.items() if (key, value) != ("partition", {})}
 
 
-def _record(given: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluation(given: Mapping[str, Any]) -> dict[str, Any]:
     """Without what is only shown: no plot is drawn of the choice."""
     shown = [name for name in given.get("baselines", ()) if name != ALONE]
     kept = {name: value for name, value in given.items() if name != "at"}
@@ -153,16 +155,16 @@ def _protocol(given: Mapping[str, Any], said: Iterable[str]) -> dict[str, Any]:
     return {**given, "participation": own}
 
 
-def _sweep(experiment: Experiment, choose: ChooseSettings, methods: list[ProtocolSettings]) -> dict[str, Any]:
-    """The seeds, and the axes that reach these protocols, but for sizes that `[choose]` fixes."""
-    over, fewer = experiment.sweep.over, flattened(choose.sweep)
+def _sweep(experiment: Experiment, tuning: TuningSettings, methods: list[ProtocolSettings]) -> dict[str, Any]:
+    """The seeds, and the axes that reach these protocols, but for sizes that `[tuning]` fixes."""
+    over, fewer = experiment.sweep.over, flattened(tuning.sweep)
     for name in fewer:
         require_choice("key in its sweep", name, over)
     reached = {name for name in over if any(name not in settings.own for settings in methods)}
-    axes = {name: values for name, values in over.items() if name in reached and name not in choose.participation}
+    axes = {name: values for name, values in over.items() if name in reached and name not in tuning.participation}
     chosen = [name for settings in methods for name in settings.grid]
     resample = [name for name in experiment.sweep.resample if name in (*chosen, *axes) and name not in STRUCTURAL]
-    return {**axes, **fewer, "seeds": choose.seeds, "resample": resample}
+    return {**axes, **fewer, "seeds": tuning.seeds, "resample": resample}
 
 
 # ---- on other data: the chosen points
@@ -174,7 +176,7 @@ class Choice:
 
     Attributes:
         values: of the settings in its grid.
-        score: the mean of `record.select` at it, over all runs that did not diverge.
+        score: the mean of `evaluation.select` at it, over all runs that did not diverge.
         points: of its grid.
         diverged: runs at the point that diverged.
         why: the choice in words, and what privacy it has.
@@ -233,12 +235,12 @@ def _at(settings: ProtocolSettings, chosen: Mapping[str, Choice]) -> ProtocolSet
 
 def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSettings, data: xr.Dataset) -> Choice:
     """The point with the fewest diverged runs, of those the one with the best mean over cells and seeds."""
-    metric = other.record.select
-    runs = runs_of(data, other.record).stack({POINT: list(settings.grid)})
+    metric = other.evaluation.select
+    runs = runs_of(data, other.evaluation).stack({POINT: list(settings.grid)})
     each = [name for name in runs.dims if name != POINT]
     diverged, score = runs.isnull().sum(each), runs.mean(each)
     fewest = diverged == diverged.min()
-    best = best_point(runs, each, other.record.known(metric).better)
+    best = best_point(runs, each, other.evaluation.known(metric).better)
     values = {name: float(runs[name].isel({POINT: best})) for name in settings.grid}
     points = f"{settings.points}{_edges(settings.grid, values)}"
     how = _how(metric, points, score.where(fewest), fewest)

@@ -71,7 +71,9 @@ def check_recorded(
         records: protocol label -> the fewest records of a run.
     """
     if recorded:
-        require_choice("record.iterate", experiment.record.iterate, {name for own in recorded.values() for name in own})
+        require_choice(
+            "evaluation.iterate", experiment.evaluation.iterate, {name for own in recorded.values() for name in own}
+        )
     for expected in (e for e in experiment.expected if e.protocol in recorded):
         iterates = recorded[expected.protocol]
         require_choice(f"iterate of {expected.protocol} in [[expected]]", expected.iterate, iterates)
@@ -79,7 +81,9 @@ def check_recorded(
         if recorded_name(expected.metric) not in names:
             require_recorded(expected.metric, names, f"metric of {expected.protocol!r} in [[expected]]")
         if expected.rounds == "mean" and records[expected.protocol] < 2:
-            raise Refusal("rounds = 'mean' in [[expected]] must have several records a run, got 1: lower record.every")
+            raise Refusal(
+                "rounds = 'mean' in [[expected]] must have several evaluations a run, got 1: lower evaluation.every"
+            )
 
 
 def describe(expected: Expected) -> str:

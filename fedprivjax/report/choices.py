@@ -10,7 +10,7 @@ from fedprivjax.report.text_table import Sheet
 def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:
     """The chosen points: a row for each method, with the mean of the metric there, and of how many points it is."""
     other = choosing(experiment)
-    metric = other.record.known(other.record.select)
+    metric = other.evaluation.known(other.evaluation.select)
     given = other.sweep.seeds
     seeds = given if isinstance(given, int) else len(given)
     over = f"all cells and {seeds} seed{'s' * (seeds > 1)}"

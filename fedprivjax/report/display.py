@@ -101,7 +101,7 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     Args:
         results: a results folder, what `load` gives, a sweep's dataset, or datasets by label.
         metric: one metric's table only.
-        iterate: which of a protocol's points; by default the experiment's `record.iterate`, or the output.
+        iterate: which of a protocol's points; by default the experiment's `evaluation.iterate`, or the output.
 
     Raises:
         Refusal: a folder that cannot be read, or a metric that was not recorded.

@@ -29,7 +29,7 @@ class Layout:
         targeted: whether any privacy was asked for.
         title, notes: the experiment's.
         own: metrics beside the library's.
-        baselines: those that are shown, see `[record] baselines`.
+        baselines: those that are shown, see `[evaluation] baselines`.
     """
 
     axes: Mapping[str, list[float]]
@@ -57,20 +57,20 @@ class Layout:
 
 def layout(experiment: Experiment) -> Layout:
     """An experiment's own."""
-    record = experiment.record
+    evaluation = experiment.evaluation
     return Layout(
         axes=experiment.sweep.over,
-        delta=record.delta,
-        iterate=record.iterate,
-        averaged=tuple(record.averaged),
-        bars=record.bars,
-        at=record.at,
+        delta=evaluation.delta,
+        iterate=evaluation.iterate,
+        averaged=tuple(evaluation.averaged),
+        bars=evaluation.bars,
+        at=evaluation.at,
         targets={p.label: {n: p.settings[n] for n in LEVELS if n in p.settings} for p in experiment.protocol},
         targeted=any(set(LEVELS) & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol),
         title=experiment.title,
         notes=" ".join(experiment.notes.split()),
-        own=tuple(record.own.values()),
-        baselines=tuple(record.baselines),
+        own=tuple(evaluation.own.values()),
+        baselines=tuple(evaluation.baselines),
     )
 
 

@@ -175,7 +175,7 @@ def figures(
         iterate: what is drawn of protocols that have it; else the output.
         own: metrics beside the library's.
         point: values of swept settings at which the course of runs is drawn, where not the usual ones.
-        baselines: those that are drawn, see `[record] baselines`.
+        baselines: those that are drawn, see `[evaluation] baselines`.
     """
     made: dict[str, Figure] = {}
     of: dict[str, Any] = {"bars": bars, "iterate": iterate, "constant": "constant" in baselines}

@@ -27,6 +27,8 @@ FILE = {
             {"kind": "between", "per_round": None, "min_machines": 1, "most": 2},
             "unknown key in [participation] 'most': it is now 'max_machines'",
         ),
+        (None, {"choose": {}}, "unknown key in the experiment 'choose': it is now 'tuning'"),
+        (None, {"record": {}}, "unknown key in the experiment 'record': it is now 'evaluation'"),
         *(
             (
                 "participation",
@@ -43,11 +45,14 @@ FILE = {
     ],
 )
 def test_former_keys_of_files(section, keys, message):
-    raw = FILE | {section: FILE.get(section, {}) | keys}
-    raw[section] = {key: value for key, value in raw[section].items() if value is not None}
+    raw = FILE | (keys if section is None else {section: _without_none(FILE[section] | keys)})
     with pytest.raises(Refusal) as caught:
         experiment.parse(raw)
     assert str(caught.value) == message
+
+
+def _without_none(section):
+    return {key: value for key, value in section.items() if value is not None}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Baselines next to the protocols: those that `[record] baselines` names, and what tables say of them."""
+"""Baselines next to the protocols: those that `[evaluation] baselines` names, and what tables say of them."""
 
 import copy
 import tomllib
@@ -25,7 +25,7 @@ title = "small"
 problem = { dataset = "digits", radius = 8.0, partition = { kind = "iid" } }
 participation = { kind = "full", machines = 4, rounds = 3 }
 sweep = { epsilon = [1.0, 8.0], seeds = 2 }
-record = { baselines = ["constant", "non-private"] }
+evaluation = { baselines = ["constant", "non-private"] }
 
 [[protocol]]
 name = "noisy_minibatch_sgd"
@@ -40,7 +40,7 @@ INF = float("inf")
 
 def parsed(*more, baselines=("constant", "non-private")):
     raw = tomllib.loads(FILE)
-    raw["record"] = {"baselines": list(baselines)}
+    raw["evaluation"] = {"baselines": list(baselines)}
     raw["protocol"] = [*raw["protocol"], *copy.deepcopy(more)]
     return experiment.parse(raw)
 
@@ -54,7 +54,7 @@ def test_non_private_is_the_same_protocol_with_no_privacy_asked_for():
 
 def test_by_default_no_protocol_is_added():
     assert [one.label for one in parsed(baselines=["constant"]).protocol] == ["ours"]
-    assert experiment.load("quickstart").record.baselines == ["constant"]
+    assert experiment.load("quickstart").evaluation.baselines == ["constant"]
 
 
 def test_what_is_in_the_file_already_is_not_added_again():
@@ -168,7 +168,7 @@ def test_of_many_machines_a_fixed_hundred_is_trained(monkeypatch):
 
 def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
     raw = tomllib.loads(FILE)
-    raw["record"] = {"baselines": ["alone"], "metrics": ["test_accuracy"]}
+    raw["evaluation"] = {"baselines": ["alone"], "metrics": ["test_accuracy"]}
     raw["protocol"][0].pop("grid")
     raw["protocol"][0].pop("profile")
     made = experiment.parse(raw)
@@ -186,19 +186,22 @@ def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"sweep": {"epsilon": [1.0], "trials": 3}}, "record.baselines must leave 'alone' out of trials, got 3 trials"),
+        (
+            {"sweep": {"epsilon": [1.0], "trials": 3}},
+            "evaluation.baselines must leave 'alone' out of trials, got 3 trials",
+        ),
         ({"problem": {"dataset": "digits", "radius": 8.0}}, "baseline 'alone' must go with machines that own records"),
         ({"sweep": {"epsilon": [1.0], "radius": [4.0, 8.0]}}, "must leave 'alone' out where radius is swept, got both"),
     ],
 )
 def test_what_has_no_machine_alone_is_refused(change, said):
-    raw = tomllib.loads(FILE) | {"record": {"baselines": ["alone"]}} | change
+    raw = tomllib.loads(FILE) | {"evaluation": {"baselines": ["alone"]}} | change
     with pytest.raises(Refusal, match=said):
         jobs(experiment.parse(raw))
 
 
 def test_the_choice_on_other_data_trains_no_machine_alone():
-    raw = tomllib.loads(FILE) | {"record": {"baselines": ["constant", "alone"]}}
-    raw["choose"] = {"problem": {"dataset": "logistic"}}
+    raw = tomllib.loads(FILE) | {"evaluation": {"baselines": ["constant", "alone"]}}
+    raw["tuning"] = {"problem": {"dataset": "logistic"}}
     raw["problem"]["radius"] = 8.0
-    assert experiment.choosing(experiment.parse(raw)).record.baselines == ["constant"]
+    assert experiment.choosing(experiment.parse(raw)).evaluation.baselines == ["constant"]

@@ -14,14 +14,14 @@ PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "r
 MINIBATCHES = {"name": "noisy_minibatch_sgd", "batch": 4, "epsilon": 2.0, "step_size": 0.1}
 
 
-def make(protocol=MINIBATCHES, folder=None, record=None, **problem):
+def make(protocol=MINIBATCHES, folder=None, evaluation=None, **problem):
     raw = {
         "title": "declared",
         "problem": {**PROBLEM, "partition": {"kind": "iid"}, **problem},
         "participation": {"machines": 3, "per_round": 3, "rounds": 4},
         "protocol": protocol,
         "sweep": {"seeds": 2},
-        "record": record or {"metrics": ["test_loss"]},
+        "evaluation": evaluation or {"metrics": ["test_loss"]},
     }
     assert experiment.parse(experiment.to_mapping(experiment.parse(raw, folder)), folder) == experiment.parse(
         raw, folder
@@ -89,7 +89,7 @@ CLIPPED = {"name": "noisy_sgd", "label": "tight", "mu": 4.0, "clip": 0.01, "step
 
 def test_what_rounds_report_is_recorded_by_name():
     entries = [CLIPPED, {**CLIPPED, "label": "loose", "clip": 1e3}]
-    made = make(entries, record={"metrics": ["test_loss", "clipped_share", "message_norm"], "every": 2})
+    made = make(entries, evaluation={"metrics": ["test_loss", "clipped_share", "message_norm"], "every": 2})
     todo = listed.jobs(made)
     assert recorded(todo)["tight"]["output"] == ["test_loss", "clipped_share", "message_norm"]
     results = runner.run_jobs(todo)
@@ -102,12 +102,12 @@ def test_what_rounds_report_is_recorded_by_name():
 
 
 def test_what_no_round_reports_is_refused_by_name():
-    record = {"metrics": ["test_loss", "clipped_share"]}
+    evaluation = {"metrics": ["test_loss", "clipped_share"]}
     unclipped = {key: value for key, value in CLIPPED.items() if key != "clip"}
     with pytest.raises(Refusal, match=r"unknown metric 'clipped_share' \(nearest: "):
-        listed.jobs(make(unclipped, record=record))
+        listed.jobs(make(unclipped, evaluation=evaluation))
     with pytest.raises(Refusal, match=r"unknown metric 'clipped_shares', did you mean 'clipped_share'\?"):
-        listed.jobs(make(CLIPPED, record={"metrics": ["clipped_shares"]}))
+        listed.jobs(make(CLIPPED, evaluation={"metrics": ["clipped_shares"]}))
 
 
 OWN = """

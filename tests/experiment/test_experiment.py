@@ -50,7 +50,7 @@ mu = inf
 mu = [1, 2]
 seeds = 2
 
-[record]
+[evaluation]
 select = "excess_risk"
 
 [[expected]]
@@ -270,7 +270,7 @@ THEORY = {
     "problem__options": {"examples": 1000, "features": 3},
     "problem__smoothing": "theory",
     "sweep": {"machines": [200, 800], "seeds": 1},
-    "record": {"metrics": ["excess_risk"], "delta": 1e-5},
+    "evaluation": {"metrics": ["excess_risk"], "delta": 1e-5},
     "expected": [],
 }
 
@@ -343,9 +343,9 @@ def test_a_fixed_partition_deals_the_pool():
         ({"sweep__sede": 3}, "sede", "seeds"),
         ({"sweep__per_roun": [3]}, "per_roun", "per_round"),
         ({"sweep__noise_method": "materialized"}, "materialized", "materialised"),
-        ({"record__evry": 2}, "evry", "every"),
-        ({"record__metrics": ["test_los"]}, "test_los", "test_loss"),
-        ({"record__select": "exces_risk"}, "exces_risk", "excess_risk"),
+        ({"evaluation__evry": 2}, "evry", "every"),
+        ({"evaluation__metrics": ["test_los"]}, "test_los", "test_loss"),
+        ({"evaluation__select": "exces_risk"}, "exces_risk", "excess_risk"),
         ({"expected__0__protcol": "ours"}, "protcol", "protocol"),
         ({"expected__0__protocol": "our"}, "our", "ours"),
         ({"expected__0__metric": "exces_risk"}, "exces_risk", "excess_risk"),
@@ -408,9 +408,9 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"sweep__mu": "x"}, "sweep.mu must be a number, got 'x'"),
         ({"sweep__mu": [True]}, "sweep.mu must be a number, got True"),
         ({"sweep__seeds": "a"}, "sweep.seeds must be an integer, got 'a'"),
-        ({"record": 3}, "record must be a table, got 3"),
-        ({"record__metrics": "test_loss"}, "record.metrics must be a list, got 'test_loss'"),
-        ({"record__every": 1.5}, "record.every must be an integer, got 1.5"),
+        ({"evaluation": 3}, "evaluation must be a table, got 3"),
+        ({"evaluation__metrics": "test_loss"}, "evaluation.metrics must be a list, got 'test_loss'"),
+        ({"evaluation__every": 1.5}, "evaluation.every must be an integer, got 1.5"),
         ({"expected": 3}, "expected must be a list, got 3"),
         ({"expected": [3]}, "expected.0 must be a table, got 3"),
         ({"expected__0__cells": 3}, "expected.0.cells must be a list, got 3"),
@@ -587,23 +587,23 @@ INTEGERS = "a list of distinct positive integers"
         ),
         ({"protocol__0__grid": {"radius": [-1.0]}}, "[[protocol]] 'ours': radius must be positive, got -1.0"),
         ({"sweep__seeds": 0}, "[[protocol]] 'ours': seeds must be at least 1, got 0"),
-        ({"record__metrics": []}, "record.metrics must name at least one metric, got []"),
-        ({"record__delta": 1.0}, "record.delta must be between 0 and 1, got 1.0"),
+        ({"evaluation__metrics": []}, "evaluation.metrics must name at least one metric, got []"),
+        ({"evaluation__delta": 1.0}, "evaluation.delta must be between 0 and 1, got 1.0"),
         (
-            {"record__metrics": ["distance"]},
-            "[[protocol]] 'ours': record.select 'excess_risk' must be recorded, got distance. "
-            "Choose one of these, or add it to what runs record (record.metrics in a file)",
+            {"evaluation__metrics": ["distance"]},
+            "[[protocol]] 'ours': evaluation.select 'excess_risk' must be recorded, got distance. "
+            "Choose one of these, or add it to what runs record (evaluation.metrics in a file)",
         ),
-        ({"record__every": 0}, "[[protocol]] 'ours': every must be at least 1, got 0"),
+        ({"evaluation__every": 0}, "[[protocol]] 'ours': every must be at least 1, got 0"),
         (
-            {"record__averaged": ["gradient_nrm"]},
-            "unknown metric in record.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
+            {"evaluation__averaged": ["gradient_nrm"]},
+            "unknown metric in evaluation.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
         ),
         (
-            {"record__averaged": ["gradient_norm"]},
-            "[[protocol]] 'ours': metric in record.averaged 'gradient_norm' must be recorded, got test_loss, "
-            "excess_risk, distance, noise_norm. Choose one of these, or add it to what runs record (record.metrics in "
-            "a file)",
+            {"evaluation__averaged": ["gradient_norm"]},
+            "[[protocol]] 'ours': metric in evaluation.averaged 'gradient_norm' must be recorded, got test_loss, "
+            "excess_risk, distance, noise_norm. Choose one of these, or add it to what runs record "
+            "(evaluation.metrics in a file)",
         ),
         ({"sweep__records": [2, 4]}, "sweep.records must go with [problem.partition], which deals them, got none"),
         (
@@ -665,7 +665,7 @@ def file(tmp_path: Path):
         ("protocol.ours.clip", 1.5, lambda e: e.protocol[0].settings["clip"]),
         ("protocol.noisy_sgd.clip", 1.5, lambda e: e.protocol[1].settings["clip"]),
         ("expected.0.cells.0.value", 0.5, lambda e: e.expected[0].cells[0].value),
-        ("record.every", 2, lambda e: e.record.every),
+        ("evaluation.every", 2, lambda e: e.evaluation.every),
     ],
 )
 def test_set_reaches_its_place_and_only_that(file, key, value, read):

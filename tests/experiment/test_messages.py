@@ -205,10 +205,10 @@ def test_single_brackets_before_double(said):
 
 @pytest.mark.parametrize("place", ["grid", "expected"])
 def test_a_metric_that_is_known_but_not_recorded(said, place):
-    end = "seeds = 1\n[record]\nmetrics = ['train_loss']\n"
+    end = "seeds = 1\n[evaluation]\nmetrics = ['train_loss']\n"
     if place == "grid":
         message = said(("seeds = 1", end), (LABEL, f"{LABEL}\ngrid = {{ step_scale = [1, 2] }}"))
-        assert "record.select 'test_accuracy' must be recorded, got train_loss. Choose one of these, or" in message
+        assert "evaluation.select 'test_accuracy' must be recorded, got train_loss. Choose one of these, or" in message
         return
     cells = "[[expected]]\nprotocol = 'DP-μ²-FL'\ncells = [{ at = { mu = 1 }, value = 0.5 }]\n"
     said_of = "metric of 'DP-μ²-FL' in [[expected]] 'test_accuracy' must be recorded, got train_loss. Choose one"

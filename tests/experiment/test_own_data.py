@@ -281,7 +281,7 @@ def test_a_model_of_ones_own_is_a_module_or_a_loss_with_a_start(place):
 
 
 def test_metrics_of_ones_own_are_recorded_shown_and_chosen_by(place, call):
-    raw = {**RAW, "record": {"metrics": ["mine:length", "mine:largest", "test_loss"], "select": "largest"}}
+    raw = {**RAW, "evaluation": {"metrics": ["mine:length", "mine:largest", "test_loss"], "select": "largest"}}
     raw["protocol"] = [{**RAW["protocol"][0], "grid": {"step_scale": [0.5, 2.0]}}]
     (place / "metrics.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
     status, said, _ = call("run", "own/metrics.toml", "--out", "there")
@@ -369,11 +369,11 @@ def test_a_run_looks_at_data_that_are_loaded_once(place):
             "problem.model_correct must go with model_start, got 'mine:near' alone",
         ),
         (
-            {"record": {"metrics": ["mine:number"]}},
+            {"evaluation": {"metrics": ["mine:number"]}},
             "metric 'mine:number' must be a function (problem, snapshot) -> scalar",
         ),
-        ({"record": {"metrics": ["mine:lenght"]}}, "unknown metric in mine 'lenght', did you mean 'length'?"),
-        ({"record": {"metrics": ["nowhere:x"]}}, "metric module 'nowhere' must be installed, or lie beside"),
+        ({"evaluation": {"metrics": ["mine:lenght"]}}, "unknown metric in mine 'lenght', did you mean 'length'?"),
+        ({"evaluation": {"metrics": ["nowhere:x"]}}, "metric module 'nowhere' must be installed, or lie beside"),
     ],
 )
 def test_what_is_not_there_or_of_another_kind_is_refused(place, change, message):

@@ -153,7 +153,7 @@ def test_a_plan_is_for_the_files_section(tmp_path):
 
 @pytest.fixture(scope="module")
 def ran():
-    made = make({"rounds": 2}, {**MANY, "rounds": 6}, {"epsilon": [2.0, 4.0]}, record={"every": 3})
+    made = make({"rounds": 2}, {**MANY, "rounds": 6}, {"epsilon": [2.0, 4.0]}, evaluation={"every": 3})
     todo = listed.jobs(made)
     return made, todo, runner.run_jobs(todo)
 
@@ -174,5 +174,5 @@ def test_a_mean_over_rounds_needs_the_methods_own_records(ran):
         if fits:
             verdict.check_recorded(judged, *known)
         else:
-            with pytest.raises(Refusal, match="must have several records a run, got 1"):
+            with pytest.raises(Refusal, match="must have several evaluations a run, got 1"):
                 verdict.check_recorded(judged, *known)

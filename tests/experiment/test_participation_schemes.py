@@ -46,7 +46,7 @@ step_size = 0.1
 mu = [1]
 seeds = 2
 
-[record]
+[evaluation]
 metrics = ["test_loss"]
 select = "test_loss"
 """

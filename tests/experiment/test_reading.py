@@ -27,7 +27,7 @@ RAW = {
     "participation": {"machines": 6, "per_round": 3, "rounds": 2},
     "protocol": [{"name": "dp_mu2", "label": "ours", "grid": {"step_size": [0.1, 0.2]}}, {"name": "noisy_sgd"}],
     "sweep": {"mu": [1, 2], "seeds": 2},
-    "record": {"select": "excess_risk"},
+    "evaluation": {"select": "excess_risk"},
 }
 PROTOCOL = {**RAW["protocol"][0], "name": "evilmod:MyP"}
 SERVER = {"name": "noisy_minibatch_sgd", "label": "ours", "batch": 1, "grid": PROTOCOL["grid"]}
@@ -40,13 +40,13 @@ CHANGES = {
     "model": {"problem": {**RAW["problem"], "model": "evilmod:loss", "model_start": "evilmod:start"}},
     "correct": {"problem": {**RAW["problem"], "model": "m:f", "model_start": "m:s", "model_correct": "evilmod:c"}},
     "constraint": {"problem": {**RAW["problem"], "radius": None, "constraint": "evilmod:Set"}},
-    "metric": {"record": {"metrics": ["excess_risk", "evilmod:largest"], "select": "excess_risk"}},
+    "metric": {"evaluation": {"metrics": ["excess_risk", "evilmod:largest"], "select": "excess_risk"}},
     "dataset": {"problem": {"dataset": "evilmod:load", "options": {"rows": 3}, "loss": "squared", "radius": 2.0}},
     "participation": {"participation": {"kind": "evilmod:Law", "machines": 6, "options": {"rate": 0.5}}},
     "own participation": {"protocol": [{**PROTOCOL, "name": "dp_mu2", "participation": {"kind": "evilmod:Law"}}]},
     "feature map": {"problem": {**RAW["problem"], "features": ["unit_norm", {"kind": "evilmod:Map", "size": 2}]}},
-    "choice": {"protocol": [PROTOCOL], "choose": CHOICE},
-    "choice's data": {"choose": {**CHOICE, "problem": {"dataset": "evilmod:load", "options": {}}}},
+    "choice": {"protocol": [PROTOCOL], "tuning": CHOICE},
+    "choice's data": {"tuning": {**CHOICE, "problem": {"dataset": "evilmod:load", "options": {}}}},
     "no machines": {"participation": {"per_round": 3}, "problem": {"dataset": "evilmod:load", "radius": 2.0}},
 }
 
@@ -91,12 +91,12 @@ def test_no_module_is_imported(handed, change):
     results = fpj.load(into)
     assert results.spec.title == "handed on"
     assert "step_size" not in results.best["ours"].dims
-    assert set(results.choices) == ({"ours"} if "choose" in change else set())
-    if "metrics" in change.get("record", {}):
-        assert results.spec.record.own["evilmod:largest"].function == Unimported("evilmod:largest")
+    assert set(results.choices) == ({"ours"} if "tuning" in change else set())
+    if "metrics" in change.get("evaluation", {}):
+        assert results.spec.evaluation.own["evilmod:largest"].function == Unimported("evilmod:largest")
         return
     with pytest.raises(Refusal, match=r"user code must be imported to run, got '|participation.machines must be given"):
-        listed.jobs(results.spec if "choose" not in change else experiment.choosing(results.spec))
+        listed.jobs(results.spec if "tuning" not in change else experiment.choosing(results.spec))
 
 
 @pytest.mark.parametrize("name", ["protocol", "dataset", "feature map", "metric"])
@@ -122,7 +122,7 @@ def test_what_is_known_of_a_custom_metric_is_read_from_the_results(found, kept, 
     folder.save(changed, tmp_path)
     shutil.copy(kept / "spec.toml", tmp_path)
     results = fpj.load(tmp_path)
-    (one,) = results.spec.record.own.values()
+    (one,) = results.spec.evaluation.own.values()
     assert replace(one, function=metric.function) == metric
     assert any("largest %" in sheet.title for sheet in fpj.table(results).sheets)
 

@@ -21,7 +21,7 @@ def make():
                 {"name": "noisy_sgd", "label": "free", "mu": float("inf")},
             ],
             "sweep": {"mu": [1, 2], "seeds": 2},
-            "record": {"select": "excess_risk"},
+            "evaluation": {"select": "excess_risk"},
         }
     )
 

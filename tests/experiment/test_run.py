@@ -40,7 +40,7 @@ def dataset(values, dims, **coordinates):
 
 def choose(data, grid, metric="test_accuracy"):
     entries = [{"name": "dp_mu2", "label": "ours", "grid": grid}]
-    return selected(make(entries, record={"select": metric}), {"ours": data})["ours"]
+    return selected(make(entries, evaluation={"select": metric}), {"ours": data})["ours"]
 
 
 def test_selection_takes_the_best_mean_of_each_cell():
@@ -72,7 +72,7 @@ def test_selection_goes_by_the_mean_over_rounds_where_that_is_the_figure():
     data = xr.Dataset({"gradient_norm": values}, attrs={"delta": 1e-5})
     entries = [{"name": "dp_mu2", "label": "ours", "grid": {"clip": [0.5, 1.0]}}]
     for names, best in (([], 0.5), (["gradient_norm"], 1.0)):
-        made = make(entries, record={"select": "gradient_norm", "averaged": names})
+        made = make(entries, evaluation={"select": "gradient_norm", "averaged": names})
         assert float(selected(made, {"ours": data})["ours"]["best_clip"]) == best
 
 
@@ -108,7 +108,7 @@ def test_no_grid_leaves_the_results_as_they_are():
 
 @pytest.fixture(scope="module")
 def joined():
-    swept = make(sweep={"per_round": [2, 3]}, participation={"rounds": None}, record={"every": 7})
+    swept = make(sweep={"per_round": [2, 3]}, participation={"rounds": None}, evaluation={"every": 7})
     done = {}
     return swept, runner.run(swept, done=done)["dp_mu2"], done
 
@@ -161,7 +161,7 @@ def test_a_sweep_already_done_is_not_run_again(monkeypatch):
     first = runner.run(make(), done=done)
     assert runner.run(make(), done=done)["dp_mu2"].identical(first["dp_mu2"])
     assert len(calls) == len(done) == 1
-    runner.run(make(record={"delta": 1e-6}), done=done)
+    runner.run(make(evaluation={"delta": 1e-6}), done=done)
     assert len(calls) == len(done) == 2
 
 
@@ -234,13 +234,13 @@ def test_one_machine_is_one_law_under_both_names():
 def test_an_identity_is_text_that_tells_settings_apart():
     job = listed.jobs(make())[0]
     assert json.loads(job.identity)
-    assert job.identity != listed.jobs(make(record={"delta": 1e-6}))[0].identity
+    assert job.identity != listed.jobs(make(evaluation={"delta": 1e-6}))[0].identity
 
 
 def test_selecting_by_what_is_not_recorded_is_refused():
     entries = [{"name": "dp_mu2", "grid": {"clip": [1.0, 2.0]}}]
-    with pytest.raises(ValueError, match=r"record.select 'test_accuracy' must be recorded, got test_loss\."):
-        listed.jobs(make(entries, record={"metrics": ["test_loss"]}))
+    with pytest.raises(ValueError, match=r"evaluation.select 'test_accuracy' must be recorded, got test_loss\."):
+        listed.jobs(make(entries, evaluation={"metrics": ["test_loss"]}))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def sized():
             "participation": ALONE,
             "protocol": [STEPS],
             "sweep": {"records": [8, 16, 32], "rounds": [4, 8], "seeds": 2},
-            "record": {"metrics": RECORD, "every": 1, "averaged": ["gradient_norm"]},
+            "evaluation": {"metrics": RECORD, "every": 1, "averaged": ["gradient_norm"]},
         }
     )
     return made, runner.run(made)["noisy_minibatch_sgd"]
@@ -320,7 +320,7 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
 def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
     made, data = sized
     best = {"ours": data}
-    names = [path.name for path in save(plots.figures(best, averaged=made.record.averaged), tmp_path)]
+    names = [path.name for path in save(plots.figures(best, averaged=made.evaluation.averaged), tmp_path)]
     assert names == [
         "gradient_norm_against_records.png",
         "noise_rms_against_records.png",

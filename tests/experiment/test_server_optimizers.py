@@ -31,7 +31,7 @@ SERVER
 mu = [4]
 seeds = 2
 
-[record]
+[evaluation]
 metrics = ["test_loss"]
 select = "test_loss"
 every = 8

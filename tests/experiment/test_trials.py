@@ -46,7 +46,7 @@ def make(path, *protocols, sweep=None, participation=None, **more):
                 for entry, step in zip(protocols, steps, strict=True)
             ],
             "sweep": {"epsilon": [1.0, 4.0], "trials": 3, "seeds": 2, **(sweep or {})},
-            "record": {"metrics": ["train_loss", "relative_mse"], "select": "train_loss", "delta": 1e-4},
+            "evaluation": {"metrics": ["train_loss", "relative_mse"], "select": "train_loss", "delta": 1e-4},
             **more,
         }
     )

@@ -1,4 +1,4 @@
-"""`[choose]`: hyper-parameters chosen on another data set, before anything runs on this one."""
+"""`[tuning]`: hyper-parameters chosen on another data set, before anything runs on this one."""
 
 import copy
 import tomllib
@@ -52,11 +52,11 @@ clip = 1.0
 mu = [1, 64]
 seeds = 2
 
-[record]
+[evaluation]
 metrics = ["test_accuracy"]
 every = 2
 
-[choose]
+[tuning]
 problem = { dataset = "digits", radius = 8.0 }
 participation = { machines = 20, per_round = 10 }
 seeds = 2
@@ -116,7 +116,7 @@ def test_where_every_run_diverges_it_says_so():
 
 
 def test_the_least_loss_is_best():
-    made = raw(record={"metrics": ["test_loss"], "select": "test_loss"})
+    made = raw(evaluation={"metrics": ["test_loss"], "select": "test_loss"})
     made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": [0.1, 1.0]}}]
     data = scored([[0.9, 0.8], [0.2, 0.3]], step_scale=[0.1, 1.0]).rename(test_accuracy="test_loss")
     found = choices(experiment.parse(made), {"theirs": data})
@@ -129,12 +129,12 @@ def test_the_experiment_that_chooses_is_on_the_other_data():
     assert [(one.label, one.points) for one in other.protocol] == [("ours", 4), ("theirs", 3)]
     made = [experiment.make_participation(other.participation_of(one), {}) for one in other.protocol]
     assert [(law.machines, law.per_round, rounds) for law, rounds in made] == [(20, 10, 4), (20, 10, 2)]
-    assert (other.sweep.over, other.sweep.seeds, other.choose) == ({"mu": [1.0, 64.0]}, 2, None)
+    assert (other.sweep.over, other.sweep.seeds, other.tuning) == ({"mu": [1.0, 64.0]}, 2, None)
 
 
 def test_what_it_says_of_participation_goes_before_everything():
     said = raw(
-        choose={"participation": {"machines": 20, "per_round": 5, "rounds": 3}, "sweep": {"mu": [8.0]}},
+        tuning={"participation": {"machines": 20, "per_round": 5, "rounds": 3}, "sweep": {"mu": [8.0]}},
         sweep={"per_round": [2, 3]},
     )
     other = experiment.choosing(experiment.parse(said))
@@ -146,18 +146,18 @@ def test_what_it_says_of_participation_goes_before_everything():
 @pytest.mark.parametrize("chooser", [{"dataset": "digits"}, {"options": {"examples": 60, "features": 3}}])
 def test_what_is_declared_of_these_data_holds_for_no_others(chooser):
     declared = {"lipschitz": 0.1, "distance": 1.0, "machine_weights": [1 / 6] * 6}
-    made = raw(problem=declared, choose={"problem": chooser})
+    made = raw(problem=declared, tuning={"problem": chooser})
     other = experiment.choosing(experiment.parse(made)).problem
     assert (other.lipschitz, other.distance, other.machine_weights) == (None, None, None)
-    made["choose"]["problem"] = {**chooser, "lipschitz": 2.0}
+    made["tuning"]["problem"] = {**chooser, "lipschitz": 2.0}
     assert experiment.choosing(experiment.parse(made)).problem.lipschitz == 2.0
 
 
 def test_an_empty_partition_is_none():
     said = raw(problem={"dataset": "digits", "options": {}, "partition": {"kind": "iid"}})
-    said["choose"]["problem"] = {"dataset": "logistic", "options": {"examples": 120, "features": 3}}
+    said["tuning"]["problem"] = {"dataset": "logistic", "options": {"examples": 120, "features": 3}}
     assert experiment.choosing(experiment.parse(said)).problem.partition.kind == "iid"
-    said["choose"]["problem"]["partition"] = {}
+    said["tuning"]["problem"]["partition"] = {}
     made = experiment.parse(said)
     assert experiment.choosing(made).problem.partition is None
     again = experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(made))))
@@ -165,36 +165,36 @@ def test_an_empty_partition_is_none():
 
 
 def test_where_plots_are_drawn_is_no_part_of_a_choice():
-    made = experiment.parse(raw(record={"at": {"mu": 64.0}}, choose={"sweep": {"mu": [8.0]}}))
-    assert experiment.choosing(made).record == made.record.model_copy(update={"at": {}})
+    made = experiment.parse(raw(evaluation={"at": {"mu": 64.0}}, tuning={"sweep": {"mu": [8.0]}}))
+    assert experiment.choosing(made).evaluation == made.evaluation.model_copy(update={"at": {}})
 
 
 def test_a_model_a_loss_and_features_stay_unless_it_says_others():
     said = raw(problem={"loss": "softmax", "features": ["unit_norm"], "partition": {"kind": "iid"}})
-    said["choose"]["problem"] = {"dataset": "digits", "constraint": {"kind": "box", "low": -1.0, "high": 1.0}}
+    said["tuning"]["problem"] = {"dataset": "digits", "constraint": {"kind": "box", "low": -1.0, "high": 1.0}}
     other = experiment.choosing(experiment.parse(said)).problem
     assert (other.loss.kind, other.features, other.partition.kind) == ("softmax", ["unit_norm"], "iid")
     assert (other.constraint.kind, other.radius) == ("box", None)
 
 
 MISTAKES = [
-    ({"problem": {"dataset": "digit"}}, "in [choose]: unknown dataset 'digit', did you mean 'digits'?"),
-    ({"problem": {"raduis": 2.0}}, "in [choose]: unknown key in [problem] 'raduis', did you mean 'radius'?"),
+    ({"problem": {"dataset": "digit"}}, "in [tuning]: unknown dataset 'digit', did you mean 'digits'?"),
+    ({"problem": {"raduis": 2.0}}, "in [tuning]: unknown key in [problem] 'raduis', did you mean 'radius'?"),
     (
         {"problem": {"radius": 2.0}},
-        "in [choose]: problem must be of another data set than the experiment's, got 'logistic' again",
+        "in [tuning]: problem must be of another data set than the experiment's, got 'logistic' again",
     ),
     (
         {"problem": {"dataset": "logistic"}},
-        "in [choose]: problem must be of another data set than the experiment's, got 'logistic' again",
+        "in [tuning]: problem must be of another data set than the experiment's, got 'logistic' again",
     ),
-    ({"participation": {"machine": 20}}, "in [choose]: unknown key in [participation] 'machine', did you mean"),
+    ({"participation": {"machine": 20}}, "in [tuning]: unknown key in [participation] 'machine', did you mean"),
     ({"participation": {"machines": 20, "per_round": 30}}, "[[protocol]] 'ours': per_round must be"),
-    ({"sweep": {"clip": [1.0]}}, "in [choose]: unknown key in its sweep 'clip'"),
-    ({"sweep": {"mu": [1.0, 1.0]}}, "in [choose]: sweep.mu must be a list of distinct numbers"),
-    ({"seeds": 0}, "choose.seeds must be greater than or equal to 1, got 0"),
-    ({"seed": 2}, "unknown key in [choose] 'seed', did you mean 'seeds'?"),
-    ({"problem": "digits"}, "choose.problem must be a table, got 'digits'"),
+    ({"sweep": {"clip": [1.0]}}, "in [tuning]: unknown key in its sweep 'clip'"),
+    ({"sweep": {"mu": [1.0, 1.0]}}, "in [tuning]: sweep.mu must be a list of distinct numbers"),
+    ({"seeds": 0}, "tuning.seeds must be greater than or equal to 1, got 0"),
+    ({"seed": 2}, "unknown key in [tuning] 'seed', did you mean 'seeds'?"),
+    ({"problem": "digits"}, "tuning.problem must be a table, got 'digits'"),
 ]
 
 
@@ -202,7 +202,7 @@ MISTAKES = [
 def test_a_mistake_is_one_line_before_anything_runs(said, line, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "execute", None)
     spec = tmp_path / "small.toml"
-    spec.write_text(tomli_w.dumps(raw(choose=said)), encoding="utf-8")
+    spec.write_text(tomli_w.dumps(raw(tuning=said)), encoding="utf-8")
     with pytest.raises(Refusal) as caught:
         command.run(str(spec), folder=tmp_path / "out")
     assert str(caught.value).startswith(line)
@@ -214,25 +214,25 @@ def test_nothing_to_choose_from_and_nowhere_to_are_refused():
     said = raw()
     for one in said["protocol"]:
         one["grid"] = {"step_scale": [1.0]} if "grid" in one else {}
-    with pytest.raises(Refusal, match=r"^in \[choose\]: a \[\[protocol\]\] must have a grid of several points, got"):
+    with pytest.raises(Refusal, match=r"^in \[tuning\]: a \[\[protocol\]\] must have a grid of several points, got"):
         experiment.parse(said)
-    said["choose"] = {"seeds": 2}
-    with pytest.raises(Refusal, match=r"^choose\.problem must be given"):
+    said["tuning"] = {"seeds": 2}
+    with pytest.raises(Refusal, match=r"^tuning\.problem must be given"):
         experiment.parse(said)
 
 
 def test_it_round_trips_and_is_reached_by_changes(tmp_path):
     spec = tmp_path / "small.toml"
     spec.write_text(FILE, encoding="utf-8")
-    made = experiment.load(spec, {"choose.seeds": 5, "choose.problem.radius": 4.0})
-    assert (made.choose.seeds, experiment.choosing(made).problem.radius) == (5, 4.0)
+    made = experiment.load(spec, {"tuning.seeds": 5, "tuning.problem.radius": 4.0})
+    assert (made.tuning.seeds, experiment.choosing(made).problem.radius) == (5, 4.0)
     again = experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(made))))
     assert again == made
     assert experiment.choosing(again) == experiment.choosing(made)
 
 
 def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
-    said = raw(choose={"problem": {"options": {"examples": 60, "features": 3}}})
+    said = raw(tuning={"problem": {"options": {"examples": 60, "features": 3}}})
     made = experiment.parse(said)
     data = scored(np.zeros((2, 2, 2)), clip=[0.5, 2.0], step_scale=[1e-6, 1.0])
     results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
@@ -264,7 +264,7 @@ def on(dataset, chooser, here):
     options = {name: TABLE if name.endswith(".csv") else {} for name in (dataset, chooser)}
     made = raw(problem={"dataset": dataset, "options": options[dataset]}, participation={"machines": 2, "per_round": 1})
     made["protocol"] = [made["protocol"][1]]
-    made["choose"] = {"problem": {"dataset": chooser, "options": options[chooser]}}
+    made["tuning"] = {"problem": {"dataset": chooser, "options": options[chooser]}}
     return experiment.parse(made, here)
 
 
@@ -299,12 +299,12 @@ def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
 
 
 def test_tiny_chooses_in_small():
-    said = raw(choose={"seeds": 7}, participation={"rounds": 200})
+    said = raw(tuning={"seeds": 7}, participation={"rounds": 200})
     said["problem"]["partition"] = {"kind": "iid"}
-    said["choose"]["problem"] = {"dataset": "clusters", "options": {"examples": 4000, "features": 12}}
+    said["tuning"]["problem"] = {"dataset": "clusters", "options": {"examples": 4000, "features": 12}}
     small = tiny(experiment.parse(said))
     other = experiment.choosing(small)
-    assert (other.sweep.seeds, other.record.every) == (2, 5)
+    assert (other.sweep.seeds, other.evaluation.every) == (2, 5)
     assert other.participation.rounds == 2  # the least, the second protocol's own
     assert [one.grid for one in other.protocol] == [
         {"clip": [0.5, 2.0], "step_scale": [1e-6]},
@@ -314,15 +314,15 @@ def test_tiny_chooses_in_small():
     assert other.problem.options["features"] == 12
     assert other.problem.options["test_examples"] == 200
     said["problem"].pop("partition")
-    said["choose"]["problem"]["partition"] = {}
+    said["tuning"]["problem"]["partition"] = {}
     assert experiment.choosing(tiny(experiment.parse(said))).problem.options["examples"] == 400
 
 
 def test_tiny_data_that_choose_have_a_feature_for_the_constant_one():
     said = raw(problem={"dataset": "digits", "options": {}})
     for features, found in ((64, 65), (63, 63)):
-        said["choose"]["problem"] = {"dataset": "clusters", "options": {"examples": 400, "features": features}}
-        assert tiny(experiment.parse(said)).choose.problem["options"]["features"] == found
+        said["tuning"]["problem"] = {"dataset": "clusters", "options": {"examples": 400, "features": features}}
+        assert tiny(experiment.parse(said)).tuning.problem["options"]["features"] == found
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import xarray as xr
 from fedprivjax import experiment
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Cell, Expected, Experiment, verdict
-from fedprivjax.experiment.settings import RecordSettings
+from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
 from fedprivjax.report import tables, verdicts
 from fedprivjax.report.layout import layout
@@ -23,7 +23,7 @@ def dataset(runs, **axes):
     return xr.Dataset({"test_loss": ([*axes, "seed", "round"], values[..., None])}, coordinates)
 
 
-def make(expected, mu=(1.0, 2.0), **record):
+def make(expected, mu=(1.0, 2.0), **evaluation):
     return experiment.parse(
         {
             "title": "small",
@@ -31,7 +31,7 @@ def make(expected, mu=(1.0, 2.0), **record):
             "participation": {"machines": 6, "per_round": 3},
             "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "noisy_sgd", "label": "theirs"}],
             "sweep": {"mu": list(mu)},
-            "record": record,
+            "evaluation": evaluation,
             "expected": [{"protocol": "ours", "metric": "test_loss", **entry} for entry in expected],
         }
     )
@@ -254,7 +254,9 @@ def test_a_mean_over_rounds_needs_several_records():
     recorded = {"ours": {"output": ["gradient_norm", "noise_mean_square"]}}
     one = make([{"metric": "noise_rms", "rounds": "mean"}])
     verdict.check_recorded(one, recorded, {"ours": 2})
-    with pytest.raises(ValueError, match=r"rounds = 'mean' in \[\[expected\]\] must have several records a run, got 1"):
+    with pytest.raises(
+        ValueError, match=r"rounds = 'mean' in \[\[expected\]\] must have several evaluations a run, got 1"
+    ):
         verdict.check_recorded(one, recorded, {"ours": 1})
     verdict.check_recorded(make([{"metric": "gradient_norm"}]), recorded, {"ours": 1})
     with pytest.raises(ValueError, match=r"unknown expected.0.rounds 'men', did you mean 'mean'"):
@@ -365,9 +367,13 @@ def test_slopes_are_checked_before_anything_runs():
 def test_the_iterate_that_is_shown_must_be_one_of_some_protocol():
     recorded = {"ours": {"output": ["test_loss"], "last": ["test_loss"]}, "theirs": {"output": ["test_loss"]}}
     for iterate in ("output", "last"):
-        verdict.check_recorded(Experiment.model_construct(record=RecordSettings(iterate=iterate)), recorded, MANY)
-    with pytest.raises(Refusal, match=r"unknown record.iterate 'lost'"):
-        verdict.check_recorded(Experiment.model_construct(record=RecordSettings(iterate="lost")), recorded, MANY)
+        verdict.check_recorded(
+            Experiment.model_construct(evaluation=EvaluationSettings(iterate=iterate)), recorded, MANY
+        )
+    with pytest.raises(Refusal, match=r"unknown evaluation.iterate 'lost'"):
+        verdict.check_recorded(
+            Experiment.model_construct(evaluation=EvaluationSettings(iterate="lost")), recorded, MANY
+        )
 
 
 def test_a_grid_is_chosen_from_by_the_iterate_that_is_shown():
@@ -375,6 +381,6 @@ def test_a_grid_is_chosen_from_by_the_iterate_that_is_shown():
     axes = {"step_size": [1.0, 2.0], "iterate": ["output", "last"]}
     data = xr.Dataset({"test_accuracy": (("step_size", "seed", "round", "iterate"), values)}, axes)
     for iterate, best in (("output", 1.0), ("last", 2.0)):
-        assert _best(data, ["step_size"], RecordSettings(iterate=iterate))["best_step_size"].item() == best
+        assert _best(data, ["step_size"], EvaluationSettings(iterate=iterate))["best_step_size"].item() == best
     without = data.sel(iterate="output", drop=True)
-    assert _best(without, ["step_size"], RecordSettings(iterate="last"))["best_step_size"].item() == 1.0
+    assert _best(without, ["step_size"], EvaluationSettings(iterate="last"))["best_step_size"].item() == 1.0

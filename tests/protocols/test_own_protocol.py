@@ -163,7 +163,7 @@ grid = { beta = [0.0, 0.9] }
 mu = [1, 4]
 seeds = 2
 
-[record]
+[evaluation]
 metrics = ["test_loss"]
 select = "test_loss"
 every = 4

@@ -162,14 +162,14 @@ def described(best):
     return {label: data.assign(guarantee="", target_epsilon=np.nan) for label, data in best.items()}
 
 
-def spec(**record):
+def spec(**evaluation):
     return {
         "title": "small",
         "problem": {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0},
         "participation": {"machines": 6},
         "protocol": [{"name": "dp_mu2", "label": "ours"}],
         "sweep": {"mu": AXES["mu"]},
-        "record": record,
+        "evaluation": evaluation,
     }
 
 
@@ -179,7 +179,7 @@ def test_a_file_may_say_where_runs_are_drawn():
     drawn = plots.figures(BEST, point=at)["test_accuracy_against_costs"]
     mean = BEST["ours"]["test_accuracy"].sel(mu=4.0).mean("seed")
     np.testing.assert_allclose(drawn.axes[0].lines[0].get_ydata(), mean)
-    with pytest.raises(Refusal, match=r"^unknown key in record.at 'clip' \(known: mu\)"):
+    with pytest.raises(Refusal, match=r"^unknown key in evaluation.at 'clip' \(known: mu\)"):
         experiment.parse(spec(at={"clip": 4.0}))
 
 

@@ -32,7 +32,7 @@ def make(label):
                 {"name": "noisy_sgd", "label": "free", "mu": float("inf"), "grid": {"step_size": [0.1, 0.2]}},
             ],
             "sweep": {"mu": [1, 8], "seeds": 3},
-            "record": {"metrics": ["excess_risk", "distance", "train_loss"], "select": "excess_risk", "every": 2},
+            "evaluation": {"metrics": ["excess_risk", "distance", "train_loss"], "select": "excess_risk", "every": 2},
         }
     )
 

@@ -29,7 +29,7 @@ def make(**more):
             "participation": {"machines": 6},
             "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "dp_mu2", "label": "free", "mu": float("inf")}],
             "sweep": {"mu": MU, "per_round": PER_ROUND, "seeds": SEEDS},
-            "record": {"delta": DELTA},
+            "evaluation": {"delta": DELTA},
             **more,
         }
     )
@@ -117,7 +117,7 @@ def test_cells_worse_than_the_constant_predictor_are_marked(best):
     assert "† marks a mean that is worse than the constant predictor's" in notes
     assert not any(line.startswith("†") for line in tables.footnotes(layout(swept), with_constant(best, 0.0)))
     assert "constant predictor" not in columns(tables.results_table(layout(swept), told, "test_loss"))
-    plain = layout(make(record={"delta": DELTA, "baselines": []}))
+    plain = layout(make(evaluation={"delta": DELTA, "baselines": []}))
     assert columns(tables.results_table(plain, told, "test_accuracy")) == columns(
         tables.results_table(plain, best, "test_accuracy")
     )
