@@ -135,13 +135,8 @@ def noisy_minibatch_sgd(run: Calibrated) -> Bound:
     """Lemma E.4 at the run's own step; uniform stability where records are used again."""
     s, size, batch = run.setting, run.plan.size, batch_of(run)
     again = not run.protocol.minibatches.one_pass
-    variance = isrl.worst_variance(
-        lipschitz=s.lipschitz,
-        batch=batch,
-        per_round=size.per_round,
-        dimension=s.dimension,
-        noise_std=float(run.protocol.noise_std),
-    )
+    constants = isrl_constants(s)
+    variance = isrl.worst_variance(constants, batch=batch, noise_std=float(run.protocol.noise_std))
     known = {"step": run.step, "rounds": size.rounds, "diameter": s.diameter, "smoothness": s.smoothness}
     none = isrl.Variance(0.0, 0.0, 0.0)
     steps = isrl.minibatch_step_bound(variance=none, **known)
@@ -149,8 +144,7 @@ def noisy_minibatch_sgd(run: Calibrated) -> Bound:
     noise = isrl.minibatch_step_bound(variance=none._replace(noise=variance.noise), **known) - steps
     terms = {"optimisation": steps, "sampling": sampled, "noise": noise}
     if again:
-        sizes = {"rounds": size.rounds, "records": s.samples, "per_round": size.per_round}
-        terms["stability"] = isrl.uniform_stability(step=run.step, lipschitz=s.lipschitz, **sizes)
+        terms["stability"] = isrl.uniform_stability(constants, step=run.step, rounds=size.rounds)
     return explicit(POPULATION, "Lowy & Razaviyayn 2023, Lemma E.4" + (" and E.2" if again else ""), **terms)
 
 
@@ -159,14 +153,8 @@ def accelerated_minibatch_sgd(run: Calibrated) -> Bound:
     s, size, batch = run.setting, run.plan.size, batch_of(run)
     one_pass = run.protocol.minibatches.one_pass
     left_out = isrl.client_variance(diversity=s.lipschitz**2, machines=s.machines, per_round=s.per_round) / s.per_round
-    variance = isrl.worst_variance(
-        lipschitz=s.lipschitz,
-        batch=batch,
-        per_round=s.per_round,
-        dimension=s.dimension,
-        noise_std=float(run.protocol.noise_std),
-        clients=0.0 if one_pass else left_out,
-    )
+    clients, noise_std = 0.0 if one_pass else left_out, float(run.protocol.noise_std)
+    variance = isrl.worst_variance(isrl_constants(s), batch=batch, noise_std=noise_std, clients=clients)
     if batch == s.samples and not one_pass:
         variance = variance._replace(sampling=0.0)
     schedule = {"rounds": size.rounds, "diameter": s.diameter}
@@ -262,6 +250,12 @@ def _gradient(bound: tran_cutkosky.GradientBound, theorem: str) -> Bound:
         "bias": float(bound.bias),
     }
     return Bound(GRADIENT, STATIONARITY, f"Tran & Cutkosky 2022, {theorem}", terms)
+
+
+def isrl_constants(s: Setting) -> isrl.ProblemConstants:
+    """Return the setting's constants as Lowy & Razaviyayn's theorems take them."""
+    sizes = {"records": s.samples, "per_round": s.per_round, "dimension": s.dimension}
+    return isrl.ProblemConstants(diameter=s.diameter, lipschitz=s.lipschitz, **sizes)
 
 
 def batch_of(run: Calibrated) -> int:

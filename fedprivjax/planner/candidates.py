@@ -204,17 +204,13 @@ def _epochs(protocol: Any, s: Setting, epoch: int, least: int) -> tuple[int, str
 def _minibatch_rounds(s: Setting, batch: int | None = None) -> int:
     load = lowy_razaviyayn.bare_load(records=s.samples, epsilon=s.epsilon)
     batch = s.samples if batch is None else batch
-    return lowy_razaviyayn.minibatch_rounds(batch=batch, records=s.samples, load=load, **_losses(s))
+    return lowy_razaviyayn.minibatch_rounds(bounds.isrl_constants(s), batch=batch, smoothness=s.smoothness, load=load)
 
 
 def _accelerated_rounds(s: Setting) -> int:
     load = lowy_razaviyayn.bare_load(records=s.samples, epsilon=s.epsilon)
-    return lowy_razaviyayn.accelerated_rounds(batch=s.samples, load=load, spread=0.0, **_losses(s))
-
-
-def _losses(s: Setting) -> dict[str, Any]:
-    constants = {"diameter": s.diameter, "lipschitz": s.lipschitz, "smoothness": s.smoothness}
-    return {**constants, "per_round": s.per_round, "dimension": s.dimension}
+    settings = {"batch": s.samples, "smoothness": s.smoothness, "load": load}
+    return lowy_razaviyayn.accelerated_rounds(bounds.isrl_constants(s), spread=0.0, **settings)
 
 
 def _one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:

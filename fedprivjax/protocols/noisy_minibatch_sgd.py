@@ -259,15 +259,21 @@ class NoisyMinibatchSGD(RecordMethod):
         """Theorem 2.1's, with the load that the calibrated noise has."""
         m, cohort = self.records.kinds(problem), plan.schedule.cohort
         rounds, smoothness = plan.size.rounds, require_smooth(problem)
-        known = {"rounds": rounds, "diameter": problem.distance_to_optimum, "smoothness": smoothness}
         if self.strong_convexity:
+            known = {"rounds": rounds, "diameter": problem.distance_to_optimum, "smoothness": smoothness}
             noise = problem.dimension * float(self.noise_std) ** 2 / cohort
             variance = theory.Variance(4 * lipschitz**2 / (cohort * m.batch.min()), 0.0, noise)
             modulus = float(self.strong_convexity)
             return float(theory.strong_step(variance=variance, strong_convexity=modulus, **known))
         load = theory.equivalent_load(noise_std=float(self.noise_std), lipschitz=lipschitz, rounds=rounds)
-        sizes = {"records": int(m.records.min()), "per_round": cohort, "dimension": problem.dimension}
-        return float(theory.minibatch_step(lipschitz=lipschitz, load=load, **sizes, **known))
+        constants = theory.ProblemConstants(
+            records=int(m.records.min()),
+            per_round=cohort,
+            dimension=problem.dimension,
+            diameter=problem.distance_to_optimum,
+            lipschitz=lipschitz,
+        )
+        return float(theory.minibatch_step(constants, rounds=rounds, smoothness=smoothness, load=load))
 
     def _plain_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
         """SGD's, for a network: no theorem is claimed; for the mean of the messages."""

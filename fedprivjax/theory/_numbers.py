@@ -1,7 +1,8 @@
 """Arguments of the theorems as float64 arrays, refused where they make no sense."""
 
 from collections.abc import Callable
-from typing import Any
+from copy import copy
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,23 @@ from fedprivjax.checks.values import require_at_least
 
 Load = float | Callable[[int], float]  # a number, or the number as a function of the rounds
 
+_Constants = TypeVar("_Constants")
 _MOST_ROUNDS = 2**53
+
+
+def validate(constants: Any, **checks: Callable[[str, ArrayLike], np.ndarray]) -> None:
+    """Replace fields of a frozen dataclass by their checked values."""
+    for name, check in checks.items():
+        object.__setattr__(constants, name, check(name, getattr(constants, name)))
+
+
+def single(constants: _Constants) -> _Constants:
+    """Return validated constants with a float for every array. Raise Refusal if a constant has several values."""
+    scalars = copy(constants)
+    for name, value in vars(constants).items():
+        if isinstance(value, np.ndarray):
+            object.__setattr__(scalars, name, one(_array, name, value))
+    return scalars
 
 
 def positive(name: str, value: ArrayLike) -> np.ndarray:

@@ -95,6 +95,7 @@ from fedprivjax.theory.lowy_razaviyayn.one_pass import (
     one_pass_strong_batch,
     one_pass_strong_rate,
 )
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 from fedprivjax.theory.lowy_razaviyayn.shuffled import (
     shuffled_bare_load,
     shuffled_load,
@@ -112,6 +113,7 @@ from fedprivjax.theory.lowy_razaviyayn.variance import (
 __all__ = [
     "Effective",
     "Privacy",
+    "ProblemConstants",
     "Stage",
     "Variance",
     "accelerated_envelope_smoothness",

@@ -18,6 +18,7 @@ from fedprivjax.theory._numbers import (
     positive,
     probability,
 )
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 NOISE_CONSTANT = 256
 
@@ -76,10 +77,9 @@ def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) 
     return plain(ratio**2 / (NOISE_CONSTANT * rounds))
 
 
-def precision(*, records: ArrayLike, dimension: int, load: ArrayLike) -> np.ndarray:
+def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
     """`min{n, 1/(dξ)}`, the smaller of the statistical and the private precision; its root is in every step size."""
-    counts(dimension=dimension)
-    return np.minimum(at_least_one("records", records), inverse(dimension * nonnegative("load", load)))
+    return np.minimum(problem.records, inverse(problem.dimension * nonnegative("load", load)))
 
 
 def _privacy(epsilon: ArrayLike) -> np.ndarray:

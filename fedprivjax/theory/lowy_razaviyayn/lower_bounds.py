@@ -1,7 +1,8 @@
 """What no private algorithm can beat: Theorems 3.1, F.3, F.4 and F.5, all machines in every round.
 
-The bounds hold up to constants and logarithms; constant 1 and no logarithms here. A call outside a theorem's hypotheses
-is refused. Where a theorem says `δ = o(x)`, δ must be below x.
+`per_round` of the problem is N, the number of machines. The bounds hold up to constants and logarithms; these functions
+use constant 1 and no logarithms. Arguments outside a theorem's hypotheses raise Refusal. If a theorem says `δ = o(x)`,
+δ must be below x.
 """
 
 from collections.abc import Sequence
@@ -12,19 +13,16 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive, probability
+from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive, probability, single
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 _INTERACTIONS = ("sequential", "compositional")
 
 
 def population_lower_bound(
+    problem: ProblemConstants,
     *,
-    machines: int,
-    records: int,
-    dimension: int,
     epsilon: float,
-    diameter: float,
-    lipschitz: float,
     deviation: float,
     round_epsilons: Sequence[float],
     round_deltas: Sequence[float],
@@ -49,27 +47,21 @@ def population_lower_bound(
 
     Source: Lowy & Razaviyayn 2023, Theorem 3.1.
 
-    >>> population_lower_bound(machines=400, records=25, dimension=100, epsilon=0.04, diameter=1.0, lipschitz=1.0,
-    ...                        deviation=1.0, round_epsilons=[0.04], round_deltas=[1e-9])
+    >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
+    >>> population_lower_bound(problem, epsilon=0.04, deviation=1.0, round_epsilons=[0.04], round_deltas=[1e-9])
     0.51
     """
-    _problem(machines, records, dimension, lipschitz, diameter, strong_convexity)
-    deviation = one(nonnegative, "deviation", deviation)
-    ordered("deviation", deviation, "lipschitz", lipschitz)
+    problem = _checked(problem, strong_convexity)
     factor = _compositional(interaction, compositionality, epsilon, round_epsilons)
-    _local_privacy(machines, records, epsilon, interaction, round_epsilons, round_deltas)
-    private = np.sqrt(dimension / machines) / (epsilon * records * factor**2)
-    return _population(machines * records, deviation, private, lipschitz * diameter, diameter, strong_convexity)
+    _local_privacy(problem, epsilon, interaction, round_epsilons, round_deltas)
+    private = np.sqrt(problem.dimension / problem.per_round) / (epsilon * problem.records * factor**2)
+    return _population(problem, deviation, private, strong_convexity)
 
 
 def empirical_lower_bound(
+    problem: ProblemConstants,
     *,
-    machines: int,
-    records: int,
-    dimension: int,
     epsilon: float,
-    diameter: float,
-    lipschitz: float,
     round_epsilons: Sequence[float],
     round_deltas: Sequence[float],
     interaction: str = "compositional",
@@ -84,28 +76,19 @@ def empirical_lower_bound(
 
     Source: Lowy & Razaviyayn 2023, Theorem F.4.
 
-    >>> empirical_lower_bound(machines=400, records=25, dimension=100, epsilon=0.04, diameter=1.0, lipschitz=1.0,
-    ...                       round_epsilons=[0.04], round_deltas=[1e-9])
+    >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
+    >>> empirical_lower_bound(problem, epsilon=0.04, round_epsilons=[0.04], round_deltas=[1e-9])
     0.5
     """
-    _problem(machines, records, dimension, lipschitz, diameter, strong_convexity)
+    problem = _checked(problem, strong_convexity)
     _compositional(interaction, 1.0, epsilon, round_epsilons)
-    _local_privacy(machines, records, epsilon, interaction, round_epsilons, round_deltas)
-    private = np.sqrt(dimension / machines) / (epsilon * records)
-    return _capped(private, lipschitz * diameter, strong_convexity)
+    _local_privacy(problem, epsilon, interaction, round_epsilons, round_deltas)
+    private = np.sqrt(problem.dimension / problem.per_round) / (epsilon * problem.records)
+    return _capped(problem, private, strong_convexity)
 
 
 def central_population_lower_bound(
-    *,
-    machines: int,
-    records: int,
-    dimension: int,
-    epsilon: float,
-    delta: float,
-    diameter: float,
-    lipschitz: float,
-    deviation: float,
-    strong_convexity: float = 0.0,
+    problem: ProblemConstants, *, epsilon: float, delta: float, deviation: float, strong_convexity: float = 0.0
 ) -> float:
     """The same with a trusted server: `εnN` in the place of `εn√N`.
 
@@ -116,26 +99,16 @@ def central_population_lower_bound(
 
     Source: Lowy & Razaviyayn 2023, Theorem F.3 (Bassily et al. 2019); section 3 prints φ²/√(Nn) for φD/√(Nn).
 
-    >>> central_population_lower_bound(machines=400, records=25, dimension=100, epsilon=0.002, delta=1e-9, diameter=1.0,
-    ...                                lipschitz=1.0, deviation=1.0)
+    >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
+    >>> central_population_lower_bound(problem, epsilon=0.002, delta=1e-9, deviation=1.0)
     0.51
     """
-    private = _central(machines, records, dimension, epsilon, delta, lipschitz, diameter, strong_convexity)
-    deviation = one(nonnegative, "deviation", deviation)
-    ordered("deviation", deviation, "lipschitz", lipschitz)
-    return _population(machines * records, deviation, private, lipschitz * diameter, diameter, strong_convexity)
+    problem = _checked(problem, strong_convexity)
+    return _population(problem, deviation, _central(problem, epsilon, delta), strong_convexity)
 
 
 def central_empirical_lower_bound(
-    *,
-    machines: int,
-    records: int,
-    dimension: int,
-    epsilon: float,
-    delta: float,
-    diameter: float,
-    lipschitz: float,
-    strong_convexity: float = 0.0,
+    problem: ProblemConstants, *, epsilon: float, delta: float, strong_convexity: float = 0.0
 ) -> float:
     """The excess empirical loss with a trusted server: `LD·min{1, √d/(εnN)}`, strongly convex its square's factor.
 
@@ -144,12 +117,12 @@ def central_empirical_lower_bound(
 
     Source: Lowy & Razaviyayn 2023, Theorem F.5 (Bassily, Smith & Thakurta 2014).
 
-    >>> central_empirical_lower_bound(machines=400, records=25, dimension=100, epsilon=0.002, delta=1e-9, diameter=1.0,
-    ...                               lipschitz=1.0)
+    >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
+    >>> central_empirical_lower_bound(problem, epsilon=0.002, delta=1e-9)
     0.5
     """
-    private = _central(machines, records, dimension, epsilon, delta, lipschitz, diameter, strong_convexity)
-    return _capped(private, lipschitz * diameter, strong_convexity)
+    problem = _checked(problem, strong_convexity)
+    return _capped(problem, _central(problem, epsilon, delta), strong_convexity)
 
 
 def classical_local_lower_bound(
@@ -165,9 +138,11 @@ def classical_local_lower_bound(
     >>> classical_local_lower_bound(machines=400, dimension=100, epsilon=1.0, diameter=1.0, lipschitz=2.0)
     1.0
     """
-    _problem(machines, 1, dimension, lipschitz, diameter, 0.0)
+    counts(machines=machines)
+    sizes = {"records": 1, "per_round": machines, "dimension": dimension}
+    problem = single(ProblemConstants(diameter=diameter, lipschitz=lipschitz, **sizes))
     _hypothesis("ε ≤ 1", one(positive, "epsilon", epsilon) <= 1, epsilon=epsilon)
-    return _capped(np.sqrt(dimension / machines) / epsilon, lipschitz * diameter, 0.0)
+    return _capped(problem, np.sqrt(dimension / machines) / epsilon, 0.0)
 
 
 def trivial_bound(*, lipschitz: ArrayLike, diameter: ArrayLike) -> Any:
@@ -179,21 +154,20 @@ def trivial_bound(*, lipschitz: ArrayLike, diameter: ArrayLike) -> Any:
     return plain(positive("lipschitz", lipschitz) * positive("diameter", diameter))
 
 
-def _problem(machines, records, dimension, lipschitz, diameter, strong_convexity) -> None:
-    counts(machines=machines, records=records, dimension=dimension)
-    lipschitz, diameter = one(positive, "lipschitz", lipschitz), one(positive, "diameter", diameter)
-    mu = one(nonnegative, "strong_convexity", strong_convexity)
-    holds = mu * diameter <= lipschitz * (1 + 1e-9)
-    _hypothesis("μD ≤ L", holds, strong_convexity=mu, diameter=diameter, lipschitz=lipschitz)
+def _checked(problem: ProblemConstants, strong_convexity: float) -> ProblemConstants:
+    """Return the constants as single numbers. Raise Refusal unless μD ≤ L."""
+    problem, mu = single(problem), one(nonnegative, "strong_convexity", strong_convexity)
+    holds = mu * problem.diameter <= problem.lipschitz * (1 + 1e-9)
+    _hypothesis("μD ≤ L", holds, strong_convexity=mu, diameter=problem.diameter, lipschitz=problem.lipschitz)
+    return problem
 
 
-def _central(machines, records, dimension, epsilon, delta, lipschitz, diameter, strong_convexity) -> float:
-    """`√d/(εnN)`, the hypotheses checked."""
-    _problem(machines, records, dimension, lipschitz, diameter, strong_convexity)
-    total = machines * records
+def _central(problem: ProblemConstants, epsilon: float, delta: float) -> float:
+    """`√d/(εnN)`, with its hypothesis checked."""
+    total = problem.per_round * problem.records
     holds = one(probability, "delta", delta) < 1 / total
     _hypothesis("δ = o(1/(nN))", holds, delta=delta, limit=1 / total)
-    return float(np.sqrt(dimension) / (positive("epsilon", epsilon) * total))
+    return float(np.sqrt(problem.dimension) / (positive("epsilon", epsilon) * total))
 
 
 def _compositional(interaction: str, factor: float, epsilon: float, round_epsilons: Sequence[float]) -> float:
@@ -206,7 +180,8 @@ def _compositional(interaction: str, factor: float, epsilon: float, round_epsilo
     return factor
 
 
-def _local_privacy(machines, records, epsilon, interaction, round_epsilons, round_deltas) -> None:
+def _local_privacy(problem: ProblemConstants, epsilon: float, interaction: str, round_epsilons, round_deltas) -> None:
+    machines, records = problem.per_round, problem.records
     largest = float(np.max(positive("round_epsilons", round_epsilons)))
     deltas = np.atleast_1d(probability("round_deltas", round_deltas))
     limit, least = 1 / (machines * records) ** 2, 16 * np.log(2 / (deltas.min() * records))
@@ -218,16 +193,19 @@ def _local_privacy(machines, records, epsilon, interaction, round_epsilons, roun
     _hypothesis(name, spent < limit, round_deltas=spent, limit=limit)
 
 
-def _population(total, deviation, private, scale, diameter, strong_convexity) -> float:
+def _population(problem: ProblemConstants, deviation: float, private: float, strong_convexity: float) -> float:
+    total, deviation = problem.per_round * problem.records, one(nonnegative, "deviation", deviation)
+    ordered("deviation", deviation, "lipschitz", problem.lipschitz)
     if strong_convexity:
         statistical = deviation**2 / (strong_convexity * total)
     else:
-        statistical = deviation * diameter / np.sqrt(total)
-    return float(statistical + _capped(private, scale, strong_convexity))
+        statistical = deviation * problem.diameter / np.sqrt(total)
+    return float(statistical + _capped(problem, private, strong_convexity))
 
 
-def _capped(private: float, scale: float, strong_convexity: float) -> float:
+def _capped(problem: ProblemConstants, private: float, strong_convexity: float) -> float:
     """`LD·min{1, √d/(...)}`; the square of the second for strongly convex losses."""
+    scale = problem.lipschitz * problem.diameter
     return float(scale * min(1.0, private**2 if strong_convexity else private))
 
 

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
     Load,
-    at_least_one,
     counts,
     inverse,
     least_rounds,
@@ -23,52 +22,32 @@ from fedprivjax.theory._numbers import (
     ordered,
     plain,
     positive,
+    single,
 )
 from fedprivjax.theory.lowy_razaviyayn.loads import precision
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 from fedprivjax.theory.lowy_razaviyayn.variance import Variance
 
 
-def minibatch_step(
-    *,
-    rounds: int,
-    records: ArrayLike,
-    per_round: ArrayLike,
-    dimension: int,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    smoothness: ArrayLike,
-    load: ArrayLike,
-) -> Any:
+def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayLike, load: ArrayLike) -> Any:
     """The step for a convex loss: `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`; average the iterates equally.
 
     Args:
-        diameter: D, a bound on the distance from the start to the optimum.
         smoothness: β; 0 drops the cap.
         load: ξ̃; 0 for no privacy.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1 (which prints √M̃ for M̃).
 
-    >>> minibatch_step(rounds=10, records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=0.5,
-    ...                load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> minibatch_step(problem, rounds=10, smoothness=0.5, load=0.01)
     0.2
     """
     counts(rounds=rounds)
-    signal = np.sqrt(at_least_one("per_round", per_round) * precision(records=records, dimension=dimension, load=load))
-    step = positive("diameter", diameter) * signal / (positive("lipschitz", lipschitz) * rounds)
+    step = problem.diameter * np.sqrt(problem.per_round * precision(problem, load)) / (problem.lipschitz * rounds)
     return plain(np.minimum(step, _cap(smoothness)))
 
 
-def minibatch_rounds(
-    *,
-    records: float,
-    batch: int,
-    per_round: float,
-    dimension: int,
-    diameter: float,
-    lipschitz: float,
-    smoothness: float,
-    load: Load,
-) -> int:
+def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float, load: Load) -> int:
     """The least rounds at which `minibatch_bound` holds: `R ≥ max{(βD√M̃/L)·√p, p/K}`, `p = min{n, 1/(dξ̃)}`.
 
     Args:
@@ -76,44 +55,35 @@ def minibatch_rounds(
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
-    >>> minibatch_rounds(records=100, batch=10, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=6.0,
-    ...                  load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> minibatch_rounds(problem, batch=10, smoothness=6.0, load=0.01)
     12
-    >>> minibatch_rounds(records=100, batch=10, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=6.0,
-    ...                  load=lambda rounds: 0.001 * rounds)
+    >>> minibatch_rounds(problem, batch=10, smoothness=6.0, load=lambda rounds: 0.001 * rounds)
     12
     """
     counts(batch=batch)
-    slope = one(positive, "diameter", diameter) * one(nonnegative, "smoothness", smoothness)
-    slope /= one(positive, "lipschitz", lipschitz)
-    slope *= np.sqrt(one(at_least_one, "per_round", per_round))
+    problem = single(problem)
+    slope = problem.diameter * one(nonnegative, "smoothness", smoothness) / problem.lipschitz
+    slope *= np.sqrt(problem.per_round)
 
     def need(rounds: int) -> float:
-        p = float(precision(records=records, dimension=dimension, load=load_at(load, rounds)))
+        p = float(precision(problem, load_at(load, rounds)))
         return max(slope * np.sqrt(p), p / batch)
 
     return least_rounds(need)
 
 
-def minibatch_bound(
-    *,
-    records: ArrayLike,
-    per_round: ArrayLike,
-    dimension: int,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    load: ArrayLike,
-) -> Any:
+def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """The excess population loss at those steps and rounds: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
-    >>> minibatch_bound(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> minibatch_bound(problem, load=0.01)
     136.0
     """
-    p = precision(records=records, dimension=dimension, load=load)
-    scale = positive("lipschitz", lipschitz) * positive("diameter", diameter)
-    return plain(272 * scale / np.sqrt(at_least_one("per_round", per_round) * p))
+    scale = problem.lipschitz * problem.diameter
+    return plain(272 * scale / np.sqrt(problem.per_round * precision(problem, load)))
 
 
 def minibatch_step_bound(
@@ -148,26 +118,23 @@ def minibatch_step_bound(
     return plain(nonnegative("stability", stability) + start + 2 * step * spread)
 
 
-def uniform_stability(
-    *, step: ArrayLike, rounds: int, records: ArrayLike, per_round: ArrayLike, lipschitz: ArrayLike
-) -> Any:
+def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int) -> Any:
     """How far the population loss may be from the empirical one, convex: `α = 2L²Rη/(nM)`, for η ≤ 1/β.
 
     For M below the machines it is loose: the average over who takes part would allow all machines in place of M.
 
     Source: Lowy & Razaviyayn 2023, Lemmas E.1 and E.2.
 
-    >>> uniform_stability(step=0.5, rounds=10, records=5, per_round=2, lipschitz=1.0)
+    >>> problem = ProblemConstants(records=5, per_round=2, dimension=25, diameter=1.0, lipschitz=1.0)
+    >>> uniform_stability(problem, step=0.5, rounds=10)
     1.0
     """
     counts(rounds=rounds)
-    records_in_all = at_least_one("records", records) * at_least_one("per_round", per_round)
-    return plain(2 * positive("lipschitz", lipschitz) ** 2 * rounds * positive("step", step) / records_in_all)
+    records_in_all = problem.records * problem.per_round
+    return plain(2 * problem.lipschitz**2 * rounds * positive("step", step) / records_in_all)
 
 
-def strong_stability(
-    *, records: ArrayLike, per_round: ArrayLike, lipschitz: ArrayLike, strong_convexity: ArrayLike
-) -> Any:
+def strong_stability(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
     """The same for a strongly convex loss, at any number of rounds: `α = 4L²/(μ(Mn − 1))`.
 
     Raises:
@@ -175,14 +142,15 @@ def strong_stability(
 
     Source: Lowy & Razaviyayn 2023, Lemma E.2.
 
-    >>> strong_stability(records=5, per_round=1, lipschitz=1.0, strong_convexity=2.0)
+    >>> problem = ProblemConstants(records=5, per_round=1, dimension=25, diameter=1.0, lipschitz=1.0)
+    >>> strong_stability(problem, strong_convexity=2.0)
     0.5
     """
-    records_in_all = at_least_one("records", records) * at_least_one("per_round", per_round)
+    records_in_all = problem.records * problem.per_round
     if (records_in_all <= 1).any():
         raise Refusal(f"records·per_round must be above 1, got {records_in_all.min()}")
     mu = positive("strong_convexity", strong_convexity)
-    return plain(4 * positive("lipschitz", lipschitz) ** 2 / (mu * (records_in_all - 1)))
+    return plain(4 * problem.lipschitz**2 / (mu * (records_in_all - 1)))
 
 
 def _cap(smoothness: ArrayLike) -> np.ndarray:

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
     Load,
-    at_least_one,
     counts,
     least_rounds,
     load_at,
@@ -22,6 +21,7 @@ from fedprivjax.theory._numbers import (
     positive,
 )
 from fedprivjax.theory.lowy_razaviyayn.loads import precision
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 from fedprivjax.theory.lowy_razaviyayn.variance import Variance
 
 
@@ -150,13 +150,9 @@ def strong_step_bound(
 
 
 def strong_rounds(
+    problem: ProblemConstants,
     *,
-    records: float,
     batch: int,
-    per_round: float,
-    dimension: int,
-    diameter: float,
-    lipschitz: float,
     smoothness: float,
     strong_convexity: float,
     load: Load,
@@ -170,44 +166,35 @@ def strong_rounds(
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal.
 
-    >>> strong_rounds(records=100, batch=10, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, smoothness=1.0,
-    ...               strong_convexity=1.0, load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> strong_rounds(problem, batch=10, smoothness=1.0, strong_convexity=1.0, load=0.01)
     12
     """
     counts(batch=batch)
     mu, beta = _curvatures(strong_convexity, smoothness)
-    scale = beta * mu * positive("diameter", diameter) ** 2 / positive("lipschitz", lipschitz) ** 2
-    scale = float(scale * at_least_one("per_round", per_round))
+    scale = float(beta * mu * problem.diameter**2 / problem.lipschitz**2 * problem.per_round)
 
     def need(rounds: int) -> float:
         xi = load_at(load, rounds)
-        unbounded = float("inf") if xi == 0 else 1 / (dimension * xi)
-        second = unbounded if formal else float(precision(records=records, dimension=dimension, load=xi)) / batch
+        unbounded = float("inf") if xi == 0 else 1 / (problem.dimension * xi)
+        second = unbounded if formal else float(precision(problem, xi)) / batch
         return max(8 * beta / mu * np.log(scale * unbounded), second)
 
     return least_rounds(need)
 
 
-def strong_rate(
-    *,
-    records: ArrayLike,
-    per_round: ArrayLike,
-    dimension: int,
-    lipschitz: ArrayLike,
-    strong_convexity: ArrayLike,
-    load: ArrayLike,
-) -> Any:
+def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """The rate of the excess population loss, with constant 1 and no logarithms: `(L²/(μM̃))·(1/n + dξ̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2.
 
-    >>> strong_rate(records=4, per_round=2, dimension=5, lipschitz=2.0, strong_convexity=1.0, load=0.05)
+    >>> problem = ProblemConstants(records=4, per_round=2, dimension=5, diameter=1.0, lipschitz=2.0)
+    >>> strong_rate(problem, strong_convexity=1.0, load=0.05)
     1.0
     """
-    counts(dimension=dimension)
-    terms = 1 / at_least_one("records", records) + dimension * nonnegative("load", load)
-    scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)
-    return plain(scale / at_least_one("per_round", per_round) * terms)
+    terms = 1 / problem.records + problem.dimension * nonnegative("load", load)
+    scale = problem.lipschitz**2 / positive("strong_convexity", strong_convexity)
+    return plain(scale / problem.per_round * terms)
 
 
 def _curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -9,53 +9,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.theory._numbers import (
-    Load,
-    at_least_one,
-    counts,
-    least_rounds,
-    load_at,
-    one,
-    plain,
-    positive,
-)
+from fedprivjax.theory._numbers import Load, least_rounds, load_at, one, plain, positive, single
 from fedprivjax.theory.lowy_razaviyayn.loads import precision
 from fedprivjax.theory.lowy_razaviyayn.minibatch import minibatch_bound
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
-def envelope_smoothness(
-    *,
-    records: ArrayLike,
-    per_round: ArrayLike,
-    dimension: int,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    load: ArrayLike,
-) -> Any:
+def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """The envelope's smoothness for a convex loss: `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
-    >>> envelope_smoothness(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> envelope_smoothness(problem, load=0.01)
     8.0
     """
-    p = precision(records=records, dimension=dimension, load=load)
-    scale = positive("lipschitz", lipschitz) / positive("diameter", diameter)
-    return plain(scale * np.sqrt(at_least_one("per_round", per_round) * p))
+    return plain(problem.lipschitz / problem.diameter * np.sqrt(problem.per_round * precision(problem, load)))
 
 
-def envelope_strong_smoothness(
-    *, records: ArrayLike, per_round: ArrayLike, dimension: int, strong_convexity: ArrayLike, load: ArrayLike
-) -> Any:
+def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """The envelope's smoothness for a strongly convex loss: `b = μM̃·min{n, 1/(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
-    >>> envelope_strong_smoothness(records=100, per_round=4, dimension=25, strong_convexity=0.5, load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> envelope_strong_smoothness(problem, strong_convexity=0.5, load=0.01)
     8.0
     """
-    p = precision(records=records, dimension=dimension, load=load)
-    return plain(positive("strong_convexity", strong_convexity) * at_least_one("per_round", per_round) * p)
+    mu = positive("strong_convexity", strong_convexity)
+    return plain(mu * problem.per_round * precision(problem, load))
 
 
 def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayLike) -> Any:
@@ -68,56 +50,34 @@ def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayL
     return plain(mu * smoothness / (mu + smoothness))
 
 
-def nonsmooth_rounds(*, records: float, per_round: float, dimension: int, load: Load) -> int:
+def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
     """The least rounds at which `nonsmooth_bound` holds: `R ≥ M̃·min{n, 1/(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
-    >>> nonsmooth_rounds(records=100, per_round=4, dimension=25, load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> nonsmooth_rounds(problem, load=0.01)
     16
     """
-    machines = one(at_least_one, "per_round", per_round)
-
-    def need(rounds: int) -> float:
-        return machines * float(precision(records=records, dimension=dimension, load=load_at(load, rounds)))
-
-    return least_rounds(need)
+    problem = single(problem)
+    return least_rounds(lambda rounds: problem.per_round * float(precision(problem, load_at(load, rounds))))
 
 
-def nonsmooth_bound(
-    *,
-    records: ArrayLike,
-    per_round: ArrayLike,
-    dimension: int,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    load: ArrayLike,
-) -> Any:
+def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """The excess population loss of a convex loss that need not be smooth: `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
 
     The paper counts 2L for the envelope's Lipschitz constant; L is enough, and 272.5 then.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
-    >>> nonsmooth_bound(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> nonsmooth_bound(problem, load=0.01)
     272.5
     """
-    smooth = minibatch_bound(
-        records=records, per_round=per_round, dimension=dimension, diameter=diameter, lipschitz=lipschitz, load=load
-    )
-    return plain(smooth * (545 / 272))
+    return plain(minibatch_bound(problem, load=load) * (545 / 272))
 
 
-def nonsmooth_strong_rounds(
-    *,
-    records: float,
-    per_round: float,
-    dimension: int,
-    diameter: float,
-    lipschitz: float,
-    strong_convexity: float,
-    load: Load,
-) -> int:
+def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: float, load: Load) -> int:
     """The least rounds for `strong_rate` without smoothness: `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`.
 
     Here `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
@@ -127,19 +87,18 @@ def nonsmooth_strong_rounds(
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
-    >>> nonsmooth_strong_rounds(records=4, per_round=2, dimension=5, diameter=1.0, lipschitz=1.0, strong_convexity=0.5,
-    ...                         load=0.1)
+    >>> problem = ProblemConstants(records=4, per_round=2, dimension=5, diameter=1.0, lipschitz=1.0)
+    >>> nonsmooth_strong_rounds(problem, strong_convexity=0.5, load=0.1)
     45
     """
-    counts(dimension=dimension)
-    machines = one(at_least_one, "per_round", per_round)
-    mu, length = positive("strong_convexity", strong_convexity), positive("lipschitz", lipschitz)
-    scale = float(mu * positive("diameter", diameter) / length) ** 2 * machines**2
+    problem = single(problem)
+    mu, machines = one(positive, "strong_convexity", strong_convexity), problem.per_round
+    scale = (mu * problem.diameter / problem.lipschitz) ** 2 * machines**2
 
     def need(rounds: int) -> float:
         xi = load_at(load, rounds)
-        p = float(precision(records=records, dimension=dimension, load=xi))
-        unbounded = float("inf") if xi == 0 else 1 / (dimension * xi)
+        p = float(precision(problem, xi))
+        unbounded = float("inf") if xi == 0 else 1 / (problem.dimension * xi)
         return max(8 * machines * p * np.log(scale * p * unbounded), unbounded)
 
     return least_rounds(need)

@@ -20,6 +20,7 @@ from fedprivjax.theory._numbers import (
     probability,
 )
 from fedprivjax.theory.lowy_razaviyayn.heterogeneity import client_variance
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 def one_pass_rounds(*, records: int, batch: int) -> int:
@@ -33,42 +34,28 @@ def one_pass_rounds(*, records: int, batch: int) -> int:
     return records // batch
 
 
-def one_pass_batch(
-    *,
-    records: int,
-    per_round: float,
-    dimension: int,
-    epsilon: float,
-    delta: float,
-    diameter: float,
-    lipschitz: float,
-    smoothness: float,
-) -> int:
+def one_pass_batch(problem: ProblemConstants, *, epsilon: float, delta: float, smoothness: float) -> int:
     """The batch for a convex loss, where the first error is as large as the noise's.
 
     `K = (L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded into 1..n.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
-    >>> one_pass_batch(records=1000, per_round=4, dimension=10, epsilon=1.0, delta=1e-5, diameter=1.0, lipschitz=1.0,
-    ...                smoothness=1.0)
+    >>> problem = ProblemConstants(records=1000, per_round=4, dimension=10, diameter=1.0, lipschitz=1.0)
+    >>> one_pass_batch(problem, epsilon=1.0, delta=1e-5, smoothness=1.0)
     124
     """
-    counts(records=records)
-    noise = _noise(dimension, epsilon, delta)
-    length = positive("lipschitz", lipschitz) / (positive("smoothness", smoothness) * positive("diameter", diameter))
-    batch = (length * noise) ** 0.4 * records**0.6 / at_least_one("per_round", per_round) ** 0.2
-    return _rounded(float(batch), records)
+    noise = _noise(problem, epsilon, delta)
+    length = problem.lipschitz / (positive("smoothness", smoothness) * problem.diameter)
+    batch = (length * noise) ** 0.4 * problem.records**0.6 / problem.per_round**0.2
+    return _rounded(float(batch), problem)
 
 
 def one_pass_strong_batch(
+    problem: ProblemConstants,
     *,
-    records: int,
-    per_round: float,
-    dimension: int,
     epsilon: float,
     delta: float,
-    lipschitz: float,
     smoothness: float,
     strong_convexity: float,
     gap: float,
@@ -84,29 +71,25 @@ def one_pass_strong_batch(
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2.
 
-    >>> one_pass_strong_batch(records=1000, per_round=4, dimension=10, epsilon=1.0, delta=1e-5, lipschitz=1.0,
-    ...                       smoothness=4.0, strong_convexity=1.0, gap=1.0, deviation=1.0)
+    >>> problem = ProblemConstants(records=1000, per_round=4, dimension=10, diameter=1.0, lipschitz=1.0)
+    >>> loss = {"smoothness": 4.0, "strong_convexity": 1.0, "gap": 1.0, "deviation": 1.0}
+    >>> one_pass_strong_batch(problem, epsilon=1.0, delta=1e-5, **loss)
     60
     """
-    counts(records=records)
     mu, root = _condition(strong_convexity, smoothness)
-    noise = _noise(dimension, epsilon, delta) * positive("lipschitz", lipschitz)
+    noise, records = _noise(problem, epsilon, delta) * problem.lipschitz, problem.records
     precise = np.minimum((records / noise) ** 2, records * inverse(nonnegative("deviation", deviation) ** 2))
-    log = np.log(mu * positive("gap", gap) * at_least_one("per_round", per_round) * precise)
-    return _rounded(float(records / (root * log)) if log > 0 else records, records)
+    log = np.log(mu * positive("gap", gap) * problem.per_round * precise)
+    return _rounded(float(records / (root * log)) if log > 0 else records, problem)
 
 
 def one_pass_bound(
+    problem: ProblemConstants,
     *,
     batch: ArrayLike,
-    records: ArrayLike,
     machines: int,
-    per_round: ArrayLike,
-    dimension: int,
     epsilon: ArrayLike,
     delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
     smoothness: ArrayLike,
     deviation: ArrayLike,
     diversity: ArrayLike = 0.0,
@@ -120,30 +103,26 @@ def one_pass_bound(
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1 (which prints β² for β).
 
-    >>> round(one_pass_bound(batch=25, records=100, machines=4, per_round=4, dimension=4, epsilon=1.0, delta=0.5,
-    ...                      diameter=1.0, lipschitz=1.0, smoothness=16.0, deviation=2.0), 6)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=4, diameter=1.0, lipschitz=1.0)
+    >>> loss = {"smoothness": 16.0, "deviation": 2.0}
+    >>> round(one_pass_bound(problem, batch=25, machines=4, epsilon=1.0, delta=0.5, **loss), 6)
     1.116651
     """
-    batch, records = at_least_one("batch", batch), at_least_one("records", records)
-    ordered("batch", batch, "records", records)
-    diameter, per_round = positive("diameter", diameter), at_least_one("per_round", per_round)
-    start = nonnegative("smoothness", smoothness) * (diameter * batch / records) ** 2
-    noise = positive("lipschitz", lipschitz) * _noise(dimension, epsilon, delta) / np.sqrt(batch)
-    clients = np.sqrt(batch * client_variance(diversity=diversity, machines=machines, per_round=per_round))
+    batch = at_least_one("batch", batch)
+    ordered("batch", batch, "records", problem.records)
+    start = nonnegative("smoothness", smoothness) * (problem.diameter * batch / problem.records) ** 2
+    noise = problem.lipschitz * _noise(problem, epsilon, delta) / np.sqrt(batch)
+    clients = np.sqrt(batch * client_variance(diversity=diversity, machines=machines, per_round=problem.per_round))
     spread = nonnegative("deviation", deviation) + noise + clients
-    return plain(start + diameter * spread / np.sqrt(records * per_round))
+    return plain(start + problem.diameter * spread / np.sqrt(problem.records * problem.per_round))
 
 
 def one_pass_rate(
+    problem: ProblemConstants,
     *,
-    records: ArrayLike,
     machines: int,
-    per_round: ArrayLike,
-    dimension: int,
     epsilon: ArrayLike,
     delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
     smoothness: ArrayLike,
     deviation: ArrayLike,
     diversity: ArrayLike = 0.0,
@@ -155,14 +134,13 @@ def one_pass_rate(
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
-    >>> round(one_pass_rate(records=100, machines=4, per_round=4, dimension=1, epsilon=1.0, delta=1e-5,
-    ...                     diameter=1.0, lipschitz=1.0, smoothness=1.0, deviation=0.0), 6)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=1, diameter=1.0, lipschitz=1.0)
+    >>> round(one_pass_rate(problem, machines=4, epsilon=1.0, delta=1e-5, smoothness=1.0, deviation=0.0), 6)
     0.03834
     """
-    records, per_round = at_least_one("records", records), at_least_one("per_round", per_round)
-    diameter, lipschitz = positive("diameter", diameter), positive("lipschitz", lipschitz)
-    smoothness = positive("smoothness", smoothness)
-    noise = _noise(dimension, epsilon, delta) / records
+    records, per_round, diameter = problem.records, problem.per_round, problem.diameter
+    smoothness, lipschitz = positive("smoothness", smoothness), problem.lipschitz
+    noise = _noise(problem, epsilon, delta) / records
     statistical = nonnegative("deviation", deviation) * diameter / np.sqrt(records * per_round)
     private = (smoothness**0.25 * lipschitz * diameter**1.5 * noise / np.sqrt(per_round)) ** 0.8
     clients = np.sqrt(client_variance(diversity=diversity, machines=machines, per_round=per_round))
@@ -171,14 +149,11 @@ def one_pass_rate(
 
 
 def one_pass_strong_rate(
+    problem: ProblemConstants,
     *,
-    records: ArrayLike,
     machines: int,
-    per_round: ArrayLike,
-    dimension: int,
     epsilon: ArrayLike,
     delta: float,
-    lipschitz: ArrayLike,
     smoothness: ArrayLike,
     strong_convexity: ArrayLike,
     deviation: ArrayLike,
@@ -188,24 +163,23 @@ def one_pass_strong_rate(
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2 (which drops 1/μ from the first term, and in (9) from the second).
 
-    >>> round(one_pass_strong_rate(records=100, machines=4, per_round=4, dimension=1, epsilon=1.0, delta=1e-5,
-    ...                            lipschitz=1.0, smoothness=4.0, strong_convexity=1.0, deviation=2.0), 6)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=1, diameter=1.0, lipschitz=1.0)
+    >>> loss = {"smoothness": 4.0, "strong_convexity": 1.0, "deviation": 2.0}
+    >>> round(one_pass_strong_rate(problem, machines=4, epsilon=1.0, delta=1e-5, **loss), 6)
     0.010576
     """
-    records, per_round = at_least_one("records", records), at_least_one("per_round", per_round)
     mu, root = _condition(strong_convexity, smoothness)
-    statistical = nonnegative("deviation", deviation) ** 2 / records
-    private = root * (positive("lipschitz", lipschitz) * _noise(dimension, epsilon, delta) / records) ** 2
-    clients = client_variance(diversity=diversity, machines=machines, per_round=per_round) / root
-    return plain((statistical + private + clients) / (mu * per_round))
+    statistical = nonnegative("deviation", deviation) ** 2 / problem.records
+    private = root * (problem.lipschitz * _noise(problem, epsilon, delta) / problem.records) ** 2
+    clients = client_variance(diversity=diversity, machines=machines, per_round=problem.per_round) / root
+    return plain((statistical + private + clients) / (mu * problem.per_round))
 
 
-def _noise(dimension: int, epsilon: ArrayLike, delta: float) -> np.ndarray:
+def _noise(problem: ProblemConstants, epsilon: ArrayLike, delta: float) -> np.ndarray:
     """`√(d·ln(1/δ))/ε`, within the theorem's range."""
-    counts(dimension=dimension)
     epsilon, log = positive("epsilon", epsilon), np.log(1 / probability("delta", delta))
     ordered("epsilon", epsilon, "8·ln(1/delta)", 8 * log)
-    return np.sqrt(dimension * log) / epsilon
+    return np.sqrt(problem.dimension * log) / epsilon
 
 
 def _condition(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -214,5 +188,5 @@ def _condition(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.n
     return mu, np.sqrt(beta / mu)
 
 
-def _rounded(batch: float, records: int) -> int:
-    return int(np.clip(np.rint(batch), 1, records))
+def _rounded(batch: float, problem: ProblemConstants) -> int:
+    return int(np.clip(np.rint(batch), 1, problem.records))

@@ -22,6 +22,7 @@ from fedprivjax.theory._numbers import (
 )
 from fedprivjax.theory.lowy_razaviyayn.minibatch import minibatch_rounds
 from fedprivjax.theory.lowy_razaviyayn.minibatch_strong import strong_rounds
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, epsilon: float, delta: float) -> float:
@@ -60,16 +61,7 @@ def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLik
 
 
 def shuffled_rounds(
-    *,
-    machines: int,
-    per_round: int,
-    records: int,
-    dimension: int,
-    epsilon: float,
-    diameter: float,
-    lipschitz: float,
-    smoothness: float,
-    strong_convexity: float = 0.0,
+    problem: ProblemConstants, *, machines: int, epsilon: float, smoothness: float, strong_convexity: float = 0.0
 ) -> int:
     """Rounds with a shuffler, so many that a round's privacy is small enough to be amplified.
 
@@ -78,41 +70,32 @@ def shuffled_rounds(
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1 (proved for one record a round).
 
-    >>> shuffled_rounds(machines=100, per_round=50, records=10, dimension=5, epsilon=0.1, diameter=1.0, lipschitz=1.0,
-    ...                 smoothness=1.0)
+    >>> problem = ProblemConstants(records=10, per_round=50, dimension=5, diameter=1.0, lipschitz=1.0)
+    >>> shuffled_rounds(problem, machines=100, epsilon=0.1, smoothness=1.0)
     200
     """
-    load = shuffled_bare_load(machines=machines, per_round=per_round, records=records, epsilon=epsilon)
-    problem = {"diameter": diameter, "lipschitz": lipschitz, "smoothness": smoothness}
-    sizes = {"records": records, "batch": 1, "per_round": per_round, "dimension": dimension, "load": load}
+    sizes = {"machines": machines, "per_round": problem.per_round, "records": problem.records}
+    load = shuffled_bare_load(epsilon=epsilon, **sizes)
+    settings = {"batch": 1, "smoothness": smoothness, "load": load}
     if strong_convexity:
-        rounds = strong_rounds(**problem, **sizes, strong_convexity=strong_convexity)
+        rounds = strong_rounds(problem, strong_convexity=strong_convexity, **settings)
     else:
-        rounds = minibatch_rounds(**problem, **sizes)
-    amplified = int(np.ceil(max(1 / load, machines / per_round) * (1 - 1e-12)))
+        rounds = minibatch_rounds(problem, **settings)
+    amplified = int(np.ceil(max(1 / load, machines / problem.per_round) * (1 - 1e-12)))
     return max(rounds, amplified)
 
 
-def shuffled_rate(
-    *,
-    per_round: ArrayLike,
-    records: ArrayLike,
-    dimension: int,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    load: ArrayLike,
-) -> Any:
+def shuffled_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """The rate of the excess population loss, convex: `(LD/√M)·(1/√n + √(d·load))`, with constant 1.
 
     With `shuffled_load` it is `LD·(1/√(nM) + √(d·logs)/(εnN))`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1.
 
-    >>> shuffled_rate(per_round=4, records=100, dimension=25, diameter=1.0, lipschitz=2.0, load=0.01)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> shuffled_rate(problem, load=0.01)
     0.6
     """
-    counts(dimension=dimension)
-    scale = positive("lipschitz", lipschitz) * positive("diameter", diameter)
-    records = at_least_one("records", records)
-    terms = 1 / np.sqrt(records) + np.sqrt(dimension * nonnegative("load", load))
-    return plain(scale / np.sqrt(at_least_one("per_round", per_round)) * terms)
+    scale = problem.lipschitz * problem.diameter
+    terms = 1 / np.sqrt(problem.records) + np.sqrt(problem.dimension * nonnegative("load", load))
+    return plain(scale / np.sqrt(problem.per_round) * terms)

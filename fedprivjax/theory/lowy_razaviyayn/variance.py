@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers import as_sampler
-from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, ordered, positive
+from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, ordered, single
 from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines, sizes
 from fedprivjax.theory.lowy_razaviyayn.heterogeneity import average_or_max, client_diversity, client_variance
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 class Variance(NamedTuple):
@@ -141,9 +142,7 @@ def empirical_variance(
     return Variance(sampling, _clients(diversity, pmf), noise)
 
 
-def worst_variance(
-    *, lipschitz: float, batch: int, per_round: float, dimension: int, noise_std: float, clients: float = 0.0
-) -> Variance:
+def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, clients: float = 0.0) -> Variance:
     """The variance that a Lipschitz loss allows, machines alike: `4L²/(MK) + Υ*²/M + dσ²/M`.
 
     Args:
@@ -151,13 +150,14 @@ def worst_variance(
 
     Source: Lowy & Razaviyayn 2023, (21).
 
-    >>> worst_variance(lipschitz=1.0, batch=2, per_round=4, dimension=8, noise_std=0.5)
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=8, diameter=1.0, lipschitz=1.0)
+    >>> worst_variance(problem, batch=2, noise_std=0.5)
     Variance(sampling=0.5, clients=0.0, noise=0.5)
     """
-    counts(batch=batch, dimension=dimension)
-    per_round = one(at_least_one, "per_round", per_round)
-    sampling = 4 * one(positive, "lipschitz", lipschitz) ** 2 / (per_round * batch)
-    noise = dimension * one(nonnegative, "noise_std", noise_std) ** 2 / per_round
+    counts(batch=batch)
+    problem = single(problem)
+    sampling = 4 * problem.lipschitz**2 / (problem.per_round * batch)
+    noise = problem.dimension * one(nonnegative, "noise_std", noise_std) ** 2 / problem.per_round
     return Variance(sampling, one(nonnegative, "clients", clients), noise)
 
 

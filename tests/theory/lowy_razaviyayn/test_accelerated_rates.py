@@ -3,7 +3,8 @@ import pytest
 
 from fedprivjax.theory import lowy_razaviyayn as lr
 
-SIZES = {"per_round": 5.0, "dimension": 20, "lipschitz": 3.0}
+SIZES = {"records": 100, "per_round": 5.0, "dimension": 20}
+PROBLEM = lr.ProblemConstants(diameter=2.0, lipschitz=3.0, **SIZES)
 
 
 def need(load, batch, spread=2.0):
@@ -14,54 +15,60 @@ def need(load, batch, spread=2.0):
 def test_convex_rounds_by_hand():
     for load, smoothness in ((1e-8, 40.0), (1e-5, 1e6)):
         shape, sampling = need(load, 7)
-        problem = {"diameter": 2.0, "smoothness": smoothness, "load": load, "batch": 7, "spread": 2.0}
-        rounds = lr.accelerated_rounds(**problem, **SIZES)
+        settings = {"smoothness": smoothness, "load": load, "batch": 7, "spread": 2.0}
+        rounds = lr.accelerated_rounds(PROBLEM, **settings)
         assert rounds == np.ceil(max(np.sqrt(smoothness * 2.0 * shape), sampling))
-        formal = lr.accelerated_rounds(**problem, **SIZES, formal=True)
+        formal = lr.accelerated_rounds(PROBLEM, **settings, formal=True)
         assert formal == np.ceil(max(np.sqrt(smoothness * 2.0 * shape), 7 * sampling))
 
 
 def test_strong_rounds_by_hand():
-    problem = {"smoothness": 40.0, "strong_convexity": 0.1, "gap": 6.0, "batch": 7, "load": 1e-6}
+    settings = {"smoothness": 40.0, "strong_convexity": 0.1, "gap": 6.0, "batch": 7, "load": 1e-6}
     log = np.sqrt(400) * np.log(6.0 * 0.1 * 5 / (20 * 9e-6))
-    assert lr.accelerated_strong_rounds(spread=0.0, **problem, **SIZES) == np.ceil(log)
-    assert lr.accelerated_strong_rounds(spread=2.0, **problem, **SIZES) == np.ceil(need(1e-6, 7)[1])
+    assert lr.accelerated_strong_rounds(PROBLEM, spread=0.0, **settings) == np.ceil(log)
+    assert lr.accelerated_strong_rounds(PROBLEM, spread=2.0, **settings) == np.ceil(need(1e-6, 7)[1])
 
 
 def test_nonsmooth_rounds_are_the_smooth_ones_at_the_envelope():
     """Theorem 2.4 is Theorem E.1 at smoothness b with Φ̂² := L²."""
     common = {"batch": 3, "load": 2e-6}
-    smoothness = lr.accelerated_envelope_smoothness(diameter=2.0, load=2e-6, **SIZES)
-    rounds = lr.accelerated_rounds(smoothness=smoothness * (1 - 1e-9), diameter=2.0, spread=9.0, **common, **SIZES)
-    shape = {"per_round": 5.0, "dimension": 20}
-    assert lr.nonsmooth_accelerated_rounds(**common, **shape) == rounds
-    strong = lr.accelerated_envelope_strong_smoothness(strong_convexity=0.1, load=2e-6, **shape)
-    rest = {"strong_convexity": 0.1, "gap": 6.0, **common, **SIZES}
-    smooth = lr.accelerated_strong_rounds(smoothness=strong, spread=9.0, **rest)
-    assert lr.nonsmooth_accelerated_strong_rounds(**rest) == smooth
+    smoothness = lr.accelerated_envelope_smoothness(PROBLEM, load=2e-6)
+    rounds = lr.accelerated_rounds(PROBLEM, smoothness=smoothness * (1 - 1e-9), spread=9.0, **common)
+    assert lr.nonsmooth_accelerated_rounds(PROBLEM, **common) == rounds
+    strong = lr.accelerated_envelope_strong_smoothness(PROBLEM, strong_convexity=0.1, load=2e-6)
+    rest = {"strong_convexity": 0.1, "gap": 6.0, **common}
+    smooth = lr.accelerated_strong_rounds(PROBLEM, smoothness=strong, spread=9.0, **rest)
+    assert lr.nonsmooth_accelerated_strong_rounds(PROBLEM, **rest) == smooth
 
 
 def test_informal_nonsmooth_rounds():
     """R = max{√M·εn/√d, ε²n²/(Kd)}, the second only where records are sampled."""
     load = lr.bare_load(records=1000, epsilon=0.5)
-    settings = {"per_round": 16, "dimension": 100, "load": load, "batch": 2}
-    assert lr.nonsmooth_accelerated_rounds(**settings) == 500**2 / 200
-    assert lr.nonsmooth_accelerated_rounds(**settings, sampled=False) == 4 * 500 / 10
-    assert lr.nonsmooth_accelerated_rounds(**settings, formal=True) == 500**2 / 100
+    problem = lr.ProblemConstants(records=1000, per_round=16, dimension=100, diameter=1.0, lipschitz=1.0)
+    settings = {"load": load, "batch": 2}
+    assert lr.nonsmooth_accelerated_rounds(problem, **settings) == 500**2 / 200
+    assert lr.nonsmooth_accelerated_rounds(problem, **settings, sampled=False) == 4 * 500 / 10
+    assert lr.nonsmooth_accelerated_rounds(problem, **settings, formal=True) == 500**2 / 100
 
 
 def test_the_prescribed_rounds_bring_the_rate_to_its_floor():
     rng = np.random.default_rng(0)
     for _ in range(50):
-        sizes = {"per_round": rng.uniform(1, 30), "dimension": 20, "lipschitz": 3.0, "load": 10 ** rng.uniform(-7, -3)}
-        problem = {"smoothness": 10 ** rng.uniform(0, 3), "batch": int(rng.integers(1, 9)), "spread": 9.0}
-        rounds = lr.accelerated_rounds(diameter=2.0, **problem, **sizes)
-        floor = lr.empirical_rate(diameter=2.0, **sizes)
-        assert floor < lr.accelerated_rate(rounds=rounds, diameter=2.0, **problem, **sizes) <= 3 * floor
+        sizes, load = {**SIZES, "per_round": rng.uniform(1, 30)}, 10 ** rng.uniform(-7, -3)
+        problem = lr.ProblemConstants(diameter=2.0, lipschitz=3.0, **sizes)
+        settings = {
+            "smoothness": 10 ** rng.uniform(0, 3),
+            "batch": int(rng.integers(1, 9)),
+            "spread": 9.0,
+            "load": load,
+        }
+        rounds = lr.accelerated_rounds(problem, **settings)
+        floor = lr.empirical_rate(problem, load=load)
+        assert floor < lr.accelerated_rate(problem, rounds=rounds, **settings) <= 3 * floor
         strong = {"strong_convexity": 0.5, "gap": 6.0}
-        rounds = lr.accelerated_strong_rounds(**strong, **problem, **sizes)
-        floor = lr.empirical_strong_rate(strong_convexity=0.5, **sizes)
-        rate = lr.accelerated_strong_rate(rounds=rounds, **strong, **problem, **sizes)
+        rounds = lr.accelerated_strong_rounds(problem, **strong, **settings)
+        floor = lr.empirical_strong_rate(problem, strong_convexity=0.5, load=load)
+        rate = lr.accelerated_strong_rate(problem, rounds=rounds, **strong, **settings)
         assert floor < rate <= 3 * floor * (1 + 1e-9)
 
 
@@ -69,7 +76,8 @@ def test_a_growing_load_is_iterated():
     def load(rounds):
         return lr.privacy_load(records=400, epsilon=1.0, delta=1e-6, rounds=rounds)
 
-    rounds = lr.nonsmooth_accelerated_rounds(per_round=400, dimension=20, load=load, batch=400)
+    problem = lr.ProblemConstants(records=400, per_round=400, dimension=20, diameter=1.0, lipschitz=1.0)
+    rounds = lr.nonsmooth_accelerated_rounds(problem, load=load, batch=400)
     for some, holds in ((rounds, True), (rounds - 1, False)):
         needed = max(np.sqrt(400 / (20 * load(some))), 1 / (20 * load(some) * 400))
         assert (some >= needed) == holds
@@ -77,10 +85,10 @@ def test_a_growing_load_is_iterated():
 
 def test_refusals():
     with pytest.raises(ValueError, match="load must be positive and finite, got 0"):
-        lr.accelerated_envelope_smoothness(diameter=1.0, load=0, **SIZES)
+        lr.accelerated_envelope_smoothness(PROBLEM, load=0)
     with pytest.raises(ValueError, match="finite number of rounds, got inf rounds"):
-        lr.nonsmooth_accelerated_rounds(per_round=1, dimension=1, load=0.0, batch=1)
+        lr.nonsmooth_accelerated_rounds(PROBLEM, load=0.0, batch=1)
     with pytest.raises(ValueError, match=r"strong_convexity must be at most smoothness \(1.0\), got 2.0"):
         lr.accelerated_strong_rounds(
-            smoothness=1.0, strong_convexity=2.0, gap=1.0, batch=1, load=1.0, spread=0.0, **SIZES
+            PROBLEM, smoothness=1.0, strong_convexity=2.0, gap=1.0, batch=1, load=1.0, spread=0.0
         )

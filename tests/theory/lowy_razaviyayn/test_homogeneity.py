@@ -46,6 +46,7 @@ VALUES = {
     "round_epsilons": [1e-4],
     "round_deltas": [1e-16],
 }
+CONSTANTS = ("records", "per_round", "dimension", "diameter", "lipschitz")
 LOSS, STEP, CURVATURE, PURE = (1, 0), (-1, 2), (1, -2), (0, 0)
 FUNCTIONS = {
     "minibatch_step": STEP,
@@ -100,6 +101,7 @@ def call(name, loss, model):
     }
     if name in VARIANCES:
         values["variance"] = lr.Variance(*(values["variance"] * np.array([0.2, 0.3, 0.5])))
+    values["problem"] = lr.ProblemConstants(**{key: values[key] for key in CONSTANTS})
     function = getattr(lr, name)
     return function(**{key: values[key] for key in inspect.signature(function).parameters if key in values})
 

@@ -3,52 +3,55 @@ import pytest
 
 from fedprivjax.theory import lowy_razaviyayn as lr
 
-PROBLEM = {"dimension": 50, "diameter": 2.0, "lipschitz": 3.0}
-SIZES = {"machines": 600, "records": 20}
-LOCAL = {"epsilon": 0.3, "round_epsilons": [0.03] * 100, "round_deltas": [1e-12] * 100, **SIZES, **PROBLEM}
-CENTRAL = {"epsilon": 0.01, "delta": 1e-8, **SIZES, **PROBLEM}
+CONSTANTS = {"records": 20, "per_round": 600, "dimension": 50, "diameter": 2.0, "lipschitz": 3.0}
+PROBLEM = lr.ProblemConstants(**CONSTANTS)
+CLASSICAL = {"dimension": 50, "diameter": 2.0, "lipschitz": 3.0}
+LOCAL = {"epsilon": 0.3, "round_epsilons": [0.03] * 100, "round_deltas": [1e-12] * 100}
+CENTRAL = {"epsilon": 0.01, "delta": 1e-8}
 
 
 def test_values_by_hand():
     private = np.sqrt(50) / (0.3 * 20 * np.sqrt(600))
     statistical = 1.5 * 2 / np.sqrt(12_000)
-    assert lr.population_lower_bound(deviation=1.5, **LOCAL) == pytest.approx(statistical + 6 * private)
-    assert lr.empirical_lower_bound(**LOCAL) == pytest.approx(6 * private)
-    strong = lr.population_lower_bound(deviation=1.5, strong_convexity=0.5, **LOCAL)
+    assert lr.population_lower_bound(PROBLEM, deviation=1.5, **LOCAL) == pytest.approx(statistical + 6 * private)
+    assert lr.empirical_lower_bound(PROBLEM, **LOCAL) == pytest.approx(6 * private)
+    strong = lr.population_lower_bound(PROBLEM, deviation=1.5, strong_convexity=0.5, **LOCAL)
     assert strong == pytest.approx(1.5**2 / (0.5 * 12_000) + 6 * private**2)
-    assert lr.empirical_lower_bound(strong_convexity=0.5, **LOCAL) == pytest.approx(6 * private**2)
+    assert lr.empirical_lower_bound(PROBLEM, strong_convexity=0.5, **LOCAL) == pytest.approx(6 * private**2)
 
 
 def test_central_values_by_hand():
     private = np.sqrt(50) / (0.01 * 12_000)
     statistical = 1.5 * 2 / np.sqrt(12_000)
-    assert lr.central_population_lower_bound(deviation=1.5, **CENTRAL) == pytest.approx(statistical + 6 * private)
-    assert lr.central_empirical_lower_bound(**CENTRAL) == pytest.approx(6 * private)
-    strong = lr.central_empirical_lower_bound(strong_convexity=0.5, **CENTRAL)
+    assert lr.central_population_lower_bound(PROBLEM, deviation=1.5, **CENTRAL) == pytest.approx(
+        statistical + 6 * private
+    )
+    assert lr.central_empirical_lower_bound(PROBLEM, **CENTRAL) == pytest.approx(6 * private)
+    strong = lr.central_empirical_lower_bound(PROBLEM, strong_convexity=0.5, **CENTRAL)
     assert strong == pytest.approx(6 * private**2)
 
 
 def test_compositionality_weakens_the_bound():
     weak = {**LOCAL, "compositionality": 3.0, "deviation": 0.0}
-    assert lr.population_lower_bound(**weak) == pytest.approx(
-        lr.population_lower_bound(**{**weak, "compositionality": 1.0}) / 9
+    assert lr.population_lower_bound(PROBLEM, **weak) == pytest.approx(
+        lr.population_lower_bound(PROBLEM, **{**weak, "compositionality": 1.0}) / 9
     )
     strong = {**weak, "strong_convexity": 0.5}
-    one = lr.population_lower_bound(**{**strong, "compositionality": 1.0})
-    assert lr.population_lower_bound(**strong) == pytest.approx(one / 81)
+    one = lr.population_lower_bound(PROBLEM, **{**strong, "compositionality": 1.0})
+    assert lr.population_lower_bound(PROBLEM, **strong) == pytest.approx(one / 81)
 
 
 def test_a_sequential_algorithm_needs_no_constant():
     settings = {**LOCAL, "epsilon": 0.04, "round_epsilons": [0.04], "round_deltas": [1e-12], "deviation": 1.0}
-    sequential = lr.population_lower_bound(interaction="sequential", **settings)
-    assert sequential == lr.population_lower_bound(**settings)
+    sequential = lr.population_lower_bound(PROBLEM, interaction="sequential", **settings)
+    assert sequential == lr.population_lower_bound(PROBLEM, **settings)
 
 
 def test_nothing_exceeds_the_trivial_bound():
-    starved = {**LOCAL, "dimension": 10**7}
-    assert lr.empirical_lower_bound(**starved) == lr.trivial_bound(lipschitz=3.0, diameter=2.0) == 6.0
-    assert lr.central_empirical_lower_bound(**{**CENTRAL, "dimension": 10**9}) == 6.0
-    assert lr.classical_local_lower_bound(machines=10, epsilon=0.5, **PROBLEM) == 6.0
+    starved = lr.ProblemConstants(**{**CONSTANTS, "dimension": 10**9})
+    assert lr.empirical_lower_bound(starved, **LOCAL) == lr.trivial_bound(lipschitz=3.0, diameter=2.0) == 6.0
+    assert lr.central_empirical_lower_bound(starved, **CENTRAL) == 6.0
+    assert lr.classical_local_lower_bound(machines=10, epsilon=0.5, **CLASSICAL) == 6.0
 
 
 def algorithm_one(rng):
@@ -61,56 +64,50 @@ def algorithm_one(rng):
         "epsilon": epsilon,
         "round_epsilons": [epsilon / most] * rounds,
         "round_deltas": [delta / (2 * rounds)] * rounds,
-        "machines": machines,
-        "records": records,
     }
     dimension, lipschitz, diameter = int(rng.integers(1, 1000)), 10 ** rng.uniform(-1, 1), 10 ** rng.uniform(-1, 1)
-    shared = {"dimension": dimension, "lipschitz": lipschitz, "diameter": diameter}
+    sizes = {"records": records, "per_round": machines, "dimension": dimension}
     load = lr.privacy_load(records=records, epsilon=epsilon, delta=delta, rounds=rounds)
-    return local, shared, load
+    return lr.ProblemConstants(lipschitz=lipschitz, diameter=diameter, **sizes), local, load
 
 
 def test_lower_bounds_are_below_upper_bounds():
     rng, informative = np.random.default_rng(0), 0
     for _ in range(300):
-        local, shared, load = algorithm_one(rng)
-        shape = {"per_round": local["machines"], "load": load, **shared}
-        flat = {key: value for key, value in shape.items() if key != "diameter"}
-        phi = shared["lipschitz"] * rng.uniform(0, 1)
-        mu = shared["lipschitz"] / shared["diameter"] * rng.uniform(0.01, 1)
-        records = local["records"]
-        lower = lr.population_lower_bound(deviation=phi, **local, **shared)
-        assert lower <= lr.minibatch_bound(records=records, **shape) <= lr.nonsmooth_bound(records=records, **shape)
-        strong = lr.population_lower_bound(deviation=phi, strong_convexity=mu, **local, **shared)
-        assert strong <= lr.strong_rate(records=records, strong_convexity=mu, **flat)
-        assert lr.empirical_lower_bound(**local, **shared) <= lr.empirical_rate(**shape)
-        empirical = lr.empirical_lower_bound(strong_convexity=mu, **local, **shared)
-        assert empirical <= lr.empirical_strong_rate(strong_convexity=mu, **flat)
-        informative += lower < 0.5 * lr.trivial_bound(lipschitz=shared["lipschitz"], diameter=shared["diameter"])
+        problem, local, load = algorithm_one(rng)
+        phi = problem.lipschitz * rng.uniform(0, 1)
+        mu = problem.lipschitz / problem.diameter * rng.uniform(0.01, 1)
+        lower = lr.population_lower_bound(problem, deviation=phi, **local)
+        assert lower <= lr.minibatch_bound(problem, load=load) <= lr.nonsmooth_bound(problem, load=load)
+        strong = lr.population_lower_bound(problem, deviation=phi, strong_convexity=mu, **local)
+        assert strong <= lr.strong_rate(problem, strong_convexity=mu, load=load)
+        assert lr.empirical_lower_bound(problem, **local) <= lr.empirical_rate(problem, load=load)
+        empirical = lr.empirical_lower_bound(problem, strong_convexity=mu, **local)
+        assert empirical <= lr.empirical_strong_rate(problem, strong_convexity=mu, load=load)
+        informative += lower < 0.5 * lr.trivial_bound(lipschitz=problem.lipschitz, diameter=problem.diameter)
     assert informative > 100
 
 
 def test_the_empirical_rate_is_optimal_but_for_logarithms():
     load = lr.bare_load(records=20, epsilon=0.3)
-    rate = lr.empirical_rate(per_round=600, load=load, **PROBLEM)
-    assert lr.empirical_lower_bound(**LOCAL) == pytest.approx(rate)
-    shape = {"per_round": 600, "dimension": 50, "lipschitz": 3.0, "load": load}
-    strong = lr.empirical_strong_rate(strong_convexity=1.5, **shape)
-    assert lr.empirical_lower_bound(strong_convexity=1.5, **LOCAL) == pytest.approx(strong)
+    rate = lr.empirical_rate(PROBLEM, load=load)
+    assert lr.empirical_lower_bound(PROBLEM, **LOCAL) == pytest.approx(rate)
+    strong = lr.empirical_strong_rate(PROBLEM, strong_convexity=1.5, load=load)
+    assert lr.empirical_lower_bound(PROBLEM, strong_convexity=1.5, **LOCAL) == pytest.approx(strong)
 
 
 def test_the_shuffled_rate_is_optimal_in_the_central_model():
-    load = lr.shuffled_bare_load(per_round=600, epsilon=0.01, **SIZES)
-    rate = lr.shuffled_rate(per_round=600, records=20, load=load, **PROBLEM)
-    assert lr.central_population_lower_bound(deviation=3.0, **CENTRAL) == pytest.approx(rate)
+    load = lr.shuffled_bare_load(machines=600, per_round=600, records=20, epsilon=0.01)
+    rate = lr.shuffled_rate(PROBLEM, load=load)
+    assert lr.central_population_lower_bound(PROBLEM, deviation=3.0, **CENTRAL) == pytest.approx(rate)
 
 
 def test_models_of_trust_are_ordered():
     """One record a machine: central is easier than local, and local is classical."""
-    one = {"machines": 100_000, "records": 1, **PROBLEM}
-    local = lr.empirical_lower_bound(epsilon=0.5, round_epsilons=[0.5], round_deltas=[1e-12], **one)
-    assert lr.central_empirical_lower_bound(epsilon=0.5, delta=1e-8, **one) < local
-    assert lr.classical_local_lower_bound(machines=100_000, epsilon=0.5, **PROBLEM) == pytest.approx(local)
+    one = lr.ProblemConstants(**{**CONSTANTS, "records": 1, "per_round": 100_000})
+    local = lr.empirical_lower_bound(one, epsilon=0.5, round_epsilons=[0.5], round_deltas=[1e-12])
+    assert lr.central_empirical_lower_bound(one, epsilon=0.5, delta=1e-8) < local
+    assert lr.classical_local_lower_bound(machines=100_000, epsilon=0.5, **CLASSICAL) == pytest.approx(local)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +115,7 @@ def test_models_of_trust_are_ordered():
     [
         ({"epsilon": 25.0}, r"hypothesis ε ≤ √N must hold, got epsilon = 25, machines = 600"),
         ({"round_epsilons": [0.06], "epsilon": 1.0}, r"hypothesis ε_r ≤ 1/n must hold, got .* = 0.06, limit = 0.05"),
-        ({"machines": 300}, r"hypothesis N ≥ 16·ln\(2/\(n·min δ_r\)\) must hold, got machines = 300, limit = 405"),
+        ({"per_round": 300}, r"hypothesis N ≥ 16·ln\(2/\(n·min δ_r\)\) must hold, got machines = 300, limit = 405"),
         ({"round_deltas": [1e-10] * 100}, r"hypothesis Σδ_r = o\(1/\(nN\)²\) must hold, got .* = 1e-08"),
         (
             {"round_deltas": [1e-8], "interaction": "sequential"},
@@ -133,22 +130,23 @@ def test_models_of_trust_are_ordered():
             r"hypothesis μD ≤ L must hold, got strong_convexity = 2, diameter = 2, lipschitz = 3",
         ),
         ({"interaction": "sequentail"}, "unknown interaction 'sequentail', did you mean 'sequential'"),
-        ({"lipschitz": 0.0}, "lipschitz must be positive and finite, got 0"),
     ],
 )
 def test_refuses_outside_the_local_hypotheses(changes, message):
     for bound, more in ((lr.population_lower_bound, {"deviation": 0.0}), (lr.empirical_lower_bound, {})):
-        bound(**LOCAL, **more)
+        bound(PROBLEM, **LOCAL, **more)
+        problem = lr.ProblemConstants(**{name: changes.get(name, value) for name, value in CONSTANTS.items()})
+        settings = {name: value for name, value in changes.items() if name not in CONSTANTS}
         with pytest.raises(ValueError, match=message):
-            bound(**{**LOCAL, **more, **changes})
+            bound(problem, **{**LOCAL, **more, **settings})
 
 
 def test_refuses_outside_the_central_and_classical_hypotheses():
     with pytest.raises(ValueError, match=r"deviation must be at most lipschitz \(3.0\), got 3.5"):
-        lr.population_lower_bound(deviation=3.5, **LOCAL)
+        lr.population_lower_bound(PROBLEM, deviation=3.5, **LOCAL)
     with pytest.raises(ValueError, match=r"deviation must be at most lipschitz \(3.0\), got 3.5"):
-        lr.central_population_lower_bound(deviation=3.5, **CENTRAL)
+        lr.central_population_lower_bound(PROBLEM, deviation=3.5, **CENTRAL)
     with pytest.raises(ValueError, match=r"hypothesis δ = o\(1/\(nN\)\) must hold, got delta = 0.0001, limit = 8.33"):
-        lr.central_empirical_lower_bound(**{**CENTRAL, "delta": 1e-4})
+        lr.central_empirical_lower_bound(PROBLEM, **{**CENTRAL, "delta": 1e-4})
     with pytest.raises(ValueError, match=r"hypothesis ε ≤ 1 must hold, got epsilon = 1.5"):
-        lr.classical_local_lower_bound(machines=10, epsilon=1.5, **PROBLEM)
+        lr.classical_local_lower_bound(machines=10, epsilon=1.5, **CLASSICAL)

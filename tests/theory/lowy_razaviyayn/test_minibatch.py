@@ -3,58 +3,49 @@ import pytest
 
 from fedprivjax.theory import lowy_razaviyayn as lr
 
-PROBLEM = {"diameter": 2.0, "lipschitz": 3.0, "smoothness": 0.7}
-SIZES = {"records": 200, "per_round": 5.0, "dimension": 10}
+CONSTANTS = {"records": 200, "per_round": 5.0, "dimension": 10, "diameter": 2.0, "lipschitz": 3.0}
+PROBLEM = lr.ProblemConstants(**CONSTANTS)
 
 
 def random_setting(rng):
-    problem = {
-        "diameter": 10 ** rng.uniform(-1, 1),
-        "lipschitz": 10 ** rng.uniform(-1, 1),
-        "smoothness": 10 ** rng.uniform(-3, 1),
-    }
+    reaches = {"diameter": 10 ** rng.uniform(-1, 1), "lipschitz": 10 ** rng.uniform(-1, 1)}
+    smoothness = 10 ** rng.uniform(-3, 1)
     sizes = {"records": float(rng.integers(2, 5000)), "per_round": rng.uniform(1, 50), "dimension": 10}
-    return problem, sizes, 10 ** rng.uniform(-7, 0)
+    return lr.ProblemConstants(**reaches, **sizes), smoothness, 10 ** rng.uniform(-7, 0)
 
 
-def bound_at_the_theorems_step(problem, sizes, load, rounds, batch):
-    step = lr.minibatch_step(rounds=rounds, load=load, **problem, **sizes)
-    noise_std = problem["lipschitz"] * np.sqrt(256 * rounds * load)
-    shape = {"per_round": sizes["per_round"], "lipschitz": problem["lipschitz"]}
-    variance = lr.worst_variance(batch=batch, dimension=10, noise_std=noise_std, **shape)
-    stability = lr.uniform_stability(step=step, rounds=rounds, records=sizes["records"], **shape)
+def bound_at_the_theorems_step(problem, smoothness, load, rounds, batch):
+    step = lr.minibatch_step(problem, rounds=rounds, smoothness=smoothness, load=load)
+    noise_std = problem.lipschitz * np.sqrt(256 * rounds * load)
     return lr.minibatch_step_bound(
         step=step,
         rounds=rounds,
-        diameter=problem["diameter"],
-        smoothness=problem["smoothness"],
-        variance=variance,
-        stability=stability,
+        diameter=problem.diameter,
+        smoothness=smoothness,
+        variance=lr.worst_variance(problem, batch=batch, noise_std=noise_std),
+        stability=lr.uniform_stability(problem, step=step, rounds=rounds),
     )
-
-
-def closed_form(problem, sizes, load):
-    return lr.minibatch_bound(diameter=problem["diameter"], lipschitz=problem["lipschitz"], load=load, **sizes)
 
 
 def test_the_constant_272_covers_271():
     """2 + 256 + 8 + 1 + 4 = 271, at the theorem's step, for its rounds and for more; noise alone comes near it."""
     rng, worst = np.random.default_rng(0), 0.0
     for _ in range(300):
-        problem, sizes, load = random_setting(rng)
+        problem, smoothness, load = random_setting(rng)
         batch = int(rng.integers(1, 20))
-        least = lr.minibatch_rounds(batch=batch, load=load, **problem, **sizes)
+        least = lr.minibatch_rounds(problem, batch=batch, smoothness=smoothness, load=load)
         for rounds in (least, 7 * least):
-            found = bound_at_the_theorems_step(problem, sizes, load, rounds, batch)
-            worst = max(worst, found / closed_form(problem, sizes, load))
+            found = bound_at_the_theorems_step(problem, smoothness, load, rounds, batch)
+            worst = max(worst, found / lr.minibatch_bound(problem, load=load))
     assert 0.9 < worst <= 271 / 272 * (1 + 1e-9)
 
 
 def test_fewer_rounds_break_the_bound():
-    problem, sizes = {**PROBLEM, "smoothness": 1e6}, {**SIZES, "per_round": 50.0}
-    least = lr.minibatch_rounds(batch=1, load=1e-6, **problem, **sizes)
-    assert bound_at_the_theorems_step(problem, sizes, 1e-6, least, 1) <= closed_form(problem, sizes, 1e-6)
-    assert bound_at_the_theorems_step(problem, sizes, 1e-6, least // 300, 1) > closed_form(problem, sizes, 1e-6)
+    problem = lr.ProblemConstants(**{**CONSTANTS, "per_round": 50.0})
+    least = lr.minibatch_rounds(problem, batch=1, smoothness=1e6, load=1e-6)
+    closed_form = lr.minibatch_bound(problem, load=1e-6)
+    assert bound_at_the_theorems_step(problem, 1e6, 1e-6, least, 1) <= closed_form
+    assert bound_at_the_theorems_step(problem, 1e6, 1e-6, least // 300, 1) > closed_form
 
 
 def test_rounds_are_the_least_that_meet_a_load_that_grows():
@@ -65,7 +56,7 @@ def test_rounds_are_the_least_that_meet_a_load_that_grows():
         p = min(200, 1 / (10 * load(rounds)))
         return max(400 * 2.0 * np.sqrt(5) / 3.0 * np.sqrt(p), p / 8)
 
-    rounds = lr.minibatch_rounds(batch=8, load=load, **{**PROBLEM, "smoothness": 400.0}, **SIZES)
+    rounds = lr.minibatch_rounds(PROBLEM, batch=8, smoothness=400.0, load=load)
     assert rounds > 100
     assert rounds >= need(rounds)
     assert rounds - 1 < need(rounds - 1)
@@ -75,34 +66,41 @@ def test_informal_rounds():
     """R = max{(βD√M/L)·min{√n, εn/√d}, min{n, ε²n²/d}/K}."""
     epsilon, load = 0.3, lr.bare_load(records=200, epsilon=0.3)
     for batch, smoothness in ((1, 1e-4), (50, 30.0)):
-        rounds = lr.minibatch_rounds(batch=batch, load=load, **{**PROBLEM, "smoothness": smoothness}, **SIZES)
+        rounds = lr.minibatch_rounds(PROBLEM, batch=batch, smoothness=smoothness, load=load)
         first = smoothness * 2.0 * np.sqrt(5) / 3.0 * min(np.sqrt(200), epsilon * 200 / np.sqrt(10))
         assert rounds == np.ceil(max(first, min(200, (epsilon * 200) ** 2 / 10) / batch))
 
 
 def test_step_by_hand():
-    common = {"rounds": 30, **PROBLEM, "smoothness": 0.1, **SIZES}
-    assert lr.minibatch_step(load=1e-6, **common) == pytest.approx(2 * np.sqrt(5) / (3 * 30) * np.sqrt(200))
-    assert lr.minibatch_step(load=1.0, **common) == pytest.approx(2 * np.sqrt(5) / (3 * 30) / np.sqrt(10))
-    cap = lr.minibatch_step(load=0.0, **{**common, "smoothness": 100.0})
-    assert cap == 1 / 400
-    free = {**common, "smoothness": 0.0}
-    np.testing.assert_allclose(lr.minibatch_step(load=[0.0, 1.0], **free)[0], 2 * np.sqrt(5 * 200) / (3 * 30))
+    def step(load, smoothness=0.1):
+        return lr.minibatch_step(PROBLEM, rounds=30, smoothness=smoothness, load=load)
+
+    assert step(1e-6) == pytest.approx(2 * np.sqrt(5) / (3 * 30) * np.sqrt(200))
+    assert step(1.0) == pytest.approx(2 * np.sqrt(5) / (3 * 30) / np.sqrt(10))
+    assert step(0.0, smoothness=100.0) == 1 / 400
+    np.testing.assert_allclose(step([0.0, 1.0], smoothness=0.0)[0], 2 * np.sqrt(5 * 200) / (3 * 30))
+
+
+def test_constants_may_be_arrays():
+    problem = lr.ProblemConstants(**{**CONSTANTS, "records": [50, 200], "lipschitz": [3.0, 6.0]})
+    found = lr.minibatch_step(problem, rounds=30, smoothness=0.0, load=0.0)
+    np.testing.assert_allclose(found, 2 * np.sqrt(5) / 30 * np.sqrt([50, 200]) / [3, 6])
+    with pytest.raises(ValueError, match=r"records must be a single number, got shape \(2,\)"):
+        lr.minibatch_rounds(problem, batch=1, smoothness=1.0, load=1.0)
 
 
 def test_the_step_is_near_the_best_of_its_bound():
     rounds, load = 50, 0.01
     noise_std = 3.0 * np.sqrt(256 * rounds * load)
-    variance = lr.worst_variance(lipschitz=3.0, batch=1, per_round=5.0, dimension=10, noise_std=noise_std)
+    variance = lr.worst_variance(PROBLEM, batch=1, noise_std=noise_std)
 
     def bound(step):
-        settings = {"rounds": rounds, "records": 200, "per_round": 5.0, "lipschitz": 3.0}
-        stability = lr.uniform_stability(step=step, **settings)
+        stability = lr.uniform_stability(PROBLEM, step=step, rounds=rounds)
         return lr.minibatch_step_bound(
             step=step, rounds=rounds, diameter=2.0, smoothness=0.01, variance=variance, stability=stability
         )
 
-    step = lr.minibatch_step(rounds=rounds, load=load, **{**PROBLEM, "smoothness": 0.01}, **SIZES)
+    step = lr.minibatch_step(PROBLEM, rounds=rounds, smoothness=0.01, load=load)
     best = bound(np.geomspace(1e-5, 25, 400)).min()
     assert best < bound(step) < 10 * best
 
@@ -125,11 +123,12 @@ def test_the_empirical_bound_holds_on_quadratics(step, deviation):
 
 
 def test_stability():
-    settings = {"records": 100, "per_round": 4, "lipschitz": 3.0}
-    assert lr.uniform_stability(step=0.1, rounds=50, **settings) == pytest.approx(2 * 9 * 50 * 0.1 / 400)
-    assert lr.strong_stability(strong_convexity=0.5, **settings) == pytest.approx(4 * 9 / (0.5 * 399))
+    problem = lr.ProblemConstants(**{**CONSTANTS, "records": 100, "per_round": 4})
+    assert lr.uniform_stability(problem, step=0.1, rounds=50) == pytest.approx(2 * 9 * 50 * 0.1 / 400)
+    assert lr.strong_stability(problem, strong_convexity=0.5) == pytest.approx(4 * 9 / (0.5 * 399))
+    lonely = lr.ProblemConstants(**{**CONSTANTS, "records": 1, "per_round": 1})
     with pytest.raises(ValueError, match=r"records·per_round must be above 1, got 1"):
-        lr.strong_stability(records=1, per_round=1, lipschitz=1.0, strong_convexity=1.0)
+        lr.strong_stability(lonely, strong_convexity=1.0)
 
 
 def test_refusals():
@@ -137,8 +136,10 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"step must be at most 1/\(4·smoothness\) \(0.25\), got 0.3"):
         lr.minibatch_step_bound(step=0.3, rounds=5, diameter=1.0, smoothness=1.0, variance=variance)
     with pytest.raises(ValueError, match="lipschitz must be positive and finite, got 0"):
-        lr.minibatch_step(rounds=5, load=0.1, **{**PROBLEM, "lipschitz": 0}, **SIZES)
+        lr.ProblemConstants(**{**CONSTANTS, "lipschitz": 0})
     with pytest.raises(ValueError, match=r"per_round must be at least 1 and finite, got 0.5"):
-        lr.minibatch_bound(diameter=1.0, lipschitz=1.0, load=0.1, **{**SIZES, "per_round": 0.5})
+        lr.ProblemConstants(**{**CONSTANTS, "per_round": 0.5})
+    with pytest.raises(ValueError, match="dimension must be at least 1, got 0"):
+        lr.ProblemConstants(**{**CONSTANTS, "dimension": 0})
     with pytest.raises(ValueError, match="load must be at least 0 and finite, got nan"):
-        lr.minibatch_rounds(batch=1, load=lambda rounds: np.nan, **PROBLEM, **SIZES)
+        lr.minibatch_rounds(PROBLEM, batch=1, smoothness=0.7, load=lambda rounds: np.nan)

@@ -60,7 +60,8 @@ def test_weights_do_not_overflow():
 
 
 def test_strong_step_by_hand():
-    variance = lr.worst_variance(lipschitz=3.0, batch=2, per_round=4, dimension=5, noise_std=0.5, clients=0.1)
+    problem = lr.ProblemConstants(records=9, per_round=4, dimension=5, diameter=2.0, lipschitz=3.0)
+    variance = lr.worst_variance(problem, batch=2, noise_std=0.5, clients=0.1)
     drift = 8 * 9 / (4 * 2) + 2 * 0.1 + 5 * 0.25 / 4
     assert lr.strong_drift(variance) == pytest.approx(drift)
     rounds = 1000
@@ -91,27 +92,28 @@ def test_the_rate_is_attained_up_to_logarithms():
     rng = np.random.default_rng(3)
     for _ in range(50):
         records, per_round, load = float(rng.integers(10, 2000)), rng.uniform(1, 30), 10 ** rng.uniform(-6, -2)
-        problem = {"diameter": 1.0, "smoothness": 10 ** rng.uniform(0, 1), "strong_convexity": 0.5}
-        sizes = {"records": records, "per_round": per_round, "dimension": 10, "lipschitz": 1.0}
-        rounds = 10 * lr.strong_rounds(batch=1, load=load, **problem, **sizes)
-        noise_std = np.sqrt(256 * rounds * load)
-        variance = lr.worst_variance(lipschitz=1.0, batch=1, per_round=per_round, dimension=10, noise_std=noise_std)
-        step = lr.strong_step(rounds=rounds, variance=variance, **problem)
-        stability = lr.strong_stability(records=records, per_round=per_round, lipschitz=1.0, strong_convexity=0.5)
-        bound = lr.strong_step_bound(step=step, rounds=rounds, variance=variance, stability=stability, **problem)
-        rate = lr.strong_rate(load=load, strong_convexity=0.5, **sizes)
+        sizes = {"records": records, "per_round": per_round, "dimension": 10}
+        problem = lr.ProblemConstants(diameter=1.0, lipschitz=1.0, **sizes)
+        curved = {"smoothness": 10 ** rng.uniform(0, 1), "strong_convexity": 0.5}
+        rounds = 10 * lr.strong_rounds(problem, batch=1, load=load, **curved)
+        variance = lr.worst_variance(problem, batch=1, noise_std=np.sqrt(256 * rounds * load))
+        run = {"rounds": rounds, "diameter": 1.0, "variance": variance, **curved}
+        stability = lr.strong_stability(problem, strong_convexity=0.5)
+        bound = lr.strong_step_bound(step=lr.strong_step(**run), stability=stability, **run)
+        rate = lr.strong_rate(problem, load=load, strong_convexity=0.5)
         assert rate < bound < 256 * 40 * rate
 
 
 def test_rounds_by_hand():
-    sizes = {"records": 100, "batch": 4, "per_round": 3, "dimension": 5, "lipschitz": 2.0}
-    problem = {"diameter": 2.0, "smoothness": 4.0, "strong_convexity": 0.5}
+    sizes = {"records": 100, "per_round": 3, "dimension": 5, "lipschitz": 2.0}
+    settings = {"batch": 4, "load": 1e-3, "strong_convexity": 0.5}
+    problem = lr.ProblemConstants(diameter=2.0, **sizes)
     log = 8 * 4 / 0.5 * np.log(4 * 4 * 0.5 * 3 / (5 * 4 * 1e-3))
-    assert lr.strong_rounds(load=1e-3, **sizes, **problem) == np.ceil(log)
-    assert lr.strong_rounds(load=1e-3, formal=True, **sizes, **problem) == np.ceil(log)
-    loose = {**problem, "smoothness": 0.5, "diameter": 1e-3}
-    assert lr.strong_rounds(load=1e-3, **sizes, **loose) == 100 / 4
-    assert lr.strong_rounds(load=1e-3, formal=True, **sizes, **loose) == 200
+    assert lr.strong_rounds(problem, smoothness=4.0, **settings) == np.ceil(log)
+    assert lr.strong_rounds(problem, smoothness=4.0, formal=True, **settings) == np.ceil(log)
+    near = lr.ProblemConstants(diameter=1e-3, **sizes)
+    assert lr.strong_rounds(near, smoothness=0.5, **settings) == 100 / 4
+    assert lr.strong_rounds(near, smoothness=0.5, formal=True, **settings) == 200
 
 
 def test_refusals():
@@ -122,5 +124,6 @@ def test_refusals():
         lr.strong_step_bound(step=0.1, rounds=5, variance=variance, **PROBLEM)
     with pytest.raises(ValueError, match=r"strong_convexity·step must be below 1, got 1.0"):
         lr.averaging_weights(rounds=5, step=2.0, strong_convexity=0.5)
+    problem = lr.ProblemConstants(records=10, per_round=1, dimension=1, diameter=2.0, lipschitz=1.0)
     with pytest.raises(ValueError, match="load must be positive enough for a finite number of rounds, got inf rounds"):
-        lr.strong_rounds(records=10, batch=1, per_round=1, dimension=1, lipschitz=1.0, load=0.0, formal=True, **PROBLEM)
+        lr.strong_rounds(problem, batch=1, smoothness=4.0, strong_convexity=0.5, load=0.0, formal=True)

@@ -6,71 +6,67 @@ from fedprivjax.theory import lowy_razaviyayn as lr
 
 def random_setting(rng):
     sizes = {"records": float(rng.integers(2, 2000)), "per_round": rng.uniform(1, 30), "dimension": 10}
-    return (
-        sizes,
-        {"diameter": 10 ** rng.uniform(-1, 1), "lipschitz": 10 ** rng.uniform(-1, 1)},
-        10 ** rng.uniform(-6, 0),
-    )
+    reaches = {"diameter": 10 ** rng.uniform(-1, 1), "lipschitz": 10 ** rng.uniform(-1, 1)}
+    return lr.ProblemConstants(**sizes, **reaches), 10 ** rng.uniform(-6, 0)
 
 
 def test_the_constant_545_covers_the_envelopes_run():
     """The smooth bound at the envelope's step and rounds plus L²/(2b): 271.5 with L, 542.5 with the paper's 2L."""
     rng, worst = np.random.default_rng(0), 0.0
     for _ in range(200):
-        sizes, problem, load = random_setting(rng)
-        smoothness = lr.envelope_smoothness(load=load, **sizes, **problem)
-        rounds = lr.nonsmooth_rounds(load=load, **sizes)
-        step = lr.minibatch_step(rounds=rounds, load=load, smoothness=smoothness, **sizes, **problem)
-        shape = {"per_round": sizes["per_round"], "lipschitz": problem["lipschitz"]}
-        noise_std = problem["lipschitz"] * np.sqrt(256 * rounds * load)
-        variance = lr.worst_variance(batch=1, dimension=10, noise_std=noise_std, **shape)
-        stability = lr.uniform_stability(step=step, rounds=rounds, records=sizes["records"], **shape)
+        problem, load = random_setting(rng)
+        smoothness = lr.envelope_smoothness(problem, load=load)
+        rounds = lr.nonsmooth_rounds(problem, load=load)
+        step = lr.minibatch_step(problem, rounds=rounds, smoothness=smoothness, load=load)
+        noise_std = problem.lipschitz * np.sqrt(256 * rounds * load)
         envelope = lr.minibatch_step_bound(
             step=step,
             rounds=rounds,
-            diameter=problem["diameter"],
+            diameter=problem.diameter,
             smoothness=smoothness,
-            variance=variance,
-            stability=stability,
+            variance=lr.worst_variance(problem, batch=1, noise_std=noise_std),
+            stability=lr.uniform_stability(problem, step=step, rounds=rounds),
         )
-        bias = problem["lipschitz"] ** 2 / (2 * smoothness)
-        worst = max(worst, (envelope + bias) / lr.nonsmooth_bound(load=load, **sizes, **problem))
+        bias = problem.lipschitz**2 / (2 * smoothness)
+        worst = max(worst, (envelope + bias) / lr.nonsmooth_bound(problem, load=load))
     assert 0.45 < worst <= 271.5 / 545 * (1 + 1e-9)
 
 
 def test_rounds_are_enough_for_the_smooth_theorem():
     rng = np.random.default_rng(1)
     for _ in range(50):
-        sizes, problem, load = random_setting(rng)
-        smoothness = lr.envelope_smoothness(load=load, **sizes, **problem)
-        needed = lr.minibatch_rounds(batch=1, load=load, smoothness=smoothness * (1 - 1e-9), **sizes, **problem)
-        assert lr.nonsmooth_rounds(load=load, **sizes) == needed
+        problem, load = random_setting(rng)
+        smoothness = lr.envelope_smoothness(problem, load=load)
+        needed = lr.minibatch_rounds(problem, batch=1, smoothness=smoothness * (1 - 1e-9), load=load)
+        assert lr.nonsmooth_rounds(problem, load=load) == needed
 
 
 def test_informal_rounds():
     load = lr.bare_load(records=100, epsilon=0.5)
-    assert lr.nonsmooth_rounds(records=100, per_round=4, dimension=200, load=load) == 4 * 0.25 * 1e4 / 200
-    assert lr.nonsmooth_rounds(records=100, per_round=4, dimension=1, load=load) == 400
+    for dimension, rounds in ((200, 4 * 0.25 * 1e4 / 200), (1, 400)):
+        sizes = {"records": 100, "per_round": 4, "dimension": dimension}
+        problem = lr.ProblemConstants(diameter=1.0, lipschitz=1.0, **sizes)
+        assert lr.nonsmooth_rounds(problem, load=load) == rounds
 
 
 def test_strongly_convex_envelope():
-    sizes = {"records": 100, "per_round": 4, "dimension": 25}
-    smoothness = lr.envelope_strong_smoothness(strong_convexity=0.5, load=1e-3, **sizes)
+    sizes, curved = {"per_round": 4, "dimension": 25}, {"strong_convexity": 0.5, "load": 1e-3}
+    problem = lr.ProblemConstants(records=100, diameter=2.0, lipschitz=3.0, **sizes)
+    smoothness = lr.envelope_strong_smoothness(problem, **curved)
     assert smoothness == pytest.approx(0.5 * 4 * 40)
     kept = lr.envelope_strong_convexity(strong_convexity=0.5, smoothness=smoothness)
     assert kept == pytest.approx(1 / (1 / 0.5 + 1 / 80))
-    rounds = lr.nonsmooth_strong_rounds(strong_convexity=0.5, load=1e-3, diameter=2.0, lipschitz=3.0, **sizes)
+    rounds = lr.nonsmooth_strong_rounds(problem, **curved)
     assert rounds == np.ceil(8 * 4 * 40 * np.log(80 * 4 * 0.5 * 4 / (25 * 9 * 1e-3)))
-    few = lr.nonsmooth_strong_rounds(
-        strong_convexity=0.5, load=1e-3, diameter=1e-3, lipschitz=3.0, **{**sizes, "records": 1}
-    )
-    assert few == 40
+    near = lr.ProblemConstants(records=1, diameter=1e-3, lipschitz=3.0, **sizes)
+    assert lr.nonsmooth_strong_rounds(near, **curved) == 40
 
 
 def test_rounds_iterate_a_load_that_grows():
     def load(rounds):
         return lr.privacy_load(records=300, epsilon=1.0, delta=1e-6, rounds=rounds)
 
-    rounds = lr.nonsmooth_rounds(records=300, per_round=9, dimension=10, load=load)
+    problem = lr.ProblemConstants(records=300, per_round=9, dimension=10, diameter=1.0, lipschitz=1.0)
+    rounds = lr.nonsmooth_rounds(problem, load=load)
     assert rounds >= 9 / (10 * load(rounds))
     assert rounds - 1 < 9 / (10 * load(rounds - 1))

@@ -3,9 +3,12 @@ import pytest
 
 from fedprivjax.theory import lowy_razaviyayn as lr
 
-PRIVACY = {"epsilon": 0.7, "delta": 1e-6, "dimension": 15}
-SIZES = {"machines": 40, "per_round": 10.0}
-PROBLEM = {"diameter": 2.0, "lipschitz": 3.0, "smoothness": 0.8}
+PRIVACY = {"epsilon": 0.7, "delta": 1e-6}
+
+
+def problem_of(records, per_round=10.0):
+    sizes = {"records": records, "per_round": per_round, "dimension": 15}
+    return lr.ProblemConstants(diameter=2.0, lipschitz=3.0, **sizes)
 
 
 def real_batch(records, per_round):
@@ -22,7 +25,7 @@ def test_rounds():
 
 def test_batch_balances_the_first_error_and_the_noise():
     records = 10**7
-    batch = lr.one_pass_batch(records=records, per_round=10.0, **PRIVACY, **PROBLEM)
+    batch = lr.one_pass_batch(problem_of(records), smoothness=0.8, **PRIVACY)
     assert batch == round(real_batch(records, 10.0))
     start = 0.8 * 4 * (batch / records) ** 2
     noise = 3 * 2 * np.sqrt(15 * np.log(1e6)) / (0.7 * np.sqrt(batch * records * 10))
@@ -30,68 +33,57 @@ def test_batch_balances_the_first_error_and_the_noise():
 
 
 def test_batch_stays_within_the_records():
-    tiny = {**PROBLEM, "smoothness": 1e-9}
-    assert lr.one_pass_batch(records=50, per_round=1, **PRIVACY, **tiny) == 50
-    stiff = {**PROBLEM, "smoothness": 1e12}
-    assert lr.one_pass_batch(records=50, per_round=1, **PRIVACY, **stiff) == 1
+    assert lr.one_pass_batch(problem_of(50, 1), smoothness=1e-9, **PRIVACY) == 50
+    assert lr.one_pass_batch(problem_of(50, 1), smoothness=1e12, **PRIVACY) == 1
 
 
 def test_the_rate_is_the_bound_at_the_unrounded_batch():
     """φ- and υ-terms agree exactly; the start and the noise are equal there, and the rate counts them once."""
     records = 20_000
-    common = {"records": records, **SIZES, **PRIVACY, **PROBLEM, "deviation": 1.3, "diversity": 0.6}
+    problem, loss = problem_of(records), {"smoothness": 0.8, "deviation": 1.3, "diversity": 0.6}
     start = 0.8 * 4 * (real_batch(records, 10.0) / records) ** 2
-    bound = lr.one_pass_bound(batch=real_batch(records, 10.0), **common)
-    assert lr.one_pass_rate(**common) == pytest.approx(bound - start, rel=1e-12)
+    bound = lr.one_pass_bound(problem, batch=real_batch(records, 10.0), machines=40, **PRIVACY, **loss)
+    assert lr.one_pass_rate(problem, machines=40, **PRIVACY, **loss) == pytest.approx(bound - start, rel=1e-12)
 
 
 def test_no_batch_beats_the_chosen_one_by_much_without_diversity():
-    common = {"records": 20_000, **SIZES, **PRIVACY, **PROBLEM, "deviation": 0.1}
-    chosen = lr.one_pass_bound(batch=real_batch(20_000, 10.0), **common)
-    others = lr.one_pass_bound(batch=np.geomspace(1, 20_000, 400), **common)
+    problem, settings = problem_of(20_000), {"machines": 40, **PRIVACY, "smoothness": 0.8, "deviation": 0.1}
+    chosen = lr.one_pass_bound(problem, batch=real_batch(20_000, 10.0), **settings)
+    others = lr.one_pass_bound(problem, batch=np.geomspace(1, 20_000, 400), **settings)
     assert others.min() <= chosen < 1.3 * others.min()
     assert others.max() > 3 * chosen
 
 
 def test_diversity_costs_nothing_with_all_machines():
-    common = {"records": 1000, **PRIVACY, **PROBLEM, "deviation": 0.1}
-    all_machines = {"machines": 40, "per_round": 40.0}
+    common = {"machines": 40, **PRIVACY, "smoothness": 0.8, "deviation": 0.1}
+    some, everyone = problem_of(1000), problem_of(1000, 40.0)
     for function, more in ((lr.one_pass_rate, {}), (lr.one_pass_bound, {"batch": 30})):
-        same = function(diversity=9.0, **common, **all_machines, **more)
-        assert same == function(**common, **all_machines, **more)
-        assert function(diversity=9.0, **common, **SIZES, **more) > function(**common, **SIZES, **more)
+        same = function(everyone, diversity=9.0, **common, **more)
+        assert same == function(everyone, **common, **more)
+        assert function(some, diversity=9.0, **common, **more) > function(some, **common, **more)
 
 
 def test_strong_batch_by_hand():
-    settings = {"lipschitz": 3.0, "smoothness": 8.0, "strong_convexity": 0.5, "gap": 6.0, **PRIVACY}
+    settings = {"smoothness": 8.0, "strong_convexity": 0.5, "gap": 6.0, **PRIVACY}
     private = (0.7 * 10_000) ** 2 * 10 / (9 * 15 * np.log(1e6))
     for deviation in (0.0, 1e-3, 2.0):
         precise = min(private, 10_000 * 10 / deviation**2 if deviation else np.inf)
-        batch = lr.one_pass_strong_batch(records=10_000, per_round=10, deviation=deviation, **settings)
+        batch = lr.one_pass_strong_batch(problem_of(10_000), deviation=deviation, **settings)
         assert batch == round(10_000 / (4 * np.log(0.5 * 6 * precise)))
-    flat = lr.one_pass_strong_batch(records=100, per_round=1, deviation=1.0, **{**settings, "gap": 1e-9})
+    flat = lr.one_pass_strong_batch(problem_of(100, 1), deviation=1.0, **{**settings, "gap": 1e-9})
     assert flat == 100
 
 
 def test_strong_rate_by_hand():
-    rate = lr.one_pass_strong_rate(
-        records=500,
-        lipschitz=3.0,
-        smoothness=8.0,
-        strong_convexity=0.5,
-        deviation=1.3,
-        diversity=0.6,
-        **SIZES,
-        **PRIVACY,
-    )
+    loss = {"smoothness": 8.0, "strong_convexity": 0.5, "deviation": 1.3, "diversity": 0.6}
+    rate = lr.one_pass_strong_rate(problem_of(500), machines=40, **loss, **PRIVACY)
     private = 4 * 9 * 15 * np.log(1e6) / (0.5 * (0.7 * 500) ** 2 * 10)
     clients = 0.6 / (0.5 * 4 * 10) * (1 - 9 / 39)
     assert rate == pytest.approx(1.3**2 / (0.5 * 500 * 10) + private + clients)
 
 
 def test_refuses_epsilon_beyond_the_theorem():
-    settings = {"records": 100, "per_round": 2, **PRIVACY, **PROBLEM}
-    most = 8 * np.log(1e6)
-    lr.one_pass_batch(**{**settings, "epsilon": most})
+    problem, settings = problem_of(100, 2), {"delta": 1e-6, "smoothness": 0.8}
+    lr.one_pass_batch(problem, epsilon=8 * np.log(1e6), **settings)
     with pytest.raises(ValueError, match=r"epsilon must be at most 8·ln\(1/delta\) \(110.52.*\), got 111.0"):
-        lr.one_pass_batch(**{**settings, "epsilon": 111.0})
+        lr.one_pass_batch(problem, epsilon=111.0, **settings)

@@ -4,7 +4,7 @@ import pytest
 from fedprivjax.theory import lowy_razaviyayn as lr
 
 SIZES = {"machines": 2000, "per_round": 800, "records": 30}
-PROBLEM = {"diameter": 2.0, "lipschitz": 3.0, "smoothness": 0.8}
+PROBLEM = lr.ProblemConstants(records=30, per_round=800, dimension=20, diameter=2.0, lipschitz=3.0)
 LOGS = np.log(500 * 800**2 / (2000 * 1e-6)) * np.log(500 / 1e-6) * np.log(1e6)
 
 
@@ -21,27 +21,26 @@ def test_noise_step_and_rates_are_the_papers():
     """σ²/(C·L²) = R·M·logs/(nNε)² and Theorem 4.1's step and rates, all by the load."""
     scale = 0.5 * 30 * 2000
     assert 500 * load() == pytest.approx(500 * 800 * LOGS / scale**2)
-    step = lr.minibatch_step(rounds=500, records=30, per_round=800, dimension=20, load=load(), **PROBLEM)
+    step = lr.minibatch_step(PROBLEM, rounds=500, smoothness=0.8, load=load())
     private = scale / np.sqrt(20 * 800 * LOGS)
     assert step == pytest.approx(min(1 / 3.2, 2 * np.sqrt(800) / (3 * 500) * min(np.sqrt(30), private)))
-    shape = {"per_round": 800, "records": 30, "dimension": 20, "load": load()}
     rate = 6 * (1 / np.sqrt(30 * 800) + np.sqrt(20 * LOGS) / scale)
-    assert lr.shuffled_rate(diameter=2.0, lipschitz=3.0, **shape) == pytest.approx(rate)
+    assert lr.shuffled_rate(PROBLEM, load=load()) == pytest.approx(rate)
     strong = 9 / 0.5 * (1 / (30 * 800) + 20 * LOGS / scale**2)
-    assert lr.strong_rate(lipschitz=3.0, strong_convexity=0.5, **shape) == pytest.approx(strong)
+    assert lr.strong_rate(PROBLEM, strong_convexity=0.5, load=load()) == pytest.approx(strong)
 
 
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-3, 0.02])
 @pytest.mark.parametrize("smoothness", [1e-3, 50.0, 1e5])
 def test_rounds_by_hand(epsilon, smoothness):
-    settings = {"dimension": 20, "epsilon": epsilon, **SIZES, **PROBLEM, "smoothness": smoothness}
+    settings = {"machines": 2000, "epsilon": epsilon, "smoothness": smoothness}
     total = epsilon * 30 * 2000
     common = [total**2 / 800, 2000 / 800, min(30, total**2 / (20 * 800))]
     convex = smoothness * 2 / 3 * min(np.sqrt(30 * 800), total / np.sqrt(20))
-    assert lr.shuffled_rounds(**settings) == np.ceil(max(*common, convex) * (1 - 1e-12))
+    assert lr.shuffled_rounds(PROBLEM, **settings) == np.ceil(max(*common, convex) * (1 - 1e-12))
     mu = 1e-3
     strong = 8 * smoothness / mu * np.log(smoothness * 4 * mu * total**2 / (20 * 9))
-    assert lr.shuffled_rounds(strong_convexity=mu, **settings) == np.ceil(max(*common, strong) * (1 - 1e-12))
+    assert lr.shuffled_rounds(PROBLEM, strong_convexity=mu, **settings) == np.ceil(max(*common, strong) * (1 - 1e-12))
 
 
 def test_shuffling_beats_no_shuffling():

@@ -145,7 +145,8 @@ def test_the_printed_indicator():
 
 
 def test_worst_variance_is_the_bound_of_a_lipschitz_loss():
-    worst = lr.worst_variance(lipschitz=3.0, batch=2, per_round=2, dimension=5, noise_std=0.5, clients=0.25)
+    problem = lr.ProblemConstants(records=9, per_round=2, dimension=5, diameter=1.0, lipschitz=3.0)
+    worst = lr.worst_variance(problem, batch=2, noise_std=0.5, clients=0.25)
     bound = lr.population_variance(
         deviation=6.0, batch=2, noise_std=0.5, dimension=5, diversity=0.0, pmf=[0.0, 1.0, 0.0]
     )
@@ -162,5 +163,6 @@ def test_refusals():
         lr.aggregate_variance(sampler="full", **good)
     with pytest.raises(ValueError, match=r"gradients must be \[machines \(3\), dimension\], got shape \(2, 2\)"):
         lr.aggregate_variance(sampler="subset", **{**good, "gradients": np.ones((2, 2))})
+    problem = lr.ProblemConstants(records=9, per_round=1, dimension=1, diameter=1.0, lipschitz=1.0)
     with pytest.raises(ValueError, match=r"clients must be a single number, got shape \(2,\)"):
-        lr.worst_variance(lipschitz=1.0, batch=1, per_round=1, dimension=1, noise_std=0.0, clients=[1.0, 2.0])
+        lr.worst_variance(problem, batch=1, noise_std=0.0, clients=[1.0, 2.0])

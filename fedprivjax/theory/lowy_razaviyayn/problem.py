@@ -1,0 +1,37 @@
+"""Constants of a federated problem, shared by the theorems."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedprivjax.theory._numbers import at_least_one, counts, positive, validate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProblemConstants:
+    """Constants of a Lipschitz problem on machines with equally many records; all but the dimension may be arrays.
+
+    Attributes:
+        records: n, records of one machine; the fewest if machines differ.
+        per_round: M̃, machines in a round, as chosen by `average_or_max`; the number of machines in a round (M) if they
+            are identical.
+        dimension: d, parameters of the model.
+        diameter: D, bound on the distance from the start to the optimum.
+        lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
+
+    Raises:
+        Refusal: a number out of range.
+
+    >>> ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=0.0)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: lipschitz must be positive and finite, got 0.0
+    """
+
+    records: Any
+    per_round: Any
+    dimension: int
+    diameter: Any
+    lipschitz: Any
+
+    def __post_init__(self):
+        counts(dimension=self.dimension)
+        validate(self, records=at_least_one, per_round=at_least_one, diameter=positive, lipschitz=positive)
