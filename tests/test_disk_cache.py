@@ -1,16 +1,17 @@
-"""What is kept on disk between processes: found again by all that it depends on, never trusted, never in the way."""
+"""The disk cache: found again by everything that a file depends on, never trusted, never in the way."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pooch
 import pytest
 
 from fedprivjax import disk_cache
-from fedprivjax.disk_cache import code, digest, home, place, read, remembered, written
+from fedprivjax.disk_cache import cache_folder, cached, cached_file, code_digest, digest, read, try_write
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ class Maker:
 
 
 def found(maker, *said, good=lambda array: True):
-    return remembered("kind", said or ("said",), maker, good)
+    return cached("kind", said or ("said",), maker, good)
 
 
 def test_it_is_computed_once(folder):
@@ -52,11 +53,11 @@ def test_what_is_soon_computed_is_not_kept(folder, monkeypatch):
 
 def test_the_folder_is_that_of_downloads_or_another_or_none(monkeypatch):
     monkeypatch.delenv(disk_cache.CACHE)
-    assert home() == Path(pooch.os_cache("fedprivjax"))
+    assert cache_folder() == Path(pooch.os_cache("fedprivjax"))
     monkeypatch.setenv(disk_cache.CACHE, "elsewhere")
-    assert home() == Path("elsewhere")
+    assert cache_folder() == Path("elsewhere")
     monkeypatch.setenv(disk_cache.CACHE, "")
-    assert home() is None
+    assert cache_folder() is None
     maker = Maker()
     found(maker), found(maker)
     assert maker.calls == 2
@@ -78,6 +79,26 @@ def test_every_part_is_in_the_name(other):
     assert digest(*said) == digest(*said) != digest(*other)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.zeros((0, 3)), np.zeros((3, 0))),
+        (jnp.bfloat16(1).__array__(), jnp.bfloat16(2).__array__()),
+        (np.arange(6).reshape(2, 3).T, np.arange(6).reshape(3, 2)),
+        (np.float64(1).__array__(), np.array([1.0])),
+    ],
+    ids=["empty", "bfloat16", "transposed", "scalar"],
+)
+def test_digests_of_unusual_arrays(one, other):
+    assert digest(one) == digest(one.copy()) != digest(other)
+
+
+def test_digests_are_what_they_were():
+    """Computed features of a gigabyte are found by them."""
+    expected = "7a71ef561deef1a4e9b92fd1942978ee7617de4b989545d0d45865d681cdefda"
+    assert digest([("a", "b")], (2, 2, 1), "code", np.arange(4, dtype=np.float32)) == expected
+
+
 def test_code_and_versions_are_in_the_name(tmp_path):
     (tmp_path / "inner").mkdir()
     one, two = tmp_path / "one.py", tmp_path / "inner" / "two.py"
@@ -85,15 +106,15 @@ def test_code_and_versions_are_in_the_name(tmp_path):
     two.write_text("x = 2")
 
     def now(**options):
-        code.cache_clear()
-        return code(tmp_path, **options)
+        code_digest.cache_clear()
+        return code_digest(tmp_path, **options)
 
-    before, without = now(), now(but=("two",))
+    before, without = now(), now(exclude=("two",))
     assert now() == before
     assert len({before, without, now(packages=("numpy",)), now(packages=("scipy",))}) == 4
     two.write_text("x = 3")
     assert now() != before
-    assert now(but=("two",)) == without
+    assert now(exclude=("two",)) == without
 
 
 def test_a_file_with_any_byte_of_its_header_damaged_is_computed_anew_or_right(folder):
@@ -147,7 +168,7 @@ def test_a_folder_that_may_not_be_written_is_left_as_it_is(folder, monkeypatch):
 
 
 def test_a_full_disk_and_a_stop_leave_no_part_of_a_file(folder):
-    path = place(folder, "kind", ("said",))
+    path = cached_file(folder, "kind", ("said",))
 
     def full(file):
         file.write(b"part")
@@ -157,20 +178,20 @@ def test_a_full_disk_and_a_stop_leave_no_part_of_a_file(folder):
         file.write(b"part")
         raise KeyboardInterrupt
 
-    assert not written(path, full)
+    assert not try_write(path, full)
     with pytest.raises(KeyboardInterrupt):
-        written(path, stopped)
+        try_write(path, stopped)
     assert files(folder) == []
 
 
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from fedprivjax.disk_cache import read, written
+from fedprivjax.disk_cache import read, try_write
 path = Path(sys.argv[1])
 for turn in range(150):
     value = float(turn)
-    assert written(path, lambda file: np.save(file, np.full(20_000, value)))
+    assert try_write(path, lambda file: np.save(file, np.full(20_000, value)))
     found = read(path)
     assert found is not None and (found == found[0]).all()
 """

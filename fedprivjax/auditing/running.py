@@ -1,6 +1,5 @@
 """Runs of an audit in chunks: views are scored and discarded; stored scores let a stopped audit resume."""
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from fedprivjax.auditing.neighbouring import Worlds
 from fedprivjax.auditing.scores import Counting, Law, Moments, Score, discriminant
 from fedprivjax.auditing.views import Sight, chunk_of, observed
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.disk_cache import read_chunk
+from fedprivjax.disk_cache import code_version, digest, read_chunk, write_chunk
 
 Progress = Callable[[int, int], None]
 OTHER = 2**21  # offset of the second dataset's seeds
@@ -67,7 +66,7 @@ def _phase(runs: Runs, law: Law, scores: list[Score], numbers: range, counting: 
     size, done = chunk_of(runs.pair.start), []
     for begin in range(numbers.start, numbers.stop, size):
         part = range(begin, min(begin + size, numbers.stop))
-        done.append(_kept(runs, part) or _computed(runs, law, scores, part))
+        done.append(_finished(runs, part) or _computed(runs, law, scores, part))
         if runs.progress is not None:
             runs.progress(part.stop, counting.runs)
     return done
@@ -83,11 +82,11 @@ def _computed(runs: Runs, law: Law, scores: list[Score], part: range) -> Chunk:
         np.array([one.products for one in moments]),
     )
     if runs.folder is not None:
-        write_atomically(_file(runs.folder, part), lambda file: np.savez(file, **chunk._asdict()))
+        write_chunk(_file(runs.folder, part), chunk._asdict())
     return chunk
 
 
-def _kept(runs: Runs, part: range) -> Chunk | None:
+def _finished(runs: Runs, part: range) -> Chunk | None:
     arrays = None if runs.folder is None else read_chunk(_file(runs.folder, part))
     return None if arrays is None else Chunk(**arrays)
 
@@ -103,24 +102,22 @@ def _claim(runs: Runs, counting: Counting) -> None:
     """Reserve a folder for this audit.
 
     Raises:
-        Refusal: if the folder holds runs of another audit.
+        Refusal: if the folder holds runs of another audit or of another version of the code.
     """
     if runs.folder is None:
         return
     identity, file = _identity(runs, counting), runs.folder / "identity"
     if file.is_file() and file.read_text() != identity:
-        raise Refusal(f"folder must be empty or of the same audit, got {runs.folder}")
+        raise Refusal(f"folder must be empty or of the same audit and code, got {runs.folder}")
     write_atomically(file, identity)
 
 
 def _identity(runs: Runs, counting: Counting) -> str:
-    """Return a digest of the audit's settings and of all input arrays of its runs."""
+    """Return a digest of the audit's settings, of all input arrays of its runs, and of the code."""
     start = runs.pair.start
-    digest = hashlib.sha256(f"{start}|{runs.pair.canary}|{counting}|{runs.sight}|{runs.seed}".encode())
+    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.sight}|{runs.seed}"
     numbers = start.arguments._replace(key=jax.random.key_data(start.key))
-    for leaf in jax.tree.leaves(numbers):
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
+    return digest(code_version(), settings, *map(np.asarray, jax.tree.leaves(numbers)))
 
 
 def _file(folder: Path, part: range) -> Path:

@@ -9,7 +9,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli import audit, bench, experiments, listing, plan
 from fedprivjax.cli.console import TRACEBACK, app, err, out
 from fedprivjax.cli.interrupts import Stopped, interrupted_again, leave
-from fedprivjax.disk_cache import home
+from fedprivjax.disk_cache import cache_folder
 
 __all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan"]
 
@@ -44,7 +44,7 @@ def _warned(message, category, filename, lineno, file=None, line=None) -> None:
 
 def _keep_compiled() -> None:
     """Let jax keep compiled programs between starts; it reads the environment when it is imported, later than this."""
-    folder = home()
+    folder = cache_folder()
     if folder is not None:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import xarray as xr
 
-from fedprivjax.sweeps.chunk_store import code_version
+from fedprivjax.disk_cache import code_version
 
 PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
 Provenance = dict[str, Any]

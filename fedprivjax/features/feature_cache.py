@@ -1,4 +1,4 @@
-"""Features on disk, one file for each data set and map, written atomically in pieces."""
+"""Disk cache of features, one file for each dataset and chain of maps, written atomically in pieces."""
 
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
@@ -6,55 +6,59 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fedprivjax.disk_cache import code, digest, home, read, written
+from fedprivjax.disk_cache import cache_folder, code_digest, digest, read, try_write
 from fedprivjax.features.interface import FeatureMap, Shape
 from fedprivjax.features.registry import built_in
 
-AROUND = ("__init__", "registry", "feature_cache", "mapped")  # files of this room that change no feature
+CODE = (Path(__file__).parent,)  # folders that cached features depend on
+UNRELATED = ("__init__", "registry", "feature_cache", "mapped")  # files there that change no feature
 
 
 def cache() -> Path | None:
-    """The folder of computed features, beside that of downloaded data; what is in it may be deleted at any time.
+    """Return the folder of computed features, within the cache folder. Its files may be deleted at any time.
 
-    `$FEDPRIVJAX_CACHE` names another folder for all that is kept; where it is empty, nothing is, and this is None.
+    `$FEDPRIVJAX_CACHE` names another cache folder. If the variable is empty, nothing is cached, and this is None.
     """
-    folder = home()
+    folder = cache_folder()
     return None if folder is None else folder / "features"
 
 
-def kept(folder: Path | None, name: str, shape: Shape, make: Callable[[], Iterable[np.ndarray]]) -> np.ndarray:
-    """Float32 features [examples, …], read from the folder, mapped into memory, or computed and put there.
+def cached_features(
+    folder: Path | None, key: str, shape: Shape, compute: Callable[[], Iterable[np.ndarray]]
+) -> np.ndarray:
+    """Return features, float32 [examples, …]: from the cache, mapped into memory, or computed and cached.
 
-    Where the folder cannot be written, or is full, they are computed in memory; None keeps nothing.
+    Without a folder that can be written, or on a full disk, they are computed in memory.
 
     Args:
-        name: of the file, which says all that the features depend on.
-        make: computes them, in pieces that follow each other.
+        folder: the cache, or None.
+        key: name of the file, a digest of everything that the features depend on.
+        compute: returns the features in consecutive pieces.
     """
-    path = None if folder is None else folder / f"{name}.npy"
+    path = None if folder is None else folder / f"{key}.npy"
     found = None if path is None else _read(path, shape)
-    if path is not None and found is None and written(path, lambda file: _write(file, shape, make())):
+    if path is not None and found is None and try_write(path, lambda file: _write(file, shape, compute())):
         found = _read(path, shape)
-    return _gathered(shape, make()) if found is None else found
+    return _gathered(shape, compute()) if found is None else found
 
 
-def named(
+def features_key(
     maps: Iterable[FeatureMap], features: np.ndarray, picture: Shape | None, program: Callable[[], Hashable] = tuple
 ) -> str:
-    """A digest of the features that come in and of the maps: their settings and this package's maps as they are.
+    """Digest of the incoming features, the maps' settings, and the code of this package's maps.
 
     Args:
-        program: returns what the maps compute, which a name depends on where one of them is custom.
+        program: returns the maps' computation, which the digest includes if one of them is custom.
 
     >>> from fedprivjax.features.pooling import Pooling
     >>> rows = np.zeros((2, 4), np.float32)
-    >>> named([Pooling(1)], rows, (2, 2, 1)) == named([Pooling(2)], rows, (2, 2, 1))
+    >>> features_key([Pooling(1)], rows, (2, 2, 1)) == features_key([Pooling(2)], rows, (2, 2, 1))
     False
     """
     maps = list(maps)
     custom = () if all(map(built_in, maps)) else (program(),)
-    said = [(type(each).__module__, repr(each)) for each in maps]
-    return digest(said, *custom, picture, code(Path(__file__).parent, but=AROUND), features)
+    settings = [(type(each).__module__, repr(each)) for each in maps]
+    return digest(settings, *custom, picture, code_digest(*CODE, exclude=UNRELATED), features)
 
 
 def _read(path: Path, shape: Shape) -> np.ndarray | None:

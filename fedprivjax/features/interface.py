@@ -19,7 +19,7 @@ class FeatureMap(Decorated):
     every guarantee, is for each example alone.
 
     Attributes:
-        kept: whether its output is worth keeping on disk. Then its `repr` must tell its settings.
+        cached: whether its output is cached on disk. Then its `repr` must state its settings.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FeatureMap(Decorated):
     """
 
     kind, decorator = "feature map", FROZEN
-    kept: ClassVar[bool] = False
+    cached: ClassVar[bool] = False
 
     def shape(self, shape: Shape) -> Shape:
         """The shape of an example's features, from that of what comes in: (height, width, channels), or (features,).

@@ -13,7 +13,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.datasets.dataset import Dataset
-from fedprivjax.features.feature_cache import cache, kept, named
+from fedprivjax.features.feature_cache import cache, cached_features, features_key
 from fedprivjax.features.interface import FeatureMap, Shape
 from fedprivjax.features.registry import Said, as_maps, built_in
 from fedprivjax.problem.program import program_of
@@ -34,8 +34,8 @@ def mapped(
     """A data set whose features are maps of those that came in, one map after the other.
 
     The maps see a picture as [height, width, channels], without the constant that follows it; `Constant` appends one.
-    Other features they see as they are. What comes out of the maps up to the last that is dear (`FeatureMap.kept`,
-    `Scattering`) is kept on disk under a digest of the data and of the maps, and what follows is computed at each call.
+    Other features they see as they are. The output of the last expensive map (`FeatureMap.cached`, `Scattering`) is
+    cached on disk under a digest of the data and of the maps up to it. Later maps are computed at each call.
 
     **Privacy.** An example's features are a public function of that example alone, so every guarantee about examples
     holds as it is. A custom map is applied to one example at a time, so it cannot mix examples.
@@ -45,7 +45,7 @@ def mapped(
         maps: `FeatureMap`s, or their names, or tables of a name as `kind` and settings; one or several.
         picture: height, width (and channels, else 1) of the picture that an example begins with, row by row, where the
             data set does not say.
-        keep: whether to keep on disk what is dear, in `cache()` or in a folder of yours.
+        keep: whether to cache expensive maps on disk, in `cache()` or in a given folder.
         say: called with how far it is, in words.
 
     Returns:
@@ -125,7 +125,7 @@ def as_picture(picture: Any) -> tuple[int, int, int]:
 
 
 class _Stage:
-    """Maps that are computed together, as one program; kept on disk where a folder is given."""
+    """Maps that are computed together, as one program; cached on disk if a folder is given."""
 
     def __init__(self, maps: Sequence[FeatureMap], shapes: Sequence[Shape], folder: Path | None, say: Say | None):
         self.maps, self.shapes, self.folder, self.say = maps, shapes, folder, say
@@ -135,8 +135,8 @@ class _Stage:
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Features [examples, features]."""
-        name = "" if self.folder is None else named(self.maps, rows, self.shapes[0], self._computed)
-        return kept(self.folder, name, (len(rows), prod(self.shapes[-1])), lambda: self._pieces(rows))
+        key = "" if self.folder is None else features_key(self.maps, rows, self.shapes[0], self._computed)
+        return cached_features(self.folder, key, (len(rows), prod(self.shapes[-1])), lambda: self._pieces(rows))
 
     def _computed(self) -> Hashable:
         return program_of(self._features, jax.ShapeDtypeStruct((1, prod(self.shapes[0])), np.float32))
@@ -165,7 +165,7 @@ def applied(each: FeatureMap, examples):
 
 
 def _stages(maps: Sequence[FeatureMap], shapes: Sequence[Shape], folder: Path | None, say: Say | None) -> list[_Stage]:
-    """The maps up to the last that is dear, which are kept, and those after it."""
-    dear = max((place + 1 for place, each in enumerate(maps) if each.kept), default=0)
-    first = [_Stage(maps[:dear], shapes[: dear + 1], folder, say)] if dear else []
-    return first + ([_Stage(maps[dear:], shapes[dear:], None, say)] if dear < len(maps) else [])
+    """Stages of the maps up to the last expensive one, which is cached, and of the maps after it."""
+    expensive = max((place + 1 for place, each in enumerate(maps) if each.cached), default=0)
+    first = [_Stage(maps[:expensive], shapes[: expensive + 1], folder, say)] if expensive else []
+    return first + ([_Stage(maps[expensive:], shapes[expensive:], None, say)] if expensive < len(maps) else [])

@@ -38,7 +38,7 @@ class Scattering(FeatureMap):
     (7, 7, 81)
     """
 
-    kept: ClassVar[bool] = True
+    cached: ClassVar[bool] = True
 
     scales: int = 2
     angles: int = 8

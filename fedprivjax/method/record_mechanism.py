@@ -28,7 +28,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.accountants.sampled import require_known
 from fedprivjax.privacy.events import Asked, Claim, Excess, RecordEvent, Releases
-from fedprivjax.privacy.min_noise import least_kept
+from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.noise_rules import CLAIMS, NOISE_RULES, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import alike
 from fedprivjax.privacy.target import Target
@@ -289,8 +289,8 @@ class RecordMechanism:
             event = RecordEvent(noise_std, accountant, releases, terms)
             return event.largest(asked if who is None else [who])
 
-        said = *RecordEvent(1.0, accountant, releases, terms).said, m.epsilon, m.delta
-        return require_known(least_kept(said, excess, float(shift.max())), float(m.epsilon.min()))
+        cache_key = *RecordEvent(1.0, accountant, releases, terms).cache_key, m.epsilon, m.delta
+        return require_known(cached_min_noise(cache_key, excess, float(shift.max())), float(m.epsilon.min()))
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """The σ by the noise rule of every machine in the table."""

@@ -10,7 +10,7 @@ from fedprivjax.plan.arguments import plain_numbers, require_problem, require_pr
 from fedprivjax.plan.validate_plan import require_as_said, require_same_sampler
 from fedprivjax.privacy.events import Event, Excess
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.min_noise import least_kept
+from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.target import PLAN, Target
 from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
 from fedprivjax.problem.projection_check import require_true_projection
@@ -197,8 +197,8 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     sensitivity = float(event.sensitivity)
     if sensitivity == inf:
         raise Refusal(SENSITIVITY_UNKNOWN)
-    said = None if event.said is None else (*event.said, *target.said, np.asarray(delta, float))
-    noise_std = least_kept(said, excess, sensitivity if sensitivity > 0 else 1.0)
+    cache_key = None if event.cache_key is None else (*event.cache_key, *target.cache_key, np.asarray(delta, float))
+    noise_std = cached_min_noise(cache_key, excess, sensitivity if sensitivity > 0 else 1.0)
     if isinf(noise_std):
         raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")
     return noise_std

@@ -68,9 +68,11 @@ class Event:
         return ""
 
     @property
-    def said(self) -> tuple[Any, ...] | None:
-        """All that `excess` depends on but the noise and the target, for a digest (`kept.digest`), where it takes long
-        enough that noise which was solved for is worth keeping on disk; else None."""
+    def cache_key(self) -> tuple[Any, ...] | None:
+        """Everything that `excess` depends on except the noise and the target, see `disk_cache.digest`.
+
+        None if solving for the noise is fast enough that it need not be cached.
+        """
         return None
 
     @property
@@ -319,7 +321,7 @@ class RecordEvent(Event):
         return account(*machine, delta=one.delta) / one.epsilon if machine[0] > 0 else inf
 
     @property
-    def said(self) -> tuple[Any, ...]:
+    def cache_key(self) -> tuple[Any, ...]:
         r = self.releases
         return self.accountant, r.shift, r.records, r.batch, r.messages, r.group
 

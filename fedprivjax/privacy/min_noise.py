@@ -1,4 +1,4 @@
-"""The least noise that is enough for all machines, and what is kept of it on disk: a number that is never trusted."""
+"""Smallest noise that meets every machine's target, with a disk cache. Cached values are verified before use."""
 
 from collections.abc import Callable
 from math import exp, isinf
@@ -7,48 +7,51 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.disk_cache import code, remembered
+from fedprivjax.disk_cache import cached, code_digest
 from fedprivjax.privacy.accountants.noise_search import CLOSE, least_noise
 from fedprivjax.privacy.events import Excess
 
 PACKAGE = Path(__file__).parents[1]
-FOLDERS = PACKAGE / "privacy", PACKAGE / "plan" / "samplers"  # the code that makes ε of noise
+CODE = PACKAGE / "privacy", PACKAGE / "plan" / "samplers"  # folders that a cached noise depends on: from noise to ε
 PACKAGES = ("dp-accounting", "numpy", "scipy")
 
 
-def least_kept(said: tuple[Any, ...] | None, excess: Callable[..., Excess], guess: float) -> float:
-    """`least_for_all`, which is kept on disk where it took long, and solved for anew where what was kept is not it.
+def cached_min_noise(cache_key: tuple[Any, ...] | None, excess: Callable[..., Excess], guess: float) -> float:
+    """Cached version of `min_noise_for_all`. A cached value that fails verification is recomputed.
 
-    **Privacy.** Of a number from disk everybody's excess is computed as of any other, and the number is used only if
-    that is at most 1, and as close to it as the search comes. So no such number is less, or more, than is needed,
-    whatever it was that wrote it.
+    **Privacy.** `excess` is computed for a cached noise as for any other. The noise is used only if the largest ratio
+    over all machines is at most 1, and as close to 1 as the search comes. So a cached noise is never smaller or larger
+    than needed, whatever wrote it.
 
     Args:
-        said: all that `excess` depends on but the noise, see `kept.digest`; None keeps nothing.
+        cache_key: everything that `excess` depends on except the noise, see `disk_cache.digest`; None does not cache.
     """
-    if said is None:
-        return least_for_all(excess, guess)
+    if cache_key is None:
+        return min_noise_for_all(excess, guess)
 
-    def good(found: np.ndarray) -> bool:
+    def valid(found: np.ndarray) -> bool:
         if found.shape != (1,) or found.dtype != float or not 0 < found[0] < np.inf:
             return False
         return exp(-CLOSE) - 1e-9 <= excess(float(found[0])).ratio <= 1
 
-    all_said = *said, code(*FOLDERS, packages=PACKAGES)
-    return float(remembered("noise", all_said, lambda: np.array([least_for_all(excess, guess)]), good)[0])
+    def compute() -> np.ndarray:
+        return np.array([min_noise_for_all(excess, guess)])
+
+    return float(cached("noise", (*cache_key, code_digest(*CODE, packages=PACKAGES)), compute, valid)[0])
 
 
-def least_for_all(excess: Callable[..., Excess], guess: float) -> float:
-    """The least noise, from above, at which nobody's excess is above 1; inf where there is none.
+def min_noise_for_all(excess: Callable[..., Excess], guess: float) -> float:
+    """Smallest noise, from above, at which no machine's `excess` is above 1, or inf if there is none.
 
-    The worst machine's is solved for alone, and all are looked at again: few are worse at another noise.
+    The search solves for the worst machine alone, then checks all machines: few are worse at another noise.
 
     Args:
-        excess: from a noise, and from whom to look at alone or None for everyone.
+        excess: from a noise, and from one machine or None for all machines.
+        guess: start of the search.
     """
     worst = excess(guess).who
     while True:
-        noise = _least_of(excess, worst, guess)
+        noise = _min_noise_of(excess, worst, guess)
         if isinf(noise) or worst is None:
             return noise
         found = excess(noise)
@@ -57,5 +60,5 @@ def least_for_all(excess: Callable[..., Excess], guess: float) -> float:
         guess, worst = noise, found.who
 
 
-def _least_of(excess: Callable[..., Excess], who: Any, guess: float) -> float:
+def _min_noise_of(excess: Callable[..., Excess], who: Any, guess: float) -> float:
     return least_noise(lambda noise: excess(noise, who).ratio, 1.0, guess)

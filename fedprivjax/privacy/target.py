@@ -71,8 +71,8 @@ class Target:
         )
 
     @property
-    def said(self) -> tuple[Any, ...]:
-        """What tells the target from others, for a digest."""
+    def cache_key(self) -> tuple[Any, ...]:
+        """Values that identify the target, for a digest."""
         return self.mu, np.asarray(self.epsilon, float), self.noise_std, self.delta
 
     @property

@@ -1,9 +1,7 @@
 """Finished chunks of a sweep on disk, from which a killed run resumes."""
 
-import hashlib
 import json
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,7 +12,7 @@ import numpy as np
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
-from fedprivjax.disk_cache import read_chunk
+from fedprivjax.disk_cache import SHORT, code_version, digest, read_chunk, write_chunk
 from fedprivjax.engine.prepare import Recipe
 from fedprivjax.engine.simulate import run_program
 
@@ -53,7 +51,7 @@ class ChunkStore:
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         """Write a finished chunk."""
-        write_atomically(self._path(index), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+        write_chunk(self._path(index), arrays)
 
     def _path(self, index: int) -> Path:
         draws, members = self.sizes
@@ -72,13 +70,9 @@ def _begun(path: Path) -> dict[str, Any] | None:
 
 
 def fingerprint(*parts) -> str:
-    """A digest of pytrees of arrays, numbers and text."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None):
-        for piece in (jax.tree_util.keystr(path).encode(), *_pieces(leaf)):
-            digest.update(len(piece).to_bytes(8, "little"))  # so that no two sequences of pieces are one
-            digest.update(piece)
-    return digest.hexdigest()
+    """Digest of pytrees of arrays, numbers and text."""
+    leaves = jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None)
+    return digest(*[part for path, leaf in leaves for part in (jax.tree_util.keystr(path), _part(leaf))])[:SHORT]
 
 
 def program_text(arguments: Any, recipe: Recipe) -> str:
@@ -106,21 +100,11 @@ def _constants_in_place():
         jax.config.update(HOISTED, before)
 
 
-def _pieces(leaf) -> tuple[bytes, ...]:
-    """What tells a leaf from every other."""
+def _part(leaf: Any) -> Any:
+    """The leaf as `digest` takes it: text, None or an array."""
     if isinstance(leaf, str) or leaf is None:
-        return (repr(leaf).encode(),)
-    array = np.ascontiguousarray(leaf)
+        return leaf
+    array = np.asarray(leaf)
     if array.dtype == object:
         raise TypeError(f"a fingerprint is of arrays, numbers and text, not of {leaf!r}")
-    return b"array", f"{array.dtype}{np.shape(leaf)}".encode(), array.tobytes()
-
-
-@cache
-def code_version() -> str:
-    """A digest of this package's source and of jax's version."""
-    files = sorted(Path(__file__).parents[1].rglob("*.py"))
-    digest = hashlib.blake2b(jax.__version__.encode(), digest_size=8)
-    for path in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return array

@@ -11,7 +11,7 @@ from audited import FEDERATION, SETTINGS, smaller
 from flax import struct
 
 from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, Uniform
-from fedprivjax.auditing import views
+from fedprivjax.auditing import running, views
 from fedprivjax.auditing.audit import VERDICT, audit, prepared
 from fedprivjax.auditing.bounds import lower_bounds
 from fedprivjax.auditing.neighbouring import Federation, worlds
@@ -234,8 +234,15 @@ def claimed(folder, protocol=PROTOCOL, federation=FEDERATION, runs=1000, delta=1
 def test_another_audits_folder_is_refused(tmp_path, other):
     claimed(tmp_path)
     claimed(tmp_path)
-    with pytest.raises(Refusal, match=r"^folder must be empty or of the same audit, got "):
+    with pytest.raises(Refusal, match=r"^folder must be empty or of the same audit and code, got "):
         claimed(tmp_path, **other)
+
+
+def test_a_folder_of_other_code_is_refused(tmp_path, monkeypatch):
+    claimed(tmp_path)
+    monkeypatch.setattr(running, "code_version", lambda: "another")
+    with pytest.raises(Refusal, match=r"^folder must be empty or of the same audit and code, got "):
+        claimed(tmp_path)
 
 
 @pytest.mark.slow

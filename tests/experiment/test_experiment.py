@@ -135,7 +135,7 @@ def at_one_point(parsed):
     ]
     sweep = parsed.sweep.model_copy(update={"over": first})
     problem = parsed.problem
-    if any(each.kept for each in problem.maps):
+    if any(each.cached for each in problem.maps):
         problem = problem.model_copy(update={"maps": ()})
     return parsed.model_copy(update={"sweep": sweep, "protocol": protocols, "problem": problem})
 

@@ -25,7 +25,7 @@ def pictures(examples=5, tests=3, **options):
 class Doubled(FeatureMap):
     """Counts how often it is traced or called; kept on disk."""
 
-    kept: ClassVar[bool] = True
+    cached: ClassVar[bool] = True
     calls: ClassVar[list] = []
 
     def shape(self, shape):
@@ -119,7 +119,7 @@ def test_the_problems_constants_follow_from_the_bound():
 def test_a_bound_that_is_claimed_but_does_not_hold_is_refused():
     @dataclass(frozen=True)
     class Wrong(Doubled):
-        kept = False
+        cached = False
 
         def bound(self, shape, bound):
             return 0.1

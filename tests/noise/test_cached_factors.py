@@ -48,7 +48,7 @@ def test_every_argument_makes_another(fitted, other):
 
 def test_other_code_makes_another(fitted, monkeypatch):
     made()
-    monkeypatch.setattr(factor, "code", lambda *folders, packages: "mended")
+    monkeypatch.setattr(factor, "code_digest", lambda *folders, packages: "mended")
     made()
     assert len(fitted) == 2
 

@@ -50,7 +50,7 @@ def nothing_happens(monkeypatch):
 
     monkeypatch.setattr(room, "memory", lambda: GIB_8)
     monkeypatch.setattr(plans, "draw_schedule", refuse)
-    monkeypatch.setattr(calibration, "least_kept", refuse)
+    monkeypatch.setattr(calibration, "cached_min_noise", refuse)
     monkeypatch.setattr(sweeps, "grid", refuse)
 
 

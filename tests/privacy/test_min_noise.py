@@ -13,7 +13,7 @@ from fedprivjax.privacy import min_noise
 from fedprivjax.privacy.accountants import quick_bound, sampled
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.events import RecordEvent, Releases
-from fedprivjax.privacy.min_noise import least_for_all, least_kept
+from fedprivjax.privacy.min_noise import cached_min_noise, min_noise_for_all
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Terms
 
@@ -33,9 +33,9 @@ def solved(monkeypatch):
 
     def counted(*arguments):
         calls.append(arguments)
-        return least_for_all(*arguments)
+        return min_noise_for_all(*arguments)
 
-    monkeypatch.setattr(min_noise, "least_for_all", counted)
+    monkeypatch.setattr(min_noise, "min_noise_for_all", counted)
     return calls
 
 
@@ -53,8 +53,8 @@ def event(noise_std=1.0, sampler=SAMPLER, shift=0.2, sizes=SIZES, batch=10, roun
 
 def needed(target=TARGET, **settings):
     forget()
-    said = *event(**settings).said, *target.said
-    return least_kept(said, lambda noise, who=None: event(noise, **settings).excess(target, None, who), 1.0)
+    cache_key = *event(**settings).cache_key, *target.cache_key
+    return cached_min_noise(cache_key, lambda noise, who=None: event(noise, **settings).excess(target, None, who), 1.0)
 
 
 def files(folder):
@@ -62,7 +62,9 @@ def files(folder):
 
 
 def test_it_is_solved_for_once_and_the_same_to_the_last_digit(folder, solved):
-    assert needed() == needed() == least_for_all(lambda noise, who=None: event(noise).excess(TARGET, None, who), 1.0)
+    assert (
+        needed() == needed() == min_noise_for_all(lambda noise, who=None: event(noise).excess(TARGET, None, who), 1.0)
+    )
     assert len(solved) == 1
     assert len(files(folder)) == 1
 
@@ -118,15 +120,15 @@ def test_every_argument_makes_another_file(folder, other):
 
 def test_other_code_or_another_accountant_makes_another_file(folder, solved, monkeypatch):
     needed()
-    monkeypatch.setattr(min_noise, "code", lambda *folders, packages: "mended")
+    monkeypatch.setattr(min_noise, "code_digest", lambda *folders, packages: "mended")
     needed()
     assert len(solved) == len(files(folder)) == 2
 
 
 def test_the_code_is_that_of_privacy_and_of_samplers():
-    names = {path.name for path in min_noise.FOLDERS}
+    names = {path.name for path in min_noise.CODE}
     assert names == {"privacy", "samplers"}
-    assert all((path / "__init__.py").exists() for path in min_noise.FOLDERS)
+    assert all((path / "__init__.py").exists() for path in min_noise.CODE)
 
 
 def test_what_is_soon_solved_for_is_not_kept(folder, monkeypatch):
@@ -155,5 +157,5 @@ def test_methods_find_it_again_and_never_run_with_half_of_it(folder, solved, met
 
 def test_noise_in_closed_form_is_not_kept(folder):
     protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1, calibrate_to="plan")
-    assert ready(protocol, SHARES, PARTIAL, rounds=4).event.said is None
+    assert ready(protocol, SHARES, PARTIAL, rounds=4).event.cache_key is None
     assert files(folder) == []

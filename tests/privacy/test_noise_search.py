@@ -13,7 +13,7 @@ from fedprivjax.privacy.accountants.noise_search import least_noise
 from fedprivjax.privacy.accountants.quick_bound import rough_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.events import Excess, RecordEvent, Releases
-from fedprivjax.privacy.min_noise import least_for_all
+from fedprivjax.privacy.min_noise import min_noise_for_all
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Terms
 
@@ -104,7 +104,7 @@ def test_few_of_many_different_machines_are_looked_at_closely(monkeypatch):
         return inner(self, *machine, delta=delta)
 
     monkeypatch.setattr(Sampled, "epsilon", counted)
-    found = least_for_all(lambda noise, who=None: machines(noise, sizes).excess(target, None, who), 1.0)
+    found = min_noise_for_all(lambda noise, who=None: machines(noise, sizes).excess(target, None, who), 1.0)
     assert len(set(looked)) < 15  # 595 when each machine was solved for by itself
     each = machines(found, sizes[::6]).epsilons(1e-5).each
     assert max(*each, machines(found, sizes).epsilon(1e-5)) <= 2.0
@@ -119,6 +119,6 @@ def test_a_machine_that_is_worst_at_the_end_alone_is_found():
         return max(Excess(curves[one](noise), one) for one in ([who] if who else curves))
 
     assert excess(1.0).who == "steep"
-    found = least_for_all(excess, 1.0)
+    found = min_noise_for_all(excess, 1.0)
     assert 1 - 1e-6 < excess(found).ratio <= 1
     assert found == pytest.approx(4.0, rel=1e-5)

@@ -21,10 +21,12 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.disk_cache import code, remembered
+from fedprivjax.disk_cache import cached, code_digest
 from fedprivjax.noise.sums.optimum import optimal_factor
 
 ROUNDING = 1e-9  # of a column's norm
+CODE = (Path(__file__).parent,)  # folders that a cached factor depends on
+PACKAGES = ("numpy", "scipy")
 
 Workload = Callable[[int], np.ndarray]
 
@@ -90,12 +92,12 @@ class Optimal(SumFactor):
 
     def factor(self, messages, workload) -> np.ndarray:
         squares, start = workload(messages), Toeplitz().factor(messages, workload)
-        said = squares, start, self.iterations, code(Path(__file__).parent, packages=("numpy", "scipy"))
+        cache_key = squares, start, self.iterations, code_digest(*CODE, packages=PACKAGES)
 
-        def made() -> np.ndarray:
+        def compute() -> np.ndarray:
             return optimal_factor(squares, start, self.iterations)
 
-        return remembered("factors", said, made, lambda found: _is_unit_factor(found, messages))
+        return cached("factors", cache_key, compute, lambda found: _is_unit_factor(found, messages))
 
 
 @dataclass(frozen=True)
