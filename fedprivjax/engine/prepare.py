@@ -16,7 +16,7 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
@@ -47,7 +47,7 @@ class Recipe(NamedTuple):
 class Arguments(NamedTuple):
     """What a run's program takes, one run's: the protocol's leaves, the problem, what is drawn, and the noise key."""
 
-    protocol: Any
+    protocol: Protocol
     problem: Problem
     mechanism: Mechanism
     inputs: RoundInputs
@@ -69,7 +69,7 @@ class ReadyRun:
         delta: at which the guarantee states ε.
     """
 
-    protocol: Any
+    protocol: Protocol
     problem: Problem
     plan: Plan
     seeds: Seeds
@@ -123,7 +123,7 @@ class ReadyRun:
         """The protocol's host-made noise, leaves [rounds, ...], or None."""
         return self.tape_of(self.protocol, self.seeds.noise, self.problem.dimension)
 
-    def tape_of(self, protocol, seed: int, dimension: int) -> Any:
+    def tape_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
         """The host-made noise of a protocol in this one's place, where the mechanism has any use for it."""
         return protocol.tape(self.plan, dimension, seed) if self.mechanism.taped else None
 
@@ -141,7 +141,7 @@ class ReadyRun:
 
 @known_keywords
 def ready(
-    protocol,
+    protocol: Protocol,
     problem: Problem,
     participation: Participation,
     *,
@@ -198,7 +198,7 @@ def ready(
     return replace(start, mechanism=mechanism)
 
 
-def _only_target(protocol, target: Target, delta: float) -> Target:
+def _only_target(protocol: Protocol, target: Target, delta: float) -> Target:
     """A target that is given, refused beside another of the protocol's own, or at another δ than ε is stated at."""
     for name in ("mu", "epsilon", "noise_std"):
         own = getattr(protocol, name)
@@ -217,7 +217,7 @@ def _same(own: Any, asked: Any) -> bool:
     return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)
 
 
-def make_recipe(protocol, problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
+def make_recipe(protocol: Protocol, problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
     """Check what is to be recorded and how often."""
     every = max(1, ceil(plan.size.rounds / 20)) if every is None else every
     require_at_least("every", every, 1)
@@ -226,7 +226,7 @@ def make_recipe(protocol, problem: Problem, plan: Plan, record, every: int | Non
     return Recipe(plan.size, check_metrics(problem, record, info), min(every, plan.size.rounds))
 
 
-def info_names(protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
+def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
     """The scalars that a calibrated protocol's rounds report, which can be recorded."""
 
     def first_round(protocol, inputs):

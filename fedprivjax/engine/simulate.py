@@ -17,6 +17,7 @@ from fedprivjax.engine.metrics import Recordable, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.progress import Told, telling
 from fedprivjax.engine.progress_callbacks import listening, tell
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
@@ -51,7 +52,7 @@ class Run:
     params: Any
     guarantee: PrivacyGuarantee
     costs: dict[str, float]
-    protocol: Any
+    protocol: Protocol
     plan: Plan
     non_private_metrics: tuple[str, ...] = ()
     non_private_data: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class Run:
 
 @known_keywords
 def simulate(
-    protocol,
+    protocol: Protocol,
     problem: Problem,
     participation: Participation,
     *,

@@ -11,6 +11,7 @@ from flax import struct
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.round import RoundInputs, flat_rows
 from fedprivjax.method.views import UNSEEN, Observed
 from fedprivjax.noise import Mechanism
@@ -45,7 +46,7 @@ class Transcript(NamedTuple):
 
 @known_keywords
 def transcript(
-    protocol,
+    protocol: Protocol,
     problem: Problem,
     participation: Participation,
     *,
@@ -182,7 +183,7 @@ def flat_steps(problem: Problem, steps: Any) -> jax.Array | None:
     return None if steps is None else jax.vmap(lambda rows: flat_rows(problem, rows))(steps)
 
 
-def own_noises(protocol, states: Any, machine, added: Any) -> tuple[Any, Any]:
+def own_noises(protocol: Protocol, states: Any, machine, added: Any) -> tuple[Any, Any]:
     """What the protocol makes of each participant's own draw, leaves [per_round, ...], on the machine's own state.
 
     Args:

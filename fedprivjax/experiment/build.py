@@ -17,6 +17,7 @@ from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped
+from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.noise_rules import moments_batch
@@ -181,7 +182,9 @@ def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) ->
     target = target_of(protocol, delta=experiment.evaluation.delta)
     participation = experiment.participation_of(point.settings)
     machines = machines_of(participation, shape)
-    strength = protocol.best_smoothing(point.problem, machines, target, one_pass=participation.one_pass)
+    theory = protocol.theory_choices(point.problem)
+    smoothing = None if theory is None else theory.smoothing
+    strength = None if smoothing is None else smoothing(machines, target, participation.one_pass)
     if strength is None:
         return point
     model: Any = point.problem.model
@@ -204,10 +207,11 @@ def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float, *,
     if not chosen:
         return {}
     protocol = make_protocol(point.settings, point.settings.grid)
-    sizes = protocol.best_cohorts if phases else protocol.best_per_round
-    best = {"per_round": sizes, "rounds": protocol.best_rounds}
-    target = target_of(protocol, delta=delta)
-    return {name: best[name](point.problem, machines, target) for name in chosen}
+    target, theory = target_of(protocol, delta=delta), protocol.theory_choices(point.problem) or TheoryChoices()
+    if phases and "per_round" in chosen and theory.cohorts is None:
+        raise Refusal(f"kind must not be 'phases' for {protocol.name}, which has none")
+    choices: dict[str, Any] = {"per_round": theory.cohorts if phases else theory.per_round, "rounds": theory.rounds}
+    return {name: require_choice_of(choices[name], name, protocol.name)(machines, target) for name in chosen}
 
 
 def _dealt(

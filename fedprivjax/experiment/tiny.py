@@ -181,12 +181,12 @@ def _most_machines(experiment: Experiment) -> int:
 def _least_rounds(experiment: Experiment, problems: Problems) -> int:
     """What those methods need that use records in several epochs."""
     several = [one for one in experiment.protocol if one.method.several_epochs]
-    least = [
-        make_protocol(one, one.grid).least_rounds(problem_at(experiment, one, shape, problems))
+    theories = (
+        make_protocol(one, one.grid).theory_choices(problem_at(experiment, one, shape, problems))
         for one in several
         for shape in experiment.shapes
-    ]
-    return max(least, default=1)
+    )
+    return max((theory.min_rounds() for theory in theories if theory and theory.min_rounds), default=1)
 
 
 def _most_rounds(experiment: Experiment, problems: Problems) -> Iterator[int]:

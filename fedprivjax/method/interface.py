@@ -17,6 +17,7 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice, require_keywords
 from fedprivjax.method.formatting import in_words
 from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
+from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.method.views import VIEWS, Observed, Seen
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
@@ -302,29 +303,9 @@ class Protocol(Calibrated, Decorated):
         """A protocol that has the same law with so many machines, by one name for all that have it; default: itself."""
         return self
 
-    def best_per_round(self, problem: Problem, machines: int, target: Target) -> int:
-        """The cohort that the method's theory chooses for one pass over the machines."""
-        raise Refusal(f"per_round must be given for {self.name}, whose theory chooses none")
-
-    def best_cohorts(self, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
-        """The cohorts' sizes, round by round, that the method's theory chooses for one pass in phases."""
-        raise Refusal(f"kind must not be 'phases' for {self.name}, which has none")
-
-    def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
-        """The strength of the envelopes that the method's theory takes for a loss that is not smooth; None: none.
-
-        Args:
-            one_pass: whether every machine takes part once, in cohorts; else all of them in every round.
-        """
+    def theory_choices(self, problem: Problem) -> TheoryChoices | None:
+        """Sizes and constants that the method's theory chooses for a problem, or None if it chooses nothing."""
         return None
-
-    def least_rounds(self, problem: Problem) -> int:
-        """The fewest rounds that a run may have."""
-        return 1
-
-    def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
-        """The rounds that the method's theory chooses where all machines take part in each."""
-        raise Refusal(f"rounds must be given for {self.name}, whose theory chooses none")
 
     @property
     def traced(self):

@@ -1,6 +1,7 @@
 """What methods with a private momentum of normalised steps share: settings, the step, exposures, and the event."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from fedprivjax.method.minibatch_round import noisy_mean, record_messages
 from fedprivjax.method.relative_privacy import asked_shares, fixed_profile, noise_of_shares, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, flat_rows
 from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
 from fedprivjax.plan.schedule import Size
@@ -140,8 +142,17 @@ class MomentumMethod(Protocol):
             raise Refusal("table must be given: machines go through records of their own")
         return int(self.minibatches.epoch(problem.table.sizes).max())
 
-    def least_rounds(self, problem: Problem) -> int:
-        """Rounds of an epoch. Raise Refusal if `alpha` is too small for it."""
+    def theory_choices(self, problem: Problem) -> TheoryChoices:
+        return TheoryChoices(
+            rounds=partial(self.theory_rounds, problem), min_rounds=partial(self.checked_rounds_of_epoch, problem)
+        )
+
+    def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
+        """Number of rounds that the method's theorem chooses, in whole epochs."""
+        raise Undefined(f"{self.name} must define theory_rounds(problem, machines, target)")
+
+    def checked_rounds_of_epoch(self, problem: Problem) -> int:
+        """N. Raise Refusal if `alpha` is too small for it."""
         epoch = self.rounds_of_epoch(problem)
         self._check_alpha(epoch)
         return epoch

@@ -6,6 +6,8 @@ from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
 from fedprivjax.plan.plan import Plan, draw_plan
 from fedprivjax.planner import bounds
 from fedprivjax.planner.bounds import Bound, Calibrated
@@ -163,7 +165,7 @@ def _all_users(s: Setting) -> Iterator[Draft]:
             f"got {s.per_round} and {s.samples}"
         )
     trust: dict[str, Any] = {"trust": s.trust}
-    rounds = UserSGD(**trust).best_rounds(s.problem, s.machines, s.target) if s.rounds is None else s.rounds
+    rounds = _theory_rounds(UserSGD(**trust), s, s.problem) if s.rounds is None else s.rounds
     rounds, note = _capped(s, rounds)
     plan = draw_plan(s.owned, s.participation, rounds, s.seed, order="cyclic")
     yield Draft(UserSGD, trust, s.owned, plan, note)
@@ -194,11 +196,16 @@ def _epochs(protocol: Any, s: Setting, epoch: int, least: int) -> tuple[int, str
     """The theory's rounds in whole epochs, within what is planned."""
     most = min(MOST_EPOCHS, MOST_USES // (s.per_round * s.samples))
     try:
-        best = protocol.best_rounds(s.owned, s.machines, s.target) // epoch
+        best = _theory_rounds(protocol, s, s.owned) // epoch
     except Refusal:
         best = 0  # the theorem would have less than an epoch
     epochs = max(least, min(best, most))
     return epochs * epoch, "" if epochs == best else f"{epochs} epochs, the theorem has {best or 'less than one'}"
+
+
+def _theory_rounds(protocol: Protocol, s: Setting, problem: Problem) -> int:
+    theory = protocol.theory_choices(problem) or TheoryChoices()
+    return require_choice_of(theory.rounds, "rounds", protocol.name)(s.machines, s.target)
 
 
 def _minibatch_rounds(s: Setting, batch: int | None = None) -> int:

@@ -190,7 +190,7 @@ class ReducedTreeMomentum(MomentumMethod):
         known = replace(known, stds=known._stds(problem, plan))
         return known.with_noise(problem, plan, known.noise_for(problem, plan, target), target)
 
-    def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
+    def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """Theorem 9's, in whole epochs: very many."""
         require_level(target, "Theorem 9")
         epoch, epsilon = self.rounds_of_epoch(problem), self.gain(problem, machines) * target.worst_epsilon

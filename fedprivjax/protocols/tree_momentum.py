@@ -138,7 +138,7 @@ class TreeMomentum(MomentumMethod):
         known = replace(self, alpha=float(alpha), epoch=float(epoch))
         return known.with_noise(problem, plan, known.noise_for(problem, plan, target), target)
 
-    def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
+    def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """Theorem 6's, in whole epochs."""
         require_level(target, "Theorem 6")
         return self._theorem_6(problem, machines, target).rounds

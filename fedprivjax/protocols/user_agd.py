@@ -9,6 +9,7 @@ Algorithm 6.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.phases import Stage, stages
 from fedprivjax.method.private_mean import UserMethod
 from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
@@ -235,7 +237,11 @@ class UserAGD(UserMethod):
         """Whether a round's gradient has an error from its batch: not where all records are in every round."""
         return self.sampling and (plan.size.per_round < plan.size.machines or not plan.repeats)
 
-    def best_per_round(self, problem: Problem, machines: int, target: Target) -> int:
+    def theory_choices(self, problem: Problem) -> TheoryChoices:
+        choices = {"per_round": self._per_round, "cohorts": self._cohorts, "smoothing": self._envelopes}
+        return TheoryChoices(**{name: partial(choice, problem) for name, choice in choices.items()})
+
+    def _per_round(self, problem: Problem, machines: int, target: Target) -> int:
         """b with the least bound of P_AGD, or after its last phase."""
         noise = self.private_mean.planned_constant(problem, target)
         if self.of_phases:
@@ -245,7 +251,7 @@ class UserAGD(UserMethod):
         known |= {"distance": problem.distance_to_optimum, "form": self.spread, "sampling": self.sampling}
         return cheu.agd_scan(users=machines, noise=noise, **known).per_round
 
-    def best_cohorts(self, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
+    def _cohorts(self, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
         """Every phase's own b, with the least bound of the phase, for as many rounds as it has."""
         if not self.of_phases:
             raise Refusal("kind 'phases' must go with a positive strong_convexity")
@@ -254,7 +260,7 @@ class UserAGD(UserMethod):
         phases = cheu.strong_phases(users=machines, noise=noise, **known)
         return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
 
-    def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
+    def _envelopes(self, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
         """β of the envelopes with the least bound of P_AGD, or of its last phase."""
         noise = self.private_mean.planned_constant(problem, target)
         if self.of_phases:

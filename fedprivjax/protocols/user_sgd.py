@@ -9,6 +9,7 @@ Every user once, in batches, is P_SGD (Algorithm 3): `OnePass` participation. Al
 (Algorithm 5): `Full`, with `order="cyclic"`. The paper's listings have w + ηg, where g estimates the gradient.
 """
 
+from functools import partial
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from flax import struct
 from fedprivjax.method.default_steps import binds, plain_clipped_step
 from fedprivjax.method.private_mean import UserMethod
 from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
@@ -98,16 +100,20 @@ class UserSGD(UserMethod):
         smooth = self._smooth(problem)
         return float(cheu.gd_step(users=size.per_round, rounds=size.rounds, round_noise=noise, **smooth, **known))
 
-    def best_per_round(self, problem: Problem, machines: int, target: Target) -> int:
+    def theory_choices(self, problem: Problem) -> TheoryChoices:
+        choices = {"per_round": self._per_round, "rounds": self._rounds, "smoothing": self._envelopes}
+        return TheoryChoices(**{name: partial(choice, problem) for name, choice in choices.items()})
+
+    def _per_round(self, problem: Problem, machines: int, target: Target) -> int:
         """b with the least bound of P_SGD."""
         noise = self.private_mean.planned_constant(problem, target)
         return cheu.sgd_scan(users=machines, noise=noise, **self._known(problem)).per_round
 
-    def best_rounds(self, problem: Problem, machines: int, target: Target) -> int:
+    def _rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """T with nearly the least bound of P_GD; a record's T releases share the target."""
         return self._descent(problem, machines, target).rounds
 
-    def best_smoothing(self, problem: Problem, machines: int, target: Target, *, one_pass: bool) -> float | None:
+    def _envelopes(self, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
         """β with the least bound of P_GD; P_SGD takes any convex loss as it is."""
         return None if one_pass else self._descent(problem, machines, target).smoothness
 

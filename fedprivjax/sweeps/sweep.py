@@ -23,6 +23,7 @@ from fedprivjax.engine.metrics import Recordable, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, ready, record_rounds
 from fedprivjax.engine.progress import Told, telling, telling_steps, wait
 from fedprivjax.engine.simulate import trajectory
+from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import require_possible
@@ -169,7 +170,7 @@ def _weights(start: ReadyRun) -> str:
 
 
 def sweep(
-    protocol,
+    protocol: Protocol,
     problem: Problem,
     participation: Participation,
     *,
@@ -221,7 +222,7 @@ def sweep(
 
 
 def _ready_shapes(
-    protocol, problem: Problem, participation: Participation, options: dict[str, Any]
+    protocol: Protocol, problem: Problem, participation: Participation, options: dict[str, Any]
 ) -> list[tuple[dict[str, int], ReadySweep]]:
     """A sweep, ready, for every combination of the swept integers."""
     over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
@@ -244,7 +245,7 @@ def _after(told: Told, before: int, total: int, done: int, _: int) -> None:
 
 
 def ready_sweep(
-    protocol,
+    protocol: Protocol,
     problem: Problem,
     participation: Participation,
     *,

@@ -78,6 +78,8 @@ def _hides_senders(trial: Trial, sent: np.ndarray) -> None:
     one, other = (
         protocol.view(Observed(queries, messages, (), trial.seed)).messages for messages in (sent, sent[:, ::-1])
     )
+    assert one is not None, "messages must be seen behind a shuffler"
+    assert other is not None, "messages must be seen behind a shuffler"
     assert not np.array_equal(one, sent), "the order of messages must be hidden"
     if one.ndim == sent.ndim:
         one, other = np.sort(one, axis=1), np.sort(other, axis=1)
