@@ -289,7 +289,7 @@ def test_what_float32_makes_of_a_factor_hides_as_much_or_it_is_refused(diagonal)
     schedule = Full(MACHINES).draw(len(factor), np.random.default_rng(0))
     if moved > 1.001:
         assert diagonal == 0.01
-        with pytest.raises(Refusal, match="must be a factor whose inverse is held by float32"):
+        with pytest.raises(Refusal, match="must be a factor whose inverse float32 can represent"):
             CorrelatedSums(factor, schedule, np.ones(MACHINES))
     else:
         sums = CorrelatedSums(factor, schedule, np.ones(MACHINES))
@@ -323,7 +323,7 @@ class Own(SumFactor):
         ("small", "must make a factor of 6 rows for this schedule, got 5"),
         ("wide", r"must be a square matrix, got shape \(6, 5\)"),
         ("complex", "must be a matrix of real numbers, got complex128"),
-        ("apart", "must be a factor whose noise has a covariance that float64 can factor"),
+        ("apart", "must be a factor whose noise covariance over rounds has a Cholesky factor in float64"),
     ],
 )
 def test_a_factor_of_ones_own_that_is_none_is_refused(what, why, target):
