@@ -29,7 +29,7 @@ from fedprivjax.protocols import DPMu2
 
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
 PARTICIPATION = Uniform(MACHINES, PER_ROUND)
-RECORD = ("noise_norm",)
+METRICS = ("noise_norm",)
 SLOW_ROUNDS = 300  # of what takes as long in every round, and seconds for them all
 
 
@@ -62,7 +62,7 @@ class InPlace(Problem):
 def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Problem | None = None, rounds: int = ROUNDS):
     """A function that runs the cell: the protocol with its noise by a method, or with a given mechanism."""
     problem = make().problem if problem is None else problem
-    options = {"rounds": rounds, "record": RECORD, "every": rounds, "noise_method": method}
+    options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "noise_method": method}
     start = ready(protocol, problem, PARTICIPATION, **options)
     mechanism = start.mechanism if mechanism is None else mechanism
     return partial(run_program, start.arguments._replace(problem=problem, mechanism=mechanism), start.recipe)

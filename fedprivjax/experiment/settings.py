@@ -225,7 +225,7 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     metrics: list[str] | None = None
     iterate: str = "output"
     averaged: list[str] = []
-    every: int | None = None
+    every: int | None = Field(default=None, ge=1)
     delta: float = 1e-5
     select: str = "test_accuracy"
     bars: Literal["interval", "percentiles"] = "interval"
@@ -247,7 +247,7 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
         return next((metric for metric in self.own.values() if metric.name == name), known(name))
 
     @property
-    def recordable(self) -> list[str | Metric] | None:
+    def chosen_metrics(self) -> list[str | Metric] | None:
         """The metrics as a run takes them; None is the problem's default."""
         return None if self.metrics is None else [self.own.get(name, name) for name in self.metrics]
 

@@ -594,7 +594,7 @@ INTEGERS = "a list of distinct positive integers"
             "[[protocol]] 'ours': evaluation.select 'excess_risk' must be recorded, got distance. "
             "Choose one of these, or add it to what runs record (evaluation.metrics in a file)",
         ),
-        ({"evaluation__every": 0}, "[[protocol]] 'ours': every must be at least 1, got 0"),
+        ({"evaluation__every": 0}, "evaluation.every must be greater than or equal to 1, got 0"),
         (
             {"evaluation__averaged": ["gradient_nrm"]},
             "unknown metric in evaluation.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
