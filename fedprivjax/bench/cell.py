@@ -18,8 +18,9 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import Silent, relative_std
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Uniform
-from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball

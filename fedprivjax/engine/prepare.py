@@ -20,8 +20,9 @@ from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.plan.validate_plan import require_as_said

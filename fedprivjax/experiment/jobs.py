@@ -29,8 +29,9 @@ from fedprivjax.experiment.baselines import problem_alone
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
 from fedprivjax.method.interface import Protocol
+from fedprivjax.plan.draw import draw_plan
+from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import draw_plan, require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.sweep import ReadySweep, number_of, ready_sweep

@@ -25,8 +25,8 @@ from fedprivjax.engine.progress import Told, telling, telling_steps, wait
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
+from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem

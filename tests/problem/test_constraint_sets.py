@@ -30,7 +30,7 @@ from fedprivjax import (
     simulate,
     sweep,
 )
-from fedprivjax.plan.plan import draw_plan
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem.constraints import flat
 
