@@ -1,5 +1,7 @@
 """What is printed of a problem, a protocol, a plan and what is made of them: a few readable lines, no arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -62,9 +64,11 @@ def test_a_plan_in_words():
     assert str(start.plan).splitlines() == [
         "Plan: Schedule: 5 rounds of 4 of 4 machines, each takes part 5 to 5 times",
         "  records of a message: at most 3, secret",
-        f"  data: {start.plan.used} of 60 examples ({start.plan.part_used:.3g}%)",
     ]
+    assert not start.plan.drawn
     assert start.plan.used == np.unique(start.plan.samples).size
+    known = replace(start.plan, secret=False)
+    assert f"  data: {start.plan.used} of 60 examples ({start.plan.part_used:.3g}%)" in str(known)
     assert "data:" not in str(start.plan.public)
 
 
