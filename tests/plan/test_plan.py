@@ -15,8 +15,7 @@ from fedprivjax import (
     guarantee,
     linear_problem,
 )
-from fedprivjax.plan.feasibility import most_rounds
-from fedprivjax.plan.seeds import as_seeds
+from fedprivjax.plan.plan import as_seeds, most_rounds
 
 
 def refusal(function, *args, **kwargs):

@@ -29,8 +29,8 @@ def main() -> None:
             Given(job.MACHINES, todo.participants),
             rounds=rounds,
             seed=seed,
-            metrics=["test_accuracy"],
-            eval_every=rounds,
+            record=["test_accuracy"],
+            every=rounds,
             order="stored",
             noise_method=method,
         )

@@ -31,7 +31,6 @@ from fedprivjax.theory.tran_cutkosky.privacy import (
     reduced_most_epsilon,
     reduced_multiplier,
 )
-from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 from fedprivjax.theory.tran_cutkosky.reduced import (
     ReducedSettings,
     reduced_bound,
@@ -45,7 +44,6 @@ __all__ = [
     "Federated",
     "GradientBound",
     "MomentumSettings",
-    "ProblemConstants",
     "ReducedNodes",
     "ReducedSettings",
     "Sensitivities",
