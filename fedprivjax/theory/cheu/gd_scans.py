@@ -64,9 +64,15 @@ def gd_scan(
     counts(users=users)
     tolerance = one(nonnegative, "tolerance", tolerance)
     tried = geometric_counts(users if most_rounds is None else most_rounds)
+    known = {"users": users, "distance": distance, "lipschitz": lipschitz, "generalization": generalization}
 
     def descent(rounds: int) -> Descent:
-        return _descent(users, rounds, distance, lipschitz, noise, smoothness, generalization)
+        constant = one(nonnegative, "noise", noise(rounds) if callable(noise) else rounds * noise)
+        settings = {**known, "rounds": rounds, "round_noise": constant}
+        step = gd_step(smoothness=smoothness, **settings)
+        beta = 2 / step if smoothness is None else smoothness
+        bound = gd_bound(step=step, smoothness=beta, envelope=smoothness is None, **settings)
+        return Descent(users, rounds, step, beta, constant, distance, bound)
 
     every = [descent(int(rounds)) for rounds in tried]
     enough = (1 + tolerance) * min(each.bound for each in every)
@@ -187,21 +193,3 @@ def gd_paper(
     step = float(diameter / (lipschitz * np.sqrt(rounds)))
     problem = {"users": users, "rounds": rounds, "distance": diameter, "lipschitz": lipschitz, "round_noise": noise}
     return Descent(users, rounds, step, 1 / step, noise, diameter, gd_bound(step=step, smoothness=1 / step, **problem))
-
-
-def _descent(
-    users: int,
-    rounds: int,
-    distance: float,
-    lipschitz: float,
-    noise: RoundNoise,
-    smoothness: float | None,
-    generalization: bool,
-) -> Descent:
-    constant = one(nonnegative, "noise", noise(rounds) if callable(noise) else rounds * noise)
-    settings = {"users": users, "rounds": rounds, "distance": distance, "lipschitz": lipschitz}
-    settings |= {"round_noise": constant, "generalization": generalization}
-    step = gd_step(smoothness=smoothness, **settings)
-    beta = 2 / step if smoothness is None else smoothness
-    bound = gd_bound(step=step, smoothness=beta, envelope=smoothness is None, **settings)
-    return Descent(users, rounds, step, beta, constant, distance, bound)

@@ -23,7 +23,7 @@ from fedprivjax.theory._numbers import (
     positive,
     single,
 )
-from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatures
 
 
 def accelerated_rounds(
@@ -114,8 +114,7 @@ def accelerated_strong_rate(
     1.25
     """
     counts(rounds=rounds, batch=batch)
-    mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
-    ordered("strong_convexity", mu, "smoothness", beta)
+    mu, beta = curvatures(strong_convexity, smoothness)
     start = positive("gap", gap) * np.exp(-np.sqrt(mu / beta) * rounds)
     sampling = nonnegative("spread", spread) / (mu * problem.per_round * batch * rounds)
     return plain(start + sampling + empirical_strong_rate(problem, strong_convexity=mu, load=load))

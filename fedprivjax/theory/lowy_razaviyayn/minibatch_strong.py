@@ -21,7 +21,7 @@ from fedprivjax.theory._numbers import (
     positive,
 )
 from fedprivjax.theory.lowy_razaviyayn.loads import precision
-from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatures
 from fedprivjax.theory.lowy_razaviyayn.variance import Variance
 
 
@@ -113,7 +113,7 @@ def strong_step(
     >>> strong_step(rounds=100, diameter=1.0, smoothness=1.0, strong_convexity=1.0, variance=Variance(0.0, 0.0, 0.0))
     0.25
     """
-    mu, beta = _curvatures(strong_convexity, smoothness)
+    mu, beta = curvatures(strong_convexity, smoothness)
     start = positive("diameter", diameter) ** 2
     return recursion_step(contraction=mu, cap=4 * beta, start=start, drift=strong_drift(variance), rounds=rounds)
 
@@ -141,7 +141,7 @@ def strong_step_bound(
     ...                   variance=Variance(0.0, 0.0, 4.0))
     4.0
     """
-    mu, beta = _curvatures(strong_convexity, smoothness)
+    mu, beta = curvatures(strong_convexity, smoothness)
     step = positive("step", step)
     ordered("step", step, "1/(4·smoothness)", 1 / (4 * beta))
     start, drift = positive("diameter", diameter) ** 2, strong_drift(variance)
@@ -171,7 +171,7 @@ def strong_rounds(
     12
     """
     counts(batch=batch)
-    mu, beta = _curvatures(strong_convexity, smoothness)
+    mu, beta = curvatures(strong_convexity, smoothness)
     scale = float(beta * mu * problem.diameter**2 / problem.lipschitz**2 * problem.per_round)
 
     def need(rounds: int) -> float:
@@ -195,12 +195,6 @@ def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load:
     terms = 1 / problem.records + problem.dimension * nonnegative("load", load)
     scale = problem.lipschitz**2 / positive("strong_convexity", strong_convexity)
     return plain(scale / problem.per_round * terms)
-
-
-def _curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
-    ordered("strong_convexity", mu, "smoothness", beta)
-    return mu, beta
 
 
 def _below_one(rate: np.ndarray) -> np.ndarray:

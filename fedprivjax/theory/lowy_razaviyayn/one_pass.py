@@ -20,7 +20,7 @@ from fedprivjax.theory._numbers import (
     probability,
 )
 from fedprivjax.theory.lowy_razaviyayn.heterogeneity import client_variance
-from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatures
 
 
 def one_pass_rounds(*, records: int, batch: int) -> int:
@@ -76,7 +76,8 @@ def one_pass_strong_batch(
     >>> one_pass_strong_batch(problem, epsilon=1.0, delta=1e-5, **loss)
     60
     """
-    mu, root = _condition(strong_convexity, smoothness)
+    mu, beta = curvatures(strong_convexity, smoothness)
+    root = np.sqrt(beta / mu)
     noise, records = _noise(problem, epsilon, delta) * problem.lipschitz, problem.records
     precise = np.minimum((records / noise) ** 2, records * inverse(nonnegative("deviation", deviation) ** 2))
     log = np.log(mu * positive("gap", gap) * problem.per_round * precise)
@@ -168,7 +169,8 @@ def one_pass_strong_rate(
     >>> round(one_pass_strong_rate(problem, machines=4, epsilon=1.0, delta=1e-5, **loss), 6)
     0.010576
     """
-    mu, root = _condition(strong_convexity, smoothness)
+    mu, beta = curvatures(strong_convexity, smoothness)
+    root = np.sqrt(beta / mu)
     statistical = nonnegative("deviation", deviation) ** 2 / problem.records
     private = root * (problem.lipschitz * _noise(problem, epsilon, delta) / problem.records) ** 2
     clients = client_variance(diversity=diversity, machines=machines, per_round=problem.per_round) / root
@@ -180,12 +182,6 @@ def _noise(problem: ProblemConstants, epsilon: ArrayLike, delta: float) -> np.nd
     epsilon, log = positive("epsilon", epsilon), np.log(1 / probability("delta", delta))
     ordered("epsilon", epsilon, "8·ln(1/delta)", 8 * log)
     return np.sqrt(problem.dimension * log) / epsilon
-
-
-def _condition(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
-    ordered("strong_convexity", mu, "smoothness", beta)
-    return mu, np.sqrt(beta / mu)
 
 
 def _rounded(batch: float, problem: ProblemConstants) -> int:

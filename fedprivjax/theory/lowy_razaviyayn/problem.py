@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedprivjax.theory._numbers import at_least_one, counts, positive, validate
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory._numbers import at_least_one, counts, ordered, positive, validate
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,3 +38,10 @@ class ProblemConstants:
     def __post_init__(self):
         counts(dimension=self.dimension)
         validate(self, records=at_least_one, per_round=at_least_one, diameter=positive, lipschitz=positive)
+
+
+def curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return μ and β as float64 arrays. Raise Refusal unless 0 < μ ≤ β."""
+    mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
+    ordered("strong_convexity", mu, "smoothness", beta)
+    return mu, beta
