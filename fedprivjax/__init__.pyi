@@ -13,6 +13,7 @@ from .method.interface import Protocol
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
+from .plan.draw import draw_plan
 from .plan.participation import (
     Balanced,
     BySize,
@@ -27,7 +28,7 @@ from .plan.participation import (
     Varying,
     Weighted,
 )
-from .plan.plan import Plan, draw_plan
+from .plan.plan import Plan
 from .plan.schedule import Schedule
 from .plan.seeds import Seeds
 from .privacy.accountants.binomial import BinomialSums

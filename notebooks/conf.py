@@ -33,6 +33,8 @@ numpy.typing.ArrayLike = ArrayLike  # before the package takes it from there
 
 import fedprivjax  # noqa: E402
 from fedprivjax.cli import app as command_line  # noqa: E402
+from fedprivjax.cli import listing  # noqa: E402
+from fedprivjax.cli.settings_help import merged_settings  # noqa: E402
 
 project = "fedprivjax"
 copyright = "the authors of fedprivjax"
@@ -200,10 +202,50 @@ class CommandLine(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
+class Settings(SphinxDirective):
+    """The keys of a section of experiment files, or of a group of kinds, as `fedprivjax list` describes them.
+
+    The argument is a section's heading, such as `[sweep]`, or the title of a group, such as `losses`.
+    """
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self):
+        (name,) = self.arguments
+        if name in listing.sections():
+            return self.parse_text_to_nodes(key_table({"": listing.sections()[name]}))
+        entries = listing.groups()[name]
+        kinds = markdown(("name", "description"), [(f"`{entry}`", text) for entry, (text, _) in entries.items()])
+        return self.parse_text_to_nodes(
+            f"{kinds}\n\n{key_table({entry: thing for entry, (_, thing) in entries.items()})}"
+        )
+
+
+def key_table(things):
+    """A table of keys: with several things, those that have the key are named."""
+    settings = merged_settings(things)
+    several = [name for name, thing in things.items() if thing is not None]
+    rows = []
+    for setting, names in settings.items():
+        default = "required" if setting.default == "required" else f"`{setting.default or chr(34) * 2}`"
+        having = "all" if names == several else ", ".join(f"`{name}`" for name in names)
+        rows.append((f"`{setting.name}`", *([having] if len(several) > 1 else []), setting.kind, default, setting.help))
+    heads = ("key", *(["of"] if len(several) > 1 else []), "type", "default", "meaning")
+    return markdown(heads, rows) if rows else ""
+
+
+def markdown(heads, rows):
+    """A table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
 def setup(app):
     app.add_role("ours", in_backticks)
     app.add_html_math_renderer("mathml", inline_renderers=(math, None), block_renderers=(math, None))
     app.add_directive("command-line", CommandLine)
+    app.add_directive("settings", Settings)
     app.connect("env-before-read-docs", guides_apart)
     app.connect("missing-reference", by_public_name, priority=400)  # before intersphinx
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon

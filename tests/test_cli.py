@@ -639,11 +639,15 @@ def test_list_with_a_name_prints_its_settings(call):
 
 
 def test_everything_that_is_listed_has_a_line_on_every_setting():
-    for entries in listing._groups().values():
+    for entries in listing.groups().values():
         for name, (_, thing) in entries.items():
             for setting in [] if thing is None else settings_of(thing):
                 assert setting.help, (name, setting)
                 assert setting.kind, (name, setting)
+    for heading, section in listing.sections().items():
+        for setting in settings_of(section):
+            assert setting.help, (heading, setting)
+            assert setting.kind, (heading, setting)
 
 
 def test_a_stop_in_code_that_cannot_raise_stops_a_moment_later(monkeypatch, capsys):

@@ -230,7 +230,7 @@ def _begun(protocol, federation: Federation, canary: int, label: float, delta: f
     """Return the prepared run on one dataset. A method without a default step size gets step size 1."""
     split = protocol.minibatches is not None
     problem = federation.problem(protocol.clip, split, canary, label)
-    options: dict[str, Any] = {"rounds": federation.rounds, "seed": seed, "delta": delta, "record": ()}
+    options: dict[str, Any] = {"rounds": federation.rounds, "seed": seed, "delta": delta, "metrics": ()}
     options |= {"order": "shuffled" if split else federation.order, "noise_method": "materialised"}
     participation = federation.taking_part(problem)
     try:

@@ -164,7 +164,7 @@ def audit_one_run(
     require_positive("canary", canary)
     require_between("level", level, 0, 1)
     require_between("verdict", verdict, 0, 1)
-    options: dict[str, Any] = {"rounds": rounds, "seed": seed, "delta": delta, "record": ()}
+    options: dict[str, Any] = {"rounds": rounds, "seed": seed, "delta": delta, "metrics": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
     require_claim(start)
     require_noisy_messages(start)

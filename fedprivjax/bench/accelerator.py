@@ -64,8 +64,8 @@ def _sweep_seconds(levels: int, seeds: int) -> float:
         over={"mu": np.linspace(1, 16, levels).tolist()},
         seeds=seeds,
         rounds=cell.ROUNDS,
-        record=cell.RECORD,
-        every=cell.ROUNDS,
+        metrics=cell.METRICS,
+        eval_every=cell.ROUNDS,
         memory_budget=MEMORY,
         devices=jax.device_count(),
     )

@@ -18,8 +18,9 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import Silent, relative_std
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Uniform
-from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
@@ -29,7 +30,7 @@ from fedprivjax.protocols import DPMu2
 
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
 PARTICIPATION = Uniform(MACHINES, PER_ROUND)
-RECORD = ("noise_norm",)
+METRICS = ("noise_norm",)
 SLOW_ROUNDS = 300  # of what takes as long in every round, and seconds for them all
 
 
@@ -62,7 +63,7 @@ class InPlace(Problem):
 def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Problem | None = None, rounds: int = ROUNDS):
     """A function that runs the cell: the protocol with its noise by a method, or with a given mechanism."""
     problem = make().problem if problem is None else problem
-    options = {"rounds": rounds, "record": RECORD, "every": rounds, "noise_method": method}
+    options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "noise_method": method}
     start = ready(protocol, problem, PARTICIPATION, **options)
     mechanism = start.mechanism if mechanism is None else mechanism
     return partial(run_program, start.arguments._replace(problem=problem, mechanism=mechanism), start.recipe)

@@ -32,7 +32,7 @@ def lines() -> Iterator[Line]:
 def runner(machines: int, method: str, rounds: int = ROUNDS):
     """A compiled run's function, and the kind of noise that it has."""
     problem = from_dataset(datasets.load("stream", features=785), constraint=Ball(0.05))
-    options = {"rounds": rounds, "record": ("test_loss",), "every": rounds, "noise_method": method}
+    options = {"rounds": rounds, "metrics": ("test_loss",), "eval_every": rounds, "noise_method": method}
     start = ready(DPMu2(mu=8.0), problem, Uniform(machines, PER_ROUND), **options)
     return partial(run_program, start.arguments, start.recipe), start.mechanism.name
 

@@ -38,7 +38,7 @@ def make(rounds: int) -> ReadyRun:
     pictures = rng.random((PER_ROUND * rounds, SIDE, SIDE), np.float32)
     data = from_arrays(pictures, rng.integers(0, CLASSES, len(pictures)), feature_bound=float(SIDE), classes=CLASSES)
     problem = from_dataset(data, network=MLP(HIDDEN))
-    options = {"rounds": rounds, "record": ("noise_norm",), "every": rounds}
+    options = {"rounds": rounds, "metrics": ("noise_norm",), "eval_every": rounds}
     return ready(DPMu2(mu=4.0, clip=CLIP), problem, Uniform(MACHINES, PER_ROUND), **options)
 
 

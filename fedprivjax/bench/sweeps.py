@@ -30,7 +30,7 @@ def lines() -> Iterator[Line]:
 def per_member() -> float:
     """Time of a sweep's member in units of a single run's, both compiled; host work of the sweep included."""
     problem = cell.make().problem
-    options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": ROUNDS, "record": cell.RECORD, "every": ROUNDS}
+    options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": ROUNDS, "metrics": cell.METRICS, "eval_every": ROUNDS}
     start = ready_sweep(DPMu2(), problem, cell.PARTICIPATION, devices=jax.device_count(), **options)
     jobs = {"sweep": lambda: execute(replace(start)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0), rounds=ROUNDS)}
     taken = side_by_side(jobs, repeats=3)

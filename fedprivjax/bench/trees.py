@@ -34,7 +34,7 @@ def job(factor: str):
     features = rng.standard_normal((1, RECORDS, FEATURES), np.float32) / np.float32(FEATURES**0.5)
     problem = linear_problem(features, rng.integers(0, CLASSES, (1, RECORDS)), Softmax(CLASSES))
     protocol = TreeMomentum(epsilon=2.0, alpha=1 / RECORDS, clip=1.0, factor=factor)
-    start = ready(protocol, problem, Full(1), rounds=RECORDS, record=(), every=RECORDS)
+    start = ready(protocol, problem, Full(1), rounds=RECORDS, metrics=(), eval_every=RECORDS)
     return partial(run_program, start.arguments, start.recipe)
 
 

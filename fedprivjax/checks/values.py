@@ -27,10 +27,11 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # other libraries' names: ours, and
 RENAMED: dict[str, tuple[str, ...]] = {  # former names, and the names that replace them where they are known
     "by_share": ("by_size",),
     "choose": ("tuning",),
+    "every": ("eval_every",),
     "law": ("scheme",),
     "least": ("min_machines",),
     "most": ("max_uses", "max_machines"),
-    "record": ("evaluation",),
+    "record": ("evaluation", "metrics"),
     "refuse": ("error",),
 }
 NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # of a protocol that has them, one number each

@@ -19,21 +19,21 @@ def list_(
     metrics and experiments, with a line of help each; or the settings of one of them."""
     from fedprivjax import experiment
 
-    groups = _groups()
+    found = groups()
     if name is None:
-        for title, entries in groups.items():
+        for title, entries in found.items():
             _print(title, {entry: text for entry, (text, _) in entries.items()})
         _print("experiments", experiment.titles())
         return
-    require_choice("name", name, dict.fromkeys(entry for entries in groups.values() for entry in entries))
-    for title, entries in groups.items():
+    require_choice("name", name, dict.fromkeys(entry for entries in found.values() for entry in entries))
+    for title, entries in found.items():
         if name in entries:
             _print_settings(f"{name} ({title}): {entries[name][0]}".removesuffix(": "), entries[name][1])
 
 
-def _groups() -> dict[str, Entries]:
+def groups() -> dict[str, Entries]:
     """Everything that has a name in experiment files, by the title of its group."""
-    from fedprivjax import datasets
+    from fedprivjax import datasets, experiment
     from fedprivjax.datasets.partition import KINDS
     from fedprivjax.engine.metrics import METRICS
     from fedprivjax.experiment.constraints import ConstraintSettings
@@ -41,20 +41,20 @@ def _groups() -> dict[str, Entries]:
     from fedprivjax.experiment.losses import LossSettings
     from fedprivjax.experiment.networks import ModelSettings
     from fedprivjax.experiment.participation import ParticipationSettings
-    from fedprivjax.experiment.section import kinds, summaries
+    from fedprivjax.experiment.section import kinds
     from fedprivjax.features import MAPS
     from fedprivjax.plan.samplers import SAMPLERS
     from fedprivjax.protocols import PROTOCOLS
 
     sections = {
-        "losses": LossSettings,
-        "models": ModelSettings,
-        "constraint sets": ConstraintSettings,
-        "participation": ParticipationSettings,
+        "losses": (experiment.LOSSES, LossSettings),
+        "models": (experiment.MODELS, ModelSettings),
+        "constraint sets": (experiment.CONSTRAINTS, ConstraintSettings),
+        "participation": (experiment.PARTICIPATIONS, ParticipationSettings),
     }
     found: dict[str, Entries] = {"protocols": {entry: (text, method) for entry, (method, text) in PROTOCOLS.items()}}
-    for title, union in sections.items():
-        found[title] = {entry: (text, kinds(union)[entry]) for entry, text in summaries(union).items()}
+    for title, (texts, union) in sections.items():
+        found[title] = {entry: (texts[entry], model) for entry, model in kinds(union).items()}
     found["models"] = {"linear": ("linear predictor, where no model is named", None), **found["models"]}
     found["partitions"] = {entry: (text, datasets.partition) for entry, text in KINDS.items()}
     found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}
@@ -62,6 +62,27 @@ def _groups() -> dict[str, Entries]:
     found["samplers"] = {entry: (sampler.words, sampler) for entry, sampler in SAMPLERS.items()}
     found["metrics"] = dict.fromkeys(METRICS, ("", None))
     return found
+
+
+def sections() -> dict[str, Any]:
+    """The sections of experiment files that have no `kind`, by their heading in a file."""
+    from fedprivjax.datasets.preparation import Preparation
+    from fedprivjax.experiment import settings
+    from fedprivjax.planner import Setting
+
+    return {
+        "file": settings.Experiment,
+        "[problem]": settings.ProblemSettings,
+        "[problem.partition]": settings.PartitionSettings,
+        "[problem.options]": Preparation,
+        "[[protocol]]": settings.ProtocolSettings,
+        "[sweep]": settings.SweepSettings,
+        "[evaluation]": settings.EvaluationSettings,
+        "[tuning]": settings.TuningSettings,
+        "[[expected]]": settings.Expected,
+        "[[expected.cells]]": settings.Cell,
+        "[plan]": Setting,
+    }
 
 
 def _print(title: str, entries: dict[str, str]) -> None:

@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from fedprivjax.experiment.reflection import Reflected
 from fedprivjax.protocols import PROTOCOLS
 
 SECTION = re.compile(r"^(\w+):$")
 ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):(?: (.*))?$")
 SAME = re.compile(r"as in `(\w+)`\.?")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
-HIDDEN = ("kind", "found", "start", "correct", "labels")  # named by the file otherwise, or not at all
+HIDDEN = ("labels", "kept")  # arguments that no file gives
 
 
 class Setting(NamedTuple):
@@ -45,9 +44,16 @@ def settings_of(thing: Any) -> list[Setting]:
     noise | number | 0.5 | standard deviation of the labels.
     """
     texts = help_of(thing)
-    if inspect.isclass(thing) and issubclass(thing, Reflected):
-        texts |= {thing.keys[name]: text for name, text in help_of(thing.maker).items() if name in thing.keys}
     return [Setting(name, kind, default, texts.get(name, "")) for name, kind, default in _declared(thing)]
+
+
+def merged_settings(things: Mapping[str, Any]) -> dict[Setting, list[str]]:
+    """Return the settings of several things, each with the names of the things that have it, identical ones once."""
+    found: dict[Setting, list[str]] = {}
+    for name, thing in things.items():
+        for setting in [] if thing is None else settings_of(thing):
+            found.setdefault(setting, []).append(name)
+    return found
 
 
 def help_of(thing: Any) -> dict[str, str]:
@@ -77,6 +83,9 @@ def type_text(annotation: Any) -> str:
         kinds = [type_text(each) for each in get_args(annotation) if each is not NoneType]
         return " or ".join(dict.fromkeys(kinds))
     origin = get_origin(annotation) or annotation
+    if inspect.isclass(origin) and issubclass(origin, BaseModel):
+        kind = origin.model_fields.get("kind")
+        return "table" if kind is None or kind.is_required() else "name or table"
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         return "table"
     if inspect.isclass(origin) and origin is not str and hasattr(origin, "__iter__"):
@@ -89,12 +98,12 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
     """Names, types and defaults."""
     if inspect.isclass(thing) and issubclass(thing, BaseModel):
         for name, field in thing.model_fields.items():
-            if name not in HIDDEN:
+            if not field.exclude and (name != "kind" or field.is_required()):
                 yield name, type_text(field.annotation), _default(field.get_default(call_default_factory=True))
     elif inspect.isclass(thing):
         hints = inspect.get_annotations(thing, eval_str=False)
         for field in fields(thing):  # pyright: ignore[reportArgumentType]  # a dataclass
-            if field.init and not field.metadata.get("derived"):
+            if field.init and field.name not in HIDDEN and not field.metadata.get("derived"):
                 number = field.type is Any and field.metadata.get("pytree_node", True)
                 made = field.default if field.default_factory is MISSING else field.default_factory()
                 kind = "number" if number else type_text(hints.get(field.name, field.type))
@@ -109,6 +118,8 @@ def _default(value: Any) -> str:
     """A default as text."""
     if value in (MISSING, PydanticUndefined, inspect.Parameter.empty):
         return "required"
+    if isinstance(value, BaseModel):
+        return "that of its keys"
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).lower() if value is None else str(value)

@@ -26,16 +26,16 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
     return names
 
 
-def evaluate(protocol, problem: Problem, state, noise, record: Sequence[Metric], info=None) -> dict[str, Any]:
-    """Every metric at one record: a scalar, or, of parameters of a protocol with other iterates, [iterates].
+def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric], info=None) -> dict[str, Any]:
+    """Every metric at one evaluation: a scalar, or, of parameters of a protocol with other iterates, [iterates].
 
     Args:
         noise: in the last round's aggregate, [d], or None.
-        info: the rounds' own scalars by name, each the mean since the last record.
+        info: the rounds' own scalars by name, each the mean since the last evaluation.
     """
     snapshots = [Snapshot(params, noise, info) for params in _iterates(protocol, state).values()]
     values = {}
-    for metric in record:
+    for metric in metrics:
         if metric.of == "params" and len(snapshots) > 1:
             values[metric.name] = jnp.stack([metric.function(problem, snapshot) for snapshot in snapshots])
         else:
@@ -44,17 +44,17 @@ def evaluate(protocol, problem: Problem, state, noise, record: Sequence[Metric],
 
 
 def by_iterate(
-    record: Sequence[Metric], names: Sequence[str], values: Mapping[str, Any]
+    metrics: Sequence[Metric], names: Sequence[str], values: Mapping[str, Any]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """A run's metrics by iterate, the output's first, arrays [records]; of the round, only the output has any.
+    """A run's metrics by iterate, the output's first, arrays [evaluations]; of the round, only the output has any.
 
     Args:
         names: the iterates, as `iterate_names` has them.
-        values: what `evaluate` recorded, [records] or [records, iterates].
+        values: what `evaluate` recorded, [evaluations] or [evaluations, iterates].
     """
     if len(names) == 1:
         return {OUTPUT: {name: np.asarray(value) for name, value in values.items()}}
-    of_params = {metric.name for metric in record if metric.of == "params"}
+    of_params = {metric.name for metric in metrics if metric.of == "params"}
     tables: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
     for name, value in values.items():
         if name not in of_params:

@@ -14,7 +14,7 @@ from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never,
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 
-Recordable = str | Metric | Callable[[Problem, Snapshot], Any]
+MetricLike = str | Metric | Callable[[Problem, Snapshot], Any]
 
 AXES = ("seed", "round", "iterate", "trial")
 RESERVED = (
@@ -293,45 +293,45 @@ def default_metrics(problem: Problem) -> tuple[str, ...]:
     return tuple(name for name, metric in METRICS.items() if metric.default and metric.needs(problem) is None)
 
 
-def check_metrics(problem: Problem, record: Sequence[Recordable], info: Sequence[str] = ()) -> tuple[Metric, ...]:
+def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequence[str] = ()) -> tuple[Metric, ...]:
     """The metrics that are to be recorded, as objects.
 
     Args:
-        record: names, `Metric` objects, or callables `(problem, Snapshot) -> scalar`, recorded under their own names.
+        metrics: names, `Metric` objects, or callables `(problem, Snapshot) -> scalar`, recorded under their own names.
         info: names of the scalars that the protocol's rounds report, which may be named too.
 
     Raises:
         ValueError: an unknown name, two metrics of one name, or a problem that lacks what a metric needs.
     """
-    metrics = tuple(_as_metric(metric, info) for metric in require_list(record))
-    names = [metric.name for metric in metrics]
+    found = tuple(_as_metric(metric, info) for metric in require_list(metrics))
+    names = [metric.name for metric in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise Refusal(f"record must have metrics of different names, got {twice[0]!r} twice")
+        raise Refusal(f"metrics must have different names, got {twice[0]!r} twice")
     taken = [name for name in names if name in RESERVED]
     if taken:
-        raise Refusal(f"record must not have a metric named {taken[0]!r}: results have that already")
-    for metric in metrics:
+        raise Refusal(f"metrics must not have the name {taken[0]!r}: results have that already")
+    for metric in found:
         missing = metric.needs(problem)
         if missing:
             raise Refusal(f"metric '{metric.name}' must have {missing}, and the problem has none")
-    return metrics
+    return found
 
 
-def require_list(record: Any) -> Sequence[Recordable]:
+def require_list(metrics: Any) -> Sequence[MetricLike]:
     """What is to be recorded, refused where it is one metric and no list.
 
     >>> require_list("test_loss")
     Traceback (most recent call last):
-    fedprivjax.Refusal: record must be a list of metrics, got 'test_loss'
+    fedprivjax.Refusal: metrics must be a list, got 'test_loss'
     """
-    if isinstance(record, str | Metric) or callable(record) or not isinstance(record, Iterable):
-        one = _name(record) if isinstance(record, Metric) or callable(record) else record
-        raise Refusal(f"record must be a list of metrics, got {one!r}")
-    return list(record)
+    if isinstance(metrics, str | Metric) or callable(metrics) or not isinstance(metrics, Iterable):
+        one = _name(metrics) if isinstance(metrics, Metric) or callable(metrics) else metrics
+        raise Refusal(f"metrics must be a list, got {one!r}")
+    return list(metrics)
 
 
-def non_private(problem: Problem, record: Sequence[Metric]) -> tuple[str, ...]:
+def non_private(problem: Problem, metrics: Sequence[Metric]) -> tuple[str, ...]:
     """The metrics that are computed on private data, so outside the guarantee, by name.
 
     What a callable of one's own looks at is not known, which stands behind its name; a `Metric` may say it.
@@ -344,11 +344,11 @@ def non_private(problem: Problem, record: Sequence[Metric]) -> tuple[str, ...]:
     >>> non_private(problem, [Metric("largest", lambda problem, snapshot: snapshot.params.max())])
     ('largest (not known)',)
     """
-    answers = [(metric.name, metric.private(problem)) for metric in record]
+    answers = [(metric.name, metric.private(problem)) for metric in metrics]
     return tuple(name if private else f"{name} (not known)" for name, private in answers if private in (True, None))
 
 
-def _as_metric(metric: Recordable, info: Sequence[Any]) -> Metric:
+def _as_metric(metric: MetricLike, info: Sequence[Any]) -> Metric:
     if isinstance(metric, Metric):
         if metric.of == "info":
             require_choice("metric", metric.name, info)

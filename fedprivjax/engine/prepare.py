@@ -15,13 +15,14 @@ from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import METRICS, Recordable, check_metrics, default_metrics, require_list
+from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.plan.validate_plan import require_as_said
@@ -40,8 +41,8 @@ class Recipe(NamedTuple):
     """What fixes a run's program beside the shapes of its inputs: hashable, static."""
 
     size: Size
-    record: tuple[Metric, ...]
-    every: int
+    metrics: tuple[Metric, ...]
+    eval_every: int
 
 
 class Arguments(NamedTuple):
@@ -147,8 +148,8 @@ def ready(
     *,
     rounds: int | None = None,
     seed: int | Seeds = 0,
-    record: Sequence[Recordable] | None = None,
-    every: int | None = None,
+    metrics: Sequence[MetricLike] | None = None,
+    eval_every: int | None = None,
     delta: float = 1e-5,
     order: str = "shuffled",
     noise_method: str = "auto",
@@ -161,9 +162,9 @@ def ready(
         participation: a law of who takes part, such as `Uniform`; see `plan.participation`, or one of your own.
         rounds: T; None uses as many rounds as there are samples for.
         seed: one integer, or `Seeds` for separate streams.
-        record: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records what
+        metrics: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records what
             there is.
-        every: rounds between records; None records about 20 times. The last round is always recorded.
+        eval_every: rounds between evaluations; None evaluates about 20 times. The last round is always evaluated.
         delta: δ at which the guarantee states ε.
         order: of the samples, see `plan.ORDERS`.
         noise_method: how the noise is produced, see `fedprivjax.noise.METHODS`; every way has the same law,
@@ -187,7 +188,7 @@ def ready(
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
     calibrated, event = settle(protocol, problem, plan, target)
-    recipe = make_recipe(calibrated, problem, plan, record, every)
+    recipe = make_recipe(calibrated, problem, plan, metrics, eval_every)
     start = ReadyRun(calibrated, problem, plan, seeds, Silent(), recipe, event, target, delta)
     if start.delta_warning:
         warn(start.delta_warning)
@@ -217,13 +218,13 @@ def _same(own: Any, asked: Any) -> bool:
     return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)
 
 
-def make_recipe(protocol: Protocol, problem: Problem, plan: Plan, record, every: int | None) -> Recipe:
+def make_recipe(protocol: Protocol, problem: Problem, plan: Plan, metrics, eval_every: int | None) -> Recipe:
     """Check what is to be recorded and how often."""
-    every = max(1, ceil(plan.size.rounds / 20)) if every is None else every
-    require_at_least("every", every, 1)
-    record = default_metrics(problem) if record is None else require_list(record)
-    info = info_names(protocol, problem, plan) if set(map(str, record)) - set(METRICS) else ()
-    return Recipe(plan.size, check_metrics(problem, record, info), min(every, plan.size.rounds))
+    eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
+    require_at_least("eval_every", eval_every, 1)
+    metrics = default_metrics(problem) if metrics is None else require_list(metrics)
+    info = info_names(protocol, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
+    return Recipe(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds))
 
 
 def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
@@ -237,9 +238,9 @@ def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, .
     return tuple(jax.eval_shape(first_round, as_leaves(protocol.traced), round_inputs(plan)))
 
 
-def record_rounds(recipe: Recipe) -> np.ndarray:
-    """Rounds done at each record, int [records]."""
-    rounds = np.arange(recipe.every, recipe.size.rounds + 1, recipe.every)
+def evaluation_rounds(recipe: Recipe) -> np.ndarray:
+    """Rounds done at each evaluation; int, shape [evaluations]."""
+    rounds = np.arange(recipe.eval_every, recipe.size.rounds + 1, recipe.eval_every)
     return rounds if rounds[-1] == recipe.size.rounds else np.append(rounds, recipe.size.rounds)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.engine.costs import Stopwatch
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
-from fedprivjax.engine.metrics import Recordable, non_private
-from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, ready, record_rounds
+from fedprivjax.engine.metrics import MetricLike, non_private
+from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, evaluation_rounds, ready
 from fedprivjax.engine.progress import Told, telling
 from fedprivjax.engine.progress_callbacks import listening, tell
 from fedprivjax.method.interface import Protocol
@@ -33,8 +33,8 @@ class Run:
     """One finished run.
 
     Attributes:
-        rounds: rounds done at each record, int [records].
-        metrics: each recorded metric of the reported point (and of the rounds), float32 [records].
+        rounds: rounds done at each evaluation; int, shape [evaluations].
+        metrics: each recorded metric of the reported point (and of the rounds), float32 [evaluations].
         iterates: the same by iterate: "output", which is `metrics`, and the protocol's others, such as "last".
         params: the reported point.
         guarantee: what the run's privacy is.
@@ -77,8 +77,8 @@ def simulate(
     *,
     rounds: int | None = None,
     seed: int | Seeds = 0,
-    record: Sequence[Recordable] | None = None,
-    every: int | None = None,
+    metrics: Sequence[MetricLike] | None = None,
+    eval_every: int | None = None,
     delta: float = 1e-5,
     order: str = "shuffled",
     noise_method: str = "auto",
@@ -87,7 +87,7 @@ def simulate(
     """Run one protocol on one problem; the arguments are those of `ready`.
 
     Args:
-        progress: True shows rounds done and the time left, at every record; a callable is called with (rounds done,
+        progress: True shows rounds done and the time left, at every evaluation; a callable is called with (rounds done,
             rounds in all). It is one more program, which calls back to the host: jax keeps none such on disk.
 
     Raises:
@@ -95,11 +95,11 @@ def simulate(
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
-    >>> run = simulate(DPMu2(mu=8.0, clip=1.6), problem, Full(20), seed=1, every=71)
+    >>> run = simulate(DPMu2(mu=8.0, clip=1.6), problem, Full(20), seed=1, eval_every=71)
     >>> bool(run.metrics["test_accuracy"][-1] > 0.7), round(run.guarantee.epsilon, 1)
     (True, 65.3)
     """
-    options = {"rounds": rounds, "seed": seed, "record": record, "every": every, "delta": delta}
+    options = {"rounds": rounds, "seed": seed, "metrics": metrics, "eval_every": eval_every, "delta": delta}
     start = ready(protocol, problem, participation, order=order, noise_method=noise_method, **options)
     with telling(progress, start.protocol.name, "rounds") as told:
         return execute(start, told)
@@ -109,14 +109,14 @@ def execute(start: ReadyRun, told: Told | None = None) -> Run:
     """Run what is ready.
 
     Args:
-        told: called with (rounds done, rounds in all) at every record.
+        told: called with (rounds done, rounds in all) at every evaluation.
     """
     watch = Stopwatch()
     params, values = watch(1, lambda: jax.block_until_ready(_computed(start, told)))
     costs = start.costs | {"seconds": watch.each}
-    iterates = by_iterate(start.recipe.record, iterate_names(start.protocol, start.problem, start.plan.size), values)
-    rounds = record_rounds(start.recipe)
-    private = non_private(start.problem, start.recipe.record)
+    iterates = by_iterate(start.recipe.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
+    rounds = evaluation_rounds(start.recipe)
+    private = non_private(start.problem, start.recipe.metrics)
     known = start.guarantee, costs, start.protocol, start.plan, private, start.problem.uncovered
     return Run(rounds, iterates[OUTPUT], iterates, params, *known)
 
@@ -136,20 +136,20 @@ def run_program(arguments: Arguments, recipe: Recipe, listener=None):
 
 
 def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
-    """The pure function behind every run: (reported parameters, metrics [records] or [records, iterates]).
+    """The pure function behind every run: (reported parameters, metrics [evaluations] or [evaluations, iterates]).
 
     Args:
-        listener: the number of what is told at every record how many rounds are done; None tells nobody.
+        listener: the number of what is told at every evaluation how many rounds are done; None tells nobody.
     """
     protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
-    block = ceil(recipe.every / ceil(recipe.every / BLOCK))
+    block = ceil(recipe.eval_every / ceil(recipe.eval_every / BLOCK))
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, recipe.size)
     if jax.tree.leaves(noise_state) and not _draws(arguments, draw_state):
         noise_state = ()
     # noise that has no state follows from a block's last draw; any other is carried from round to round
     carried = bool(jax.tree.leaves(noise_state))
-    zeros = {metric.name: jnp.zeros(()) for metric in recipe.record if metric.of == "info"}
+    zeros = {metric.name: jnp.zeros(()) for metric in recipe.metrics if metric.of == "info"}
 
     def noise_of(state, drawn, tape):
         return (state, None) if drawn is None else protocol.noise(state, drawn, tape)
@@ -175,7 +175,7 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
         carry, _ = scan_in_chunks(one_block, carry, rounds, block)
         (state, noise_state, totals), noise, draw_state = carry
         info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
-        values = evaluate(protocol, problem, state, noise, recipe.record, info)
+        values = evaluate(protocol, problem, state, noise, recipe.metrics, info)
         if listener is not None:
             tell(listener, rounds[0].round[-1])
         return ((state, noise_state, zeros), noise, draw_state), values
@@ -187,7 +187,7 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
     run = protocol.init(problem, recipe.size, protocol_key(key)), noise_state, zeros
     noise = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(first_noise))
     carry = run, noise, draw_state
-    ((state, *_), *_), values = scan_in_chunks(one_segment, carry, (inputs, mechanism.inputs, tape), recipe.every)
+    ((state, *_), *_), values = scan_in_chunks(one_segment, carry, (inputs, mechanism.inputs, tape), recipe.eval_every)
     return protocol.output(state), values
 
 

@@ -66,7 +66,7 @@ def transcript(
     >>> transcript(DPMu2(mu=1.0, clip=1.0), problem, Uniform(3, 2)).messages.shape
     (3, 2, 12)
     """
-    options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "record": ()}
+    options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "metrics": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
     require_noisy_messages(start)
     state, (queries, (sent, steps), internal, _) = replay(start.arguments, start.plan.size, Released())

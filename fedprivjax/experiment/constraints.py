@@ -1,22 +1,23 @@
 """`[problem]`'s constraint sets: each kind with its own keys."""
 
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from typing import Annotated, Any, Literal
 
-from fedprivjax.experiment.reflection import Reflected, sections
-from fedprivjax.experiment.section import OWN
-from fedprivjax.experiment.user_objects import Imported
+from pydantic import Field, ValidationInfo, model_validator
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.experiment.section import OWN, Settings, summaries
+from fedprivjax.experiment.user_objects import made, resolved
+from fedprivjax.problem import constraints
 from fedprivjax.problem.checks import require_constraint
-from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
 
 
-class Set(Reflected):
+class Set(Settings):
     """A constraint set over all parameters together."""
 
-    filled = ("dimension",)
-
-    def make(self) -> ConstraintSet:
+    @abstractmethod
+    def make(self) -> constraints.ConstraintSet:
         """The set."""
-        return self.made()
 
     @property
     def own_sizes(self) -> tuple[str, ...]:
@@ -24,7 +25,65 @@ class Set(Reflected):
         return ()
 
 
-class OwnSet(Imported, Set):
+class Ball(Set):
+    """Euclidean ball of a `radius` about zero.
+
+    Attributes:
+        radius: largest Euclidean norm of the parameters.
+    """
+
+    kind: Literal["ball"] = "ball"
+    radius: float
+
+    def make(self):
+        return constraints.Ball(self.radius)
+
+
+class Box(Set):
+    """All parameters between `low` and `high`, each.
+
+    Attributes:
+        low: smallest value of each parameter.
+        high: largest value of each parameter.
+    """
+
+    kind: Literal["box"] = "box"
+    low: float
+    high: float
+
+    def make(self):
+        return constraints.Box(self.low, self.high)
+
+
+class Simplex(Set):
+    """Parameters that are at least zero and add up to `scale`.
+
+    Attributes:
+        scale: sum of the parameters.
+    """
+
+    kind: Literal["simplex"] = "simplex"
+    scale: float = 1.0
+
+    def make(self):
+        return constraints.Simplex(self.scale)
+
+
+class L1Ball(Set):
+    """Parameters whose absolute values add up to `radius` at most.
+
+    Attributes:
+        radius: largest sum of absolute values.
+    """
+
+    kind: Literal["l1_ball"] = "l1_ball"
+    radius: float
+
+    def make(self):
+        return constraints.L1Ball(self.radius)
+
+
+class OwnSet(Set):
     """A custom set by import path: a subclass of `ConstraintSet`, or a function that returns one.
 
     Attributes:
@@ -32,13 +91,21 @@ class OwnSet(Imported, Set):
         constraint_options: arguments of the class or function. Lists become tuples.
     """
 
-    what, paths = "constraint", {"found": "constraint_path"}
+    kind: Literal["module:name"] = OWN
     constraint_path: str
     constraint_options: dict[str, Any] = {}
+    found: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
+        return resolved("constraint", raw, info)
 
     def make(self):
         options = {name: tuple(v) if isinstance(v, list) else v for name, v in self.constraint_options.items()}
-        given = self.imported(ConstraintSet, options)
+        given = made("constraint", self.constraint_path, self.found, options, constraints.ConstraintSet)
+        if not isinstance(given, constraints.ConstraintSet):
+            raise Refusal(f"constraint {self.constraint_path!r} must be a fedprivjax.ConstraintSet, got {given!r}")
         require_constraint(given)
         return given
 
@@ -47,7 +114,5 @@ class OwnSet(Imported, Set):
         return self.make().sizes
 
 
-if TYPE_CHECKING:
-    ConstraintSettings = Set
-else:
-    ConstraintSettings = sections(Set, {**CONSTRAINTS, OWN: OwnSet})
+ConstraintSettings = Annotated[Ball | Box | Simplex | L1Ball | OwnSet, Field(discriminator="kind")]
+CONSTRAINTS = summaries(ConstraintSettings)

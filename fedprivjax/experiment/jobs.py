@@ -13,7 +13,7 @@ from fedprivjax.checks.refusal import within
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
-from fedprivjax.engine.prepare import record_rounds
+from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.experiment import (
     TRIAL,
     Experiment,
@@ -29,8 +29,9 @@ from fedprivjax.experiment.baselines import problem_alone
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
 from fedprivjax.method.interface import Protocol
+from fedprivjax.plan.draw import draw_plan
+from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import draw_plan, require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.sweep import ReadySweep, number_of, ready_sweep
@@ -86,7 +87,7 @@ def records(todo: list[Job]) -> dict[str, int]:
     """The fewest records that a protocol's runs have: label -> how many."""
     counts: dict[str, int] = {}
     for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have as many
-        count = len(record_rounds(job.prepare().recipe))
+        count = len(evaluation_rounds(job.prepare().recipe))
         counts[job.label] = min(count, counts.get(job.label, count))
     return counts
 
@@ -152,8 +153,8 @@ def _draft(
     drawn = {"order": experiment.participation_of(settings).order, "sampler": protocol.minibatches}
     require_possible(problem, participation, rounds, draws=number_of(experiment.sweep.seeds), **drawn)
     options = _options(experiment, settings, problem, rounds, over, trial)
-    check = partial(_check_recorded, experiment, settings, options["record"])
-    if all(isinstance(one, Metric) or one in METRICS for one in options["record"]):
+    check = partial(_check_recorded, experiment, settings, options["metrics"])
+    if all(isinstance(one, Metric) or one in METRICS for one in options["metrics"]):
         check()  # else names may be unknown, or reports of the protocol's rounds: `prepare` tells
     if not trial:
         draw_plan(problem, participation, rounds, **drawn)
@@ -186,8 +187,8 @@ def _options(
         "over": {**over, **settings.grid},
         "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
         "rounds": rounds,
-        "record": default_metrics(problem) if evaluation.recordable is None else tuple(evaluation.recordable),
-        "every": evaluation.every,
+        "metrics": default_metrics(problem) if evaluation.chosen_metrics is None else tuple(evaluation.chosen_metrics),
+        "eval_every": evaluation.every,
         "delta": evaluation.delta,
         "common_noise": sweep.common_noise,
         "resample": [name for name in sweep.resample if name in over or name in settings.grid],
@@ -240,7 +241,7 @@ def _preparing(
 
 
 def _recorded(start: ReadySweep, iterate: str) -> list[str]:
-    return [metric.name for metric in start.recipe.record if iterate == OUTPUT or metric.of == "params"]
+    return [metric.name for metric in start.recipe.metrics if iterate == OUTPUT or metric.of == "params"]
 
 
 def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:

@@ -24,18 +24,21 @@ POSITIVE = ("radius", "scale")  # of constraint sets' numbers
 
 
 class ProtocolSettings(Settings):
-    """`[[protocol]]`: its name, the label it is shown under, a grid of its own, and the protocol's own settings.
+    """`[[protocol]]`: a method by name, its label, its settings, and a grid of its own.
 
     The name is one of `PROTOCOLS`, or "module:Name" of a `flax.struct.dataclass`, from a module that is installed or
-    lies beside the experiment file. A batch "moments" is what Lowy & Razaviyayn's rule K = n·√ε/(2·√R) makes of every
-    swept ε. `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer` of those that
-    optax has by name, or "module:factory"; a grid or a sweep names its numbers as `server.b1 = [0.5, 0.9]`.
-    `participation = { rounds = 40 }` has keys of `[participation]` that are this protocol's own, all but `machines`;
-    beside another `kind`, the rounds, order and dropouts of the section stay.
+    next to the experiment file. A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
+    `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer by
+    name, or "module:factory". A grid or a sweep names its numbers as `server.b1 = [0.5, 0.9]`.
 
     Attributes:
+        name: name of the method, or "module:Name".
+        label: name of the protocol in tables and plots.
+        grid: settings that are swept for this protocol alone; the best point is shown, by `evaluation.select`.
+        participation: keys of `[participation]` for this protocol alone, such as { rounds = 40 }; all but `machines`.
+        settings: settings of the method. In a file they stand in `[[protocol]]` itself.
         method: the class that the name stands for.
-        parts: what such tables stand for, by the field that they are given for.
+        parts: objects made of such tables, by the field that they are given for.
         added: whether it is a baseline that `[evaluation] baselines` added.
     """
 

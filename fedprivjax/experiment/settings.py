@@ -1,4 +1,4 @@
-"""What an experiment file may say, section by section."""
+"""Sections of an experiment file and their keys."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -18,7 +18,6 @@ from fedprivjax.experiment.networks import ModelSettings
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Settings, kinds, owners
-from fedprivjax.experiment.user_objects import Imported
 from fedprivjax.features import MAPS
 from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS
@@ -27,11 +26,19 @@ TRIAL = "trial"
 
 
 class PartitionSettings(Settings):
-    """`[problem] partition`: how the samples are dealt over machines, with the options of `datasets.partition`.
+    """`[problem] partition`: assignment of the records to machines, with the options of `datasets.partition`.
 
-    With `records`, machines have so many each, drawn from the data set, and nothing else is stored; else all of it is
-    dealt. They may be swept, `[sweep] records`. `column`, of a table, takes the place of the labels that a kind looks
-    at. Machines left with nothing are refused, or with `empty = "drop"` left out.
+    Attributes:
+        kind: rule of the assignment, see `datasets.partition`.
+        seed: seed of the assignment.
+        records: records of each machine, sampled from the dataset; None assigns all records.
+        classes_per_machine: number of classes that a machine holds, for kind "by_label".
+        alpha: concentration of the Dirichlet distribution, of kind "dirichlet" or of `sizes`.
+        shards_per_machine: number of shards of sorted records that a machine holds, for kind "shards".
+        column: column of a table that the kind uses in place of the labels.
+        sizes: distribution of dataset sizes, or a number for each machine, for kinds "iid" and "quantiles".
+        spread: standard deviation of the logarithm of "lognormal" sizes.
+        empty: "error" rejects machines without records, "drop" leaves them out.
     """
 
     kind: Literal["iid", "by_label", "dirichlet", "shards", "quantiles", "by_value"]
@@ -47,23 +54,25 @@ class PartitionSettings(Settings):
 
 
 class ProblemSettings(Settings):
-    """`[problem]`: a data set by name with its options, a loss, a model, a constraint set, a split over machines.
+    """`[problem]`: a dataset with its options, a loss, a model, a constraint set and a partition over machines.
 
-    A data set is one of the package's, a path to a `.csv`, `.parquet` or `.npz` file, with the options of
-    `datasets.read_table`, or "module:function", whose arguments the options are. A file or a module is looked for
-    beside the experiment file first. A loss is a name with its keys beside it (`loss = "logistic"`, `score_bound =
-    15.0`), or a table with its `kind`; or "module:name", with `loss_options`.
-    `features` are public maps of examples, one after the other, before anything is fitted, such as `["scattering",
-    "unit_norm"]` (see `fedprivjax.features`); a table gives a map's settings, `{ kind = "pooling", size = 2 }`; and
-    `picture` is [height, width] or [height, width, channels] of examples that are one, where the data do not say.
-    `smoothing`, the strength of the Moreau envelope, goes with every loss; "theory" is what each protocol's own bound
-    chooses, none where its theory needs no smooth loss. A model is a network, likewise a name with its keys beside it
-    (`model = "mlp"`, `hidden = [64]`, `start_seed = 1`) or a table, or "module:name", with `model_options` or
-    `model_start`; none is the linear predictor. A constraint set likewise (`constraint = "box"`, `low = -1.0`, `high =
-    1.0`), or "module:Set" with `constraint_options`; `radius` alone is a ball's. What is declared of the problem, and
-    not computed: `lipschitz`, a bound on the gradient of one example's loss (one number, or one for each machine);
-    `distance`, a bound on the distance from the start to the optimum; `machine_weights`, each machine's share of the
-    objective, adding up to 1, or "sizes", in proportion to machines' numbers of records, which are then public.
+    A loss, a model and a constraint set are each a name with its keys next to it (`loss = "logistic"`, `score_bound =
+    15.0`), a table with its `kind`, or "module:name" with `loss_options`, `model_options` or `constraint_options`.
+
+    Attributes:
+        dataset: name of a dataset, path of a `.csv`, `.parquet` or `.npz` file, or "module:function".
+        options: options of the dataset, columns of the table, or arguments of the function.
+        features: public feature maps of examples, applied in this order, each a name or a table with its `kind`.
+        picture: [height, width] or [height, width, channels] of examples that are pictures.
+        loss: loss of one example; None is the usual one for the dataset's labels.
+        model: network in place of the linear predictor.
+        constraint: constraint set of the parameters.
+        radius: radius of a ball about zero, without `constraint`.
+        lipschitz: declared bound on the gradient norm of one example's loss, for all machines or for each.
+        distance: declared bound on the distance from the start to the optimum.
+        machine_weights: weight of each machine in the objective, with sum 1, or "sizes", in proportion to the
+            (then public) dataset sizes.
+        partition: assignment of the records to machines.
     """
 
     gathered = ("loss", "model", "constraint")
@@ -113,7 +122,7 @@ class ProblemSettings(Settings):
     @property
     def identity(self) -> list[Any]:
         """What tells apart things of one's own that have one name, from two folders."""
-        parts = [each for each in (self.loss, self.model, self.constraint) if isinstance(each, Imported)]
+        parts = [each for each in (self.loss, self.model, self.constraint) if each is not None and each.kind == OWN]
         own = [each for each in self.maps if type(each) not in MAPS.values()]
         return [self.source.identity, *(id(part.found) for part in parts), *map(id, map(type, own))]
 
@@ -135,10 +144,19 @@ def _gathered(raw: Mapping[str, Any], field: str, keys_of: Mapping[str, list[str
 
 
 class SweepSettings(Settings):
-    """`[sweep]`: values that every protocol is run over, and how.
+    """`[sweep]`: values that every protocol is run with, seeds, and execution.
 
-    With `trials`, the data set is drawn anew for each (its option `trial`), `seeds` are runs within a trial, a
-    protocol's own grid is chosen from trial by trial, and a trial's figure is the mean of its runs.
+    With `trials`, the dataset is sampled again for each (its option `trial`), `seeds` are runs within a trial, a
+    protocol's own grid is tuned trial by trial, and the value of a trial is the mean of its runs.
+
+    Attributes:
+        over: swept settings by name, each with its values. In a file they stand in `[sweep]` itself.
+        seeds: number of seeds, or their list.
+        trials: number of sampled datasets, for datasets with an option `trial`.
+        common_noise: whether configurations share the noise of a seed.
+        resample: swept settings along which participation, samples and noise are sampled again.
+        noise_method: sampler of the machines' noise; "auto" is the cheapest exact one.
+        memory_budget: approximate memory of a chunk of runs on a device, in bytes.
     """
 
     gathered = ("over",)
@@ -162,13 +180,18 @@ class SweepSettings(Settings):
 
 
 class TuningSettings(Settings):
-    """`[tuning]`: another data set, on which the protocols' own grids are chosen from before they run on this one.
+    """`[tuning]`: another dataset, on which the protocols' own grids are tuned before they run on this one.
 
-    `problem` and `participation` have keys over those of `[problem]` and `[participation]`; another data set brings its
-    own options, and what is declared of this one (`lipschitz`, `distance`, `machine_weights`) need not be true of it;
-    an empty `partition = {}` is none. What `participation` says goes before the protocols' own keys and what is swept.
-    `sweep` has other values of what `[sweep]` has, such as fewer levels; `seeds` are of each point. A protocol goes on
-    with one: that of the best mean of `evaluation.select` over all cells there, of those with the fewest diverged runs.
+    `problem` and `participation` override keys of `[problem]` and `[participation]`. Another dataset brings its own
+    options; what is declared of this one (`lipschitz`, `distance`, `machine_weights`) need not hold for it. An empty
+    `partition = {}` is none. Keys of `participation` also override the protocols' own keys and swept values. The chosen
+    point has the fewest diverged runs and among these the best mean of `evaluation.select` over all configurations.
+
+    Attributes:
+        problem: keys of `[problem]` that differ, such as another dataset.
+        participation: keys of `[participation]` that differ.
+        sweep: keys of `[sweep]` that differ, such as fewer privacy levels.
+        seeds: number of seeds of each point.
     """
 
     problem: dict[str, Any]
@@ -178,28 +201,31 @@ class TuningSettings(Settings):
 
 
 class EvaluationSettings(Settings, arbitrary_types_allowed=True):
-    """`[evaluation]`: what is recorded how often.
+    """`[evaluation]`: metrics, how often they are computed, and which of them tables and plots show.
 
-    A metric is a name, or "module:name" of a function `(problem, Snapshot) -> scalar` or a `Metric`, recorded under
-    its own name.
-    `iterate` is what tables, plots and `select` look at, of protocols that have it, such as "last"; else the output.
-    `averaged` names the metrics of which tables and plots show the mean over a run's records, not the last; `select`
-    the metric by which a protocol's own grid is chosen from. `bars` of a plot are the mean's 95% interval, or half the
-    distance of the 5th and 95th percentile. `at` chooses the value of a swept setting, such as {mu = 0.5}, at which
-    plots of a run's course are drawn, over rounds and against costs.
-    `baselines` are shown next to the protocols, and marked or remarked on where these are worse. "constant", the
-    default, always predicts the training data's most frequent class or mean label, of metrics that have such a value
-    (accuracy, error, relative error). "non-private" adds each private protocol again as it is (its clip, batch, grid
-    and rounds), but with ε = ∞ and hence no noise and, where no step is given, the default step of a run without noise.
-    "alone" adds the mean over machines of each metric of the model that a machine fits to its own records without noise
-    and without a message to anyone, by 300 full-batch gradient steps, whatever the protocol. Of more than 100 machines
-    it takes a fixed random 100. It needs a partition, and neither trials nor a swept constraint set.
+    The baseline "constant" predicts the most frequent class or the mean label of the training data. "non-private" adds
+    every private protocol with ε = ∞, hence without noise; where no step is given, it takes the default step of a run
+    without noise. "alone" adds the mean over machines of the metrics of a model that each machine fits to its own
+    records by 300 full-batch gradient steps, without noise or messages. With more than 100 machines, it uses a fixed
+    random 100 of them; it needs a partition, and neither trials nor a swept constraint set.
+
+    Attributes:
+        metrics: names of metrics, or "module:name" of a function `(problem, Snapshot) -> scalar` or a `Metric`; None is
+            the problem's default.
+        iterate: iterate that tables, plots and `select` show, of protocols that have it, such as "last".
+        averaged: metrics shown as the mean over a run's evaluations, in place of the last one.
+        every: rounds between evaluations; None evaluates about 20 times.
+        delta: δ at which ε is stated.
+        select: metric by which a protocol's own grid is tuned.
+        bars: error bars of plots: the 95% interval of the mean, or half the distance of the 5th and 95th percentile.
+        at: values of swept settings at which plots over rounds and against costs are drawn, such as {mu = 0.5}.
+        baselines: baselines shown next to the protocols.
     """
 
     metrics: list[str] | None = None
     iterate: str = "output"
     averaged: list[str] = []
-    every: int | None = None
+    every: int | None = Field(default=None, ge=1)
     delta: float = 1e-5
     select: str = "test_accuracy"
     bars: Literal["interval", "percentiles"] = "interval"
@@ -221,7 +247,7 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
         return next((metric for metric in self.own.values() if metric.name == name), known(name))
 
     @property
-    def recordable(self) -> list[str | Metric] | None:
+    def chosen_metrics(self) -> list[str | Metric] | None:
         """The metrics as a run takes them; None is the problem's default."""
         return None if self.metrics is None else [self.own.get(name, name) for name in self.metrics]
 
@@ -238,7 +264,14 @@ def _metric(path: str, context: Mapping[str, Any] | None) -> Metric:
 
 
 class Cell(Settings):
-    """One published or measured number: where it stands in the sweep, its value, and its sd over how many runs."""
+    """One published or measured number of `[[expected]]`.
+
+    Attributes:
+        at: values of swept settings, by name.
+        value: the number; None is not judged.
+        sd: standard deviation of the published runs.
+        runs: number of published runs.
+    """
 
     at: dict[str, float] = {}
     value: float | None = None
@@ -247,14 +280,26 @@ class Cell(Settings):
 
 
 class Expected(Settings):
-    """`[[expected]]`: numbers to compare a protocol's metric with, and the rule of the verdict.
+    """`[[expected]]`: published or expected numbers of one protocol and metric, and the rule of comparison.
 
-    "within_se" allows `tolerance` standard errors of the difference of two means; a `share` of all such cells must
-    hold, and none may be beyond `limit` standard errors. `iterate` names another iterate of the protocol than its
-    output, such as "last"; "above" holds it against the same of the other protocol, or its output where it has none,
-    and against a protocol's own output. `rounds` is what stands for a run: its "last" evaluation, or the "mean" over
-    all of them, as of a point drawn uniformly from the iterates. "slope" is of the exponent in a swept `axis`, of which
-    a cell gives the other axes and a theorem's exponent: it allows none more than `tolerance` above.
+    Rules: "within" `tolerance`; "within_sd", within `tolerance` standard deviations of a run; "within_se", within
+    `tolerance` standard errors of the difference of two means; "at_least" the value minus `tolerance`; "above" the mean
+    of the protocol `other` at the same iterate, or at its output if it has no such iterate (of this protocol: always
+    its output); "slope", an exponent in the swept `axis` of at most the value plus `tolerance`; "shown" is not judged.
+
+    Attributes:
+        protocol: label of the protocol.
+        metric: metric that is compared.
+        iterate: iterate of the protocol, such as "last".
+        rounds: value of a run: its "last" evaluation, or the "mean" over all evaluations.
+        source: place of the number in the paper.
+        rule: rule of comparison.
+        tolerance: tolerance of the rule, in its unit.
+        share: fraction of the cells of rule "within_se" that must be within tolerance.
+        limit: largest deviation of any cell of rule "within_se", in standard errors.
+        other: label of the protocol of rule "above".
+        axis: swept setting of rule "slope".
+        cells: the numbers.
     """
 
     protocol: str
@@ -272,7 +317,19 @@ class Expected(Settings):
 
 
 class Experiment(Section):
-    """A whole experiment file."""
+    """A whole experiment file.
+
+    Attributes:
+        title: title of tables, plots and the page.
+        notes: text below the title.
+        problem: the section `[problem]`.
+        participation: the section `[participation]`.
+        protocol: the sections `[[protocol]]`, one for each method.
+        sweep: the section `[sweep]`.
+        tuning: the section `[tuning]`.
+        evaluation: the section `[evaluation]`.
+        expected: the sections `[[expected]]`.
+    """
 
     title: str
     notes: str = ""

@@ -22,7 +22,7 @@ from fedprivjax.experiment.jobs import Problems, problem_at
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
-from fedprivjax.plan.plan import fresh_messages, most_rounds
+from fedprivjax.plan.feasibility import fresh_messages, most_rounds
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records of a machine are ten messages of two
 COHORT = 10

@@ -1,8 +1,8 @@
-"""Noise mechanisms: what stands in the server's aggregate in each round, exact in law, as an input to the protocol.
+"""Noise mechanisms: samplers of the noise in the server's aggregate, exact in distribution.
 
-A mechanism (`interface.Mechanism`) draws what is random once per seed; what a protocol's own leaves make of it is the
-protocol's. So one draw serves every privacy level, clip and step of a sweep, and a protocol never sees state of the
-size of the federation.
+A mechanism (`interface.Mechanism`) samples once per seed. The protocol applies its own settings to the sample, such as
+a scale. One sample therefore serves every privacy level, clip and step size of a sweep, and a protocol never holds
+state of the federation's size.
 """
 
 from fedprivjax.noise.binomial import RoundedNormal, Tape, binomial_tape

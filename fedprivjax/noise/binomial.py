@@ -1,10 +1,10 @@
-r"""Binomial noise: what the one-bit noise messages of many users add up to (Cheu, Joseph, Mao & Peng 2022).
+r"""Binomial noise: the sum of the one-bit noise messages of many users (Cheu, Joseph, Mao & Peng 2022).
 
-    Z ~ Binomial(m, p),  m = users present × trials of a user;    the noise is Z − m·p, in levels
+    Z ~ Binomial(m, p),  m = users present × trials per user;    the noise is Z − m·p, in levels
 
-Three ways to draw it. `binomial_tape` is exact for every m, and made on the host before a run; `RoundedNormal` is a
-shortcut on the device, whose error `total_variation` tells; `LiteralBits` has single users' noise drawn on the device.
-The accounting of a binomial covers the first and the last, not the shortcut.
+There are three samplers. `binomial_tape` is exact for every m and runs on the host before a run. `RoundedNormal` is an
+approximation on the device, with error `total_variation`. `LiteralBits` samples single users' noise on the device. The
+accounting covers the first and the last, not the approximation.
 """
 
 from math import ceil, floor, sqrt
@@ -20,10 +20,10 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 
-LARGEST = 2**30  # of a centred count: with a centred sum of levels it still fits int32
-MOST_TOTAL = 10**18  # trials, up to which NumPy's draws were checked
-MOST_TRIALS = {"float32": 10**6, "float64": 10**14}  # beyond which jax.random.binomial is wrong
-EXACT_DEVIATION = 1000.0  # up to which the total variation is summed term by term
+LARGEST = 2**30  # largest centred count; its sum with a centred sum of levels fits int32
+MOST_TOTAL = 10**18  # largest number of trials for which NumPy's sampler was checked
+MOST_TRIALS = {"float32": 10**6, "float64": 10**14}  # jax.random.binomial is wrong beyond these
+EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total variation is summed term by term
 
 
 class Tape(NamedTuple):
@@ -39,18 +39,18 @@ class Tape(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What makes the rounded normal of a round out of standard normals: √(m·p·(1 − p)) and m·p − ⌊m·p⌋, [rounds]."""
+    """Scale of a round's rounded normal: √(m·p·(1 − p)) and m·p − ⌊m·p⌋, each of shape [rounds]."""
 
     deviation: np.ndarray
     remainder: np.ndarray
 
 
 def binomial_tape(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> Tape:
-    """Exact noise of a run: Z ~ Binomial(totals, probability) for each round and coordinate, centred in int64.
+    """Sample a run's noise exactly: Z ~ Binomial(totals, probability) per round and coordinate, centred in int64.
 
     Args:
         stream: `plan.seeds.binomial_stream`.
-        totals: m of each round, users present × trials, integers [rounds].
+        totals: m of each round, users present × trials; int, shape [rounds].
         dimension: d.
 
     >>> from fedprivjax.plan.seeds import binomial_stream
@@ -73,7 +73,9 @@ def binomial_tape(stream: np.random.SeedSequence, totals, probability: float, di
 
 
 def normal_scale(totals, probability: float) -> Scale:
-    """The scale of the rounded normal that stands for a tape, float64 [rounds]; totals as in `binomial_tape`.
+    """Return the scale of the rounded normal that approximates a binomial, float64 [rounds].
+
+    `totals` is as in `binomial_tape`.
 
     >>> normal_scale([400, 5], 0.5).remainder.tolist()
     [0.0, 0.5]
@@ -84,14 +86,14 @@ def normal_scale(totals, probability: float) -> Scale:
 
 
 class BitNoise(NamedTuple):
-    """A round's noise in sums of bits, `levels − remainder` in levels.
+    """Noise of one round in sums of bits, `levels − remainder` in levels.
 
     Attributes:
-        scale: σ of one message; 0 is no noise, and no rounding either.
-        levels: int32 [d]; None where users' own bits are written out.
-        remainder: of the mean, below one level.
-        of_mean: what one level is in the mean.
-        key: of users' own noise bits, or None.
+        scale: σ of one message. 0 means no noise and no rounding.
+        levels: int32 [d], or None if users' bits are sampled separately.
+        remainder: fractional part of the mean, below one level.
+        of_mean: value of one level in the mean.
+        key: key of the users' noise bits, or None.
     """
 
     scale: Any
@@ -101,12 +103,12 @@ class BitNoise(NamedTuple):
     key: Any = None
 
     def ones(self, trials, probability, shape) -> jax.Array:
-        """Every user's own noise, Binomial(trials, probability), int32 [users, d]; see `require_drawable`."""
+        """Sample every user's noise, Binomial(trials, probability), int32 [users, d]. See `require_drawable`."""
         return _drawn(self.key, trials, probability, shape)
 
 
 class OfBits(Mechanism):
-    """Noise in sums of bits, in levels; a draw is what `noise(scale, sums, tape)` makes a member's `BitNoise` of.
+    """Base class of noise in sums of bits. A sample's `noise(scale, sums, tape)` is a configuration's `BitNoise`.
 
     inputs: messages of a round, float32 [rounds].
     """
@@ -119,7 +121,7 @@ class OfBits(Mechanism):
 
 @struct.dataclass
 class Taped(OfBits):
-    """Exact binomial noise from the member's host-made tape; a seed draws nothing."""
+    """Exact binomial noise that the protocol sampled on the host. Nothing is sampled on the device."""
 
     inputs: Any
 
@@ -133,7 +135,7 @@ class Taped(OfBits):
 
 @struct.dataclass
 class RoundedNormal(OfBits):
-    """One N(0, I) a round, of which a member makes `rounded_normal`: a shortcut, see `product_variation`."""
+    """One N(0, I) per round, rounded by `rounded_normal`: an approximation with error `product_variation`."""
 
     inputs: Any
 
@@ -141,7 +143,7 @@ class RoundedNormal(OfBits):
 
     @property
     def name(self) -> str:
-        return "rounded normal, in place of a binomial"
+        return "rounded normal, instead of a binomial"
 
     def draw(self, state, inputs, keys, dimension: int):
         return state, NormalDraw(inputs, jax.vmap(lambda key: normals(key, (dimension,)))(keys))
@@ -149,7 +151,7 @@ class RoundedNormal(OfBits):
 
 @struct.dataclass
 class LiteralBits(OfBits):
-    """Every user's own noise bits, for transcripts of small runs: a round gets the key to draw them from."""
+    """Separate noise bits of every user, for transcripts of small runs. A round receives the key to sample them."""
 
     inputs: Any
 
@@ -158,7 +160,7 @@ class LiteralBits(OfBits):
 
     @property
     def name(self) -> str:
-        return "binomial, every message written out"
+        return "binomial, every message sampled separately"
 
     def draw(self, state, inputs, keys, dimension: int):
         return state, KeyDraw(keys)
@@ -166,56 +168,56 @@ class LiteralBits(OfBits):
 
 @struct.dataclass
 class TapeDraw:
-    """What `Taped` draws: the messages of a round."""
+    """Sample of `Taped`: the number of messages of a round."""
 
     messages: Any
 
     def noise(self, scale, sums, tape: Tape) -> BitNoise:
-        """A member's noise; `sums` has the `unit` of a level."""
+        """Return a configuration's noise. `sums.unit` is the value of one level."""
         return BitNoise(scale, tape.noise, tape.remainder, sums.unit / self.messages)
 
 
 @struct.dataclass
 class NormalDraw:
-    """What `RoundedNormal` draws: the messages of a round, and standard normals [d]."""
+    """Sample of `RoundedNormal`: the number of messages of a round, and standard normals [d]."""
 
     messages: Any
     normal: Any
 
     def noise(self, scale, sums, tape: None) -> BitNoise:
-        """A member's noise, on the integers about the binomial's mean."""
+        """Return a configuration's noise, on the integers around the binomial's mean."""
         levels = rounded_normal(self.normal, scale * jnp.sqrt(self.messages) / sums.unit)
         return BitNoise(scale, levels, 0.0, sums.unit / self.messages)
 
 
 @struct.dataclass
 class KeyDraw:
-    """What `LiteralBits` draws: the key of a round."""
+    """Sample of `LiteralBits`: the key of a round."""
 
     key: Any
 
     def noise(self, scale, sums, tape: None) -> BitNoise:
-        """A member's noise."""
+        """Return a configuration's noise."""
         return BitNoise(scale, key=self.key)
 
 
 def rounded_normal(drawn, deviation, remainder: Any = 0.0):
-    """`rint(deviation·z + remainder)`, int32: a rounded normal in place of Z − ⌊m·p⌋.
+    """Return `rint(deviation·z + remainder)`, int32: a rounded normal that approximates Z − ⌊m·p⌋.
 
-    The remainder, to be taken off again as with a tape, keeps the rounding on the binomial's own lattice.
+    The remainder keeps the rounding on the binomial's lattice. The caller subtracts it again.
 
     Args:
         drawn: z, standard normals.
-        deviation, remainder: of one round, see `normal_scale`.
+        deviation, remainder: scale of one round, see `normal_scale`.
     """
     return jnp.clip(jnp.rint(deviation * drawn + remainder), -LARGEST, LARGEST).astype(jnp.int32)
 
 
 def total_variation(total: int, probability: float) -> float:
-    """Distance in law of one draw of ⌊m·p⌋ + rint(√(m·p·(1 − p))·N(0, 1) + remainder) to Binomial(m, p).
+    """Return the total variation distance of ⌊m·p⌋ + rint(√(m·p·(1 − p))·N(0, 1) + remainder) to Binomial(m, p).
 
-    Summed term by term up to a standard deviation of 1000, beyond it by its Edgeworth expansion (relative error below
-    1e-5). It holds for exact normals: see `grid_variation` for those of float32.
+    It is summed term by term up to a standard deviation of 1000. Beyond that its Edgeworth expansion is used, with
+    relative error below 1e-5. The distance is for exact normals; `grid_variation` bounds the effect of float32.
 
     >>> f"{total_variation(400, 0.5):.2g}"
     '0.00019'
@@ -229,14 +231,14 @@ def total_variation(total: int, probability: float) -> float:
     mean, reach = total * probability, 14 * deviation + 2
     counts = np.arange(floor(mean - reach), ceil(mean + reach) + 1)
     low, high = ((counts + side - mean) / deviation for side in (-0.5, 0.5))
-    upper = counts > mean  # differences of the smaller tail lose no digits
+    upper = counts > mean  # differences of the smaller tail avoid cancellation
     ndtr = scipy.special.ndtr
     normal = np.where(upper, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
     return float(0.5 * np.abs(scipy.stats.binom.pmf(counts, total, probability) - normal).sum())
 
 
 def product_variation(totals, probability: float, dimension: int) -> float:
-    """A bound on the error in law of a whole run on rounded normals: d·Σ_rounds `total_variation`, at most 1.
+    """Return a bound on the total variation of a whole run with rounded normals: d·Σ_rounds `total_variation`, ≤ 1.
 
     >>> product_variation([400, 400], 0.5, 10) == 20 * total_variation(400, 0.5)
     True
@@ -247,16 +249,17 @@ def product_variation(totals, probability: float, dimension: int) -> float:
 
 
 def grid_variation(deviation: float) -> float:
-    """A bound on what float32 adds to `total_variation`: its normals have 2²³ equally likely values, none past 5.42.
+    """Return a bound on the increase of `total_variation` by float32 normals, which take 2²³ values up to 5.42.
 
-    Each integer within reach gains or loses at most one of them. It passes the law's own error soon (near a deviation
-    of 50 for p = 1/2), yet it moves mass only between neighbours: no distribution function moves by more than 2⁻²³.
+    Each integer in range gains or loses at most one of these equally likely values. The bound exceeds `total_variation`
+    from a standard deviation near 50 on (p = 1/2). Mass moves only between neighbouring integers: no distribution
+    function changes by more than 2⁻²³.
     """
     return min(1.0, (2 * 5.42 * deviation + 1) * 2.0**-24 + 2 * float(scipy.special.ndtr(-5.42)))
 
 
 def require_drawable(trials, dtype: str = "float32") -> None:
-    """Refuse so many trials that jax.random.binomial is wrong: in float32 its variance is off from 4e6 on.
+    """Raise Refusal if jax.random.binomial is wrong for so many trials. In float32 its variance is wrong from 4e6 on.
 
     >>> require_drawable(2_000_000)
     Traceback (most recent call last):
@@ -269,10 +272,10 @@ def require_drawable(trials, dtype: str = "float32") -> None:
 
 
 def literal_trials(key: jax.Array, trials: int, probability, shape) -> jax.Array:
-    """Single users' noise, Binomial(trials, probability), int32 of a shape; for small sizes, at 0.2 µs each.
+    """Sample single users' noise, Binomial(trials, probability), int32 of a shape. Takes 0.2 µs per number.
 
     Args:
-        trials: known before tracing, for `require_drawable` reads it.
+        trials: a concrete integer, since `require_drawable` checks it.
         probability: may be traced.
     """
     require_drawable(trials, jnp.result_type(float).name)
@@ -290,14 +293,14 @@ def _checked_totals(totals, probability: float) -> np.ndarray:
         raise Refusal(f"probability must be between 0 and 1, got {probability}")
     totals = np.asarray(totals)
     if not np.issubdtype(totals.dtype, np.integer) or totals.ndim != 1:
-        raise Refusal(f"totals must be integers, one a round, got {totals.dtype} {list(totals.shape)}")
+        raise Refusal(f"totals must be integers, one per round, got {totals.dtype} {list(totals.shape)}")
     if totals.size and not 0 <= totals.min() <= totals.max() <= MOST_TOTAL:
         raise Refusal(f"totals must be between 0 and 1e18, got {totals.min():.4g} to {totals.max():.4g}")
     return totals.astype(np.int64)
 
 
 def _expanded_variation(deviation: float, probability: float) -> float:
-    """½·E|κ₃/6·He₃ + κ₄/24·He₄ + κ₃²/72·He₆ − He₂/(24·s²)|: the binomial's expansion less the rounded normal's."""
+    """Return ½·E|κ₃/6·He₃ + κ₄/24·He₄ + κ₃²/72·He₆ − He₂/(24·s²)|: binomial minus rounded normal, expanded."""
     x = np.linspace(-12, 12, 200_001)
     skewness = (1 - 2 * probability) / deviation
     kurtosis = (1 - 6 * probability * (1 - probability)) / deviation**2

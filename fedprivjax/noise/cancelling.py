@@ -1,10 +1,10 @@
-"""Noise cancellation: a machine takes back the noise of its last message when it adds a fresh one.
+"""Noise cancellation: each message adds fresh noise and subtracts the noise of the machine's previous message.
 
-So the aggregate carries each machine's latest noise only, `z_t = (1/m)·Σ_{i∈[M]} Y_{i,last(t)}`
+The aggregate therefore contains only each machine's latest noise, `z_t = (1/m)·Σ_{i∈[M]} Y_{i,last(t)}`
 (Reshef & Levy 2025).
 
-Where the number of participants varies, m is one constant for all rounds: noise that was added over one number and
-taken back over another would not cancel. A machine that is absent adds and takes back nothing, and its noise stands.
+If the number of participants varies, m is one constant for all rounds, because noise that is added and subtracted with
+different divisors would not cancel. An absent machine adds and subtracts nothing, and its noise stays in the aggregate.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -19,8 +19,13 @@ from fedprivjax.noise.normals import normals
 
 
 class CancellingInputs(NamedTuple):
-    """Per round: each participant's relative noise and which machine it is, [rounds, per_round]; in slots that nobody
-    fills 0 and a number that no machine has. `divisor` is m, [rounds], or None for the number of slots."""
+    """Per-round inputs of `Cancelling`.
+
+    Attributes:
+        relative: relative noise of each participant, shape [rounds, per_round], 0 in empty slots.
+        machine: index of each participant, shape [rounds, per_round], out of range in empty slots.
+        divisor: m, shape [rounds], or None for the number of slots.
+    """
 
     relative: Any
     machine: Any
@@ -29,7 +34,7 @@ class CancellingInputs(NamedTuple):
 
 @struct.dataclass
 class Cancelling(Mechanism):
-    """Materialised: an [machines, d] array of last noises; gather, subtract, scatter. The only way to see messages."""
+    """Cancelling noise with a [machines, d] array of latest noises. The only sampler that gives single messages."""
 
     method: ClassVar[str] = "materialised"
     inputs: CancellingInputs
@@ -39,11 +44,11 @@ class Cancelling(Mechanism):
         return self.message_memory(dimension, key), jnp.zeros(dimension)
 
     def message_memory(self, dimension: int, key):
-        """Every machine's last noise: none yet."""
+        """Return the latest noise of every machine before the first round, zero; shape [machines, d]."""
         return jnp.zeros((self.machines, dimension))
 
     def message_noise(self, memory, inputs: CancellingInputs, key, dimension: int):
-        """What each participant adds to its message in one round: (memory [machines, d], [per_round, d])."""
+        """Return each participant's added noise in one round: (memory [machines, d], noise [per_round, d])."""
         fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
         old = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)
         return memory.at[inputs.machine].set(fresh, mode="drop"), fresh - old
@@ -56,8 +61,15 @@ class Cancelling(Mechanism):
 
 
 class ReplayedInputs(NamedTuple):
-    """Per round and participant: machine, participation count, relative noise now and at the last participation (0),
-    both 0 in slots that nobody fills. `divisor` is m, [rounds], or None for the number of slots."""
+    """Per-round inputs of `Replayed`, by participant.
+
+    Attributes:
+        machine: index of the machine.
+        count: number of its participations so far.
+        relative: relative noise in this round, 0 in empty slots.
+        before: relative noise at its previous participation, 0 without one and in empty slots.
+        divisor: m, shape [rounds], or None for the number of slots.
+    """
 
     machine: Any
     count: Any
@@ -68,7 +80,7 @@ class ReplayedInputs(NamedTuple):
 
 @struct.dataclass
 class Replayed(Mechanism):
-    """Old noise regenerated from a key of its machine and count, so nothing of the federation's size is kept."""
+    """Cancelling noise that regenerates old noise from keys by machine and count, without state per machine."""
 
     method: ClassVar[str] = "replayed"
     inputs: ReplayedInputs
@@ -97,10 +109,10 @@ class Replayed(Mechanism):
 
 
 def standing_sums(mechanism: Mechanism, state, inputs, keys, dimension: int):
-    """The draws of a block for a mechanism whose messages' noises add up in the aggregate: (state, [block, d]).
+    """Sample a block of rounds of a mechanism whose message noises accumulate in the aggregate: (state, [block, d]).
 
     Args:
-        state: what machines remember, and the sum so far, [d].
+        state: the machines' memory, and the sum so far [d].
     """
 
     def one(state, step):

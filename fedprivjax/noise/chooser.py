@@ -1,4 +1,4 @@
-"""Which way of producing the machines' noise: all are exact in law, so cost decides."""
+"""Choose how to sample the machines' noise. All samplers have the same distribution, so the cheapest is used."""
 
 from math import inf
 
@@ -13,17 +13,17 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.schedule import Schedule, Size
 
 OF_MACHINES = {
-    "auto": "the cheapest that is exact in law",
-    "materialised": "every machine's noise written out, as messages carry it",
-    "replayed": "a machine's old noise regenerated from its key: nothing of the federation's size is kept",
-    "covariance": "one correlated vector a round, from the factor of the schedule's covariance",
-    "aggregate": "one draw of the participants' mean; only where all noise in the aggregate is fresh",
+    "auto": "the cheapest sampler that is exact in distribution",
+    "materialised": "separate noise for every message",
+    "replayed": "old noise regenerated from the machine's key, without state per machine",
+    "covariance": "one correlated vector per round, from the factor of the schedule's covariance",
+    "aggregate": "one sample of the participants' mean noise; only if all noise in the aggregate is fresh",
 }
-METHODS = {**OF_MACHINES, "normal": "rounded normals in the place of binomials, a shortcut that no guarantee covers"}
+METHODS = {**OF_MACHINES, "normal": "rounded normals instead of binomials, an approximation without a guarantee"}
 
-# time in units of one normal number, measured on two CPU cores
+# time relative to one normal number, measured on two CPU cores
 NORMAL, MEMORY_PASS, MULTIPLY_ADD = 1.0, 0.3, 0.01
-MOST_BYTES = 2**30  # of noise state that one run may keep
+MOST_BYTES = 2**30  # largest noise state of one run
 
 
 def choose(
@@ -36,16 +36,18 @@ def choose(
     accumulate: bool = False,
     divisor: np.ndarray | None = None,
 ) -> Mechanism:
-    """The noise of machines that each add their own, `relative` [rounds, per_round], to what they send.
+    """Return the mechanism for machines that each add their own noise to their messages.
 
-    It stands in their sum over a divisor; slots that nobody fills add none.
+    The mechanism samples the noise in the sum of messages divided by a divisor. Empty slots add no noise.
 
     Args:
-        dimension: number of parameters, for what fits in memory.
-        cancel: a machine takes back its last noise, and the aggregate is a running sum.
-        accumulate: nothing is taken back and the aggregate is a running sum.
-        divisor: of every round's sum, [rounds], where noise is neither taken back nor added up; None is the schedule's
-            constant.
+        relative: relative noise of each message, shape [rounds, per_round].
+        dimension: number of parameters, which decides what fits in memory.
+        method: a name in `METHODS`.
+        cancel: True if a machine subtracts its previous noise, and the aggregate is a running sum.
+        accumulate: True if noise is not subtracted, and the aggregate is a running sum.
+        divisor: divisor of each round's sum, shape [rounds], if noise neither cancels nor accumulates. None is the
+            schedule's constant.
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))
@@ -54,7 +56,7 @@ def choose(
     """
     require_choice("noise method", method, OF_MACHINES)
     if divisor is not None and (cancel or accumulate):
-        raise Refusal("divisor must be left out where noise is taken back or added up, for which it is one constant")
+        raise Refusal("divisor must be left out if noise cancels or accumulates, which needs one constant")
     all_fresh = not cancel or (schedule.size.per_round == schedule.size.machines and schedule.present.all())
     relative = np.where(schedule.present, relative, 0.0) if schedule.varies else relative
     if method == "aggregate" and not all_fresh:
@@ -73,13 +75,13 @@ def choose(
 
 
 def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
-    """The cheapest way of cancelling noise, by time among those whose state fits.
+    """Return the name of the fastest sampler of cancelling noise whose state fits in memory.
 
     >>> cheapest(Size(machines=100, per_round=50, rounds=1200), bandwidth=20, dimension=7850)
     'covariance'
     """
     _, m, _ = size
-    factors = 4 * size.rounds * (bandwidth + 1)  # two copies in float64 while it is computed
+    factors = 4 * size.rounds * (bandwidth + 1)  # two float64 copies during the computation
     kept = {
         "materialised": size.machines * dimension,
         "replayed": dimension,
@@ -115,7 +117,7 @@ def _covariance(schedule: Schedule, relative: np.ndarray) -> Covariance:
 
 
 def round_divisors(schedule: Schedule, divisor: np.ndarray | None = None) -> np.ndarray | None:
-    """What every round's sum is divided by, float32 [rounds]; None where it is the number of slots."""
+    """Return the divisor of each round's sum, float32 [rounds], or None if it is the number of slots."""
     if not schedule.varies:
         return None
     over = schedule.divisor if divisor is None else divisor

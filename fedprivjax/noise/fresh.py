@@ -1,4 +1,4 @@
-"""Noise that is drawn anew in every round."""
+"""Independent noise in every round."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fedprivjax.noise.normals import normals
 
 @struct.dataclass
 class Silent(Mechanism):
-    """No noise at all: the non-private run."""
+    """No noise, for non-private runs."""
 
     inputs: Any = ()
 
@@ -25,10 +25,10 @@ class Silent(Mechanism):
 
 @struct.dataclass
 class Fresh(Mechanism):
-    """`z_t = r_t·N(0, I)`, one vector a round; with `accumulate`, their running sum.
+    """Independent noise `z_t = r_t·N(0, I)`, one vector per round, or its running sum if `accumulate`.
 
-    inputs: r, float32 [rounds]. This is a trusted server's noise, and also, exactly in law, the mean of noises that all
-    participants draw anew in every round: then r_t = √(Σ_j r_{t,j}²)/m.
+    inputs: r, float32 [rounds]. This is a trusted server's noise. It is also equal in distribution to the mean of the
+    participants' independent noises, with r_t = √(Σ_j r_{t,j}²)/m.
     """
 
     inputs: Any
@@ -43,8 +43,12 @@ class Fresh(Mechanism):
 
 
 class MessageInputs(NamedTuple):
-    """Per round: each participant's relative noise, [rounds, per_round], 0 in slots that nobody fills; and what the sum
-    is divided by, [rounds], or None for the number of slots."""
+    """Per-round inputs of `PerMachine`.
+
+    Attributes:
+        relative: relative noise of each participant, shape [rounds, per_round], 0 in empty slots.
+        divisor: divisor of the sum, shape [rounds], or None for the number of slots.
+    """
 
     relative: Any
     divisor: Any = None
@@ -52,10 +56,10 @@ class MessageInputs(NamedTuple):
 
 @struct.dataclass
 class PerMachine(Mechanism):
-    """Every participant's own fresh noise, written out: `z_t = (1/m)·Σ_j r_{t,j}·N(0, I)`.
+    """Independent noise of every participant, sampled separately: `z_t = (1/m)·Σ_j r_{t,j}·N(0, I)`.
 
-    The same law as `Fresh`; needed where single messages are looked at. With `summed` it is their sum rather than their
-    mean.
+    It has the same distribution as `Fresh` and is needed if single messages are inspected. If `summed`, the aggregate
+    is the sum instead of the mean.
     """
 
     inputs: MessageInputs
@@ -66,7 +70,7 @@ class PerMachine(Mechanism):
         return jnp.zeros(dimension) if self.accumulate else ()
 
     def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
-        """What each participant adds to its message in one round: (memory, [per_round, d])."""
+        """Return each participant's added noise in one round: (memory, noise [per_round, d])."""
         relative = inputs.relative
         return memory, relative[:, None] * jax.random.normal(key, (*relative.shape, dimension))
 
@@ -85,7 +89,7 @@ class PerMachine(Mechanism):
 
 @struct.dataclass
 class PerStep(Mechanism):
-    """Noise inside the machines' own steps, which no sum carries: a round gets (key, r) to draw it from.
+    """Noise inside the machines' local steps, not added to messages. A round receives (key, r) to sample it.
 
     inputs: r, float32 [rounds, per_round].
     """
@@ -98,34 +102,34 @@ class PerStep(Mechanism):
         return state, (keys, inputs)
 
     def aggregate(self, noise) -> None:
-        """No sum carries it."""
+        """Return None: the noise is inside the messages."""
 
     def floats(self, dimension: int) -> int:
         return 3 * self.inputs.shape[-1] * dimension
 
 
 def step_noise(noise, step, dimension: int):
-    """The participants' noises of one local step, [per_round, d], from a round's (key, standard deviations)."""
+    """Return the participants' noises of one local step, [per_round, d], from a round's (key, standard deviations)."""
     key, deviations = noise
     return deviations[:, None] * normals(jax.random.fold_in(key, step), (*deviations.shape, dimension))
 
 
 def mean_of_fresh(relative: np.ndarray, divisor: Any = None) -> np.ndarray:
-    """Relative noise of the mean of independent messages, float64 [rounds].
+    """Return the relative noise of the mean of independent messages, float64 [rounds].
 
     Args:
-        relative: of each message, [rounds, per_round], 0 in slots that nobody fills.
-        divisor: of their sum, one for all rounds or [rounds]; None is the number of slots.
+        relative: relative noise of each message, shape [rounds, per_round], 0 in empty slots.
+        divisor: divisor of their sum, one for all rounds or shape [rounds]. None is the number of slots.
     """
     return np.sqrt(np.sum(relative**2, axis=1)) / (relative.shape[1] if divisor is None else divisor)
 
 
 def shared(rows, divisor):
-    """Rows [per_round, d] added up and divided; None divides by their number."""
+    """Return the sum of rows [per_round, d] divided by the divisor, or by their number if it is None."""
     return jnp.mean(rows, axis=0) if divisor is None else jnp.sum(rows, axis=0) / divisor
 
 
 def running(noise, state):
-    """Running sums of a block's noise [block, d], going on from `state` [d]."""
+    """Return running sums of a block's noise [block, d], starting from `state` [d]."""
     noise = state[None] + jnp.cumsum(noise, axis=0)
     return noise[-1], noise

@@ -1,4 +1,4 @@
-"""What a noise mechanism is: the part of a run's noise that is drawn once per seed, whatever a sweep's members are."""
+"""Interface of noise mechanisms: the noise that is sampled once per seed, independently of a sweep's settings."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,56 +12,55 @@ from fedprivjax.checks.refusal import Undefined
 
 
 class Mechanism(Decorated):
-    """A pytree (`flax.struct.dataclass`) that draws random numbers a block of rounds together; subclass it for a law.
+    """Base class of noise mechanisms: a pytree that samples a block of rounds at once.
 
-    It holds per-round `inputs`, leaves [rounds, ...], that follow from the public schedule, and no setting. What
-    a member's own leaves make of a draw (a scale, a discount) is its protocol's `noise`. So one draw serves every
-    privacy level, clip and step of a sweep.
+    Subclass it as a `flax.struct.dataclass` for a custom distribution. It holds per-round `inputs`, leaves
+    [rounds, ...], which follow from the public schedule, and no settings. The protocol's `noise` applies the settings
+    of a configuration (a scale, a discount) to the sample. One sample therefore serves every privacy level, clip and
+    step size of a sweep.
     """
 
     kind, decorator = "mechanism", PYTREE
     inputs: Any
-    inside: ClassVar[bool] = False  # whether noise is part of what machines compute, rather than added to messages
-    taped: ClassVar[bool] = True  # whether a round's noise may rest on the protocol's host-made tape
-    method: ClassVar[str] = "auto"  # the noise method that makes this kind
+    inside: ClassVar[bool] = False  # True if noise is part of the machines' computation, not added to messages
+    taped: ClassVar[bool] = True  # True if a round's noise may use noise that the protocol sampled on the host
+    method: ClassVar[str] = "auto"  # the `noise_method` that selects this class
 
     @property
     def name(self) -> str:
-        """What results call the mechanism."""
+        """Name of the mechanism in results."""
         return type(self).__name__.lower()
 
     def init(self, dimension: int, key: jax.Array) -> Any:
-        """State before the first round; `key` is the seed's, to draw by machine or by node rather than by round."""
+        """Return the state before the first round. `key` is the seed's, for samples by machine or by node."""
         return ()
 
     def draw(self, state: Any, inputs: Any, keys: jax.Array, dimension: int) -> tuple[Any, Any]:
-        """The draws of a block of rounds: (state, leaves [block, ...]), or None in their place for no noise.
+        """Sample a block of rounds: (state, leaves [block, ...]), or (state, None) without noise.
 
         Args:
-            inputs: the block's part of `inputs`.
-            keys: of its rounds, [block].
+            inputs: the block's slice of `inputs`.
+            keys: keys of the block's rounds, shape [block].
         """
         raise Undefined(f"{self.name} must define draw(state, inputs, keys, dimension)")
 
     def aggregate(self, noise: Any) -> jax.Array | None:
-        """The noise in the server's aggregate, [d], from what the protocol made of a draw; None where there is none."""
+        """Return the noise in the aggregate, [d], from the protocol's `noise`, or None if there is none."""
         return noise
 
     def message_memory(self, dimension: int, key: jax.Array) -> Any:
-        """What machines remember of their noise before the first round, where messages are written out; `key` is the
-        seed's."""
+        """Return the machines' memory of their noise before the first round of a transcript. `key` is the seed's."""
         return ()
 
     def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, Any]:
-        """What each participant adds to its message in one round: (memory, leaves [per_round, ...]), or None for
-        nothing."""
+        """Return each participant's added noise in one round: (memory, leaves [per_round, ...] or None)."""
         return memory, None
 
     def align(self, others: Sequence[Any]) -> list[Any]:
-        """Mechanisms of this kind made of equal shapes, so that they can be stacked for a `vmap` over their seeds."""
+        """Return mechanisms of this class with equal shapes, which can be stacked for a `vmap` over seeds."""
         return list(others)
 
     def floats(self, dimension: int) -> int:
-        """Numbers that a seed holds while a round is drawn, beyond `inputs` and the block of draws."""
+        """Return the number of floats that a seed holds while a round is sampled, beyond `inputs` and the samples."""
         state = jax.eval_shape(lambda: self.init(dimension, jax.random.key(0)))
         return 2 * sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)

@@ -1,13 +1,13 @@
-"""Standard normals, two for each evaluation of the generator."""
+"""Standard normals, two per evaluation of the generator."""
 
 import jax
 
 
 def normals(key, shape):
-    """Standard normals of a shape, float32.
+    """Return standard normals of a shape, float32.
 
-    jax's default layout, made to shard one huge draw over devices, throws half of the generator's output away. Noise
-    here is sharded over seeds, not within a vector, so the older layout serves; it is about twice as fast.
+    JAX's default layout discards half of the generator's output, to shard one large sample over devices. Noise here is
+    sharded over seeds, not within a vector. The older layout is therefore sufficient, and about twice as fast.
 
     >>> normals(jax.random.key(0), (3,)).shape
     (3,)

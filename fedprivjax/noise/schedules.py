@@ -1,10 +1,10 @@
-"""How a machine's privacy budget is spread over its messages.
+"""Noise schedules: the division of a machine's privacy budget over its messages.
 
-A schedule gives each message's noise a relative standard deviation r, normalised so that `Σ_k 1/r_k² ≤ 1` for every
-machine: with `σ_k = noise_std · r_k` and `noise_std = sensitivity/μ`, the machine's messages together are μ-GDP.
+A noise schedule gives each message's noise a relative standard deviation r, normalised so that `Σ_k 1/r_k² ≤ 1` for
+every machine. With `σ_k = noise_std · r_k` and `noise_std = sensitivity/μ`, the machine's messages together are μ-GDP.
 
-All of it is by the plan, as if nobody dropped out: a message that is not sent leaves the others' noise as it is, so
-what a machine spends is a part of its budget, whoever drops out.
+The noise follows from the planned participation, without dropouts. A message that is not sent does not change the noise
+of the others, so a machine spends at most its budget for any dropouts.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,19 @@ from fedprivjax.plan.schedule import Schedule
 NOISE_SCHEDULES = {
     "uniform": "the same noise in each of a machine's messages, r² = n_i",
     "proportional": "the paper's r_k² = (1 + ln T)·k, valid for any number of messages up to T",
-    "gap": "1/r_k² proportional to the rounds until the machine's next message: noise that stands longer is smaller",
+    "gap": "1/r_k² proportional to the rounds until the machine's next message: longer-lasting noise is smaller",
 }
 
 
 def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> np.ndarray:
-    """Relative noise of each planned message, float64 [rounds, per_round]; 1 in slots that nobody is asked to fill.
+    """Return the relative noise of each planned message, float64 [rounds, per_round], 1 in unscheduled slots.
 
     Args:
         noise_schedule: a name in `NOISE_SCHEDULES`, or a positive sequence σ_1, σ_2, … for a machine's first, second, …
-            message (any scale; it is normalised so that the busiest machine spends exactly its budget).
+            message. Its scale is arbitrary: the machine with the largest exposure spends exactly its budget.
 
-    Source: Reshef & Levy 2025 for `proportional`; `uniform` and `gap` use that the schedule is public beforehand.
+    Source: Reshef & Levy 2025 for "proportional". "uniform" and "gap" need a participation schedule that is public in
+    advance.
 
     >>> relative_std("uniform", Full(1).draw(4, np.random.default_rng(0))).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
@@ -41,19 +42,21 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
 
 
 def server_std(noise_schedule: str | Sequence[float], rounds: int) -> np.ndarray:
-    """Relative noise of each round of a trusted server, which releases something every round: float64 [rounds]."""
+    """Return the relative noise of each round of a trusted server, which releases in every round; float64 [rounds]."""
     return relative_std(noise_schedule, Full(1).draw(rounds, np.random.default_rng(0)))[:, 0]
 
 
 def exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
-    """`√Σ_k 1/r_k²` of each machine over its planned messages, float64 [machines]: its GDP μ in units of
-    sensitivity/noise_std."""
+    """Return `√Σ_k 1/r_k²` over each machine's planned messages, float64 [machines].
+
+    This is the machine's GDP μ in units of sensitivity/noise_std.
+    """
     squares = np.where(schedule.asked, relative**-2.0, 0.0)
     return np.sqrt(np.bincount(schedule.participants.ravel(), squares.ravel(), schedule.machines))
 
 
 def _of_plan(noise_schedule: str | Sequence[float], schedule: Schedule) -> np.ndarray:
-    """`relative_std` of a schedule from which nobody drops out; of slots that nobody fills, anything."""
+    """Return `relative_std` for a schedule without dropouts. Values in empty slots are arbitrary."""
     if not isinstance(noise_schedule, str):
         return _given(noise_schedule, schedule)
     require_choice("noise_schedule", noise_schedule, NOISE_SCHEDULES)

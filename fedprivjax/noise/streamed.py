@@ -1,4 +1,4 @@
-"""Normals that a protocol turns into noise that is correlated over rounds, by a factor."""
+"""Normals that a protocol's factor turns into noise correlated over rounds."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from fedprivjax.noise.interface import Mechanism
 
 @struct.dataclass
 class Streamed(Mechanism):
-    """Another mechanism's draws, of which the protocol makes a `Correlated`, round by round.
+    """Samples of another mechanism, from which the protocol computes a `Correlated` in each round.
 
     Attributes:
-        inputs: the source's.
-        source: the mechanism, one draw a round for all machines or one for each.
+        inputs: inputs of the source mechanism.
+        source: class of the source mechanism: one sample per round for all machines (`Fresh`), or one per machine.
     """
 
     inputs: Any

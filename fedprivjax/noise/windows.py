@@ -1,4 +1,4 @@
-"""Normals of the nodes of trees over windows of rounds, each the same whenever its node is asked for."""
+"""Normals of tree nodes over windows of rounds, regenerated from each node's key."""
 
 from typing import Any, NamedTuple
 
@@ -12,17 +12,16 @@ from fedprivjax.noise.factors.window import Normals, empty, window
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 
-MOST_LEVELS = 64  # of a tree
+MOST_LEVELS = 64  # largest depth of a tree
 
 
 class WindowInputs(NamedTuple):
-    """What is known of every round before the run.
+    """Per-round inputs of `Windows`, known before the run.
 
     Attributes:
-        round: its number, from 1, int [rounds].
-        relative: the noise, over that of a standard normal, [rounds], or of each participant where these have trees of
-            their own, [rounds, per_round].
-        place: which trees each participant has, int [rounds, per_round]; None where one set of trees is for all.
+        round: number of the round, from 1; int [rounds].
+        relative: standard deviation of the noise, [rounds], or [rounds, per_round] if participants have separate trees.
+        place: index of each participant's trees, int [rounds, per_round], or None if all share one set of trees.
     """
 
     round: Any
@@ -32,13 +31,13 @@ class WindowInputs(NamedTuple):
 
 @struct.dataclass
 class Windows(Mechanism):
-    """Per round, the `Normals` of the nodes that it touches, drawn again each time from keys of the nodes themselves.
+    """Sampler of the `Normals` of the nodes in each round's windows, regenerated from the nodes' keys.
 
-    So no node's noise is stored; a round draws for `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. With each participant's place,
-    every machine has trees of its own, and what stands in the aggregate is their mean.
+    No node's noise is stored. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. If `place` is given, every machine has
+    its own trees, and the aggregate contains their mean.
 
     Attributes:
-        epoch: N, rounds of a window.
+        epoch: N, number of rounds of a window.
     """
 
     inputs: WindowInputs
@@ -48,11 +47,11 @@ class Windows(Mechanism):
         return self.message_memory(dimension, key)
 
     def message_memory(self, dimension: int, key):
-        """The key of all nodes."""
+        """Return the key from which all nodes' keys are derived."""
         return jax.random.fold_in(key, 0)  # rounds are numbered from 1: key 0 is free
 
     def message_noise(self, memory, inputs: WindowInputs, key, dimension: int):
-        """Each participant's own normals, leaves [per_round, ...], or None where there is one set of trees for all."""
+        """Return each participant's normals, leaves [per_round, ...], or None if all share one set of trees."""
         if inputs.place is None:
             return memory, None
 
@@ -93,5 +92,5 @@ class Windows(Mechanism):
 
 
 def node_key(key, tree, level, index) -> jax.Array:
-    """The key of a tree's node [index·2^level + 1, (index + 1)·2^level]."""
+    """Return the key of a tree's node [index·2^level + 1, (index + 1)·2^level]."""
     return jax.random.fold_in(jax.random.fold_in(key, MOST_LEVELS * tree + level), index)

@@ -207,14 +207,17 @@ def tree_momentum(run: Calibrated) -> Bound:
     """Theorem 6's: the mean norm of the gradient over iterates."""
     if not run.setting.full:
         return missing(PARTIAL_TREES)
-    return _gradient(tran_cutkosky.momentum_bound(**_momentum(run)), "Theorem 6")
+    problem, settings, known = _momentum(run)
+    return _gradient(tran_cutkosky.momentum_bound(problem, settings, **known), "Theorem 6")
 
 
 def reduced_tree_momentum(run: Calibrated) -> Bound:
     """Theorem 9's, likewise."""
     if not run.setting.full:
         return missing(PARTIAL_TREES)
-    bound = tran_cutkosky.reduced_bound(reset_rate=float(run.protocol.reset_rate), **_momentum(run))
+    problem, settings, known = _momentum(run)
+    with_resets = tran_cutkosky.ReducedSettings(*settings, reset_rate=float(run.protocol.reset_rate))
+    bound = tran_cutkosky.reduced_bound(problem, with_resets, **known)
     return _gradient(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs alone")
 
 
@@ -228,18 +231,16 @@ def local_sgd(run: Calibrated) -> Bound:
     return missing("no step and no bound is proved for local steps with noise")
 
 
-def _momentum(run: Calibrated) -> dict[str, Any]:
-    s, protocol = run.setting, run.protocol
-    return {
-        "records": int(protocol.epoch),
-        "rounds": run.plan.size.rounds,
-        "alpha": float(protocol.alpha),
-        "step_size": run.step,
-        "gap": s.first_gap,
-        "lipschitz": s.lipschitz,
-        "smoothness": s.smoothness,
-        "noise": float(np.mean(np.sqrt(s.dimension * protocol.noise_variances(run.plan.size)))),
-    }
+def _momentum(
+    run: Calibrated,
+) -> tuple[tran_cutkosky.ProblemConstants, tran_cutkosky.MomentumSettings, dict[str, float]]:
+    """Return the problem, the settings, and the first gap and the noise of a run with momentum."""
+    s, protocol, size = run.setting, run.protocol, run.plan.size
+    losses = {"lipschitz": s.lipschitz, "smoothness": s.smoothness}
+    problem = tran_cutkosky.ProblemConstants(records=int(protocol.epoch), dimension=s.dimension, **losses)
+    settings = tran_cutkosky.MomentumSettings(size.rounds, float(protocol.alpha), run.step)
+    noise = float(np.mean(np.sqrt(s.dimension * protocol.noise_variances(size))))
+    return problem, settings, {"gap": s.first_gap, "noise": noise}
 
 
 def _gradient(bound: tran_cutkosky.GradientBound, theorem: str) -> Bound:

@@ -8,7 +8,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
-from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.draw import draw_plan
+from fedprivjax.plan.plan import Plan
 from fedprivjax.planner import bounds
 from fedprivjax.planner.bounds import Bound, Calibrated
 from fedprivjax.planner.setting import MOST_USES, Setting

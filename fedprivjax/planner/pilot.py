@@ -178,7 +178,13 @@ class Trial:
         if self.draft.problem.table is not None:
             rows = np.arange(s.machines * s.samples, dtype=np.int32).reshape(s.machines, s.samples)
             problem = replace(problem, table=Table(rows))
-        options = {"rounds": self.rounds, "every": self.rounds, "record": [METRIC], "delta": s.delta, "seed": seed}
+        options = {
+            "rounds": self.rounds,
+            "eval_every": self.rounds,
+            "metrics": [METRIC],
+            "delta": s.delta,
+            "seed": seed,
+        }
         return ready(self.protocol(pilot), problem, s.participation, order=self.draft.plan.order, **options)
 
 

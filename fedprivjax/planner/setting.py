@@ -9,8 +9,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Full, Participation, Uniform
-from fedprivjax.plan.plan import Plan, draw_plan
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.seeds import as_seeds, participation_rng
 from fedprivjax.privacy.target import Target

@@ -7,7 +7,7 @@ record is clipped as a whole, over all parameters together. G and L of a network
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,7 @@ from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.nnx_modules import SplitModule, is_nnx, split_module
 
-Activation = Literal["tanh", "gelu", "silu", "softplus", "relu"]
-ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": jnp.tanh,
     "gelu": nn.gelu,
     "silu": nn.silu,
@@ -36,8 +35,7 @@ class MLP(nn.Module):
     Attributes:
         hidden: widths of the hidden layers.
         scores: how many it gives; None is what the loss needs.
-        activation: function after each hidden layer, a key of `ACTIVATIONS`. All but "relu" are smooth, and then the
-            loss is smooth in the parameters.
+        activation: a key of `ACTIVATIONS`. All but "relu" are smooth, and so is then the loss in the parameters.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=MLP((16,))).dimension
@@ -46,7 +44,7 @@ class MLP(nn.Module):
 
     hidden: tuple[int, ...] = (64,)
     scores: int | None = None
-    activation: Activation = "tanh"
+    activation: str = "tanh"
 
     def __post_init__(self):
         _require_layers("hidden", self.hidden)
@@ -68,10 +66,9 @@ class CNN(nn.Module):
     record by record.
 
     Attributes:
-        channels: output channels of each convolution. Each halves the picture.
+        channels: of each convolution; each halves the picture.
         hidden: widths of dense layers before the last.
-        scores: as in `MLP`.
-        activation: function after each hidden layer, a key of `ACTIVATIONS`.
+        scores, activation: as in `MLP`.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=CNN((4, 8))).dimension
@@ -81,7 +78,7 @@ class CNN(nn.Module):
     channels: tuple[int, ...] = (8, 16)
     hidden: tuple[int, ...] = ()
     scores: int | None = None
-    activation: Activation = "tanh"
+    activation: str = "tanh"
 
     def __post_init__(self):
         _require_layers("channels", self.channels)
@@ -96,9 +93,6 @@ class CNN(nn.Module):
         for width in self.channels:
             values = _halved(ACTIVATIONS[self.activation](nn.Dense(width)(_patches(values))))
         return MLP(self.hidden, self.scores, self.activation)(values)
-
-
-NETWORKS = {"mlp": MLP, "cnn": CNN}  # by name in experiment files
 
 
 @dataclass(frozen=True, repr=False)

@@ -28,20 +28,20 @@ def sweep_dataset(
     """A sweep's dataset, every variable and coordinate of it described.
 
     Args:
-        values: of runs by name, [seeds, members], [seeds, members, records] or [seeds, members, records, iterates];
-            members in the grid's order.
+        values: of runs by name, [seeds, members], [seeds, members, evaluations] or [seeds, members, evaluations,
+            iterates]; members in the grid's order.
         members: of members by name, [members]; those that are axes are left out.
         coordinates: the swept axes in the grid's order, then `seed`, `round` and `iterate`, the last kept only where a
             value has it.
         words: attributes of variables by name, beside the usual ones.
     """
-    records = ("round", "iterate")
-    grid = [name for name in coordinates if name not in ("seed", *records)]
+    of_run = ("round", "iterate")
+    grid = [name for name in coordinates if name not in ("seed", *of_run)]
     shape = [len(coordinates[name]) for name in grid]
     variables = {}
     for name, value in values.items():
         moved = np.moveaxis(value, 0, 1)
-        dims = [*grid, "seed", *records[: moved.ndim - 2]]
+        dims = [*grid, "seed", *of_run[: moved.ndim - 2]]
         variables[name] = (dims, moved.reshape(*shape, *moved.shape[1:]))
     variables["diverged"] = (variables["diverged"][0], variables["diverged"][1].astype(bool))
     for name in (name for name in members if name not in grid):
@@ -161,7 +161,7 @@ def alone(dataset: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataArray] |
 
 
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """A metric of an iterate at each run's last record, without the `round` dimension.
+    """A metric of an iterate at each run's last evaluation, without the `round` dimension.
 
     >>> data = xr.Dataset({"loss": (("seed", "round"), [[2.0, 1.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> final(data, "loss").values.tolist()
@@ -174,7 +174,7 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 
 
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """The mean of a metric of an iterate over each run's records, without the `round` dimension; NaN if it diverged.
+    """The mean of a metric of an iterate over each run's evaluations, without the dimension `round`; NaN if diverged.
 
     Of an iterate's gradient norm, the expectation at an iterate drawn uniformly (of those recorded). What is made of a
     mean, such as the root of "noise_mean_square", is made of this one: `averaged(data, "noise_rms")`.
@@ -188,7 +188,7 @@ def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataAr
 
 
 def figure(dataset: xr.Dataset, name: str, iterate: str = OUTPUT, rounds: str = "last") -> xr.DataArray:
-    """What stands for each run: a metric's "last" record (`final`), or its "mean" over records (`averaged`)."""
+    """What stands for each run: a metric's "last" evaluation (`final`), or its "mean" over evaluations (`averaged`)."""
     require_choice("rounds", rounds, FIGURES)
     return FIGURES[rounds](dataset, name, iterate)
 

@@ -19,14 +19,14 @@ from fedprivjax.checks.values import require_at_least, require_choice, require_k
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.costs import Stopwatch, taken, totals
 from fedprivjax.engine.iterates import iterate_names
-from fedprivjax.engine.metrics import Recordable, non_private
-from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, ready, record_rounds
+from fedprivjax.engine.metrics import MetricLike, non_private
+from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, evaluation_rounds, ready
 from fedprivjax.engine.progress import Told, telling, telling_steps, wait
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers, require_arguments
+from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import require_possible
 from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem
@@ -103,7 +103,7 @@ class ReadySweep:
 
     def attributes(self) -> dict[str, Any]:
         """What the dataset says of the sweep."""
-        private = non_private(self.first.problem, self.recipe.record)
+        private = non_private(self.first.problem, self.recipe.metrics)
         problem = self.first.problem
         sums = data_checksums(problem)
         said = attributes(self.first.protocol, self.delta, self.noise, private, problem.uncovered, checksums=sums)
@@ -252,8 +252,8 @@ def ready_sweep(
     over: Mapping[str, Sequence[float]] | None = None,
     seeds: int | Sequence[int | Seeds] = 8,
     rounds: int | None = None,
-    record: Sequence[Recordable] | None = None,
-    every: int | None = None,
+    metrics: Sequence[MetricLike] | None = None,
+    eval_every: int | None = None,
     delta: float = 1e-5,
     common_noise: bool = True,
     resample: Sequence[str] = (),
@@ -276,7 +276,7 @@ def ready_sweep(
         memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
         devices: over which runs are spread.
         preparing: called with (step, number, total) before each schedule is sampled and each noise calibrated.
-        protocol, problem, participation, rounds, record, every, delta, order, noise_method: as in `ready`.
+        protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method: as in `ready`.
     """
     protocol = plain_numbers(protocol)
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
@@ -287,7 +287,7 @@ def ready_sweep(
     points = grid(protocol, problem, axes, delta)
     noisy = next((place for place, point in enumerate(points) if not point.target.non_private), 0)
     examples = [points[next((m for m in row if not points[m].target.non_private), noisy)] for row in index]
-    options = {"rounds": rounds, "record": record, "every": every, "delta": delta, "order": order}
+    options = {"rounds": rounds, "metrics": metrics, "eval_every": eval_every, "delta": delta, "order": order}
     options["noise_method"] = noise_method
     resampled = _rows(index, _index(axes, resample))
     seeded = [_drawn(seed, resampled, point, common_noise) for seed in seeds for point in range(len(index))]
@@ -332,11 +332,11 @@ def execute(
         done += count
         if progress:
             progress(done, start.runs[0] * start.runs[1])
-    records = {"round": record_rounds(start.recipe), "iterate": np.array(start.iterates)}
-    coordinates = {**start.axes, "seed": _labels(start.seeds), **records}
+    of_run = {"round": evaluation_rounds(start.recipe), "iterate": np.array(start.iterates)}
+    coordinates = {**start.axes, "seed": _labels(start.seeds), **of_run}
     (values, members), (costs, of_members) = start.privacy(), start.costs()
     members = {**members, **of_members, "seconds": np.full(start.index.size, timed.each)}
-    words = metric_words(start.recipe.record, start.first.problem)
+    words = metric_words(start.recipe.metrics, start.first.problem)
     return sweep_dataset({**metrics, **values, **costs}, members, coordinates, start.attributes(), words)
 
 
@@ -364,7 +364,7 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
 
 @partial(jax.jit, static_argnames=("recipe", "over"))
 def run_chunk(members, drawn, tapes, problem: Problem, member_ids, recipe: Recipe, over: Spread | None = None):
-    """Metrics with leaves [draws, members, records].
+    """Metrics with leaves [draws, members, evaluations].
 
     Args:
         members: protocol and constraint, leaves [draws, members, ...].

@@ -44,7 +44,7 @@ def stable_structure(trial: Trial) -> None:
 def jit_equals_eager(trial: Trial) -> None:
     """Two rounds without compilation go where the program goes."""
     with jax.disable_jit():
-        values = trajectory(*_first_rounds(trial, 2, every=2))[1]
+        values = trajectory(*_first_rounds(trial, 2, eval_every=2))[1]
     for name, value in values.items():
         close(value[-1:].T.ravel(), _recorded(trial, name, [1]), 1e-4, name)
 
@@ -63,26 +63,26 @@ def new_numbers_are_no_new_program(trial: Trial) -> None:
 
 
 def prefix_of_a_longer_run(trial: Trial) -> None:
-    """Given the same noise, half of the rounds are the first half of all; how often one records changes nothing."""
+    """Given the same noise, half of the rounds are the first half of all; how often one evaluates changes nothing."""
     every = trial.rounds // 4
     _, values = run_program(*_first_rounds(trial, 2 * every, every))
     for name, value in values.items():
         close(np.ravel(value.T), _recorded(trial, name, [every - 1, 2 * every - 1]), 1e-5, name)
 
 
-def _first_rounds(trial: Trial, rounds: int, every: int):
+def _first_rounds(trial: Trial, rounds: int, eval_every: int):
     """What the program takes for the first rounds of the trial's run."""
     start = trial.start
     arguments, size = start.arguments, start.recipe.size._replace(rounds=rounds)
     cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.tape, arguments.mechanism.inputs))
     mechanism: Any = arguments.mechanism
     mechanism = replace(mechanism, inputs=cut[2])
-    recipe = start.recipe._replace(size=size, every=every)
+    recipe = start.recipe._replace(size=size, eval_every=eval_every)
     return arguments._replace(inputs=cut[0], tape=cut[1], mechanism=mechanism), recipe
 
 
 def _recorded(trial: Trial, name: str, at: list[int]) -> np.ndarray:
-    """A metric of the trial's run at some records, of one iterate after another."""
+    """A metric of the trial's run at some evaluations, of one iterate after another."""
     return np.concatenate([metrics[name][at] for metrics in trial.run.iterates.values() if name in metrics])
 
 

@@ -90,7 +90,7 @@ def _swept(trial: Trial, over: dict[str, Any]) -> xr.Dataset:
 
 
 def _settings(trial: Trial) -> dict[str, Any]:
-    return {"rounds": trial.rounds, "every": 1, "record": (PROBE,), "noise_method": "auto"}
+    return {"rounds": trial.rounds, "eval_every": 1, "metrics": (PROBE,), "noise_method": "auto"}
 
 
 def _blank(trial: Trial, names) -> Any:

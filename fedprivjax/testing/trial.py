@@ -26,7 +26,7 @@ def _probe(problem, snapshot):
 
 
 PROBE = Metric("probe", _probe)  # the reported point along a direction that no symmetry of a problem fixes
-RECORD = (PROBE, "noise_norm")
+METRICS = (PROBE, "noise_norm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Trial:
 
     @cached_property
     def start(self) -> ReadyRun:
-        """The run that others are compared with, ready; it records every round."""
+        """The run that others are compared with, ready; it evaluates every round."""
         return self.ready(self.protocol)
 
     @cached_property
@@ -90,7 +90,7 @@ class Trial:
         self, protocol, problem: Problem | None = None, *, seed: int | Seeds | None = None, **options
     ) -> ReadyRun:
         """A run of another protocol or seed, ready."""
-        options = {"rounds": self.rounds, "record": RECORD, "every": 1, **options}
+        options = {"rounds": self.rounds, "metrics": METRICS, "eval_every": 1, **options}
         if "noise_method" not in options:
             options["noise_method"] = self.method
         seed = self.seed if seed is None else seed

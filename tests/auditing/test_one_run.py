@@ -75,7 +75,7 @@ def test_messages_of_empty_slots_are_left_out(monkeypatch):
 
 
 def begun(protocol, given, participation, rounds):
-    return ready(protocol, given, participation, rounds=rounds, seed=0, delta=DELTA, record=())
+    return ready(protocol, given, participation, rounds=rounds, seed=0, delta=DELTA, metrics=())
 
 
 def test_canaries_are_the_records_that_machines_use_first():

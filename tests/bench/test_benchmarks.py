@@ -54,7 +54,9 @@ def test_with_noise_the_loop_has_the_protocols_law(loop):
         return jnp.sum(jnp.square(snapshot.params))
 
     seeds = [Seeds(0, 0, seed) for seed in range(count)]
-    ours = sweep(protocol, PROBLEM, SOME, seeds=seeds, rounds=ROUNDS, record=[norm], every=ROUNDS)["norm"].values[:, -1]
+    ours = sweep(protocol, PROBLEM, SOME, seeds=seeds, rounds=ROUNDS, metrics=[norm], eval_every=ROUNDS)["norm"].values[
+        :, -1
+    ]
 
     def theirs(scale):
         settings = {"noise_std": scale * std, "step_size": step}

@@ -212,15 +212,15 @@ MISTAKES = {
     "a list of fractions": (lambda: sweep(OURS, PROBLEM, SOME, seeds=[0.5]), "seed must be an integer, got 0.5"),
     "rounds as a float": (lambda: simulate(OURS, PROBLEM, SOME, rounds=10.0), "rounds must be an integer, got 10.0"),
     "one metric": (
-        lambda: simulate(OURS, PROBLEM, SOME, record="train_loss"),
-        "record must be a list of metrics, got 'train_loss'",
+        lambda: simulate(OURS, PROBLEM, SOME, metrics="train_loss"),
+        "metrics must be a list, got 'train_loss'",
     ),
     "a number of metrics": (
-        lambda: simulate(OURS, PROBLEM, SOME, record=3),
-        "record must be a list of metrics, got 3",
+        lambda: simulate(OURS, PROBLEM, SOME, metrics=3),
+        "metrics must be a list, got 3",
     ),
     "an unknown metric": (
-        lambda: simulate(OURS, PROBLEM, SOME, record=["train_los"]),
+        lambda: simulate(OURS, PROBLEM, SOME, metrics=["train_los"]),
         "unknown metric 'train_los', did you mean 'train_loss'?",
     ),
     "a metric that was not recorded": (lambda: final(RESULTS, "test_loss"), "unknown metric 'test_loss'"),

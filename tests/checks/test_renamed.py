@@ -1,9 +1,29 @@
 """Former names of keys and arguments: each is refused with its new name."""
 
+from functools import partial
+
+import numpy as np
 import pytest
 
-from fedprivjax import Dropouts, Refusal, Uniform, Varying, Weighted, datasets, experiment
+from fedprivjax import (
+    DPMu2,
+    Dropouts,
+    Full,
+    Refusal,
+    Squared,
+    Uniform,
+    Varying,
+    Weighted,
+    datasets,
+    experiment,
+    linear_problem,
+    simulate,
+    sweep,
+)
 from fedprivjax.checks.values import RENAMED
+from fedprivjax.engine.prepare import ready
+
+PROBLEM = linear_problem(np.eye(4), np.zeros(4), Squared(), feature_bound=1.0)
 
 FILE = {
     "title": "small",
@@ -63,6 +83,16 @@ def _without_none(section):
         (lambda: Varying.between(4, 1, most=2), "unknown setting of between 'most': it is now 'max_machines'"),
         (lambda: Weighted(2, 1, [1, 1], most=2), "unknown setting of Weighted 'most': it is now 'max_uses'"),
         (lambda: Weighted.diurnal(2, 1, [0, 0], most=2), "unknown setting of diurnal 'most': it is now 'max_uses'"),
+        *(
+            (
+                partial(call, DPMu2(), None, Full(2), **{former: 1}),
+                f"unknown setting of {call.__name__} '{former}': it is now '{new}'",
+            )
+            for call in (simulate, ready)
+            for former, new in (("record", "metrics"), ("every", "eval_every"))
+        ),
+        (lambda: sweep(DPMu2(), PROBLEM, Full(2), record=[]), "unknown setting of sweep 'record': it is now 'metrics'"),
+        (lambda: sweep(DPMu2(), PROBLEM, Full(2), every=2), "unknown setting of sweep 'every': it is now 'eval_every'"),
         (lambda: datasets.partition([0, 1], 2, empty="refuse"), "unknown empty 'refuse': it is now 'error'"),
     ],
 )

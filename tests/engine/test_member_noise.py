@@ -110,7 +110,7 @@ OWN = Discounted(noise_std=0.7, discount=0.9)
 @pytest.mark.parametrize("every", sparing([1, 9, ROUNDS], [9]))
 def test_a_run_is_the_loop(every, taped):
     protocol = replace(OWN, taped=taped)
-    run = simulate(protocol, PROBLEM, Full(2), rounds=ROUNDS, seed=3, every=every, record=(WHERE, "noise_norm"))
+    run = simulate(protocol, PROBLEM, Full(2), rounds=ROUNDS, seed=3, eval_every=every, metrics=(WHERE, "noise_norm"))
     points, noises = by_hand(protocol, 3)
     np.testing.assert_allclose(run.metrics["where"], points[run.rounds - 1], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(run.metrics["noise_norm"], noises[run.rounds - 1], rtol=1e-4)
@@ -120,9 +120,9 @@ def test_a_run_is_the_loop(every, taped):
 def test_a_sweep_over_the_discount_is_its_loops(budget):
     own = Discounted(noise_std=0.7)
     if budget is None:
-        budget = sum(run_bytes(ready(own, PROBLEM, Full(2), rounds=ROUNDS, record=(FIRST,))))
+        budget = sum(run_bytes(ready(own, PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,))))
     seeds = [4, Seeds(1, 1, 9)]
-    options = {"rounds": ROUNDS, "every": 30, "record": (FIRST, "noise_norm"), "memory_budget": budget}
+    options = {"rounds": ROUNDS, "eval_every": 30, "metrics": (FIRST, "noise_norm"), "memory_budget": budget}
     data = sweep(own, PROBLEM, Full(2), over={"discount": [0.0, 0.5, 0.95]}, seeds=seeds, **options)
     for place, seed in enumerate(seeds):
         for discount in (0.0, 0.5, 0.95):
@@ -141,7 +141,7 @@ def test_a_transcript_follows_the_same_noise():
 
 def test_a_tape_is_counted_in_the_memory_of_a_member():
     taped, plain = (
-        run_bytes(ready(replace(OWN, taped=taped), PROBLEM, Full(2), rounds=ROUNDS, record=(FIRST,)))
+        run_bytes(ready(replace(OWN, taped=taped), PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,)))
         for taped in (True, False)
     )
     assert taped[0] == plain[0]
@@ -151,7 +151,7 @@ def test_a_tape_is_counted_in_the_memory_of_a_member():
 def test_another_tape_is_another_sweep():
     """Chunks on disk are of one tape: what only the host reads, and code of one's own, may change it."""
     prints = [
-        sweep_fingerprint(ready_sweep(replace(OWN, most=most), PROBLEM, Full(2), rounds=5, seeds=1, record=(FIRST,)))
+        sweep_fingerprint(ready_sweep(replace(OWN, most=most), PROBLEM, Full(2), rounds=5, seeds=1, metrics=(FIRST,)))
         for most in (4, 5, 4)
     ]
     assert prints[0] == prints[2] != prints[1]
@@ -168,7 +168,7 @@ def test_noise_without_state_and_with_it_are_recorded_alike():
         def noise(self, state, drawn, tape):
             return state, self.noise_std * drawn
 
-    options = {"rounds": ROUNDS, "seed": 3, "every": 9, "record": (WHERE, "noise_norm")}
+    options = {"rounds": ROUNDS, "seed": 3, "eval_every": 9, "metrics": (WHERE, "noise_norm")}
     carried = simulate(Discounted(noise_std=0.7, discount=0.0, taped=False), PROBLEM, Full(2), **options)
     forgotten = simulate(Forgetful(noise_std=0.7, discount=0.0, taped=False), PROBLEM, Full(2), **options)
     for name in ("where", "noise_norm"):
@@ -178,7 +178,7 @@ def test_noise_without_state_and_with_it_are_recorded_alike():
 @pytest.mark.parametrize("common", [True, False])
 def test_members_share_a_tape_only_where_noise_is_common(common):
     own = Discounted(noise_std=0.7)
-    options = {"rounds": 5, "seeds": 2, "record": (FIRST,), "common_noise": common}
+    options = {"rounds": 5, "seeds": 2, "metrics": (FIRST,), "common_noise": common}
     start = ready_sweep(own, PROBLEM, Full(2), over={"step_size": [0.1, 0.2]}, **options)
     tapes = [start.tape(draw, member) for draw in range(2) for member in range(2)]
     assert np.array_equal(tapes[0], tapes[1]) == np.array_equal(tapes[2], tapes[3]) == common

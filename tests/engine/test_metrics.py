@@ -350,7 +350,7 @@ def step_size(problem, snapshot):
 )
 def test_what_would_overwrite_a_metric_is_refused(record):
     """Two metrics of one name would be one variable, and the first would be lost; a string is not a list of names."""
-    with pytest.raises(ValueError, match="record must"):
+    with pytest.raises(ValueError, match="metrics must"):
         check_metrics(make(), record)
 
 

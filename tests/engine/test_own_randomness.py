@@ -73,14 +73,14 @@ SEEDS = [0, 1, 2, Seeds(5, 6, 7), Seeds(6, 5, 7)]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("every", sparing([1, 5], [5]))
 def test_a_run_draws_by_its_seed(seed, every):
-    run = simulate(Latched(), PROBLEM, Full(2), rounds=ROUNDS, seed=seed, every=every, record=(DRAWN, BITS))
+    run = simulate(Latched(), PROBLEM, Full(2), rounds=ROUNDS, seed=seed, eval_every=every, metrics=(DRAWN, BITS))
     np.testing.assert_allclose(run.params, expected(seed), rtol=1e-5)
 
 
 @pytest.mark.parametrize("runs", sparing([1, 2, 100], [2]))
 def test_a_sweep_draws_the_same_however_it_is_cut(runs):
-    start = ready(Latched(), PROBLEM, Full(2), rounds=ROUNDS, record=(DRAWN, BITS))
-    options = {"rounds": ROUNDS, "every": ROUNDS, "record": (DRAWN, BITS)}
+    start = ready(Latched(), PROBLEM, Full(2), rounds=ROUNDS, metrics=(DRAWN, BITS))
+    options = {"rounds": ROUNDS, "eval_every": ROUNDS, "metrics": (DRAWN, BITS)}
     budget = runs * sum(run_bytes(start))
     protocol = replace(Latched(), noise_std=None)
     data = sweep(
@@ -94,7 +94,7 @@ def test_a_sweep_draws_the_same_however_it_is_cut(runs):
 
 @pytest.mark.slow
 def test_draws_are_uniform_and_members_differ_where_asked():
-    options = {"rounds": ROUNDS, "every": ROUNDS, "record": (DRAWN,), "common_noise": False}
+    options = {"rounds": ROUNDS, "eval_every": ROUNDS, "metrics": (DRAWN,), "common_noise": False}
     data = sweep(Latched(noise_std=None), PROBLEM, Full(2), over={"noise_std": [1.0, 2.0]}, seeds=600, **options)
     drawn = data["drawn"].isel(round=-1).values.astype(int)
     counts = np.bincount(drawn.ravel(), minlength=ROUNDS + 1)[1:]

@@ -17,7 +17,7 @@ from fedprivjax.engine.simulate import run_program
 PROBLEM = linear_problem(np.eye(24, 3), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))
 OURS = DPMu2(mu=1.0, clip=1.0)
 SOME = Uniform(6, 3)
-OPTIONS = {"rounds": 8, "every": 3, "record": ["train_loss"]}
+OPTIONS = {"rounds": 8, "eval_every": 3, "metrics": ["train_loss"]}
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_notebook_has_one_line_that_changes(monkeypatch):
 
 def test_swept_integers_are_joined_and_are_the_sweeps_they_stand_for():
     heard = []
-    options = {"seeds": 2, "record": ["train_loss"], "every": 4, "common_noise": False}
+    options = {"seeds": 2, "metrics": ["train_loss"], "eval_every": 4, "common_noise": False}
     over = {"per_round": [2], "rounds": [8, 4], "mu": [1.0, 2.0]}
     data = sweep(DPMu2(clip=1.0), PROBLEM, SOME, over=over, progress=lambda *done: heard.append(done), **options)
     assert dict(data["train_loss"].sizes) == {"per_round": 1, "rounds": 2, "mu": 2, "seed": 2, "round": 2}

@@ -63,8 +63,8 @@ def test_of_clipped_increments(problem, data):
         for slot, z in enumerate(seen.plan.samples[t - 1]):
             one = data[0][z], data[1][z]
             norms[t - 1, slot] = np.linalg.norm(t * gradient(x, *one) - (t - 1) * gradient(before, *one))
-    settings = {"rounds": ROUNDS, "seed": 3, "every": EVERY, "noise_method": "materialised"}
-    run = simulate(MU2, problem, Uniform(7, 5), record=INFO, **settings)
+    settings = {"rounds": ROUNDS, "seed": 3, "eval_every": EVERY, "noise_method": "materialised"}
+    run = simulate(MU2, problem, Uniform(7, 5), metrics=INFO, **settings)
     np.testing.assert_allclose(run.metrics["message_norm"], since_last_record(norms.mean(axis=1)), rtol=1e-4)
     shares = since_last_record((norms > BOUND).mean(axis=1))
     np.testing.assert_allclose(run.metrics["clipped_share"], shares, rtol=1e-6)
@@ -94,7 +94,7 @@ def test_of_records_in_padded_minibatches_and_cohorts(kind, monkeypatch):
     if kind == "general":
         problem = general_problem(loss, (X, Y.astype(np.float32)), np.zeros(3), constraint=Ball(1.0), split=True)
     settings = {"rounds": ROUNDS, "seed": 4}
-    path = simulate(PADDED, problem, COHORTS, every=1, record=(WHERE,), **settings)
+    path = simulate(PADDED, problem, COHORTS, eval_every=1, metrics=(WHERE,), **settings)
     w = np.concatenate([np.zeros((1, FEATURES)), path.iterates["last"]["where"][:-1]]).astype(np.float64)
     norms, shares = np.zeros(ROUNDS), np.zeros(ROUNDS)
     for t in range(ROUNDS):
@@ -104,7 +104,7 @@ def test_of_records_in_padded_minibatches_and_cohorts(kind, monkeypatch):
         norms[t], shares[t] = each.mean(), (each > CLIP).mean()
     assert not path.plan.schedule.present.all()
     assert len({(weights > 0).sum() for weights in path.plan.weights}) > 2
-    run = simulate(PADDED, problem, COHORTS, every=EVERY, record=INFO, **settings)
+    run = simulate(PADDED, problem, COHORTS, eval_every=EVERY, metrics=INFO, **settings)
     np.testing.assert_allclose(run.metrics["message_norm"], since_last_record(norms), rtol=1e-4)
     np.testing.assert_allclose(run.metrics["clipped_share"], since_last_record(shares), rtol=1e-6)
     assert 0 < shares.mean() < 1
@@ -112,7 +112,7 @@ def test_of_records_in_padded_minibatches_and_cohorts(kind, monkeypatch):
 
 @pytest.mark.slow
 def test_in_a_sweep_they_are_those_of_single_runs():
-    options = {"rounds": ROUNDS, "every": EVERY, "record": ("train_loss", *INFO)}
+    options = {"rounds": ROUNDS, "eval_every": EVERY, "metrics": ("train_loss", *INFO)}
     data = sweep(replace(PADDED, clip=None), SPLIT, COHORTS, over={"clip": [0.2, 0.5]}, seeds=2, **options)
     for clip in (0.2, 0.5):
         for seed in (0, 1):
@@ -126,9 +126,9 @@ def test_in_a_sweep_they_are_those_of_single_runs():
 
 @pytest.mark.slow
 def test_recording_them_changes_no_other_number(problem):
-    options = {"rounds": ROUNDS, "seed": 3, "every": EVERY}
-    plain = simulate(MU2, problem, Uniform(7, 5), record=("train_loss", "noise_norm"), **options)
-    more = simulate(MU2, problem, Uniform(7, 5), record=("train_loss", *INFO, "noise_norm"), **options)
+    options = {"rounds": ROUNDS, "seed": 3, "eval_every": EVERY}
+    plain = simulate(MU2, problem, Uniform(7, 5), metrics=("train_loss", "noise_norm"), **options)
+    more = simulate(MU2, problem, Uniform(7, 5), metrics=("train_loss", *INFO, "noise_norm"), **options)
     assert set(more.metrics) - set(plain.metrics) == set(INFO)
     np.testing.assert_array_equal(more.params, plain.params)
     for name, values in plain.metrics.items():
@@ -144,7 +144,7 @@ class Tacit(DPMu2):
 
 
 def flops(protocol, problem, record):
-    start = ready(protocol, problem, Uniform(7, 5), rounds=ROUNDS, every=EVERY, record=record)
+    start = ready(protocol, problem, Uniform(7, 5), rounds=ROUNDS, eval_every=EVERY, metrics=record)
     return run_program.lower(start.arguments, start.recipe).compile().cost_analysis()["flops"]
 
 
@@ -157,4 +157,4 @@ def test_what_is_not_recorded_costs_nothing(softmax_problem):
 @pytest.mark.parametrize("protocol", [replace(MU2, clip=None), NoisySGD(noise_std=0.1, step_size=0.1)])
 def test_what_rounds_do_not_report_is_refused(protocol, softmax_problem):
     with pytest.raises(Refusal, match="unknown metric 'clipped_share'"):
-        simulate(protocol, softmax_problem, Uniform(7, 5), record=("clipped_share",))
+        simulate(protocol, softmax_problem, Uniform(7, 5), metrics=("clipped_share",))

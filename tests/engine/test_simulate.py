@@ -52,7 +52,7 @@ def test_metrics_are_what_they_say(softmax_problem, data):
     optimum = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32) / 5
     problem = replace(softmax_problem, optimum=jnp.asarray(optimum))
     names = ("test_loss", "test_accuracy", "train_loss", "train_accuracy", "excess_risk", "distance", "noise_norm")
-    run = simulate(DPMu2(**SETTINGS), problem, PARTIAL, seed=1, every=3, record=(*names, where, how_noisy))
+    run = simulate(DPMu2(**SETTINGS), problem, PARTIAL, seed=1, eval_every=3, metrics=(*names, where, how_noisy))
     features, labels, test_features, test_labels = data
     best = cross_entropy(optimum.ravel(), test_features, test_labels)[0]
     for k, w in enumerate(np.asarray(run.metrics["where"], np.float64)):
@@ -70,7 +70,7 @@ def test_metrics_are_what_they_say(softmax_problem, data):
 def test_noise_recorded_is_what_stands_in_the_aggregate(softmax_problem):
     """At full participation z_t = noise_std·r·N(0, I)/√m in each round, nothing left of earlier ones."""
     protocol = DPMu2(mu=1.0, clip=0.5, step_size=0.05)
-    run = simulate(protocol, softmax_problem, Full(2), every=1, record=(how_noisy,))
+    run = simulate(protocol, softmax_problem, Full(2), eval_every=1, metrics=(how_noisy,))
     expected = run.protocol.noise_std * np.sqrt(30) / np.sqrt(2)
     z = run.metrics["how_noisy"].ravel() / expected
     error = 4 / np.sqrt(2 * z.size)
@@ -79,7 +79,7 @@ def test_noise_recorded_is_what_stands_in_the_aggregate(softmax_problem):
 
 
 def test_average_and_last_iterate_are_both_recorded(softmax_problem):
-    settings = {"seed": 1, "every": 1, "record": ("test_loss", "noise_norm")}
+    settings = {"seed": 1, "eval_every": 1, "metrics": ("test_loss", "noise_norm")}
     last = simulate(NoisySGD(**SETTINGS), softmax_problem, PARTIAL, **settings)
     mean = simulate(NoisySGD(average=True, **SETTINGS), softmax_problem, PARTIAL, **settings)
     assert set(last.metrics) == set(mean.metrics) == {"test_loss", "noise_norm"}
@@ -107,7 +107,7 @@ def test_average_and_last_iterate_are_both_recorded(softmax_problem):
     ),
 )
 def test_rounds_of_records(every, rounds, expected, softmax_problem):
-    run = simulate(DPMu2(**SETTINGS), softmax_problem, PARTIAL, rounds=rounds, every=every, record=("test_loss",))
+    run = simulate(DPMu2(**SETTINGS), softmax_problem, PARTIAL, rounds=rounds, eval_every=every, metrics=("test_loss",))
     assert run.rounds.tolist() == expected
     assert run.metrics["test_loss"].shape == (len(expected),)
 
@@ -119,7 +119,7 @@ def test_records_more_seldom_are_some_of_the_same():
     )
     protocol = DPMu2(noise_schedule="gap", **SETTINGS)
     every, seldom = (
-        simulate(protocol, problem, Uniform(3, 1), every=every, record=("train_loss",)) for every in (1, 70)
+        simulate(protocol, problem, Uniform(3, 1), eval_every=every, metrics=("train_loss",)) for every in (1, 70)
     )
     assert seldom.rounds.tolist() == [70, 140, 150]
     np.testing.assert_allclose(seldom.metrics["train_loss"], every.metrics["train_loss"][[69, 139, 149]], rtol=1e-5)
@@ -141,7 +141,7 @@ def test_a_run_that_diverges_is_marked():
     rng = np.random.default_rng(0)
     problem = linear_problem(rng.normal(size=(60, 3)), rng.normal(size=60), Squared())
     run, calm = (
-        simulate(DPMu2(mu=np.inf, step_size=step), problem, PARTIAL, record=("train_loss",)) for step in (1e30, 1e-3)
+        simulate(DPMu2(mu=np.inf, step_size=step), problem, PARTIAL, metrics=("train_loss",)) for step in (1e30, 1e-3)
     )
     assert run.diverged
     assert not calm.diverged
@@ -150,7 +150,7 @@ def test_a_run_that_diverges_is_marked():
 def test_start_of_ones_own(data):
     start = np.full((3, 5), 0.1, np.float32)
     problem = linear_problem(data[0], data[1], Softmax(3), constraint=Ball(1.0), start=start)
-    run = simulate(DPMu2(**SETTINGS), problem, PARTIAL, every=1, record=(where,))
+    run = simulate(DPMu2(**SETTINGS), problem, PARTIAL, eval_every=1, metrics=(where,))
     np.testing.assert_array_equal(run.metrics["where"][0], start.ravel())  # x_1 is the start
 
 
@@ -164,11 +164,11 @@ def test_parameters_may_be_any_pytree(softmax_problem, general_twin):
     start = {"rest": jnp.zeros((2, 5)), "top": jnp.zeros((1, 5))}
     parts = general_problem(value, softmax_problem.pool, start, constraint=Ball(0.3))
     protocol = DPMu2(mu=np.inf, clip=0.5, step_size=0.05)
-    run = simulate(protocol, parts, PARTIAL, record=("train_loss",), every=5)
-    whole = simulate(protocol, general_twin(Ball(0.3)), PARTIAL, record=("train_loss",), every=5)
+    run = simulate(protocol, parts, PARTIAL, metrics=("train_loss",), eval_every=5)
+    whole = simulate(protocol, general_twin(Ball(0.3)), PARTIAL, metrics=("train_loss",), eval_every=5)
     np.testing.assert_allclose(run.metrics["train_loss"], whole.metrics["train_loss"], rtol=1e-5)
     np.testing.assert_allclose(jnp.concatenate([run.params["top"], run.params["rest"]]), whole.params, atol=1e-5)
-    noisy = simulate(DPMu2(**SETTINGS), parts, PARTIAL, record=("noise_norm",))
+    noisy = simulate(DPMu2(**SETTINGS), parts, PARTIAL, metrics=("noise_norm",))
     assert jax.tree.structure(noisy.params) == jax.tree.structure(start)
     assert not noisy.diverged
 
@@ -207,7 +207,7 @@ REFUSALS = {
     ),
     "rounds": (lambda: simulate(DPMu2(**OWN), GOOD, Full(2), rounds=0), "rounds must be at least 1, got 0"),
     "seed": (lambda: simulate(DPMu2(**OWN), GOOD, Full(2), seed=-1), "seed must be at least 0, got -1"),
-    "every": (lambda: simulate(DPMu2(**OWN), GOOD, Full(2), every=0), "every must be at least 1, got 0"),
+    "eval_every": (lambda: simulate(DPMu2(**OWN), GOOD, Full(2), eval_every=0), "eval_every must be at least 1, got 0"),
     "zero mu": (bad("mu", 0.0), "mu must be positive, got 0.0"),
     "negative mu": (bad("mu", -2), "mu must be positive, got -2"),
     "NaN mu": (bad("mu", np.nan), "mu must be positive, got nan"),
@@ -258,11 +258,11 @@ REFUSALS = {
         "the loss must return a scalar for one example, got shape (3,)",
     ),
     "metric": (
-        lambda: simulate(DPMu2(**OWN), GOOD, Full(2), record=("test_los",)),
+        lambda: simulate(DPMu2(**OWN), GOOD, Full(2), metrics=("test_los",)),
         "unknown metric 'test_los', did you mean 'test_loss'?",
     ),
     "missing": (
-        lambda: simulate(DPMu2(**OWN), GOOD, Full(2), record=("test_loss",)),
+        lambda: simulate(DPMu2(**OWN), GOOD, Full(2), metrics=("test_loss",)),
         "metric 'test_loss' must have a test set, and the problem has none",
     ),
     "trust": (lambda: DPMu2(mu=1.0, trust="sever"), "unknown trust 'sever', did you mean 'server'?"),

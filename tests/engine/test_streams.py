@@ -54,7 +54,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_seed_gives_the_run_that_it_gave(name):
     protocol, problem, participation, options, params, noise = CASES[name]
-    options = {"rounds": 12, "seed": 5, "every": 12, "record": ("noise_norm",), **options}
+    options = {"rounds": 12, "seed": 5, "eval_every": 12, "metrics": ("noise_norm",), **options}
     run = simulate(protocol, problem, participation, **options)
     np.testing.assert_allclose(np.ravel(run.params), params, rtol=1e-6)
     np.testing.assert_allclose(run.metrics["noise_norm"], [noise], rtol=1e-6)
@@ -67,9 +67,9 @@ def test_noise_drawn_anew_for_each_member_is_what_it_was():
         SOME,
         over={"noise_std": [0.1, 0.4]},
         rounds=12,
-        every=12,
+        eval_every=12,
         seeds=2,
-        record=("train_loss",),
+        metrics=("train_loss",),
         common_noise=False,
     )
     found = data["train_loss"].sel(iterate="output").values.squeeze()

@@ -115,7 +115,7 @@ def weights(sizes, **options):
     settings = {"feature_bound": 1.0, "constraint": Ball(2.0), "table": table} | options
     problem = linear_problem(X, X[:, 0], Squared(label_bound=1.0), **settings)
     protocol = NoisyMinibatchSGD(epsilon=1.0, sampler="full")
-    start = ready_sweep(protocol, problem, Full(len(sizes)), rounds=2, record=["noise_norm"], seeds=1)
+    start = ready_sweep(protocol, problem, Full(len(sizes)), rounds=2, metrics=["noise_norm"], seeds=1)
     return start.attributes().get("weights")
 
 

@@ -56,6 +56,6 @@ def test_the_noise_of_unequal_machines_is_that_of_a_run():
     problem = experiment.make_problem(made.problem, 8)
     participation, rounds = experiment.make_participation(made.participation, {})
     method = NoisyMinibatchSGD(sampler="full", epsilon=1.0)
-    run = ready(method, problem, participation, rounds=rounds, delta=settings["delta"], record=[])
+    run = ready(method, problem, participation, rounds=rounds, delta=settings["delta"], metrics=[])
     assert found["noise_std"].item() == pytest.approx(run.protocol.noise_std, rel=1e-4)
     assert found["realised_epsilon"].item() == pytest.approx(run.guarantee.epsilon, rel=1e-4)

@@ -274,7 +274,7 @@ def test_chunks_are_kept_unless_that_is_not_wanted(monkeypatch, tmp_path):
 
 
 ALONE = {"kind": "full", "machines": 1}
-RECORD = ["gradient_norm", "noise_mean_square"]
+METRICS = ["gradient_norm", "noise_mean_square"]
 ROBUST = {"dataset": "robust_regression", "options": {"examples": 64, "features": 3, "test_examples": 0}}
 STEPS = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1, "noise_std": 0.5, "clip": 1.0}
 
@@ -289,7 +289,7 @@ def sized():
             "participation": ALONE,
             "protocol": [STEPS],
             "sweep": {"records": [8, 16, 32], "rounds": [4, 8], "seeds": 2},
-            "evaluation": {"metrics": RECORD, "every": 1, "averaged": ["gradient_norm"]},
+            "evaluation": {"metrics": METRICS, "every": 1, "averaged": ["gradient_norm"]},
         }
     )
     return made, runner.run(made)["noisy_minibatch_sgd"]
@@ -306,7 +306,7 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
     for (records, rounds), job in todo.items():
         start = job.prepare()
         assert (start.first.problem.examples, start.recipe.size.rounds) == (records, rounds)
-        run = simulate(start.first.protocol, start.first.problem, Full(1), rounds=rounds, record=RECORD, every=1)
+        run = simulate(start.first.protocol, start.first.problem, Full(1), rounds=rounds, metrics=METRICS, eval_every=1)
         cell = data.sel(records=records, rounds=rounds).isel(seed=0)
         found = norms.sel(records=records, rounds=rounds).isel(seed=0).dropna("round")
         np.testing.assert_allclose(found, run.metrics["gradient_norm"], rtol=1e-4)

@@ -30,7 +30,7 @@ OWN = from_dataset(datasets.load("digits"), network=MLP((8,)), table=np.arange(1
 
 
 def step_of(protocol, problem, rounds=100):
-    return float(ready(protocol, problem, Full(10), rounds=rounds, record=["noise_norm"]).protocol.step_size)
+    return float(ready(protocol, problem, Full(10), rounds=rounds, metrics=["noise_norm"]).protocol.step_size)
 
 
 def test_a_network_travels_as_far_as_its_start_is_from_the_other_side_of_zero():
@@ -65,7 +65,7 @@ def test_where_noise_rules_the_step_is_the_theorys():
 @pytest.mark.parametrize("protocol", [NoisySGD(mu=np.inf, clip=1.0), DPMu2(mu=4.0, clip=1.0, trust="server")])
 @pytest.mark.slow
 def test_a_network_learns_at_its_default_step(protocol):
-    run = simulate(protocol, DIGITS, Full(20), record=["test_accuracy"], every=71)
+    run = simulate(protocol, DIGITS, Full(20), metrics=["test_accuracy"], eval_every=71)
     assert run.metrics["test_accuracy"][-1] > 0.6
 
 

@@ -131,7 +131,7 @@ def test_without_a_learning_rate_updates_are_directions():
 def test_sgd_at_rate_one_is_the_mean_of_the_end_points():
     case = RECORD_CASES["local"]
     served = replace(case.protocol, server=ServerOptimizer("sgd"), server_step=1.0)
-    one, other = (simulate(protocol, SHARES, PARTIAL, rounds=4, every=4) for protocol in (case.protocol, served))
+    one, other = (simulate(protocol, SHARES, PARTIAL, rounds=4, eval_every=4) for protocol in (case.protocol, served))
     np.testing.assert_allclose(one.params, other.params, atol=1e-6)
 
 
@@ -150,7 +150,7 @@ def test_numbers_are_leaves_and_the_factory_is_static():
 
 
 def test_sweeping_its_numbers_is_one_program():
-    options = {"rounds": 8, "every": 8, "record": ("test_loss",), "seeds": 2}
+    options = {"rounds": 8, "eval_every": 8, "metrics": ("test_loss",), "seeds": 2}
     blank = NoisySGD(mu=4.0, clip=0.5, step_size=0.1, server=ServerOptimizer("adam", b2=0.9))
     grid = sweep(blank, POOL, SOME_MACHINES, over={"server.b1": [0.0, 0.9]}, **options)
     before = run_chunk._cache_size()

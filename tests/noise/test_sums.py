@@ -227,7 +227,7 @@ def test_fitted_to_the_gaps_as_drawn_it_is_quieter_than_fitted_to_equal_ones(per
 @pytest.mark.parametrize("trust", ["none", "server"])
 def test_a_target_is_met_and_the_noise_reported(trust):
     protocol = DPMu2(mu=2.0, clip=0.5, step_size=0.1, trust=trust, noise_schedule="toeplitz")
-    start = ready(protocol, POOL, SOME_MACHINES, record=())
+    start = ready(protocol, POOL, SOME_MACHINES, metrics=())
     assert start.event.mu == pytest.approx(2.0, rel=1e-9)
     closest = min(opinion.epsilon for opinion in start.event.opinions(1e-5))  # of upper bounds
     assert closest == pytest.approx(start.event.epsilon(1e-5), rel=1e-3)
@@ -240,7 +240,7 @@ def test_every_way_to_write_it():
     matrix = Toeplitz(0.6).factor(30, lambda messages: np.eye(messages))
     found = []
     for written_as in ({"toeplitz": 0.6}, Toeplitz(0.6), matrix, matrix.tolist()):
-        start = ready(DPMu2(mu=1.0, clip=0.5, noise_schedule=written_as), POOL, SOME_MACHINES, record=())
+        start = ready(DPMu2(mu=1.0, clip=0.5, noise_schedule=written_as), POOL, SOME_MACHINES, metrics=())
         found.append(start.protocol.noise_variances(start.plan))
     np.testing.assert_allclose(found, found[:1] * 4, rtol=1e-9)
     assert isinstance(DPMu2(noise_schedule=matrix).noise_schedule, Given)
@@ -251,7 +251,7 @@ def test_a_better_factor_has_a_larger_default_step():
     found = {}
     for kind in ("uniform", "toeplitz", "optimal"):
         found[kind] = ready(
-            DPMu2(mu=0.1, clip=0.5, noise_schedule=kind), POOL, SOME_MACHINES, record=()
+            DPMu2(mu=0.1, clip=0.5, noise_schedule=kind), POOL, SOME_MACHINES, metrics=()
         ).protocol.step_size
     assert found["uniform"] < found["toeplitz"] < found["optimal"]
 
@@ -289,7 +289,7 @@ def test_what_float32_makes_of_a_factor_hides_as_much_or_it_is_refused(diagonal)
     schedule = Full(MACHINES).draw(len(factor), np.random.default_rng(0))
     if moved > 1.001:
         assert diagonal == 0.01
-        with pytest.raises(Refusal, match="must be a factor whose inverse is held by float32"):
+        with pytest.raises(Refusal, match="must be a factor whose inverse float32 can represent"):
             CorrelatedSums(factor, schedule, np.ones(MACHINES))
     else:
         sums = CorrelatedSums(factor, schedule, np.ones(MACHINES))
@@ -323,13 +323,13 @@ class Own(SumFactor):
         ("small", "must make a factor of 6 rows for this schedule, got 5"),
         ("wide", r"must be a square matrix, got shape \(6, 5\)"),
         ("complex", "must be a matrix of real numbers, got complex128"),
-        ("apart", "must be a factor whose noise has a covariance that float64 can factor"),
+        ("apart", "must be a factor whose noise covariance over rounds has a Cholesky factor in float64"),
     ],
 )
 def test_a_factor_of_ones_own_that_is_none_is_refused(what, why, target):
     protocol = DPMu2(clip=0.5, step_size=0.1, noise_schedule=Own(what), **target)
     with pytest.raises(Refusal, match=why):
-        ready(protocol, POOL, Full(MACHINES), rounds=6, record=())
+        ready(protocol, POOL, Full(MACHINES), rounds=6, metrics=())
 
 
 def test_refusals_say_why():

@@ -166,7 +166,7 @@ def test_rounds_are_as_many_as_whoever_is_drawn_can_fill(law, rounds):
 
 
 def test_a_run_says_what_it_used():
-    run = simulate(DPMu2(mu=2.0, clip=1.0, step_size=0.1), SKEWED, BySize(4, 2), record=())
+    run = simulate(DPMu2(mu=2.0, clip=1.0, step_size=0.1), SKEWED, BySize(4, 2), metrics=())
     assert run.data_used == "40 of 40 examples (100%)"
     assert run.data_used in str(run.plan)
 

@@ -15,7 +15,8 @@ from fedprivjax import (
     guarantee,
     linear_problem,
 )
-from fedprivjax.plan.plan import as_seeds, most_rounds
+from fedprivjax.plan.feasibility import most_rounds
+from fedprivjax.plan.seeds import as_seeds
 
 
 def refusal(function, *args, **kwargs):

@@ -21,7 +21,7 @@ from fedprivjax import (
 )
 from fedprivjax.cli import app
 from fedprivjax.engine.prepare import ready
-from fedprivjax.plan import plan as plans
+from fedprivjax.plan import draw as plans
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.samplers import Poisson, Subset
 from fedprivjax.plan.seeds import as_seeds, samples_rng
@@ -120,3 +120,14 @@ def test_a_plan_can_be_pickled_before_and_after_it_is_drawn():
     assert not before.drawn
     np.testing.assert_array_equal(before.samples, plan.samples)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(plan)).weights, before.weights)
+
+
+@pytest.mark.parametrize("protocol", SECRET.values(), ids=SECRET)
+def test_text_of_a_plan_draws_no_samples_and_is_the_same_after_they_are_drawn(protocol, nothing_drawn, monkeypatch):
+    start = ready(protocol, PROBLEM, Full(4), rounds=5)
+    before = repr(start), repr(start.plan)
+    assert not start.plan.drawn
+    assert f"records of a message: at most {start.plan.width}, secret" in before[1]
+    monkeypatch.undo()
+    assert start.plan.samples.shape[2] == start.plan.width
+    assert before == (repr(start), repr(start.plan))

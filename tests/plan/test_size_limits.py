@@ -26,7 +26,7 @@ from fedprivjax import (
 )
 from fedprivjax.cli import app
 from fedprivjax.engine.prepare import ready
-from fedprivjax.plan import plan as plans
+from fedprivjax.plan import draw as plans
 from fedprivjax.plan import size_limits as room
 from fedprivjax.privacy import calibration
 from fedprivjax.sweeps import sweep as sweeps

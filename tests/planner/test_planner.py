@@ -94,7 +94,7 @@ RUNS = {
 def test_the_noise_and_the_step_are_those_of_a_run(untrusted, label):
     protocol, participation, rounds = RUNS[label]
     problem, target = arrays(12, 20, 6, split=False), Target(epsilon=EPSILON, delta=DELTA)
-    start = ready(protocol, problem, participation, rounds=rounds, delta=DELTA, target=target, record=["distance"][:0])
+    start = ready(protocol, problem, participation, rounds=rounds, delta=DELTA, target=target, metrics=["distance"][:0])
     cell = at(untrusted, label)
     assert float(cell["noise_std"]) == pytest.approx(float(start.protocol.noise_std), rel=1e-6)
     assert float(cell["step_size"]) == pytest.approx(float(start.protocol.step_size), rel=1e-6)
@@ -105,7 +105,7 @@ def test_the_noise_and_the_step_are_those_of_a_run(untrusted, label):
 def test_a_noise_that_is_solved_for_is_a_runs(untrusted):
     cell = at(untrusted, "noisy_minibatch_sgd, full batches")
     problem, rounds = arrays(12, 20, 6, split=True), int(cell["rounds"])
-    run = {"rounds": rounds, "delta": DELTA, "record": []}
+    run = {"rounds": rounds, "delta": DELTA, "metrics": []}
     own = ready(NoisyMinibatchSGD(sampler="full", epsilon=EPSILON), problem, Uniform(12, 4), **run)
     assert own.guarantee.epsilon < EPSILON * (1 - OFF)  # its own noise is for a machine that is in every round
     protocol = NoisyMinibatchSGD(sampler="full", noise_std=float(cell["noise_std"]))
@@ -119,7 +119,7 @@ def test_the_noise_of_records_used_in_every_round_is_a_runs():
     plan = planner.plan(**sizes, epsilon=EPSILON, delta=DELTA, protocols=["user_sgd"])
     cell = at(plan, "user_sgd, all users")
     protocol = UserSGD(trust="none", noise_std=float(cell["noise_std"]))
-    run = {"rounds": 5, "order": "cyclic", "delta": DELTA, "record": []}
+    run = {"rounds": 5, "order": "cyclic", "delta": DELTA, "metrics": []}
     start = ready(protocol, arrays(12, 1, 6, split=True), Full(12), **run)
     assert start.guarantee.epsilon == pytest.approx(EPSILON, rel=OFF)
     assert float(cell["realised_epsilon"]) == pytest.approx(start.guarantee.epsilon, rel=1e-6)
@@ -129,7 +129,7 @@ def test_the_tree_is_a_runs(everyone):
     cell = at(everyone, "tree_momentum")
     problem, target = arrays(12, 20, 6, split=True), Target(epsilon=EPSILON, delta=DELTA)
     protocol, rounds = TreeMomentum(trust="none", sampler="reshuffled"), int(cell["rounds"])
-    start = ready(protocol, problem, Full(12), rounds=rounds, delta=DELTA, target=target, record=[])
+    start = ready(protocol, problem, Full(12), rounds=rounds, delta=DELTA, target=target, metrics=[])
     assert float(cell["noise_std"]) == pytest.approx(start.protocol.noise_std, rel=1e-6)
     assert cell["bound_kind"].item() == "gradient norm"
 
@@ -274,7 +274,9 @@ def test_the_schedule_is_that_of_a_drawn_plan():
     s = Setting(**SIZES, epsilon=EPSILON, seed=3)
     sampler = NoisyMinibatchSGD(sampler="subset", batch=5).minibatches
     problem = arrays(12, 20, 6, split=True)
-    drawn = ready(NoisyMinibatchSGD(sampler=sampler, epsilon=1.0), problem, Uniform(12, 4), rounds=7, seed=3, record=[])
+    drawn = ready(
+        NoisyMinibatchSGD(sampler=sampler, epsilon=1.0), problem, Uniform(12, 4), rounds=7, seed=3, metrics=[]
+    )
     assert (s.outline(sampler, 7).schedule.participants == drawn.plan.schedule.participants).all()
 
 

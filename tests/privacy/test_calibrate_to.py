@@ -171,7 +171,7 @@ def test_the_guarantee_says_so():
 
 @pytest.mark.slow
 def test_in_a_sweep_the_noise_is_enough_for_every_seeds_schedule():
-    settings = {"rounds": 6, "delta": DELTA, "record": ["train_loss"], "every": 6}
+    settings = {"rounds": 6, "delta": DELTA, "metrics": ["train_loss"], "eval_every": 6}
     grid = sweep(METHODS["subset"], UNEQUAL, LAWS["half"], over={"epsilon": [1.0]}, seeds=4, **settings)
     realised = grid.realised_epsilon.values.ravel()
     assert 1 - 1e-6 <= realised.max() <= 1

@@ -61,7 +61,7 @@ QUICK = [
 
 
 def event_of(protocol, problem, participation, **options):
-    return ready(protocol, problem, participation, record=(), **options).event
+    return ready(protocol, problem, participation, metrics=(), **options).event
 
 
 def event(name, **changes) -> Event:

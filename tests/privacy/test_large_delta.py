@@ -21,7 +21,7 @@ SAYS = r"delta exceeds 1/n on 1 of 2 machines, got 0\.1 where machine 1 has n = 
 
 def test_a_sweep_warns_and_its_page_says_so():
     with pytest.warns(UserWarning, match=SAYS):
-        found = sweep(PRIVATE, PROBLEM, Full(2), seeds=1, rounds=2, delta=0.1, record=["train_loss"])
+        found = sweep(PRIVATE, PROBLEM, Full(2), seeds=1, rounds=2, delta=0.1, metrics=["train_loss"])
     assert [line for line in uncovered({"mu2": found}) if line.startswith("Warning: delta exceeds 1/n on 1 of 2")]
 
 

@@ -63,7 +63,7 @@ def test_reduced_trees_releases_have_the_squares_that_they_state(reset_rate, rec
 @pytest.mark.parametrize("name", ["mu2-none-clipped-gap", "stale-clipped-sequence", "mu2-server-clipped-sequence"])
 def test_every_machines_releases_come_to_its_exposure(name):
     case = POOL_CASES[name]
-    event = ready(case.protocol, case.problem, case.participation, record=()).event
+    event = ready(case.protocol, case.problem, case.participation, metrics=()).event
     for machine, exposure in enumerate(event.exposure.each):
         relative = np.asarray(event.releases(machine), float)
         assert np.sum(relative**-2.0) ** 0.5 == pytest.approx(exposure, rel=1e-9)
@@ -73,7 +73,7 @@ def test_every_machines_releases_come_to_its_exposure(name):
 def tree_of(name):
     case = CASES[name]
     options = {} if name in POOL_CASES else {"rounds": 12}
-    start = ready(case.protocol, case.problem, case.participation, record=(), **options)
+    start = ready(case.protocol, case.problem, case.participation, metrics=(), **options)
     return start.guarantee, start.guarantee.dp_event()
 
 

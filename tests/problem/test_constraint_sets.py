@@ -30,7 +30,7 @@ from fedprivjax import (
     simulate,
     sweep,
 )
-from fedprivjax.plan.plan import draw_plan
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem.constraints import flat
 
@@ -154,7 +154,7 @@ def test_runs_stay_in_the_set_and_their_default_step_follows_from_its_diameter(w
     problem = on(which)
     assert problem.constraint.contains(problem.start)
     diameter = problem.constraint.diameter
-    run = simulate(PROTOCOLS["sgd"], problem, SOME_MACHINES, rounds=12, record=["noise_norm"])
+    run = simulate(PROTOCOLS["sgd"], problem, SOME_MACHINES, rounds=12, metrics=["noise_norm"])
     assert problem.constraint.contains(run.params)
     plan = draw_plan(problem, SOME_MACHINES, 12)
     plain = replace(PROTOCOLS["sgd"], clip=None)
@@ -201,7 +201,7 @@ def test_a_set_of_ones_own_is_a_projection_with_numbers():
         over={"offset": [0.05, 0.3]},
         seeds=1,
         rounds=6,
-        record=["train_loss"],
+        metrics=["train_loss"],
     )
     np.testing.assert_allclose(np.ravel(final(runs, "train_loss")), [-0.15, -0.9], rtol=0.1)
     with pytest.raises(TypeError, match="must define project"):
@@ -267,7 +267,7 @@ def test_sets_of_ones_own_that_cannot_be_used(which, message, start):
     ids=["box", "l1"],
 )
 def test_the_size_of_a_set_is_swept(which, over):
-    protocol, options = NoisySGD(mu=6.0, clip=0.5), {"rounds": 6, "record": ["test_loss"]}
+    protocol, options = NoisySGD(mu=6.0, clip=0.5), {"rounds": 6, "metrics": ["test_loss"]}
     swept = sweep(protocol, on(which), SOME_MACHINES, over=over, seeds=1, **options)
     ((name, values),) = over.items()
     alone = [simulate(protocol, on(replace(which, **{name: value})), SOME_MACHINES, **options) for value in values]

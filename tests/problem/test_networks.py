@@ -163,7 +163,7 @@ def test_one_step_takes_each_records_gradient_clipped(monkeypatch, rows):
     monkeypatch.setattr(round_machinery, "CHUNK_FLOATS", floats)
     assert round_machinery.rows_in_memory(problem, 6) == rows
     metric = "test_loss" if rows == 6 else "test_accuracy"  # of two programs
-    run = simulate(protocol, problem, Full(6), rounds=1, order="stored", record=[metric])
+    run = simulate(protocol, problem, Full(6), rounds=1, order="stored", metrics=[metric])
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), run.params, wanted)
     assert 0 <= run.metrics[metric][-1] < 9
 
@@ -173,7 +173,7 @@ def test_one_step_takes_each_records_gradient_clipped(monkeypatch, rows):
 def test_networks_learn_the_digits(network):
     problem = from_dataset(datasets.load("digits"), network=network)
     record = ["gradient_norm", "test_loss", "test_accuracy"]
-    run = simulate(NoisySGD(mu=np.inf, clip=1.0, step_size=0.5), problem, Full(10), record=record, every=143)
+    run = simulate(NoisySGD(mu=np.inf, clip=1.0, step_size=0.5), problem, Full(10), metrics=record, eval_every=143)
     assert run.metrics["test_accuracy"][-1] > 0.6
     assert np.isfinite(run.metrics["gradient_norm"]).all()
 

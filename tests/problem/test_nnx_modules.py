@@ -52,7 +52,7 @@ def test_an_nnx_module_runs_as_its_linen_twin():
     twin = {"Dense_0": ours.start["first"], "Dense_1": ours.start["last"]}
     linen = from_dataset(DATA, network=MLP((5,)), start=twin)
     protocol = DPMu2(mu=np.inf, clip=0.3, step_size=0.05)
-    runs = [simulate(protocol, each, Full(4), rounds=4, record=["test_loss"]) for each in (ours, linen)]
+    runs = [simulate(protocol, each, Full(4), rounds=4, metrics=["test_loss"]) for each in (ours, linen)]
     np.testing.assert_allclose(runs[0].metrics["test_loss"], runs[1].metrics["test_loss"], rtol=1e-5)
     np.testing.assert_allclose(runs[0].params["last"]["bias"], runs[1].params["Dense_1"]["bias"], rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(module.first.kernel[...], ours.start["first"]["kernel"])

@@ -40,7 +40,7 @@ def test_a_run_on_a_structure_is_the_run_on_the_vector(constraint):
     deep = general_problem(structured_loss, ROWS, structured(WEIGHTS), constraint=constraint)
     assert deep.dimension == 7
     protocol = DPMu2(mu=5.0, clip=0.5)
-    runs = [simulate(protocol, each, Full(4), rounds=5, record=["train_loss"]) for each in (flat_one, deep)]
+    runs = [simulate(protocol, each, Full(4), rounds=5, metrics=["train_loss"]) for each in (flat_one, deep)]
     np.testing.assert_allclose(flat(runs[1].params), runs[0].params, rtol=1e-5, atol=1e-6)
     assert not np.allclose(runs[0].params, WEIGHTS, atol=1e-3)
 

@@ -61,7 +61,7 @@ def stored(computed):
 )
 def test_computed_examples_are_the_stored_ones(protocol, computed, stored):
     """A machine's k-th participation uses its k-th example, in the order of its share."""
-    options = {"rounds": ROUNDS, "order": "stored", "record": ["noise_norm"]}
+    options = {"rounds": ROUNDS, "order": "stored", "metrics": ["noise_norm"]}
     runs = [simulate(protocol, problem, SOME, **options) for problem in (computed, stored)]
     np.testing.assert_allclose(runs[0].params, runs[1].params, rtol=1e-5, atol=1e-7)
     assert runs[0].guarantee.mu == runs[1].guarantee.mu
@@ -152,7 +152,7 @@ def test_an_experiment_file_cannot_split_a_stream():
     [
         (lambda p: draw_plan(p, SOME), "rounds must be given where examples are computed: they have no end"),
         (
-            lambda p: simulate(DPMu2(mu=1.0), p, SOME, rounds=3, record=["train_loss"]),
+            lambda p: simulate(DPMu2(mu=1.0), p, SOME, rounds=3, metrics=["train_loss"]),
             "metric 'train_loss' must have stored examples, and the problem has none",
         ),
         (
@@ -232,10 +232,10 @@ def test_data_and_noise_of_one_seed_are_apart():
         over={"noise_std": [1.0, 2.0]},
         seeds=[0],
         rounds=3,
-        every=1,
+        eval_every=1,
         common_noise=False,
         noise_method="materialised",
-        record=[lambda problem, snapshot: snapshot.noise[0]],
+        metrics=[lambda problem, snapshot: snapshot.noise[0]],
     )
     noise = np.concatenate([(grid[name] / grid["noise_std"]).values.ravel() for name in grid if "lambda" in name])
     assert noise.size == 6

@@ -46,7 +46,7 @@ CLIPS = {
 def test_an_absent_machines_record_may_be_infinite(clip, sampler, batch):
     protocol = replace(CLIPS[clip], sampler=sampler, batch=batch, noise_std=0.1, step_size=0.01)
     seed = without_machine_0(protocol)
-    settings = {"rounds": ROUNDS, "seed": seed, "delta": 1e-5, "record": ()}
+    settings = {"rounds": ROUNDS, "seed": seed, "delta": 1e-5, "metrics": ()}
     infinite, finite = (simulate(protocol, problem(first), COHORTS, **settings).params for first in (1e30, 0.5))
     assert np.isfinite(finite).all()
     np.testing.assert_array_equal(infinite, finite)
@@ -68,7 +68,7 @@ def test_an_absent_machines_walk_may_overflow(noise_std):
     protocol = LocalSGD(batch=STEPS, sampler="disjoint", noise_std=noise_std, step_size=1.0)
     cohorts = Varying(4, (0.5, 0.0, 0.5, 0.0))
     settings = {"rounds": 2, "seed": 1, "order": "stored"}
-    run = simulate(protocol, valley(), cohorts, every=1, record=("noise_norm",), **settings)
+    run = simulate(protocol, valley(), cohorts, eval_every=1, metrics=("noise_norm",), **settings)
     present = run.plan.schedule.present
     assert not present.all()
     first = jax.tree.map(lambda leaf: leaf[np.flatnonzero(~present.all(axis=1))[0]], round_inputs(run.plan))

@@ -30,7 +30,7 @@ def quadratic(curvature, centre, radius):
 
 
 def excess(protocol, problem, rounds, **settings):
-    run = simulate(protocol, problem, Full(1), rounds=rounds, every=rounds, record=("excess_risk",), **settings)
+    run = simulate(protocol, problem, Full(1), rounds=rounds, eval_every=rounds, metrics=("excess_risk",), **settings)
     return float(run.metrics["excess_risk"][-1])
 
 
@@ -156,8 +156,8 @@ def ratio(form, rng, rounds=12, runs=16):
         Full(1),
         seeds=runs,
         rounds=rounds,
-        every=rounds,
-        record=("excess_risk",),
+        eval_every=rounds,
+        metrics=("excess_risk",),
     )
     found = data["excess_risk"].isel(round=-1).values
     return (found.mean() - 4 * found.std(ddof=1) / np.sqrt(runs)) / bound

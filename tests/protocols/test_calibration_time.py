@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Ball, LocalSGD, NoisyMinibatchSGD, Seeds, Uniform, datasets, from_dataset
-from fedprivjax.plan.plan import draw_plan
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.privacy.accountants import quick_bound, sampled
 from fedprivjax.privacy.calibration import calibrate
 

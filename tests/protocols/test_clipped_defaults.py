@@ -63,7 +63,7 @@ def test_every_method_has_a_cell():
 @pytest.mark.parametrize("name", sparing(CELLS, ("noisy_minibatch_sgd",)))
 def test_the_default_step_is_near_the_best_of_a_grid(name):
     protocol, problem, participation, rounds = CELLS[name]
-    options = {"rounds": rounds, "seeds": 3, "record": ["test_accuracy"], "every": rounds}
+    options = {"rounds": rounds, "seeds": 3, "metrics": ["test_accuracy"], "eval_every": rounds}
     found = sweep(protocol, problem, participation, over={"step_scale": SCALES}, **options).test_accuracy
     output = found.isel(iterate=0) if "iterate" in found.dims else found
     accuracy = output.isel(round=-1).mean("seed")
@@ -86,7 +86,7 @@ def gaps(protocol, rounds, kind):
     data = datasets.load("digits") if kind == "pixels" else mapped(datasets.load("digits"), ["unit_norm"], keep=False)
     problem = from_dataset(data, constraint=Ball(8.0), table=np.arange(1420).reshape(20, 71))
     over = {"epsilon": [2.0, 8.0], "radius": radii, "step_scale": 2.0 ** np.arange(-2, 3.5, 0.5)}
-    options = {"rounds": rounds, "seeds": 4, "record": ["test_accuracy"], "every": rounds}
+    options = {"rounds": rounds, "seeds": 4, "metrics": ["test_accuracy"], "eval_every": rounds}
     found = sweep(replace(protocol, clip=clip), problem, Balanced(20, 10), over=over, **options).test_accuracy
     output = found.isel(iterate=0) if "iterate" in found.dims else found
     accuracy = output.isel(round=-1).mean("seed")
@@ -118,7 +118,7 @@ SHARES = small(table=ROWS)
 
 
 def step_of(protocol, problem=SHARES, participation=None):
-    return float(ready(protocol, problem, participation or Full(4), rounds=10, record=[]).protocol.step_size)
+    return float(ready(protocol, problem, participation or Full(4), rounds=10, metrics=[]).protocol.step_size)
 
 
 BEFORE = [  # as they were before clipped runs had steps of their own
@@ -217,7 +217,7 @@ def test_the_reach_is_the_distance_or_what_the_set_allows_from_the_start():
 
 
 def test_stale_momentums_noise_in_the_last_iterate_goes_as_far_as_it_may():
-    start = ready(StaleMomentum(mu=1.0, clip=0.5), POOL, Full(4), rounds=10, record=[])
+    start = ready(StaleMomentum(mu=1.0, clip=0.5), POOL, Full(4), rounds=10, metrics=[])
     protocol = start.protocol
     messages = np.asarray(protocol._relative(start.plan.schedule)) * protocol.noise_std / 4
     assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(4.0)

@@ -64,7 +64,7 @@ def sent(plan):
     ids=["mu2", "sgd", "stale"],
 )
 def test_without_noise_it_is_the_oracle(protocol, oracle, law):
-    start = ready(protocol, POOL, law, rounds=ROUNDS, seed=5, record=())
+    start = ready(protocol, POOL, law, rounds=ROUNDS, seed=5, metrics=())
     schedule = start.plan.schedule
     assert 1 < schedule.present.sum(axis=1).mean() < 3
     zero = np.zeros(POOL.start.shape)
@@ -138,7 +138,7 @@ def test_the_guarantee_is_that_of_the_plan(name):
     protocol, problem, law = METHODS[name]
     if law is SIZES:
         return
-    start = ready(protocol, problem, law, rounds=ROUNDS, seed=4, record=(), every=ROUNDS)
+    start = ready(protocol, problem, law, rounds=ROUNDS, seed=4, metrics=(), eval_every=ROUNDS)
     planned = replace(start.plan, schedule=start.plan.schedule.planned)
     assert start.plan.schedule.dropped.any()
     one, two = (start.protocol.event(problem, plan).guarantee(1e-5) for plan in (start.plan, planned))
@@ -151,7 +151,7 @@ def test_the_guarantee_is_that_of_the_plan(name):
 def test_a_sample_of_a_machine_that_drops_out_moves_no_view_beyond_its_mu():
     """Brute force: every sample of machine 0 in turn is replaced; all that its messages tell of it is counted."""
     protocol = DPMu2(noise_schedule="proportional", noise_std=1.0, clip=CLIP, step_size=0.1)
-    start = ready(protocol, POOL, Dropouts(Full(MACHINES), 0.4), rounds=ROUNDS, seed=1, record=())
+    start = ready(protocol, POOL, Dropouts(Full(MACHINES), 0.4), rounds=ROUNDS, seed=1, metrics=())
     plan, inputs, leaves = start.plan, round_inputs(start.plan), as_leaves(start.protocol)
     mine = plan.schedule.participants == 0
     relative = protocol._relative(plan)
@@ -184,7 +184,7 @@ def test_noise_of_a_round_by_its_own_number_would_pile_up():
     """Bernoulli(1/2), 100 machines, 1200 rounds: divided by one constant, as much noise stands in every round from the
     time when everyone has sent; divided by each round's own number, what is taken back is not what was added."""
     schedule = Varying.binomial(100, 0.5).draw(1200, np.random.default_rng(0))
-    plan = replace(ready(DPMu2(**SETTINGS), POOL, SIZES, rounds=4, record=()).plan, schedule=schedule)
+    plan = replace(ready(DPMu2(**SETTINGS), POOL, SIZES, rounds=4, metrics=()).plan, schedule=schedule)
     noise_std = np.sqrt(1 / 12)  # r² is a machine's number of messages, about 600; here at unit variance
     ones = DPMu2(noise_std=noise_std, noise_schedule=(1.0,) * 700)
     scale = ones._relative(plan).max()
@@ -246,13 +246,13 @@ def test_refusals_say_why():
 
 
 def test_public_samples_are_refused_with_dropouts():
-    start = ready(METHODS["minibatch"][0], SHARES, DROPPING, rounds=ROUNDS, record=())
+    start = ready(METHODS["minibatch"][0], SHARES, DROPPING, rounds=ROUNDS, metrics=())
     with pytest.raises(Refusal, match="it is known which records are used"):
         start.protocol.event(SHARES, replace(start.plan, secret=False))
 
 
 def test_a_round_that_nobody_fills_is_refused():
-    start = ready(NoisySGD(**SETTINGS), POOL, Uniform(MACHINES, 2), rounds=3, record=())
+    start = ready(NoisySGD(**SETTINGS), POOL, Uniform(MACHINES, 2), rounds=3, metrics=())
     rows = start.plan.schedule.participants
     dropped = np.zeros(rows.shape, bool)
     dropped[1] = True

@@ -60,7 +60,7 @@ def options(protocol):
 
 
 def begun(protocol, problem=TABLE, **more):
-    return ready(protocol, problem, Full(MACHINES), record=(), **options(protocol), **more)
+    return ready(protocol, problem, Full(MACHINES), metrics=(), **options(protocol), **more)
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -183,7 +183,7 @@ def test_a_profile_of_epsilons_can_be_swept(name):
 @pytest.mark.slow
 def test_a_sweep_over_epsilon_is_a_loop():
     protocol = RECORD_METHODS["minibatch"].replace(epsilon=None)
-    more = {**options(protocol), "every": ROUNDS, "record": ["train_loss"]}
+    more = {**options(protocol), "eval_every": ROUNDS, "metrics": ["train_loss"]}
     grid = sweep(protocol, TABLE, Full(MACHINES), over={"epsilon": [0.5, 8.0]}, seeds=[3], **more)
     for epsilon in (0.5, 8.0):
         run = simulate(protocol.replace(epsilon=epsilon), TABLE, Full(MACHINES), seed=3, **more)

@@ -38,7 +38,7 @@ def wide(features=300):
 
 
 def begun(protocol, rounds=None, participation=SOME_MACHINES, **changes):
-    return ready(protocol.replace(**changes), POOL, participation, rounds=rounds, seed=2, record=())
+    return ready(protocol.replace(**changes), POOL, participation, rounds=rounds, seed=2, metrics=())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -117,7 +117,7 @@ def test_the_noise_that_is_sent_has_its_law(trust):
 @pytest.mark.parametrize("clip", [None, CLIP])
 def test_factored_dense_and_chunked_are_one(name, clip, general_twin, monkeypatch):
     protocol = METHODS[name].replace(batch=BATCH, clip=clip, mu=np.inf, step_size=0.05)
-    people, options = Given(3, np.tile(np.arange(3), (5, 1))), {"record": (PROBE,), "seed": 3, "every": 1}
+    people, options = Given(3, np.tile(np.arange(3), (5, 1))), {"metrics": (PROBE,), "seed": 3, "eval_every": 1}
     found = [execute(ready(protocol, problem, people, **options)) for problem in (POOL, general_twin())]
     monkeypatch.setattr(cohort, "CHUNK_FLOATS", 4 * POOL.dimension)  # four increments of nine
     found.append(execute(ready(protocol, general_twin(), people, **options)))

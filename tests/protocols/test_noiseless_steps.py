@@ -34,7 +34,7 @@ SUBSET = NoisyMinibatchSGD(epsilon=INF, sampler="subset", batch=10)
 
 def step_of(protocol, problem=LARGE, rounds=1000, participation=None):
     law = Full(MACHINES) if participation is None else participation
-    return float(ready(protocol, problem, law, rounds=rounds, record=[]).protocol.step_size)
+    return float(ready(protocol, problem, law, rounds=rounds, metrics=[]).protocol.step_size)
 
 
 def relative_error(w):
@@ -49,7 +49,7 @@ def test_gradient_descent_steps_by_its_smoothness_whatever_the_rounds(problem):
 
 def test_more_rounds_come_to_the_closed_form():
     least = relative_error(np.linalg.lstsq(X, Y, rcond=None)[0])
-    short, long = (simulate(WHOLE, LARGE, Full(MACHINES), rounds=rounds, record=[]) for rounds in (100, 2000))
+    short, long = (simulate(WHOLE, LARGE, Full(MACHINES), rounds=rounds, metrics=[]) for rounds in (100, 2000))
     assert relative_error(long.params) < relative_error(short.params) < 0.5
     assert relative_error(long.params) == pytest.approx(least, rel=0.02)
 

@@ -109,7 +109,7 @@ def test_an_unknown_property_is_refused(softmax_problem):
 
 @pytest.mark.slow
 def test_momentum_is_swept(softmax_problem):
-    settings = {"rounds": 8, "every": 4}
+    settings = {"rounds": 8, "eval_every": 4}
     grid = sweep(MomentumSGD(mu=4.0), softmax_problem, HALF, over={"beta": [0.0, 0.9]}, seeds=2, **settings)
     for beta in (0.0, 0.9):
         alone = simulate(MomentumSGD(mu=4.0, beta=beta), softmax_problem, HALF, seed=1, **settings)

@@ -21,7 +21,7 @@ from fedprivjax.testing.trial import PROBE, close
 
 CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machine three times in six rounds
 CYCLIC = Given(MACHINES, np.tile(CYCLE, (5, 1)))
-RECORD = ("test_loss", "noise_norm", PROBE)
+METRICS = ("test_loss", "noise_norm", PROBE)
 SCHEDULES = ("proportional", "gap", "sequence", "toeplitz")  # left out
 ONCE = [name for name in POOL_CASES if not name.endswith(SCHEDULES)]
 QUICK = (
@@ -37,7 +37,7 @@ MESSAGES = [  # one of each kind of message
 
 
 def start_of(protocol, problem, participation=SOME_MACHINES, *, seed=3, **settings):
-    settings = {"record": RECORD, "every": 1, "order": "stored", "noise_method": "materialised", **settings}
+    settings = {"metrics": METRICS, "eval_every": 1, "order": "stored", "noise_method": "materialised", **settings}
     return ready(protocol, problem, participation, seed=seed, **settings)
 
 
@@ -127,7 +127,7 @@ def test_another_noise_schedule_is_no_new_program(softmax_problem):
 @pytest.mark.slow
 def test_sweep_over_the_numbers_that_calibration_fills_in(softmax_problem):
     over = {"noise_std": [0.1, 0.4], "step_size": [0.01, 0.05]}
-    settings = {"record": (PROBE,), "every": 1}
+    settings = {"metrics": (PROBE,), "eval_every": 1}
     grid = sweep(NoisySGD(clip=0.5), softmax_problem, SOME_MACHINES, over=over, seeds=[2], **settings)
     for noise_std, step_size in product(*over.values()):
         protocol = NoisySGD(clip=0.5, noise_std=noise_std, step_size=step_size)
@@ -141,7 +141,7 @@ def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin,
     protocol = POOL_CASES[name].protocol
     rounds = 20 // getattr(protocol, "batch", 1)
     everyone = Given(3, np.tile(np.arange(3), (rounds, 1)))
-    settings = {"record": ("test_accuracy", PROBE), "rounds": rounds}
+    settings = {"metrics": ("test_accuracy", PROBE), "rounds": rounds}
     factored = run(protocol, softmax_problem, everyone, **settings)
     dense = run(protocol, general_twin(), everyone, **settings)
     monkeypatch.setattr(cohort, "CHUNK_FLOATS", 2 * softmax_problem.dimension)  # chunks of two machines and of one
@@ -174,7 +174,7 @@ def test_full_participation_is_the_first_papers_algorithm(trust, oracle, softmax
 def test_records_at_uneven_places(softmax_problem):
     """`every` that does not divide the rounds records the same run, and its last round."""
     protocol = POOL_CASES["mu2-none-clipped-uniform"].protocol
-    base, uneven = (run(protocol, softmax_problem, every=every) for every in (1, 7))
+    base, uneven = (run(protocol, softmax_problem, eval_every=every) for every in (1, 7))
     assert uneven.rounds.tolist() == [7, 14, 21, 28, 30]
     for name, values in uneven.metrics.items():
         np.testing.assert_allclose(values, base.metrics[name][uneven.rounds - 1], rtol=1e-5, atol=1e-6)
@@ -184,6 +184,8 @@ def test_records_at_uneven_places(softmax_problem):
 def test_public_prefix(softmax_problem):
     """Over whole cycles the uniform schedule scales with √T only: with that undone, a short run opens a long one."""
     long = run(DPMu2(noise_std=0.5, step_size=0.02), softmax_problem, CYCLIC)
-    short = run(DPMu2(noise_std=0.5 * (30 / 12) ** 0.5, step_size=0.02), softmax_problem, CYCLIC, rounds=12, every=4)
+    short = run(
+        DPMu2(noise_std=0.5 * (30 / 12) ** 0.5, step_size=0.02), softmax_problem, CYCLIC, rounds=12, eval_every=4
+    )
     np.testing.assert_allclose(short.metrics["probe"], long.metrics["probe"][[3, 7, 11]], rtol=1e-5)
     np.testing.assert_allclose(short.metrics["noise_norm"], long.metrics["noise_norm"][[3, 7, 11]], rtol=1e-5)

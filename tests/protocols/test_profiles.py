@@ -40,7 +40,7 @@ METHODS = {
 @pytest.mark.parametrize("law", [SOME_MACHINES, Uniform(MACHINES, 2)], ids=["given", "uniform"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_machine_has_its_own_mu(name, law):
-    start = ready(METHODS[name], POOL, law, rounds=12, seed=2, record=())
+    start = ready(METHODS[name], POOL, law, rounds=12, seed=2, metrics=())
     np.testing.assert_allclose(start.event.mus.each, 3.0 * SHARES, rtol=1e-9)
     assert start.guarantee.per_machine.argmax() == 1
     multipliers = start.event.releases(3) * start.protocol.noise_std / start.event.sensitivity
@@ -54,22 +54,22 @@ def test_noise_for_the_plan_takes_no_machine_beyond_its_part(method, target):
     protocol = method(noise_schedule=tuple(range(1, 13)), calibrate_to="plan", **target, **SETTINGS)
     asked = 3.0 if "mu" in target else gdp.mu(8.0, 1e-5)
     rows = np.array([[0, 2], [0, 2], [0, 3], [0, 2], [0, 1], [0, 3]])
-    start = ready(protocol, POOL, Given(MACHINES, rows), record=())
+    start = ready(protocol, POOL, Given(MACHINES, rows), metrics=())
     over = start.event.mus.each / (asked * SHARES)
     assert over.max() == pytest.approx(1.0, rel=1e-5)
     assert over[1] < 0.99  # who has the largest part is not who decides
 
 
 def test_dropouts_leave_it_as_it_is():
-    start = ready(METHODS["mu2"], POOL, Dropouts(Full(MACHINES), 0.4), rounds=12, record=())
+    start = ready(METHODS["mu2"], POOL, Dropouts(Full(MACHINES), 0.4), rounds=12, metrics=())
     np.testing.assert_allclose(start.event.mus.each, 3.0 * SHARES, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_machine_adds_its_own_noise(name):
     """At a machine's first message the noise is σ·r/share, two-sided; another machine's share is refused."""
-    start = ready(METHODS[name], POOL, SOME_MACHINES, rounds=12, record=(), noise_method="materialised")
-    plain = ready(METHODS[name].replace(profile=None), POOL, SOME_MACHINES, rounds=12, record=())
+    start = ready(METHODS[name], POOL, SOME_MACHINES, rounds=12, metrics=(), noise_method="materialised")
+    plain = ready(METHODS[name].replace(profile=None), POOL, SOME_MACHINES, rounds=12, metrics=())
     relative = getattr(plain.protocol, "_relative", lambda _: np.ones((12, 2)))
     relative = relative(plain.plan.schedule if name == "stale" else plain.plan)
     dimension, seen = 20_000, set()
@@ -90,7 +90,9 @@ def test_members_of_a_sweep_share_one_factor_and_one_program(monkeypatch):
     monkeypatch.setattr(chooser, "factor", lambda *given: factors.append(given) or factor(*given))
     protocol = DPMu2(clip=0.5, step_size=0.02, profile=PROFILE)
     before = run_chunk._cache_size()
-    grid = sweep(protocol, POOL, SOME_MACHINES, over={"mu": [1.0, 2.0, 4.0]}, seeds=1, rounds=12, every=12, delta=1e-5)
+    grid = sweep(
+        protocol, POOL, SOME_MACHINES, over={"mu": [1.0, 2.0, 4.0]}, seeds=1, rounds=12, eval_every=12, delta=1e-5
+    )
     assert len(factors) == 1
     assert run_chunk._cache_size() == before + 1
     assert grid.sizes["mu"] == 3

@@ -27,13 +27,13 @@ from fedprivjax.plan.seeds import round_keys
 from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.testing.trial import PROBE
 
-RECORD = ("train_loss", PROBE)
+METRICS = ("train_loss", PROBE)
 QUICK = ("minibatch-subset", "minibatch-clipped", "minibatch-varying", "accelerated-multistage", "local-window")
 SERVED = ("minibatch-momentum", "local-adam")
 
 
 def start_of(protocol, case, problem=None, *, seed=3):
-    settings = {"rounds": ROUNDS, "seed": seed, "every": 1, "record": RECORD}
+    settings = {"rounds": ROUNDS, "seed": seed, "eval_every": 1, "metrics": METRICS}
     return ready(protocol, case.problem if problem is None else problem, case.participation, **settings)
 
 
@@ -100,7 +100,7 @@ def test_a_sweep_that_starts_without_noise_equals_a_loop(name):
     case = RECORD_CASES[name]
     step = 0.5 if name == "local" else None  # local SGD has no default
     blank = replace(case.protocol, noise_std=None, step_size=step)
-    settings = {"rounds": ROUNDS, "every": 1, "record": RECORD}
+    settings = {"rounds": ROUNDS, "eval_every": 1, "metrics": METRICS}
     over = {"epsilon": [np.inf, 0.5]}
     grid = sweep(blank, case.problem, case.participation, over=over, seeds=[2, 5], **settings)
     for epsilon, seed in product([np.inf, 0.5], [2, 5]):

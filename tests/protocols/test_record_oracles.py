@@ -56,7 +56,7 @@ def loop_of(method, loss):
 @pytest.mark.parametrize("method", METHODS)
 def test_without_noise_a_run_is_the_loop_on_its_records(method, loss):
     protocol = METHODS[method][0](noise_std=0.0, step_size=0.1)
-    run = simulate(protocol, problem_of(loss), SOME, rounds=ROUNDS, seed=3, every=ROUNDS)
+    run = simulate(protocol, problem_of(loss), SOME, rounds=ROUNDS, seed=3, eval_every=ROUNDS)
     cohorts = run.plan.schedule.participants
     picks = run.plan.samples - RECORDS * cohorts[:, :, None]  # places among a machine's own records
     assert picks.shape == (ROUNDS, SOME.per_round, BATCH)
@@ -78,7 +78,7 @@ def test_with_noise_runs_have_the_law_of_the_loop(method):
     std, step = 0.8, 0.2
     protocol = METHODS[method][0](noise_std=std, step_size=step)
     record = [coordinate(k) for k in range(FEATURES)]
-    runs = sweep(protocol, problem_of("logistic"), SOME, rounds=ROUNDS, every=ROUNDS, seeds=SEEDS, record=record)
+    runs = sweep(protocol, problem_of("logistic"), SOME, rounds=ROUNDS, eval_every=ROUNDS, seeds=SEEDS, metrics=record)
     ours = np.stack([runs[metric.__name__].values[:, -1] for metric in record], axis=1)
     loop = loop_of(method, "logistic")
 

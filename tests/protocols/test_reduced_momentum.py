@@ -126,7 +126,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", sparing(list(CASES), ["machines"]))
 def test_a_run_is_the_literal_method(name):
-    options = {"rounds": ROUNDS, "every": ROUNDS, "noise_method": "materialised"}
+    options = {"rounds": ROUNDS, "eval_every": ROUNDS, "noise_method": "materialised"}
     start = ready(CASES[name], SHARES, EVERYONE, **options)
     if name == "machines":
         each = [noise_of(start, place) for place in range(MACHINES)]
@@ -254,7 +254,10 @@ def test_the_paper_s_noise_is_enough_and_its_allocation_worse():
 
 @pytest.mark.slow
 def test_members_differ_in_discount_and_reset():
-    over, options = {"alpha": [0.2, 0.5], "reset_rate": [0.1, 1.0]}, {"rounds": 12, "every": 12, "record": (PROBE,)}
+    over, options = (
+        {"alpha": [0.2, 0.5], "reset_rate": [0.1, 1.0]},
+        {"rounds": 12, "eval_every": 12, "metrics": (PROBE,)},
+    )
     protocol = ReducedTreeMomentum(mu=1.0, batch=BATCH, step_size=0.05)
     grid = sweep(protocol, SHARES, EVERYONE, over=over, seeds=[3], **options)["probe"]
     for alpha in over["alpha"]:

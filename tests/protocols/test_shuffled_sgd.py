@@ -39,7 +39,13 @@ def test_less_noise_for_the_same_epsilon():
 
 def test_the_guarantee_is_of_the_shuffled_messages():
     run = simulate(
-        make(epsilon=0.2), PROBLEM, Full(MACHINES), rounds=ROUNDS, delta=DELTA, every=ROUNDS, record=["noise_norm"]
+        make(epsilon=0.2),
+        PROBLEM,
+        Full(MACHINES),
+        rounds=ROUNDS,
+        delta=DELTA,
+        eval_every=ROUNDS,
+        metrics=["noise_norm"],
     )
     assert run.guarantee.epsilon == pytest.approx(0.2, rel=0.01)
     assert run.guarantee.epsilon <= 0.2
@@ -59,7 +65,7 @@ def test_a_machine_that_comes_seldom_spends_less():
 
 def test_the_same_noise_makes_the_same_run():
     runs = [
-        simulate(make(trust, noise_std=2.0), PROBLEM, Full(MACHINES), rounds=5, delta=DELTA, record=["noise_norm"])
+        simulate(make(trust, noise_std=2.0), PROBLEM, Full(MACHINES), rounds=5, delta=DELTA, metrics=["noise_norm"])
         for trust in ("none", "shuffler")
     ]
     np.testing.assert_array_equal(*[run.params for run in runs])

@@ -73,7 +73,7 @@ def noise_matrix(name, rounds, alpha, epoch):
 
 
 def test_a_run_without_noise_takes_normalised_steps():
-    start = ready(replace(TREE, mu=np.inf, step_size=0.2), linear(X), Full(MACHINES), rounds=9, record=())
+    start = ready(replace(TREE, mu=np.inf, step_size=0.2), linear(X), Full(MACHINES), rounds=9, metrics=())
     path = -0.2 * np.array([m / np.linalg.norm(m) for m in momenta(gradients_of(start.plan, X).mean(axis=1), 0.3)])
     run = execute(start)
     iterates = np.concatenate([np.zeros((1, DIMENSION)), np.cumsum(path, axis=0)])[:-1]

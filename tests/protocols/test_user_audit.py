@@ -74,7 +74,7 @@ def seen(trust, way, start, runs):
 def attack(trust, way, often, scale=1.0):
     """ε that an attacker attains, and the one that is stated."""
     participation, rounds, order = ROUNDS[often]
-    options = {"order": order, "rounds": rounds, "delta": LEAK, "record": [FIRST], "every": rounds}
+    options = {"order": order, "rounds": rounds, "delta": LEAK, "metrics": [FIRST], "eval_every": rounds}
     options["noise_method"] = "auto" if way == "steps" else "materialised"
     worlds = [attacked(label, participation.machines) for label in (-1, 1)]
     begun = ready(UserSGD(epsilon=EPSILON, clip=CLIP, step_size=1.0, trust=trust), worlds[0], participation, **options)

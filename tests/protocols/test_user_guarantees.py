@@ -33,11 +33,11 @@ def test_users_who_drop_out_leave_no_trace(method, trust):
     """Their ε is stated as 0: whatever their records, the run is the same."""
     features = np.tile(np.float32([0.5, 0.0]), (12, 1))
     protocol = method(noise_std=0.05, trust=trust, step_size=0.1)
-    plan = ready(protocol, problem(features), DROPPING, seed=3, record=()).plan
+    plan = ready(protocol, problem(features), DROPPING, seed=3, metrics=()).plan
     others = features.copy()
     others[absent(plan)] = [0.0, 1.0]
     assert absent(plan).size
-    one, other = (simulate(protocol, problem(x), DROPPING, seed=3, record=()).params for x in (features, others))
+    one, other = (simulate(protocol, problem(x), DROPPING, seed=3, metrics=()).params for x in (features, others))
     np.testing.assert_array_equal(one, other)
 
 
@@ -51,7 +51,7 @@ def test_the_event_accounts_for_the_bits_that_are_drawn(levels):
         problem(np.ones((users, 1), np.float32)),
         OnePass(users, users),
         delta=DELTA,
-        record=(),
+        metrics=(),
     )
     sums = start.protocol.vector_sum
     drawn = scalar_epsilon(users * sums.trials, float(sums.probability), levels, DELTA)
@@ -75,14 +75,14 @@ def test_a_transcript_with_absent_users_is_of_those_who_take_part(trust):
 
 def test_every_member_of_a_sweep_has_bits_that_float32_draws():
     base, everyone = UserSGD(step_size=1.0), OnePass(60, 20)
-    given = {"noise_method": "materialised", "seeds": 1, "record": ()}
+    given = {"noise_method": "materialised", "seeds": 1, "metrics": ()}
     with pytest.raises(ValueError, match="trials must be at most"):
         ready_sweep(base, problem(np.zeros((60, 20), np.float32)), everyone, over={"noise_std": [0.3, 1000.0]}, **given)
 
 
 def test_a_shortcut_is_named_in_the_guarantee():
     """Rounded normals are not the binomial that the accounting is of."""
-    given = {"problem": problem(np.zeros((20, 2), np.float32)), "participation": OnePass(20, 20), "record": ()}
+    given = {"problem": problem(np.zeros((20, 2), np.float32)), "participation": OnePass(20, 20), "metrics": ()}
     with pytest.raises(ValueError, match="must go with accounting = 'gaussian-limit'"):
         ready(UserSGD(epsilon=1.0, step_size=0.1), **given, noise_method="normal")
     limit = UserSGD(epsilon=1.0, step_size=0.1, accounting="gaussian-limit")

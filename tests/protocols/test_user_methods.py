@@ -25,7 +25,7 @@ Y = (X @ [1.0, -1.0, 0.5, 2.0] + 0.1 * RNG.normal(size=USERS)).astype(np.float32
 PROBLEM = linear_problem(X[:, None], Y[:, None], Huber(WIDTH), feature_bound=1.0, constraint=Ball(RADIUS))
 POOL = linear_problem(X, Y, Huber(WIDTH), feature_bound=1.0, constraint=Ball(RADIUS))
 PASS = OnePass(USERS, PER_ROUND)
-ONCE = {"record": (PROBE, "noise_norm"), "every": 1, "seed": 3}
+ONCE = {"metrics": (PROBE, "noise_norm"), "eval_every": 1, "seed": 3}
 EPOCHS = {**ONCE, "rounds": 6, "order": "cyclic"}
 
 
@@ -214,7 +214,7 @@ def excess(w):
 
 def reached(rounds, **settings):
     protocol = UserAGD(noise_std=0.0, **settings)
-    return excess(simulate(protocol, WELL, Full(4), rounds=rounds, order="cyclic", every=rounds).params)
+    return excess(simulate(protocol, WELL, Full(4), rounds=rounds, order="cyclic", eval_every=rounds).params)
 
 
 def test_accelerated_descent_converges_and_half_its_penalty_diverges():
@@ -266,7 +266,7 @@ def test_other_numbers_are_no_new_program(trust):
 def test_a_sweep_over_epsilon_is_the_loop(trust):
     """Every member has levels and bits of its own; the tape is its own, too."""
     protocol = UserSGD(step_size=0.4, trust=trust)
-    settings = {"record": ONCE["record"], "every": 1, "rounds": 12}
+    settings = {"metrics": ONCE["metrics"], "eval_every": 1, "rounds": 12}
     grid = sweep(protocol, PROBLEM, PASS, over={"epsilon": [0.5, 2.0, np.inf]}, seeds=[3, 4], **settings)
     for epsilon, seed in [(0.5, 3), (2.0, 4), (np.inf, 3)]:
         alone = simulate(replace(protocol, epsilon=epsilon), PROBLEM, PASS, seed=seed, **settings)

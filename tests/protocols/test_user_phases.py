@@ -19,7 +19,7 @@ X = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
 Y = (X @ [0.5, -0.2, 0.3]).astype(np.float32)
 SIZES = (50,) * 20 + (330,) * 3
 AGD = {"epsilon": 2.0, "strong_convexity": 0.3, "phases": 2}
-ONCE = {"record": ("noise_norm",), "every": 1, "seed": 1, "delta": 1e-6}
+ONCE = {"metrics": ("noise_norm",), "eval_every": 1, "seed": 1, "delta": 1e-6}
 
 
 def problem(loss):

@@ -142,8 +142,8 @@ def test_an_absent_users_record_may_be_anything(trust, problem):
         own = (features[:, None], x[:, None, 0]) if problem == "shares" else (features, x[:, 0])
         made = linear_problem(*own, Absolute(), feature_bound=10.0, constraint=Ball(1.0))
         protocol = UserSGD(trust=trust, noise_std=0.0, step_size=0.3, clip=1.0)
-        options = {"rounds": 3, "seed": 4, "order": "stored", "every": 1}
-        return simulate(protocol, made, OnePass(24, 8, dropouts=0.5), record=["clipped_share"], **options)
+        options = {"rounds": 3, "seed": 4, "order": "stored", "eval_every": 1}
+        return simulate(protocol, made, OnePass(24, 8, dropouts=0.5), metrics=["clipped_share"], **options)
 
     first = run(x)
     present = first.plan.schedule.present

@@ -27,7 +27,7 @@ def example(key, machine):
 start = time.monotonic()
 options = {"feature_bound": 1.0 + 1e-5, "constraint": fpj.Ball(1.0), "optimum": np.eye(100)[0]}
 problem = fpj.procedural_problem(example, fpj.Absolute(), **options)
-run = fpj.simulate(fpj.UserSGD(epsilon=1.0), problem, fpj.OnePass(10**6, 1000), delta=1e-6, record=("distance",))
+run = fpj.simulate(fpj.UserSGD(epsilon=1.0), problem, fpj.OnePass(10**6, 1000), delta=1e-6, metrics=("distance",))
 print(run.metrics["distance"][-1], time.monotonic() - start, peak_megabytes())
 """
 
@@ -51,7 +51,13 @@ def test_a_round_costs_the_same_however_many_bits_a_message_has():
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     problem = linear_problem(x, x[:, 0], Absolute(), feature_bound=1.0, constraint=Ball(1.0))
     starts = [
-        ready(UserSGD(noise_std=noise, step_size=0.1), problem, OnePass(20_000, 200), record=("train_loss",), every=100)
+        ready(
+            UserSGD(noise_std=noise, step_size=0.1),
+            problem,
+            OnePass(20_000, 200),
+            metrics=("train_loss",),
+            eval_every=100,
+        )
         for noise in (0.5, 5e3)
     ]
     few, many = (start.costs["sent_messages"] for start in starts)

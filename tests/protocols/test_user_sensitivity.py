@@ -196,7 +196,14 @@ def first_step(trust, way, dropouts=0.0):
     limit = {"accounting": "gaussian-limit"} if way == "normal" else {}
     protocol = UserSGD(noise_std=SIGMA, step_size=1.0, clip=1.0, trust=trust, **bits_of(trust), **limit)
     participation = OnePass(2 * FEW, FEW, dropouts)
-    options = {"rounds": 2, "seed": 2, "order": "stored", "every": 2, "record": ["noise_norm"], "noise_method": way}
+    options = {
+        "rounds": 2,
+        "seed": 2,
+        "order": "stored",
+        "eval_every": 2,
+        "metrics": ["noise_norm"],
+        "noise_method": way,
+    }
     start = ready(protocol, problem, participation, **options)
     present = start.plan.schedule.present[0]
     rows = -WIDE_X[start.plan.samples[0].ravel()[present]].astype(np.float64)

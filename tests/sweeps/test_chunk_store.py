@@ -24,7 +24,7 @@ from fedprivjax.sweeps.sweep import execute, ready_sweep, sweep_fingerprint
 SOME = Uniform(6, 3)
 GRID = {"mu": [1.0, 4.0]}
 ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
-OPTIONS = {"over": GRID, "seeds": 4, "rounds": 6, "every": 3}
+OPTIONS = {"over": GRID, "seeds": 4, "rounds": 6, "eval_every": 3}
 
 SCRIPT = """
 import sys, time
@@ -40,8 +40,8 @@ def slowly(done, total):
     time.sleep(float(sys.argv[2]))
 
 found = sweep(
-    DPMu2(clip=1.0, step_size=0.1), problem, Uniform(6, 3), over={"mu": [1.0, 4.0]}, seeds=4, rounds=6, every=3,
-    memory_budget=BUDGET, folder=sys.argv[1], progress=slowly, record=["train_loss", "noise_norm"],
+    DPMu2(clip=1.0, step_size=0.1), problem, Uniform(6, 3), over={"mu": [1.0, 4.0]}, seeds=4, rounds=6, eval_every=3,
+    memory_budget=BUDGET, folder=sys.argv[1], progress=slowly, metrics=["train_loss", "noise_norm"],
 )
 np.savez(Path(sys.argv[1]) / "found.npz", loss=found["train_loss"], noise=found["noise_norm"])
 """
@@ -132,7 +132,7 @@ def test_runs_that_differ_in_anything_share_no_chunk(prepared, softmax_problem, 
         prepared(over={"mu": [1.0, 5.0]}),
         prepared(seeds=[1, 2, 3, 4]),
         prepared(rounds=7),
-        prepared(every=2),
+        prepared(eval_every=2),
         prepared(common_noise=False),
         prepared(noise_method="replayed"),
         prepared(softmax_problem.replace(constraint=Ball(0.9))),
@@ -144,8 +144,8 @@ def test_runs_that_differ_in_anything_share_no_chunk(prepared, softmax_problem, 
         prepared(participation=Given(6, [[0, 1, 2], [3, 4, 5]] * 3)),
         prepared(participation=Full(6)),
         prepared(resample=["mu"]),
-        prepared(record=["test_loss"]),
-        prepared(record=["noise_norm"]),
+        prepared(metrics=["test_loss"]),
+        prepared(metrics=["noise_norm"]),
         prepared(softmax_problem.replace(start=softmax_problem.start + 0.1)),
         prepared(softmax_problem.replace(test=jax.tree.map(lambda leaf: leaf[::-1], softmax_problem.test))),
     ]
@@ -302,7 +302,7 @@ def test_seeds_in_another_order_are_another_run(tmp_path):
 
     def noise_of(*seeds, **more):
         found = sweep(
-            DPMu2(mu=2.0, clip=1.0), problem, Full(3), seeds=list(seeds), order="stored", record=["noise_norm"], **more
+            DPMu2(mu=2.0, clip=1.0), problem, Full(3), seeds=list(seeds), order="stored", metrics=["noise_norm"], **more
         )
         return found["noise_norm"].isel(round=-1).values
 

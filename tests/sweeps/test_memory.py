@@ -35,8 +35,8 @@ def job():
     return one_run(PROBLEM)
 
 
-def one_run(problem, rounds=12, every=6):
-    return ready(DPMu2(mu=1.0, clip=1.0), problem, Uniform(10, 4), rounds=rounds, every=every)
+def one_run(problem, rounds=12, eval_every=6):
+    return ready(DPMu2(mu=1.0, clip=1.0), problem, Uniform(10, 4), rounds=rounds, eval_every=eval_every)
 
 
 @pytest.mark.parametrize("seed", range(30))

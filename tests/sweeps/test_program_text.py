@@ -72,7 +72,7 @@ def size(problem, snapshot):
 
 problem = fpj.general_problem(loss, np.ones((24, 3), np.float32), START, constraint=fpj.Ball(5.0))
 protocol = Own(clip=1.0, step_size=0.1)
-settings = {"over": {"mu": [1.0, 2.0]}, "seeds": 2, "rounds": 4, "every": 2, "record": [size, "squared"]}
+settings = {"over": {"mu": [1.0, 2.0]}, "seeds": 2, "rounds": 4, "eval_every": 2, "metrics": [size, "squared"]}
 """
 
 CHANGES = {

@@ -49,7 +49,7 @@ class Counted(NoisySGD):
         return Protocol.needed_noise(self, problem, plan, target)
 
 
-SMALL = {"rounds": 4, "seeds": 5, "record": ["noise_norm"]}
+SMALL = {"rounds": 4, "seeds": 5, "metrics": ["noise_norm"]}
 
 
 def test_noise_that_is_solved_for_is_enough_for_every_seed(problem):
@@ -172,7 +172,7 @@ def prepared_in(machines, axis):
     values = np.linspace(0.5, 8, 100).tolist()
     start = getrusage(RUSAGE_SELF).ru_utime
     rounds = 30 if axis == "epsilon" else 1
-    options = {"rounds": rounds, "seeds": 20, "record": ["noise_norm"]}
+    options = {"rounds": rounds, "seeds": 20, "metrics": ["noise_norm"]}
     grid = ready_sweep(protocol, problem, Uniform(machines, 1000), over={axis: values}, **options)
     grid.privacy()
     return getrusage(RUSAGE_SELF).ru_utime - start

@@ -43,8 +43,8 @@ def swept():
         over={"mu": [1.0, np.inf], "step_scale": [0.5, 1.0, 2.0]},
         seeds=[3, 5],
         rounds=6,
-        every=4,
-        record=("test_loss", "train_loss", "noise_norm"),
+        eval_every=4,
+        metrics=("test_loss", "train_loss", "noise_norm"),
         delta=1e-6,
     )
 
@@ -150,7 +150,7 @@ def test_every_metric_on_private_data_is_marked():
         Uniform(4, 2),
         seeds=1,
         rounds=2,
-        record=("train_loss", "excess_risk", "distance"),
+        metrics=("train_loss", "excess_risk", "distance"),
     )
     marked = set(found.attrs["non_private_metrics"].split(", "))
     # without a test set the excess risk is a mean over the training pool

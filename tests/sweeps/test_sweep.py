@@ -50,7 +50,7 @@ PROBLEM = linear_problem(
 SOME = Uniform(6, 3)
 SEEDS = 3
 METRICS = ("test_loss", "test_accuracy", "noise_norm")
-COMMON = {"rounds": 8, "every": 3, "record": METRICS}
+COMMON = {"rounds": 8, "eval_every": 3, "metrics": METRICS}
 PROTOCOL = DPMu2(clip=1.0, noise_schedule="gap")
 ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
 NO_TARGET = (
@@ -242,12 +242,12 @@ def test_a_radius_axis():
 def test_a_guarantee_names_the_constants_of_its_own_radius(protocol):
     loss = Squared(1.0)  # whose constants depend on the ball
     problem = linear_problem(FEATURES, LABELS == 1, loss, feature_bound=1.0, constraint=Ball(1.0))
-    found = swept({"radius": [0.25, 3.0]}, protocol, problem, seeds=1, rounds=2, record=("noise_norm",))
+    found = swept({"radius": [0.25, 3.0]}, protocol, problem, seeds=1, rounds=2, metrics=("noise_norm",))
     words = []
     for radius in (0.25, 3.0):
         own = replace(problem, constraint=Ball(radius))
         guarantee = guarantee_of(found.sel(radius=radius))
-        run = simulate(protocol, own, SOME, rounds=2, record=("noise_norm",))
+        run = simulate(protocol, own, SOME, rounds=2, metrics=("noise_norm",))
         assert str(guarantee) == str(run.guarantee)
         assert f"{own.lipschitz:.4g}-Lipschitz" in str(guarantee)
         words.append(str(guarantee))
@@ -294,7 +294,7 @@ def test_other_axes(name, values, fixed):
 
 @pytest.mark.slow
 def test_without_a_grid_there_are_seeds_only():
-    found = swept(None, NoisySGD(mu=2.0, clip=1.0), seeds=2, record=("test_loss",))
+    found = swept(None, NoisySGD(mu=2.0, clip=1.0), seeds=2, metrics=("test_loss",))
     assert dict(found.sizes) == {"seed": 2, "round": 3, "iterate": 2}
     run = single(NoisySGD(mu=2.0, clip=1.0), seed=1)
     for iterate, metrics in run.iterates.items():
@@ -304,7 +304,10 @@ def test_without_a_grid_there_are_seeds_only():
 @pytest.mark.slow
 def test_the_other_iterates_of_a_protocol_are_a_dimension_of_its_points_metrics_only():
     grid = swept(
-        {"mu": [1.0, 4.0]}, NoisySGD(clip=1.0, average=True, step_size=0.3), seeds=2, record=("test_loss", "noise_norm")
+        {"mu": [1.0, 4.0]},
+        NoisySGD(clip=1.0, average=True, step_size=0.3),
+        seeds=2,
+        metrics=("test_loss", "noise_norm"),
     )
     assert grid["iterate"].values.tolist() == ["output", "last"]
     assert grid["test_loss"].dims == ("mu", "seed", "round", "iterate")
@@ -321,9 +324,9 @@ def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
     size = Metric("size", lambda problem, snapshot: jnp.linalg.norm(snapshot.params), private=lambda problem: True)
     unmarked = Metric("level", lambda problem, snapshot: jnp.max(snapshot.params))
     protocol = NoisySGD(mu=2.0, clip=1.0, average=True, step_size=0.1)
-    grid = swept(None, protocol, seeds=1, record=(size, unmarked))
+    grid = swept(None, protocol, seeds=1, metrics=(size, unmarked))
     assert grid.attrs["non_private_metrics"] == "size, level (not known)"
-    run = simulate(protocol, PROBLEM, SOME, seed=0, **{**COMMON, "record": [size]})
+    run = simulate(protocol, PROBLEM, SOME, seed=0, **{**COMMON, "metrics": [size]})
     last = simulate(replace(protocol, average=False), PROBLEM, SOME, seed=0, **COMMON)
     assert run.metrics["size"][-1] == pytest.approx(np.linalg.norm(run.params), rel=1e-5)
     assert run.iterates["last"]["size"][-1] == pytest.approx(np.linalg.norm(last.params), rel=1e-5)
@@ -337,7 +340,7 @@ def test_other_numbers_and_seeds_are_no_other_program(grid):
     swept({"clip": [0.3, 9.0], "step_size": [0.1, 7.0]}, replace(PROTOCOL, clip=None, mu=3.0))
     swept({"radius": [0.3, 9.0, 10.0, 11.0]}, replace(PROTOCOL, mu=3.0), delta=1e-3)
     assert run_chunk._cache_size() <= before
-    swept(GRID, every=4)  # and a new program would be noticed
+    swept(GRID, eval_every=4)  # and a new program would be noticed
     assert run_chunk._cache_size() == before + 1
 
 
@@ -372,7 +375,7 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ({"seeds": []}, "seeds must be at least 1, got 0"),
         ({"seeds": [-1]}, "seed must be at least 0, got -1"),
-        ({"every": 0}, "every must be at least 1, got 0"),
+        ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
         (
             {"over": {"mu": [1.0], "noise_std": [0.5]}},
             "give mu or noise_std, not both, got both as axes",
@@ -445,7 +448,7 @@ def test_draws_whose_cheapest_noise_differs_share_one_kind():
     rows = RNG.normal(size=(200, 2))
     problem = linear_problem(rows, rows[:, 0] > 0, Softmax(2), constraint=Ball(1.0))
     protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1)
-    options = {"rounds": 200, "every": 200, "record": ["noise_norm"]}
+    options = {"rounds": 200, "eval_every": 200, "metrics": ["noise_norm"]}
     kinds = {ready(protocol, problem, Uniform(20, 1), seed=seed, **options).mechanism.name for seed in range(8)}
     assert kinds == {"covariance", "cancelling"}
     start = ready_sweep(protocol, problem, Uniform(20, 1), seeds=8, **options)

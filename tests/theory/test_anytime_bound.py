@@ -71,7 +71,7 @@ def test_runs_stay_below(trust, scale):
             Uniform(12, 4),
             rounds=60,
             seed=seed,
-            record=["excess_risk"],
+            metrics=["excess_risk"],
         )
         for seed in range(4)
     ]

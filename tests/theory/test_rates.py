@@ -40,7 +40,7 @@ def worst(protocol, *, rounds=64, machines=4, mu=8.0):
     excess = []
     for strength in STRENGTHS:
         problem = linear(strength, rounds * machines)
-        options = {"over": {"mu": [mu]}, "seeds": 32, "every": rounds, "record": ["excess_risk"]}
+        options = {"over": {"mu": [mu]}, "seeds": 32, "eval_every": rounds, "metrics": ["excess_risk"]}
         runs = sweep(protocol, problem, Full(machines), **options)
         excess.append(strength * float(runs["excess_risk"].mean()))
     return max(excess)

@@ -29,8 +29,8 @@ def main() -> None:
             Given(job.MACHINES, todo.participants),
             rounds=rounds,
             seed=seed,
-            record=["test_accuracy"],
-            every=rounds,
+            metrics=["test_accuracy"],
+            eval_every=rounds,
             order="stored",
             noise_method=method,
         )

@@ -1,7 +1,7 @@
-"""Factors: how independent normals become the correlated noise of a momentum, streamed in little memory.
+"""Factors: maps from independent normals to the correlated noise of a momentum, streamed in little memory.
 
-A `Factor` noises a momentum as it stands, see `interface`. `ReducedTrees` is no such factor: it noises the three sums
-that Tran & Cutkosky's Algorithm 2 puts a momentum together from.
+A `Factor` adds noise to the momentum itself, see `interface`. `ReducedTrees` is not a `Factor`: it adds noise to the
+three sums from which Algorithm 2 of Tran & Cutkosky computes a momentum.
 """
 
 from fedprivjax.noise.factors.allocation import ALLOCATIONS, optimal_stds, paper_stds, total_squares

@@ -1,4 +1,4 @@
-"""How noise is shared out over the groups of nodes of `ReducedTrees`: standard deviations, relative to the first's."""
+"""Allocation of noise to the groups of nodes of `ReducedTrees`: standard deviations relative to the first group's."""
 
 from math import sqrt
 
@@ -7,19 +7,19 @@ import numpy as np
 from fedprivjax.noise.factors.reduced import Groups
 
 ALLOCATIONS = {
-    "optimal": "the least noise in the momentum at the privacy that is asked for",
-    "paper": "Tran & Cutkosky's, from their counts of the nodes that hold a record",
+    "optimal": "the smallest noise in the momentum at the target privacy",
+    "paper": "that of Tran & Cutkosky, from their counts of the nodes that contain a record",
 }
 
 
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """`τ_k² ∝ √(B_k/A_k)`: of all with one `Σ B_k/τ_k²`, those of the least noise `Σ A_k·τ_k²`.
+    """Return τ with `τ_k² ∝ √(B_k/A_k)`, which minimises the noise `Σ A_k·τ_k²` for a fixed `Σ B_k/τ_k²`.
 
-    A group that no record enters has no noise.
+    A group without records has no noise.
 
     Args:
-        squares: B, what the most exposed record of each group contributes, [records, groups].
-        variances: A, each group's part of the momentum's noise, [rounds, groups].
+        squares: B, squared contribution of every record to each group, shape [records, groups].
+        variances: A, each group's contribution to the momentum's noise variance, shape [rounds, groups].
 
     >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
     Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)
@@ -31,10 +31,10 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 
 
 def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
-    """`Σ_k B_k/τ_k²` of every record over the groups, [records]; infinite where one that it enters has no noise.
+    """Return `Σ_k B_k/τ_k²` of every record over the groups, [records]; inf if a group with the record has no noise.
 
     Args:
-        squares: B of every record, [records, groups].
+        squares: B of every record, shape [records, groups].
         stds: τ.
 
     >>> total_squares(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
@@ -45,9 +45,9 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 
 
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
-    """Theorem 8's: `√V·δ`, relative to the first's, with `V_> = 4T/(3N)·V_<` for nodes that end after 2N.
+    """Return the standard deviations of Theorem 8, `√V·δ` relative to the first, with `V_> = 4T/(3N)·V_<`.
 
-    Residuals have `V_>` throughout. δ is 4G for the anchors' nodes, and 2ηNL for the others'.
+    `V_>` is for nodes that end after 2N and for all residuals. δ is 4G for anchors and 2ηNL for the other nodes.
 
     Args:
         epoch: N.

@@ -11,7 +11,7 @@ from fedprivjax.plan.uses import Uses
 
 @dataclass(frozen=True)
 class Independent(Factor):
-    """Every round's gradient has noise of its own, which the momentum carries on.
+    """Independent noise on every round's gradient, which the momentum accumulates.
 
     >>> uses = Uses(np.array([1, 3]), np.array([0, 0]), np.ones(2), 1)
     >>> Independent().squares(uses, rounds=4, alpha=0.5).tolist()

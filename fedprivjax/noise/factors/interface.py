@@ -1,8 +1,8 @@
-"""What a factor is: one way to make the noise of a momentum out of independent normals, streamed.
+"""Interface of factors: streaming maps from independent normals to the noise of a momentum.
 
-With leaf gradients g_t, the momentum is `m_t = α·Σ_{s≤t} (1−α)^{t−s}·g_s`: a lower-triangular matrix A, times α·g. A
-factor writes A = B·C and releases `B·(C·αg + σz)`, which is m plus the noise `σ·B·z`. C decides what a record may move
-(`squares`), B what is added (`step`), and the simulator needs these two alone.
+With leaf gradients g_t, the momentum is `m_t = α·Σ_{s≤t} (1−α)^{t−s}·g_s`: a lower triangular matrix A times α·g. A
+factor decomposes A = B·C and releases `B·(C·αg + σz)`, which is m plus the noise `σ·B·z`. C determines a record's
+sensitivity (`squares`), B the added noise (`step`). The simulator needs only these two.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ from fedprivjax.plan.uses import Uses
 
 
 class Path(NamedTuple):
-    """A stream's state: rounds done, the last round's noise [d], and what else the factor remembers."""
+    """State of a stream: number of finished rounds, noise of the last round [d], and the factor's other memory."""
 
     round: Any
     last: Any
@@ -24,26 +24,26 @@ class Path(NamedTuple):
 
 
 class Correlated(NamedTuple):
-    """A momentum's noise in this round and in the last one, [d] each."""
+    """Noise of a momentum in this round and in the previous round, [d] each."""
 
     now: Any
     before: Any
 
     def fresh(self, alpha: Any) -> Any:
-        """What this round adds to α times its gradient: the noise less what the momentum carries on of the last."""
+        """Return this round's addition to α times its gradient: the noise minus the momentum's share of the last."""
         return self.now - (1 - alpha) * self.before
 
 
 class Factor:
-    """A frozen dataclass of static settings.
+    """Base class of factors: a frozen dataclass of static settings.
 
-    One of one's own has a `name` and defines `step`, `squares` and `variances`, and `memory` where it remembers more
-    than the last round's noise.
+    A custom factor has a `name` and defines `step`, `squares` and `variances`. It also defines `memory` if it stores
+    more than the noise of the last round.
 
     Attributes:
-        name: for refusals.
-        words: what it is.
-        theorem: what a guarantee names as its proof.
+        name: name in messages.
+        words: one-line description.
+        theorem: theorem named in guarantees.
     """
 
     name: ClassVar[str]
@@ -51,25 +51,25 @@ class Factor:
     theorem: ClassVar[str] = "Gaussian mechanisms, each chosen after the releases before; their composition"
 
     def memory(self, dimension: int, rounds: int) -> Any:
-        """What the stream remembers beside the last round's noise, before the first round."""
+        """Return the stream's initial memory in addition to the noise of the last round."""
         return ()
 
     def init(self, dimension: int, rounds: int) -> Path:
-        """The stream before the first round."""
+        """Return the stream's state before the first round."""
         return Path(jnp.zeros((), jnp.int32), jnp.zeros(dimension), self.memory(dimension, rounds))
 
     def step(self, path: Path, normal: jax.Array, alpha: Any, epoch: Any = None) -> Path:
-        """One round further: `last` becomes its noise, at σ = 1.
+        """Return the state one round later. Its `last` is that round's noise at σ = 1.
 
         Args:
-            normal: the round's own, standard, [d].
+            normal: the round's standard normals, [d].
             alpha: α, in (0, 1].
-            epoch: rounds of an epoch, where the factor's noise depends on it.
+            epoch: rounds per epoch, if the factor's noise depends on it.
         """
         raise Undefined(f"{self.name} must define step(path, normal, alpha, epoch)")
 
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """`Σ (contribution/standard deviation)²` over all releases at σ = 1, of every record, float64 [records].
+        """Return `Σ (contribution/standard deviation)²` over all releases at σ = 1 for every record; float64 [records].
 
         A record of weight 1 contributes 1 to the leaf of a round that uses it.
         """
@@ -78,22 +78,23 @@ class Factor:
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
     ) -> np.ndarray:
-        """Contribution over standard deviation of one record in each release that it moves, at σ = 1, [releases].
+        """Return one record's contribution/standard deviation in each release that it changes, at σ = 1; [releases].
 
-        The root of their squares' sum is `squares` of the record; by another way, where the factor has one.
+        The sum of their squares equals the record's `squares`. A factor may compute them independently.
 
         Args:
-            used, weight: the rounds that use the record, from 1, and its weight there, [uses].
+            used: rounds that use the record, from 1; shape [uses].
+            weight: weight of the record in these rounds, shape [uses].
         """
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """The variance of one coordinate of every round's noise at σ = 1, float64 [rounds]."""
+        """Return the variance of one coordinate of each round's noise at σ = 1; float64 [rounds]."""
         raise Undefined(f"{self.name} must define variances(rounds, alpha, epoch)")
 
 
 def discount(alpha: Any, steps: Any, numbers: Any = np) -> Any:
-    """`(1 − α)^steps`, exact where α is small and the steps many; without steps it is 1, where α is 1 too.
+    """Return `(1 − α)^steps`, accurate for small α and many steps. It is 1 for 0 steps, also at α = 1.
 
     >>> round(float(discount(jnp.float32(1 / 60_000), 60_000.0, jnp)), 6)
     0.367876

@@ -1,16 +1,17 @@
-r"""Noise of a momentum that is put together from gradients at anchors and small differences, in windows of an epoch.
+r"""Noise of a momentum that is computed from gradients at anchors and small differences, in windows of one epoch.
 
-Three trees of nodes [y, z] sum up, discounted, the gradients at each epoch's first iterate (the anchors'), what these
-change by from one epoch's anchor to the next's, and what is left over at the iterate itself (the residuals'). With
-S_t(·) the noise of COMPOSE(t−N+1, t) in one of the first two, discounted, and r = t mod N,
+Three trees with nodes [y, z] hold discounted sums: of the gradients at each epoch's first iterate (anchors), of their
+differences from one epoch's anchor to the next (differences), and of the differences between the gradients at the
+iterate and at its anchor (residuals). With S_t(·) the discounted noise of COMPOSE(t−N+1, t) in one of the first two
+trees, and r = t mod N,
 
     B_t = S_t(anchors)                                                 t < 2N (t < N: of COMPOSE(1, t))
     B_t = (1−γ)·(S_t(differences) + B_{t−N}) + γ·S_t(anchors)          from then on
     H_t = (1−α)^N·H_{t−N} + B_t                                        (t < N: B_t)
     noise_t = H_t + the residuals' tree's
 
-so that two rings of N vectors stand for all nodes of the past. Tran & Cutkosky, NeurIPS 2022, Algorithms 2 and 4; the
-rings are a rearrangement of Algorithm 4's sum (Lemma 17), exact.
+so two rings of N vectors represent all past nodes. Tran & Cutkosky, NeurIPS 2022, Algorithms 2 and 4. The rings are an
+exact rearrangement of the sum in Algorithm 4 (Lemma 17).
 """
 
 from dataclasses import dataclass
@@ -25,12 +26,15 @@ from fedprivjax.noise.factors.tree import Tree, sums_by_node
 from fedprivjax.noise.factors.window import Normals, window
 from fedprivjax.plan.uses import Uses
 
-ANCHORS, DIFFERENCES, RESIDUALS = 0, 2, 4  # places among `Groups`
+ANCHORS, DIFFERENCES, RESIDUALS = 0, 2, 4  # indices in `Groups`
 
 
 class Groups(NamedTuple):
-    """A number for every group of nodes: of the anchors' tree and of the differences', those that end by 2N and later
-    ones; all of the residuals'."""
+    """One number per group of nodes.
+
+    The trees of anchors and of differences have two groups each: nodes that end by 2N, and later nodes. All residuals
+    are one group.
+    """
 
     anchors: Any
     later_anchors: Any
@@ -40,13 +44,13 @@ class Groups(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """A stream's state.
+    """State of a stream.
 
     Attributes:
-        last: the last round's noise, [d].
-        rows: H and B of the newest round at every place in an epoch, [N, 2, d].
-        newest: the last round's, not yet written there, [2, d].
-        residual: the stream of the residuals' tree.
+        last: noise of the last round, [d].
+        rows: H and B of the latest round at every position in an epoch, [N, 2, d].
+        newest: H and B of the last round, not yet written to `rows`, [2, d].
+        residual: state of the residuals' tree.
     """
 
     last: Any
@@ -57,7 +61,7 @@ class Rings(NamedTuple):
 
 @dataclass(frozen=True)
 class ReducedTrees:
-    """The noise of the three trees, for epochs of so many rounds that all use the same records in the same order.
+    """Noise of the three trees, for epochs of `epoch` rounds that use the same records in the same order.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
@@ -67,16 +71,17 @@ class ReducedTrees:
     epoch: int
 
     def init(self, dimension: int, rounds: int) -> Rings:
-        """The stream before the first round."""
+        """Return the stream's state before the first round."""
         rows, newest = jnp.zeros((self.epoch, 2, dimension)), jnp.zeros((2, dimension))
         return Rings(jnp.zeros(dimension), rows, newest, Tree().init(dimension, rounds))
 
     def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
-        """One round further: `last` becomes its noise.
+        """Return the state one round later. Its `last` is that round's noise.
 
         Args:
-            drawn: the round's normals, of standard deviation 1.
-            alpha, reset_rate: α in (0, 1] and γ in [0, 1].
+            drawn: normals of the round, with standard deviation 1.
+            alpha: α, in (0, 1].
+            reset_rate: γ, in [0, 1].
             stds: standard deviation of each group's nodes.
         """
         residual = Tree().step(rings.residual, drawn.residual, alpha)
@@ -91,15 +96,15 @@ class ReducedTrees:
         return Rings(sums + stds.residuals * residual.last, rows, jnp.stack([sums, block]), residual)
 
     def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
-        """`Σ (contribution/standard deviation)²` of every record over the nodes of every group, where these have noise
-        of size 1, float64 [records, groups].
+        """Return `Σ (contribution/standard deviation)²` of every record over each group's nodes; [records, groups].
 
-        Only nodes that some round's windows hold are counted, for no other is released.
+        The result is float64, for nodes with noise of standard deviation 1. Only nodes in the window of some round are
+        counted, since no others are released.
 
         Args:
-            uses: a record of weight 1 contributes 1 to the anchors' leaf of a round that uses it.
-            drift: η·L/C, what a record contributes to the difference of two gradients one step apart, over the most
-                that it does to one gradient; so many steps apart it is as many times that, and 2 at most.
+            uses: uses of the records. A record of weight 1 contributes 1 to the anchors' leaf of a round that uses it.
+            drift: η·L/C, the ratio of a record's contribution to the difference of gradients one step apart to its
+                largest contribution to one gradient. At k steps the ratio is min(k·drift, 2).
         """
         squares = np.zeros((uses.records, len(Groups._fields)))
         for level in range(self.epoch.bit_length()):
@@ -129,8 +134,10 @@ class ReducedTrees:
         drift: float,
         stds: Groups,
     ) -> np.ndarray:
-        """Contribution over standard deviation of one record in each node that it moves, [nodes], as `Factor`'s;
-        node by node, as the windows of all rounds name them."""
+        """Return one record's contribution/standard deviation in each node that it changes, [nodes].
+
+        The nodes are enumerated one by one from the windows of all rounds, independently of `squares`.
+        """
         level, index, filled = window(np.arange(1, rounds + 1), self.epoch)
         end = np.where(filled, (index + 1) << level, 0)
         found = []
@@ -147,9 +154,9 @@ class ReducedTrees:
         return np.append([part for part in found if part], residual)
 
     def touched(self, node: np.ndarray, level: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which nodes of a level stand in some round's window, of the anchors' tree and of the differences', bool each.
+        """Return masks of a level's nodes that are in some round's window, for the anchors' and the differences' tree.
 
-        A node does from its end until its first round leaves, less the time in which its parent is in the window too.
+        A node is in the window from its end until its first round leaves, except while its parent is in the window.
         """
         size = 1 << level
         first, last = node * size + 1, (node + 1) * size
@@ -162,12 +169,14 @@ class ReducedTrees:
         return anchors | early, np.maximum(begins, 2 * self.epoch) <= ends
 
     def released(self, reset_rate: float) -> np.ndarray:
-        """Which groups have a part in what is released, bool [groups]."""
+        """Return a mask of the groups that contribute to releases, bool [groups]."""
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
     def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
-        """The variance of one coordinate of every round's noise from each group's nodes, where these have noise of size
-        1, float64 [rounds, groups]."""
+        """Return the variance of one coordinate of each round's noise by group, float64 [rounds, groups].
+
+        Nodes have noise of standard deviation 1.
+        """
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
         variances[1 :: self.epoch, RESIDUALS] -= np.arange(1, rounds + 1, self.epoch) % 2  # see `empty`
@@ -189,16 +198,19 @@ class ReducedTrees:
         return variances[1:]
 
     def _of_window(self, drawn: Normals, alpha: Any, stds: Groups) -> tuple[Any, Any]:
-        """The two windows' noises, [d] each."""
+        """Return the noise of the two windows, [d] each."""
         age = drawn.age.astype(drawn.nodes.dtype)
-        kept = discount(alpha, jnp.maximum(age, 0.0), jnp)  # slots that nothing fills may be of the future
+        kept = discount(alpha, jnp.maximum(age, 0.0), jnp)  # empty slots may have future rounds
         anchors = kept * jnp.where(drawn.later, stds.later_anchors, stds.anchors)
         differences = kept * jnp.where(drawn.later, stds.later_differences, stds.differences)
         one, other = drawn.nodes
         return jnp.matmul(anchors, one, precision="highest"), jnp.matmul(differences, other, precision="highest")
 
     def _window_variances(self, rounds: int, alpha: float) -> np.ndarray:
-        """Of both trees' windows at unit noise, by whether their nodes are late, [rounds + 1, 4]; none at round 0."""
+        """Return the variances of both trees' windows at unit noise, for early and later nodes; [rounds + 1, 4].
+
+        Row 0 is zero.
+        """
         round = np.arange(rounds + 1)
         level, index, filled = window(round, self.epoch)
         end = (index + 1) << level
@@ -209,12 +221,14 @@ class ReducedTrees:
 
 
 def _in_node(used: np.ndarray, weight: np.ndarray, end: int, size: int, alpha: float) -> float:
-    """What a record's uses in the node of so many rounds that ends there come to, discounted."""
+    """Return the discounted sum of a record's weights in the node of `size` rounds that ends at `end`."""
     low, high = np.searchsorted(used, [end - size + 1, end + 1])
     return float(np.sum(weight[low:high] * (1 - alpha) ** (end - used[low:high])))
 
 
 def _moved(drift: float, steps: np.ndarray) -> np.ndarray:
-    """What a record contributes to the difference of two gradients so many steps apart, over the most that it does to
-    one; both are bounded, so it is 2 at most."""
+    """Return the ratio of a record's contribution to a difference of gradients `steps` apart to that to one gradient.
+
+    Both gradients are bounded, so the ratio is at most 2.
+    """
     return np.where(steps == 0, 0.0, np.minimum(drift * np.maximum(steps, 1), 2.0))

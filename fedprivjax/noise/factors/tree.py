@@ -1,12 +1,12 @@
-r"""Noise from a binary tree: a momentum's noise at round t is that of the nodes that make up 1…t, discounted.
+r"""Noise from a binary tree: a momentum's noise at round t is the discounted noise of the nodes that cover 1…t.
 
-A node [y, z] holds `α·Σ_{t=y}^z (1−α)^{z−t}·g_t` and noise of its own. COMPOSE(1, t) takes, for each bit of t, the node
-of that size, so that with b the lowest set bit of t,
+A node [y, z] holds `α·Σ_{t=y}^z (1−α)^{z−t}·g_t` and its own noise. COMPOSE(1, t) takes one node for each set bit of t,
+of that bit's size. With b the lowest set bit of t,
 
     noise_t = (1−α)^b·noise_{t−b} + s_b·z_t
 
-where only the log₂T newest `noise_{t−b}`, by the size of their last node, are ever asked for again. Of the 2T − 1 nodes
-of a tree, the T that are used are [t − b + 1, t].
+Only the log₂T latest `noise_{t−b}`, by the size of their last node, are needed again. Of the 2T − 1 nodes of a tree, T
+are used: [t − b + 1, t] for each t.
 
 Tran & Cutkosky, NeurIPS 2022, Algorithms 1 and 3.
 """
@@ -24,12 +24,12 @@ from fedprivjax.plan.uses import Uses
 
 NODES = {
     "uniform": "every node has the same noise",
-    "sensitivity": "a node's noise is in proportion to the most that a record moves it, in cyclic order",
+    "sensitivity": "a node's noise is proportional to its sensitivity to one record, in cyclic order",
 }
 
 
 def compose(first: int, last: int) -> list[tuple[int, int]]:
-    """The fewest dyadic nodes [c·2^k + 1, (c+1)·2^k] that make up `first`…`last`, in order.
+    """Return the smallest set of dyadic nodes [c·2^k + 1, (c+1)·2^k] that partitions `first`…`last`, in order.
 
     >>> compose(1, 7), compose(4, 9)
     ([(1, 4), (5, 6), (7, 7)], [(4, 4), (5, 8), (9, 9)])
@@ -46,12 +46,15 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Tree(Factor):
-    """The tree's nodes, with noise as `nodes` says.
+    """Noise on the nodes of a binary tree over rounds.
+
+    Attributes:
+        nodes: distribution of noise over the nodes, a name in `NODES`.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
-    >>> Tree().squares(uses, rounds=4, alpha=1.0).tolist()  # leaf 1 alone: older gradients are forgotten
+    >>> Tree().squares(uses, rounds=4, alpha=1.0).tolist()  # leaf 1 only: the momentum forgets older gradients
     [1.0]
-    >>> Tree().squares(uses, rounds=4, alpha=1e-9).round(3).tolist()  # and the nodes of 2 and of 4
+    >>> Tree().squares(uses, rounds=4, alpha=1e-9).round(3).tolist()  # also the nodes of size 2 and 4
     [3.0]
     """
 
@@ -66,7 +69,7 @@ class Tree(Factor):
         require_choice("nodes", self.nodes, NODES)
 
     def memory(self, dimension: int, rounds: int) -> jax.Array:
-        """Row 0 stays 0; row k + 1 keeps the newest noise of a round whose lowest set bit is 2^k."""
+        """Return the initial rows, zero. Row 0 stays 0; row k + 1 is for rounds whose lowest set bit is 2^k."""
         return jnp.zeros((rounds.bit_length() + 1, dimension))
 
     def step(self, path: Path, normal, alpha, epoch=None) -> Path:
@@ -94,7 +97,7 @@ class Tree(Factor):
         return squares
 
     def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
-        """Node by node, as COMPOSE(1, t) of every round t takes them."""
+        """Return one record's contributions node by node, enumerated by COMPOSE(1, t) of every round t."""
         newest = np.arange(1, rounds + 1)
         first = newest - (newest & -newest) + 1
         found = []
@@ -115,18 +118,18 @@ class Tree(Factor):
         return variances[1:]
 
     def _std(self, size, alpha, epoch, numbers):
-        """A node's standard deviation, by its size."""
+        """Return a node's standard deviation, by its size."""
         return 1.0 if self.nodes == "uniform" else occurrences(size, alpha, epoch, numbers)
 
 
 def sums_by_node(node: np.ndarray, record: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The parts of one record in one node added up, of uses that are sorted by both: (node, record, sum)."""
+    """Return sums of parts per node and record: (node, record, sum). The uses must be sorted by both."""
     starts = np.flatnonzero(np.append(True, (np.diff(record) != 0) | (np.diff(node) != 0)))
     return node[starts], record[starts], np.add.reduceat(parts, starts)
 
 
 def occurrences(size, alpha, epoch, numbers=np):
-    """`Σ_{j<⌈size/N⌉} (1−α)^{jN}`: what a record's occurrences in a node come to, in cyclic order.
+    """Return `Σ_{j<⌈size/N⌉} (1−α)^{jN}`: the discounted number of a record's occurrences in a node, in cyclic order.
 
     >>> float(occurrences(8.0, 0.5, 4.0)), float(occurrences(1.0, 1.0, 4.0))
     (1.0625, 1.0)
@@ -141,5 +144,5 @@ def _lowest_bit(round):
 
 
 def _row(round):
-    """0 for round 0; else 1 and the place of the lowest set bit."""
+    """Return 0 for round 0, otherwise 1 plus the position of the lowest set bit."""
     return jnp.where(round > 0, jax.lax.population_count(_lowest_bit(round) - 1) + 1, 0)

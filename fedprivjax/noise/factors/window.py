@@ -1,4 +1,4 @@
-"""Which nodes of a tree make up a window, the last rounds of so many, and the normals that a round draws for them."""
+"""Tree nodes that cover a window of the last rounds, and the normals that a round samples for them."""
 
 from typing import Any, NamedTuple
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 class Normals(NamedTuple):
-    """A round's standard normals: of both windows' nodes, and of the residuals' newest.
+    """Standard normals of a round: of both windows' nodes, and of the residuals' newest node.
 
     Attributes:
-        nodes: of the anchors' and of the differences', 0 in slots that nothing fills, [2, slots, d].
+        nodes: normals of the anchors' and of the differences' nodes, 0 in empty slots, [2, slots, d].
         age: rounds from each node's end to now, int [slots].
-        later: whether it ends after 2N, bool [slots].
-        residual: [d].
+        later: True for nodes that end after 2N, bool [slots].
+        residual: normals of the residuals' node, [d].
     """
 
     nodes: Any
@@ -22,11 +22,11 @@ class Normals(NamedTuple):
 
 
 def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
-    """The nodes that make up the last `epoch` rounds, or all rounds so far where these are fewer: COMPOSE, in slots.
+    """Return the nodes that cover the last `epoch` rounds, or all rounds if there are fewer: COMPOSE, in slots.
 
     Returns:
-        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and which
-        slots are filled, bool [..., slots].
+        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and a mask
+        of the filled slots, bool [..., slots].
 
     >>> level, index, filled = window(9, 6)
     >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
@@ -48,5 +48,5 @@ def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, 
 
 
 def empty(round: Any, epoch: int) -> Any:
-    """Whether a round's node of the residuals' tree holds nothing: a leaf at an anchor, which needs no noise."""
+    """Return True if a round's node of the residuals' tree is empty: a leaf at an anchor, which needs no noise."""
     return ((round - 1) % epoch == 0) & (round % 2 == 1)

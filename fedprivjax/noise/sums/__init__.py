@@ -1,4 +1,4 @@
-"""Noise on running sums that is correlated over all of a machine's messages, by a factor of the prefix sums."""
+"""Noise on running sums, correlated over all messages of a machine by a factor of the prefix-sum matrix."""
 
 from fedprivjax.noise.sums.correlated import CorrelatedSums
 from fedprivjax.noise.sums.factor import SUM_FACTORS, Given, Optimal, SumFactor, Toeplitz

@@ -1,11 +1,11 @@
-r"""The law of noise that is correlated over each machine's messages, and what follows from it.
+r"""Distribution of noise that is correlated over each machine's messages, its sampler and its exposures.
 
-All machines have one factor F, cut to as many messages as they send, and a scale r_i each; with `c` the messages that a
-machine has sent, σ·z_t stands in the aggregate, where
+All machines share one factor F, truncated to the number of messages that they send, and each has a scale r_i. Let
+c_i(t) be the number of messages that machine i has sent by round t. The aggregate contains σ·z_t with
 
     z_t = (1/m)·Σ_i r_i·(B·ξ_i)_{c_i(t)},        Cov(z)(s, t) = (1/m²)·Σ_i r_i²·(B·Bᵀ)_{c_i(s), c_i(t)}
 
-so that one correlated vector a round has its law. Its factor is dense: nothing is ever taken back whole.
+One correlated vector per round has this distribution. Its factor is dense, since no noise is ever cancelled completely.
 """
 
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ from fedprivjax.noise.sums.triangular import Triangular
 from fedprivjax.noise.sums.workload import sent_rounds
 from fedprivjax.plan.schedule import Schedule
 
-ROUND_UP = 32  # messages, so that most schedules share one program
+ROUND_UP = 32  # numbers of messages are padded to multiples of this, so that most schedules share one program
 
-HALF_UNIT = 2.0**-24  # relative, of float32
+HALF_UNIT = 2.0**-24  # relative rounding error of float32
 
-MOST_ROUNDED = 1e-3  # relative: what float32 may add to what one increment moves
+MOST_ROUNDED = 1e-3  # largest relative increase of the sensitivity by float32 rounding
 
 WAYS = {
     "auto": "the same as covariance",
-    "covariance": "one correlated vector a round, from the factor of the schedule's covariance",
-    "materialised": "every machine's noise written out, as messages carry it",
+    "covariance": "one correlated vector per round, from the factor of the schedule's covariance",
+    "materialised": "separate noise for every message",
 }
 
 
@@ -42,9 +42,9 @@ class CorrelatedSums:
     """Noise on the running sums of a schedule's machines.
 
     Attributes:
-        factor: F, of the most messages that a machine sends, float64 [messages, messages].
-        schedule: who sends when.
-        shares: each machine's part of the largest μ, [machines].
+        factor: F for the largest number of messages of a machine, float64 [messages, messages].
+        schedule: the participation schedule.
+        shares: ratio of each machine's μ to the largest, shape [machines].
     """
 
     factor: np.ndarray
@@ -62,29 +62,31 @@ class CorrelatedSums:
         rounded = _rounded(self.factor, self.inverse)
         if not rounded <= MOST_ROUNDED:
             raise Refusal(
-                f"noise_schedule must be a factor whose inverse is held by float32, in which one increment moves "
-                f"messages by at most {MOST_ROUNDED:g} more, got {rounded:.3g}"
+                f"noise_schedule must be a factor whose inverse float32 can represent: rounding may increase the "
+                f"sensitivity by at most {MOST_ROUNDED:g}, got {rounded:.3g}"
             )
 
     @cached_property
     def inverse(self) -> np.ndarray:
-        """F⁻¹, what of the normals stands in each message."""
+        """F⁻¹, which maps independent normals to the noise of each message."""
         return scipy.linalg.solve_triangular(self.factor, np.eye(len(self.factor)), lower=True)
 
     @cached_property
     def scale(self) -> np.ndarray:
-        """r of every machine, with which it spends its whole share: float64 [machines]."""
+        """Scale r of each machine with which it spends its whole share; float64, shape [machines]."""
         return self._norms[self.schedule.total] / self.shares
 
     @cached_property
     def exposure(self) -> np.ndarray:
-        """The most that a unit change of one increment moves F·s of its machine, over the noise: float64 [machines]."""
+        """Largest change of a machine's F·s by a unit change of one increment, relative to its noise; [machines]."""
         sends = self.schedule.total > 0
         return np.where(sends, self._norms[self.schedule.total] / self.scale, 0.0)
 
     def releases(self, machine: int) -> np.ndarray:
-        """The relative noise of each release that one sample of the machine moves, of the sample that moves them most;
-        releases are the entries of F·s + ξ, [releases]."""
+        """Return the relative noise of each release that the machine's most exposed record changes; [releases].
+
+        Releases are the entries of F·s + ξ.
+        """
         messages = int(self.schedule.total[machine])
         cut = self.factor[:messages, :messages]
         column = np.abs(cut[:, int(np.argmax(np.linalg.norm(cut, axis=0)))])
@@ -92,31 +94,31 @@ class CorrelatedSums:
 
     @cached_property
     def variances(self) -> np.ndarray:
-        """Of one coordinate of z_t, float64 [rounds]."""
+        """Variance of one coordinate of z_t; float64, shape [rounds]."""
         return np.sum(self.rows**2, axis=1)
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The lower triangular factor of z's covariance over rounds, float64 [rounds, rounds]."""
+        """Lower triangular factor of z's covariance over rounds; float64, shape [rounds, rounds]."""
         rounds = self.schedule.size.rounds
         if 8 * rounds**2 > MOST_BYTES:
             most = int((MOST_BYTES / 8) ** 0.5)
-            raise Refusal(f"noise that is correlated over all messages must have at most {most} rounds, got {rounds}")
+            raise Refusal(f"rounds must be at most {most} for noise correlated over all messages, got {rounds}")
         try:
             return np.cumsum(np.linalg.cholesky(self._of_increments()), axis=0)
         except np.linalg.LinAlgError:
             raise Refusal(
-                "noise_schedule must be a factor whose noise has a covariance that float64 can factor over rounds, "
-                "got one with entries too far apart"
+                "noise_schedule must be a factor whose noise covariance over rounds has a Cholesky factor in float64, "
+                "got entries of too different sizes"
             ) from None
 
     def mechanism(self, method: str = "auto") -> Mechanism:
-        """What draws it."""
+        """Return the mechanism that samples the noise."""
         require_choice("noise method", method, WAYS)
         return self._written() if method == "materialised" else Triangular(self.rows.astype(np.float32))
 
     def _of_increments(self) -> np.ndarray:
-        """The covariance of what is added to z in each round, float64 [rounds, rounds]."""
+        """Return the covariance of the increments of z, float64 [rounds, rounds]."""
         schedule, rounds = self.schedule, self.schedule.size.rounds
         gram, total = self.inverse @ self.inverse.T, np.zeros(rounds * rounds)
         for machines, when in sent_rounds(schedule):
@@ -137,14 +139,16 @@ class CorrelatedSums:
 
     @cached_property
     def _norms(self) -> np.ndarray:
-        """The largest norm of a column of F cut to 0, 1, 2, … messages, [messages + 1]; 1 for none."""
+        """Largest column norm of F truncated to 0, 1, 2, … messages, shape [messages + 1]; 1 for 0 messages."""
         squares = np.cumsum(self.factor**2, axis=0)  # of column k down to row n
         return np.sqrt(np.append(1.0, squares.max(axis=1)))
 
 
 def _rounded(factor: np.ndarray, inverse: np.ndarray) -> float:
-    """What rounding F⁻¹ may add to the norm of F's longest column, relative, to first order: with every entry off by
-    half a unit, F⁻¹ + E has the inverse F − F·E·F."""
+    """Return a first-order bound on the relative increase of F's largest column norm by rounding F⁻¹ to float32.
+
+    If every entry is off by half a unit, F⁻¹ + E has the inverse F − F·E·F.
+    """
     size = np.abs(factor)
     with np.errstate(over="ignore", invalid="ignore"):
         moved = np.linalg.norm(size @ (np.abs(inverse) @ size), axis=0).max()

@@ -1,16 +1,15 @@
-r"""Factors of running sums: how the noises on a machine's messages are correlated.
+r"""Factors of running sums: correlation of the noise over a machine's messages (matrix factorization mechanism).
 
-A machine sends increments s_1, s_2, …, and all that one of its samples moves is one of them. It adds noise σ·F⁻¹ξ, with
-ξ independent normals and F lower triangular, so that what it sends is F⁻¹·(F·s + σξ): as private as the Gaussian
-mechanism on F·s, which a sample moves by the norm of one column of F times its change of the increment. So any F with
-columns of norm at most 1 is as private as one message of noise σ, also where later increments depend on what was sent
-before (Denisov, McMahan, Rush, Smith & Thakurta 2022). On the running sums of the increments stands
+A machine sends increments s_1, s_2, …, and one record changes only one of them. The machine adds noise σ·F⁻¹ξ, with ξ
+independent normals and F lower triangular. It therefore sends F⁻¹·(F·s + σξ), which is as private as the Gaussian
+mechanism on F·s. A record changes F·s by the norm of one column of F times its change of the increment. Any F with
+column norms at most 1 is therefore as private as one message with noise σ, also if later increments depend on earlier
+messages (Denisov, McMahan, Rush, Smith & Thakurta 2022). The running sums of the increments carry the noise
 
     σ·B·ξ,        B = A·F⁻¹        (A: the prefix sums, ones on and below the diagonal)
 
-Independent noise on every running sum, with relative standard deviations r, is F = diag(1/r)·A. Less of what is added
-later is wasted where F = A^p for a 0 < p < 1 (`Toeplitz`), and least where F is fitted to what is made of the sums
-(`Optimal`).
+Independent noise on every running sum, with relative standard deviations r, is F = diag(1/r)·A. F = A^p with 0 < p < 1
+(`Toeplitz`) has less noise, and an F fitted to the protocol's use of the sums (`Optimal`) has the least.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from fedprivjax.checks.values import require_at_least
 from fedprivjax.disk_cache import cached, code_digest
 from fedprivjax.noise.sums.optimum import optimal_factor
 
-ROUNDING = 1e-9  # of a column's norm
+ROUNDING = 1e-9  # tolerance of a column's norm
 CODE = (Path(__file__).parent,)  # folders that a cached factor depends on
 PACKAGES = ("numpy", "scipy")
 
@@ -33,26 +32,26 @@ Workload = Callable[[int], np.ndarray]
 
 @dataclass(frozen=True)
 class SumFactor:
-    """A frozen dataclass of static settings that makes the factor; one of one's own defines `factor`."""
+    """Base class of factors: a frozen dataclass of static settings. A custom factor defines `factor`."""
 
     def factor(self, messages: int, workload: Workload) -> np.ndarray:
-        """F, lower triangular with columns of norm at most 1, float64 [messages, messages].
+        """Return F, lower triangular with column norms at most 1; float64 [messages, messages].
 
         Args:
-            messages: the most that a machine sends.
-            workload: from that number to V, float64 [messages, messages]: `tr(V·(FᵀF)⁻¹)` is the variance of the noise
-                in what the protocol reports, per coordinate, added up over rounds and machines, of which each has as
-                many rows of F as it sends messages.
+            messages: largest number of messages of a machine.
+            workload: function from that number to V, float64 [messages, messages]. `tr(V·(FᵀF)⁻¹)` is the variance per
+                coordinate of the noise in the protocol's reported iterates, summed over rounds and machines. Each
+                machine uses as many rows of F as it sends messages.
         """
         raise Undefined(f"{type(self).__name__} must define factor(messages, workload)")
 
 
 @dataclass(frozen=True)
 class Toeplitz(SumFactor):
-    """F = A^p up to a scale: the coefficients of (1 − z)^(−p), down every column.
+    """F = A^p up to a scale: every column holds the coefficients of (1 − z)^(−p).
 
     Attributes:
-        power: p, from 0 (independent noise on every increment) to 1 (on every running sum, all the same).
+        power: p, from 0 (independent noise on every increment) to 1 (equal independent noise on every running sum).
 
     Source: Fichtenberger, Henzinger & Upadhyay 2023 for p = 1/2.
 
@@ -75,14 +74,15 @@ class Toeplitz(SumFactor):
 
 @dataclass(frozen=True)
 class Optimal(SumFactor):
-    """F of nearly the least noise in what the protocol reports, in the mean over its rounds.
+    """F with nearly the smallest noise in the protocol's reported iterates, averaged over rounds.
 
-    Fitted from `Toeplitz(0.7)` to what all machines together add, in the rounds in which they are drawn to send; kept
-    on disk where that took long. Where half of 100 machines send in each of 1200 rounds, it leaves 10% less noise
-    than `Toeplitz(0.7)` and 1% less than a fit to equal intervals; of a quarter that come and go by day, 11% and 5%.
+    The fit starts from `Toeplitz(0.7)` and uses the noise of all machines in the rounds in which they send. Slow fits
+    are cached on disk. If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with
+    `Toeplitz(0.7)` and 1% smaller than with a fit to equal intervals. If a quarter of the machines takes part with
+    daily cycles, it is 11% and 5% smaller.
 
     Attributes:
-        iterations: of the fit, at most; 30 come within a few parts in a hundred of the best.
+        iterations: largest number of iterations of the fit. 30 come within a few per cent of the optimum.
     """
 
     iterations: int = 30
@@ -102,12 +102,12 @@ class Optimal(SumFactor):
 
 @dataclass(frozen=True)
 class Given(SumFactor):
-    """A factor as it is given, of at least as many rows as a machine sends messages.
+    """A user-supplied factor with at least as many rows as a machine sends messages.
 
-    Cut to what a machine sends, it is scaled so that its longest column has norm 1.
+    It is truncated to the machine's number of messages, then scaled so that its largest column norm is 1.
 
     Attributes:
-        rows: F, lower triangular with columns of norm at most 1, as tuples of rows.
+        rows: F, lower triangular with column norms at most 1, as a tuple of rows.
 
     >>> Given(((1.0, 0.0), (0.5, 1.0)))
     Traceback (most recent call last):
@@ -134,7 +134,7 @@ SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Opti
 
 
 def require_factor(factor: np.ndarray) -> None:
-    """Refuse what is no lower triangular matrix of finite numbers without a 0 on its diagonal.
+    """Raise Refusal unless the factor is a finite lower triangular matrix without a 0 on its diagonal.
 
     >>> require_factor(np.array([[1.0, 0.5], [0.0, 1.0]]))
     Traceback (most recent call last):
@@ -153,7 +153,7 @@ def require_factor(factor: np.ndarray) -> None:
 
 
 def _is_unit_factor(found: np.ndarray, messages: int) -> bool:
-    """Whether an array from disk is a factor of so many messages, with columns of norm 1."""
+    """Return True if a cached array is a factor for this number of messages, with column norms 1."""
     if found.shape != (messages, messages) or found.dtype != float:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Noise that is correlated over each machine's messages, written out: the only way to see single messages."""
+"""Noise that is correlated over each machine's messages, sampled per message. The only way to get single messages."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,9 +14,14 @@ from fedprivjax.noise.interface import Mechanism
 
 
 class WrittenInputs(NamedTuple):
-    """Per round and participant: its machine (a number that no machine has in slots that nobody fills), which of its
-    messages this is, from 0, and its noise's scale. `divisor` is that of the sum, [rounds], or None for the number of
-    slots."""
+    """Per-round inputs of `Written`, by participant.
+
+    Attributes:
+        machine: index of the machine, out of range in empty slots.
+        message: index of the message among the machine's messages, from 0.
+        relative: scale of the noise.
+        divisor: divisor of the sum, shape [rounds], or None for the number of slots.
+    """
 
     machine: Any
     message: Any
@@ -26,11 +31,11 @@ class WrittenInputs(NamedTuple):
 
 @struct.dataclass
 class Written(Mechanism):
-    """A machine adds `r·(F⁻¹ξ)_k` to its k-th message; all its normals are kept, [machines, messages, d].
+    """Noise `r·(F⁻¹ξ)_k` in a machine's k-th message. All normals are stored, [machines, messages, d].
 
     Attributes:
-        rows: F⁻¹, [messages, messages].
-        machines: how many there are.
+        rows: F⁻¹, shape [messages, messages].
+        machines: number of machines.
     """
 
     method: ClassVar[str] = "materialised"
@@ -42,11 +47,11 @@ class Written(Mechanism):
         return self.message_memory(dimension, key), jnp.zeros(dimension)
 
     def message_memory(self, dimension: int, key):
-        """Every machine's normals: none yet."""
+        """Return every machine's normals before the first round, zero; shape [machines, messages, d]."""
         return jnp.zeros((self.machines, len(self.rows), dimension))
 
     def message_noise(self, memory, inputs: WrittenInputs, key, dimension: int):
-        """What each participant adds to its message in one round: (memory, [per_round, d])."""
+        """Return each participant's added noise in one round: (memory, noise [per_round, d])."""
         normals = jax.random.normal(key, (*inputs.machine.shape, dimension))
         memory = memory.at[inputs.machine, inputs.message].set(normals, mode="drop")
         own = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)

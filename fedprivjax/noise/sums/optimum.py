@@ -1,17 +1,17 @@
-"""The factor of least noise for a workload, and the least noise of all factors."""
+"""Factor with the smallest noise for a workload, and a lower bound on the noise of all factors."""
 
 import numpy as np
 import scipy
 
 
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
-    """F of nearly the least `tr(V·(FᵀF)⁻¹)` among lower triangular factors with columns of norm 1, float64 [n, n].
+    """Return F that nearly minimises `tr(V·(FᵀF)⁻¹)` over lower triangular factors with unit columns; float64 [n, n].
 
-    By L-BFGS over the entries of F, with each column divided by its norm: every step is a factor.
+    L-BFGS optimises the entries of F, with each column divided by its norm. Every iterate is therefore a valid factor.
 
     Args:
-        workload: V = WᵀW of the workload W on the increments, [n, n].
-        start: the factor that is begun from, [n, n].
+        workload: V = WᵀW for the workload W on the increments, shape [n, n].
+        start: initial factor, shape [n, n].
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
     >>> best = optimal_factor(workload, np.eye(2), 50)
@@ -39,16 +39,16 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
-    """`tr(V·(FᵀF)⁻¹)`: the sum over rounds of the noise's variance in one coordinate, per unit of σ."""
+    """Return `tr(V·(FᵀF)⁻¹)`: the noise variance of one coordinate at σ = 1, summed over rounds."""
     inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
     return float(np.sum(inverse * (workload @ inverse)))
 
 
 def least_noise(workload: np.ndarray, factor: np.ndarray) -> float:
-    """A lower bound on `noise_of` for all factors with columns of norm at most 1; close where `factor` is nearly best.
+    """Return a lower bound on `noise_of` over all factors with column norms at most 1. Tight near the optimum.
 
-    For any positive v, `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and P_kk ≤ 1; v is taken from the factor, as the
-    optimum's own multipliers are diag(P⁻¹·V·P⁻¹).
+    For any positive v, `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and P_kk ≤ 1. The vector v is computed from the
+    factor, since the multipliers at the optimum are diag(P⁻¹·V·P⁻¹).
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
     >>> best = optimal_factor(workload, np.eye(2), 50)
@@ -61,4 +61,4 @@ def least_noise(workload: np.ndarray, factor: np.ndarray) -> float:
     roots = np.sqrt(np.maximum(multipliers, 0.0))
     values = np.linalg.eigvalsh(roots[:, None] * workload * roots)
     total = np.sum(np.sqrt(np.maximum(values, 0.0)))
-    return float(total**2 / multipliers.sum())  # of all multiples of v, the best
+    return float(total**2 / multipliers.sum())  # the best multiple of v

@@ -1,4 +1,4 @@
-"""Noise that is correlated over all rounds, by the dense factor of its covariance: `z = B·ξ`."""
+"""Noise that is correlated over all rounds, from the dense factor of its covariance: `z = B·ξ`."""
 
 from typing import Any, ClassVar
 
@@ -10,14 +10,14 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 from fedprivjax.plan.seeds import round_keys
 
-STRIPS = 6  # of rows: as many products, of which none reads more columns than its last row has
+STRIPS = 6  # strips of rows; each strip is one product over the columns of its last row
 
-AT_ONCE = 64  # rounds whose normals are drawn together
+AT_ONCE = 64  # number of rounds whose normals are sampled together
 
 
 @struct.dataclass
 class Triangular(Mechanism):
-    """All rounds' noise in one product before the first round, from which every block takes its rows.
+    """Noise of all rounds from one product before the first round. Every block reads its rows of the result.
 
     inputs: B, lower triangular, float32 [rounds, rounds].
     """
@@ -30,7 +30,7 @@ class Triangular(Mechanism):
         return self.method
 
     def init(self, dimension: int, key):
-        """The noise of all rounds, [rounds, d], and how many of them have been drawn."""
+        """Return the noise of all rounds, [rounds, d], and the number of rounds sampled so far."""
         keys = round_keys(key, jnp.arange(1, len(self.inputs) + 1))
         fresh = jax.lax.map(lambda key: normals(key, (dimension,)), keys, batch_size=AT_ONCE)
         return _lower_product(jnp.asarray(self.inputs), fresh), jnp.zeros((), jnp.int32)
@@ -41,7 +41,7 @@ class Triangular(Mechanism):
 
 
 def _lower_product(rows, vectors):
-    """B·ξ in ξ's place: the last rows first, for no row above needs what they write over."""
+    """Return B·ξ, computed in place of ξ from the last rows upwards: no row above needs the overwritten entries."""
     rounds = len(rows)
     for strip in reversed(range(STRIPS)):
         first, end = rounds * strip // STRIPS, rounds * (strip + 1) // STRIPS

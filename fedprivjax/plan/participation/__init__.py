@@ -1,7 +1,5 @@
 """Who takes part in which round: public, independent of the data, drawn before the run; a law a class."""
 
-from collections.abc import Callable
-
 from fedprivjax.plan.participation.by_size import BySize
 from fedprivjax.plan.participation.deterministic import Cyclic, Given
 from fedprivjax.plan.participation.dropouts import Dropouts
@@ -13,7 +11,6 @@ from fedprivjax.plan.participation.varying import TAIL, Varying
 from fedprivjax.plan.participation.weighted import Weighted
 
 __all__ = [
-    "SCHEMES",
     "TAIL",
     "Balanced",
     "BySize",
@@ -30,20 +27,3 @@ __all__ = [
     "check_participation",
     "draw_schedule",
 ]
-
-SCHEMES: dict[str, Callable[..., Participation]] = {  # by name in experiment files
-    "full": Full,
-    "uniform": Uniform,
-    "balanced": Balanced,
-    "cyclic": Cyclic,
-    "one_pass": OnePass,
-    "phases": Cohorts,
-    "given": Given,
-    "binomial": Varying.binomial,
-    "bernoulli": Varying.binomial,
-    "between": Varying.between,
-    "varying": Varying,
-    "weighted": Weighted,
-    "diurnal": Weighted.diurnal,
-    "by_size": BySize,
-}

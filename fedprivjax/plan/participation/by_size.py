@@ -1,6 +1,5 @@
 """Machines by what remains of their data, so that unequal shares are used up together."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,7 +31,7 @@ class BySize(Participation):
 
     machines: int
     per_round: int
-    shares: Sequence[int] | np.ndarray | None = field(default=None, repr=False)
+    shares: object = field(default=None, repr=False)
     of_shares = True
 
     def __post_init__(self):

@@ -36,6 +36,7 @@ from fedprivjax.theory.cheu.orders import (
     smoothed_per_round_order,
     smoothed_smoothness_order,
 )
+from fedprivjax.theory.cheu.problem import ProblemConstants
 from fedprivjax.theory.cheu.rates import (
     TABLE_1,
     Exponents,
@@ -57,6 +58,7 @@ __all__ = [
     "Descent",
     "Exponents",
     "Phase",
+    "ProblemConstants",
     "agd_bound",
     "agd_mixing",
     "agd_per_round_order",

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.theory._numbers import at_least_one, plain, positive
+from fedprivjax.theory._numbers import plain, positive
+from fedprivjax.theory.cheu.problem import ProblemConstants
 from fedprivjax.theory.cheu.rates import private_size
 
 
@@ -25,61 +26,46 @@ def sgd_per_round_order(*, dimension: ArrayLike, epsilon: ArrayLike, delta: floa
 
 
 def agd_per_round_order(
-    *,
-    users: ArrayLike,
-    dimension: ArrayLike,
-    epsilon: ArrayLike,
-    delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    smoothness: ArrayLike,
-    trust: str = "shuffler",
+    problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, smoothness: ArrayLike, trust: str = "shuffler"
 ) -> Any:
     """P_AGD: `b = n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
 
     Source: Cheu et al. 2022, Theorem 4.3.
 
-    >>> problem = {"diameter": 1.0, "lipschitz": 1.0, "smoothness": 1.0}
-    >>> round(agd_per_round_order(users=10**5, dimension=10, epsilon=1.0, delta=1e-6, **problem))
+    >>> problem = ProblemConstants(users=10**5, dimension=10, diameter=1.0, lipschitz=1.0)
+    >>> round(agd_per_round_order(problem, epsilon=1.0, delta=1e-6, smoothness=1.0))
     4819
     """
-    noise = private_size(trust, dimension, epsilon, delta) * positive("lipschitz", lipschitz)
-    curved = positive("smoothness", smoothness) * positive("diameter", diameter)
-    return plain(at_least_one("users", users) ** 0.6 * (noise / curved) ** 0.4)
+    noise = private_size(trust, problem.dimension, epsilon, delta) * problem.lipschitz
+    curved = positive("smoothness", smoothness) * problem.diameter
+    return plain(problem.users**0.6 * (noise / curved) ** 0.4)
 
 
 def smoothed_smoothness_order(
-    *,
-    users: ArrayLike,
-    dimension: ArrayLike,
-    epsilon: ArrayLike,
-    delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    trust: str = "shuffler",
+    problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, trust: str = "shuffler"
 ) -> Any:
     """The envelopes of P_AGD: `β = (L/D)·(εn/(√d·ln(d/δ)))^{2/3}`; the minimiser of the bound's order is 2.15 times it.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 
-    >>> problem = {"diameter": 1.0, "lipschitz": 1.0}
-    >>> round(smoothed_smoothness_order(users=10**5, dimension=10, epsilon=1.0, delta=1e-6, **problem))
+    >>> problem = ProblemConstants(users=10**5, dimension=10, diameter=1.0, lipschitz=1.0)
+    >>> round(smoothed_smoothness_order(problem, epsilon=1.0, delta=1e-6))
     157
     """
-    scale = positive("lipschitz", lipschitz) / positive("diameter", diameter)
-    relative = at_least_one("users", users) / private_size(trust, dimension, epsilon, delta)
-    return plain(scale * relative ** (2 / 3))
+    relative = problem.users / private_size(trust, problem.dimension, epsilon, delta)
+    return plain(problem.lipschitz / problem.diameter * relative ** (2 / 3))
 
 
 def smoothed_per_round_order(
-    *, users: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, delta: float, trust: str = "shuffler"
+    problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, trust: str = "shuffler"
 ) -> Any:
     """P_AGD on those envelopes: `b = n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 
-    >>> round(smoothed_per_round_order(users=10**5, dimension=10, epsilon=1.0, delta=1e-6))
+    >>> problem = ProblemConstants(users=10**5, dimension=10, diameter=1.0, lipschitz=1.0)
+    >>> round(smoothed_per_round_order(problem, epsilon=1.0, delta=1e-6))
     638
     """
-    noise = private_size(trust, dimension, epsilon, delta)
-    return plain(np.cbrt(at_least_one("users", users) * noise**2))
+    noise = private_size(trust, problem.dimension, epsilon, delta)
+    return plain(np.cbrt(problem.users * noise**2))

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.values import require_choice, require_flag
 from fedprivjax.theory._numbers import at_least_one, plain, positive, probability
+from fedprivjax.theory.cheu.problem import ProblemConstants
 
 
 class Exponents(NamedTuple):
@@ -33,36 +34,21 @@ TABLE_1 = {
 """Table 1 by loss and interaction: the exponents of the terms that privacy costs, logarithms left out."""
 
 
-def sgd_rate(
-    *,
-    users: ArrayLike,
-    dimension: ArrayLike,
-    epsilon: ArrayLike,
-    delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-) -> Any:
+def sgd_rate(problem: ProblemConstants, *, epsilon: ArrayLike, delta: float) -> Any:
     """P_SGD, convex: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
 
     Source: Cheu et al. 2022, Theorem 4.1.
 
-    >>> round(sgd_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0), 4)
+    >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
+    >>> round(sgd_rate(problem, epsilon=1.0, delta=1e-6), 4)
     0.0815
     """
-    noise = private_size("shuffler", dimension, epsilon, delta) / at_least_one("users", users)
-    return plain(positive("diameter", diameter) * positive("lipschitz", lipschitz) * np.sqrt(noise))
+    noise = private_size("shuffler", problem.dimension, epsilon, delta) / problem.users
+    return plain(problem.diameter * problem.lipschitz * np.sqrt(noise))
 
 
 def convex_rate(
-    *,
-    users: ArrayLike,
-    dimension: ArrayLike,
-    epsilon: ArrayLike,
-    delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    trust: str = "shuffler",
-    sampling: bool = True,
+    problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, trust: str = "shuffler", sampling: bool = True
 ) -> Any:
     """One pass, convex, on envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
 
@@ -71,22 +57,20 @@ def convex_rate(
 
     Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
 
-    >>> round(convex_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0), 4)
+    >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
+    >>> round(convex_rate(problem, epsilon=1.0, delta=1e-6), 4)
     0.0453
     """
-    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
-    scale = positive("diameter", diameter) * positive("lipschitz", lipschitz)
+    n, noise = problem.users, private_size(trust, problem.dimension, epsilon, delta)
+    scale = problem.diameter * problem.lipschitz
     return plain(scale * (_fresh(sampling) / np.sqrt(n) + (noise / n) ** (2 / 3)))
 
 
 def smooth_rate(
+    problem: ProblemConstants,
     *,
-    users: ArrayLike,
-    dimension: ArrayLike,
     epsilon: ArrayLike,
     delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
     smoothness: ArrayLike,
     trust: str = "shuffler",
     sampling: bool = True,
@@ -95,23 +79,20 @@ def smooth_rate(
 
     Source: Cheu et al. 2022, Theorems 4.3 and C.3 (2).
 
-    >>> problem = {"diameter": 1.0, "lipschitz": 1.0, "smoothness": 1.0}
-    >>> round(smooth_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 4)
+    >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
+    >>> round(smooth_rate(problem, epsilon=1.0, delta=1e-6, smoothness=1.0), 4)
     0.0281
     """
-    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
-    diameter, lipschitz = positive("diameter", diameter), positive("lipschitz", lipschitz)
-    private = positive("smoothness", smoothness) ** 0.2 * diameter**1.2 * (lipschitz * noise / n) ** 0.8
-    return plain(_fresh(sampling) * diameter * lipschitz / np.sqrt(n) + private)
+    n, noise = problem.users, private_size(trust, problem.dimension, epsilon, delta)
+    private = positive("smoothness", smoothness) ** 0.2 * problem.diameter**1.2 * (problem.lipschitz * noise / n) ** 0.8
+    return plain(_fresh(sampling) * problem.diameter * problem.lipschitz / np.sqrt(n) + private)
 
 
 def strong_rate(
+    problem: ProblemConstants,
     *,
-    users: ArrayLike,
-    dimension: ArrayLike,
     epsilon: ArrayLike,
     delta: float,
-    lipschitz: ArrayLike,
     strong_convexity: ArrayLike,
     trust: str = "shuffler",
     sampling: bool = True,
@@ -120,22 +101,20 @@ def strong_rate(
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (3).
 
-    >>> problem = {"lipschitz": 1.0, "strong_convexity": 1.0}
-    >>> round(strong_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
+    >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
+    >>> round(strong_rate(problem, epsilon=1.0, delta=1e-6, strong_convexity=1.0), 6)
     0.001347
     """
-    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
-    scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)
+    n, noise = problem.users, private_size(trust, problem.dimension, epsilon, delta)
+    scale = problem.lipschitz**2 / positive("strong_convexity", strong_convexity)
     return plain(scale * (_fresh(sampling) / n + (noise / n) ** (4 / 3)))
 
 
 def strong_smooth_rate(
+    problem: ProblemConstants,
     *,
-    users: ArrayLike,
-    dimension: ArrayLike,
     epsilon: ArrayLike,
     delta: float,
-    lipschitz: ArrayLike,
     smoothness: ArrayLike,
     strong_convexity: ArrayLike,
     trust: str = "shuffler",
@@ -145,46 +124,36 @@ def strong_smooth_rate(
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (4), the lost powers of λ restored from the proof.
 
-    >>> problem = {"lipschitz": 1.0, "smoothness": 4.0, "strong_convexity": 1.0}
-    >>> round(strong_smooth_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
+    >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
+    >>> round(strong_smooth_rate(problem, epsilon=1.0, delta=1e-6, smoothness=4.0, strong_convexity=1.0), 6)
     0.000188
     """
-    n, noise = at_least_one("users", users), private_size(trust, dimension, epsilon, delta)
+    n, noise = problem.users, private_size(trust, problem.dimension, epsilon, delta)
     modulus = positive("strong_convexity", strong_convexity)
     root = np.sqrt(positive("smoothness", smoothness) / modulus)
-    scale = positive("lipschitz", lipschitz) ** 2 / modulus
+    scale = problem.lipschitz**2 / modulus
     return plain(scale * (_fresh(sampling) / n + root * (noise / n) ** 2))
 
 
-def full_rate(
-    *,
-    users: ArrayLike,
-    dimension: ArrayLike,
-    epsilon: ArrayLike,
-    delta: float,
-    diameter: ArrayLike,
-    lipschitz: ArrayLike,
-    sampling: bool = True,
-) -> Any:
+def full_rate(problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, sampling: bool = True) -> Any:
     """P_GD, convex: `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, for δ ≤ 1/n.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
-    >>> round(full_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, diameter=1.0, lipschitz=1.0), 4)
+    >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
+    >>> round(full_rate(problem, epsilon=1.0, delta=1e-6), 4)
     0.037
     """
-    n, noise = at_least_one("users", users), _full_noise(dimension, epsilon, delta)
-    scale = positive("diameter", diameter) * positive("lipschitz", lipschitz)
+    n, noise = problem.users, _full_noise(problem.dimension, epsilon, delta)
+    scale = problem.diameter * problem.lipschitz
     return plain(scale * (_fresh(sampling) / np.sqrt(n) + noise / n))
 
 
 def full_strong_rate(
+    problem: ProblemConstants,
     *,
-    users: ArrayLike,
-    dimension: ArrayLike,
     epsilon: ArrayLike,
     delta: float,
-    lipschitz: ArrayLike,
     strong_convexity: ArrayLike,
     sampling: bool = True,
 ) -> Any:
@@ -192,12 +161,12 @@ def full_strong_rate(
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
-    >>> problem = {"lipschitz": 1.0, "strong_convexity": 1.0}
-    >>> round(full_strong_rate(users=10**4, dimension=16, epsilon=1.0, delta=1e-6, **problem), 6)
+    >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
+    >>> round(full_strong_rate(problem, epsilon=1.0, delta=1e-6, strong_convexity=1.0), 6)
     0.00083
     """
-    n, noise = at_least_one("users", users), _full_noise(dimension, epsilon, delta)
-    scale = positive("lipschitz", lipschitz) ** 2 / positive("strong_convexity", strong_convexity)
+    n, noise = problem.users, _full_noise(problem.dimension, epsilon, delta)
+    scale = problem.lipschitz**2 / positive("strong_convexity", strong_convexity)
     return plain(scale * (_fresh(sampling) / n + (noise / n) ** 2))
 
 
@@ -209,9 +178,9 @@ def private_size(trust: str, dimension: ArrayLike, epsilon: ArrayLike, delta: fl
     return np.sqrt(d) * log / positive("epsilon", epsilon)
 
 
-def _full_noise(dimension: ArrayLike, epsilon: ArrayLike, delta: float) -> np.ndarray:
-    d = at_least_one("dimension", dimension)
-    return private_size("shuffler", d, epsilon, delta) * np.sqrt(np.log(d / probability("delta", delta)))
+def _full_noise(dimension: np.ndarray, epsilon: ArrayLike, delta: float) -> np.ndarray:
+    log = np.log(dimension / probability("delta", delta))
+    return private_size("shuffler", dimension, epsilon, delta) * np.sqrt(log)
 
 
 def _fresh(sampling: bool) -> float:

@@ -31,6 +31,7 @@ from fedprivjax.theory.tran_cutkosky.privacy import (
     reduced_most_epsilon,
     reduced_multiplier,
 )
+from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 from fedprivjax.theory.tran_cutkosky.reduced import (
     ReducedSettings,
     reduced_bound,
@@ -44,6 +45,7 @@ __all__ = [
     "Federated",
     "GradientBound",
     "MomentumSettings",
+    "ProblemConstants",
     "ReducedNodes",
     "ReducedSettings",
     "Sensitivities",

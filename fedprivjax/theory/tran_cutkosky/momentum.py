@@ -11,14 +11,15 @@ from fedprivjax.checks.values import require_choice, require_flag
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
 from fedprivjax.theory.tran_cutkosky._setting import checked_alpha, checked_rounds, floor_log2, whole_epochs
 from fedprivjax.theory.tran_cutkosky.nodes import node_count, sensitivity_cap
+from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 
 class MomentumSettings(NamedTuple):
-    """T, α and η of Algorithm 1."""
+    """T, α and η of Algorithm 1: numbers, or arrays for the bounds of many runs."""
 
-    rounds: int
-    alpha: float
-    step_size: float
+    rounds: Any
+    alpha: Any
+    step_size: Any
 
 
 class GradientBound(NamedTuple):
@@ -77,13 +78,11 @@ def momentum_settings(
 
 
 def momentum_noise_norm(
+    problem: ProblemConstants,
     *,
-    records: ArrayLike,
     rounds: ArrayLike,
     alpha: ArrayLike,
-    lipschitz: ArrayLike,
     noise_multiplier: ArrayLike,
-    dimension: int,
     order: str = "reshuffled",
     form: str = "counted",
 ) -> Any:
@@ -93,39 +92,28 @@ def momentum_noise_norm(
     * "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T` and log₂T nodes, whatever the order.
 
     Args:
-        records: N.
         rounds: T.
-        lipschitz: G; in general half of a leaf's sensitivity.
         noise_multiplier: σ, `momentum_multiplier`.
-        dimension: d.
         order: of an epoch, "cyclic" or "reshuffled"; not for "paper".
 
     Source: Tran & Cutkosky 2022, Lemma 12 ("paper"), whose log₂T is less than the nodes where T + 1 is a power of 2.
 
-    >>> settings = {"records": 256, "rounds": 2048, "alpha": 1 / 256, "lipschitz": 1.0, "noise_multiplier": 1.0}
-    >>> [round(momentum_noise_norm(dimension=1, form=form, **settings), 2) for form in ("counted", "paper")]
+    >>> problem = ProblemConstants(records=256, dimension=1, lipschitz=1.0, smoothness=1.0)
+    >>> settings = {"rounds": 2048, "alpha": 1 / 256, "noise_multiplier": 1.0}
+    >>> [round(momentum_noise_norm(problem, form=form, **settings), 2) for form in ("counted", "paper")]
     [0.59, 0.97]
     """
     require_choice("form", form, ("counted", "paper"))
-    counts(dimension=dimension)
-    n, t = checked_rounds(records, rounds)
-    scale = checked_alpha(n, alpha) * positive("lipschitz", lipschitz) * positive("noise_multiplier", noise_multiplier)
+    n, t = checked_rounds(problem.records, rounds)
+    scale = checked_alpha(n, alpha) * problem.lipschitz * positive("noise_multiplier", noise_multiplier)
     if form == "paper":
-        return plain(8 * scale * np.log2(t) * np.sqrt(dimension * t / n))
+        return plain(8 * scale * np.log2(t) * np.sqrt(problem.dimension * t / n))
     cap = 2 * sensitivity_cap(records=n, alpha=alpha, order=order)
-    return plain(scale * cap * np.sqrt(dimension * node_count(records=n, rounds=t) * floor_log2(t + 1)))
+    return plain(scale * cap * np.sqrt(problem.dimension * node_count(records=n, rounds=t) * floor_log2(t + 1)))
 
 
 def momentum_bound(
-    *,
-    records: ArrayLike,
-    rounds: ArrayLike,
-    alpha: ArrayLike,
-    step_size: ArrayLike,
-    gap: ArrayLike,
-    lipschitz: ArrayLike,
-    smoothness: ArrayLike,
-    noise: ArrayLike,
+    problem: ProblemConstants, settings: MomentumSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
     """The expected gradient norm of Algorithm 1's output, term by term; `.total` is the bound.
 
@@ -135,34 +123,29 @@ def momentum_bound(
     freshly shuffled (after its first one, a cyclic order depends on the iterates, and 6G√α is not proved).
 
     Args:
-        records: N.
-        rounds: T, at least N.
-        alpha: in [1/N, 1].
-        step_size: η, the length of a step.
+        settings: rounds T of at least N, α in [1/N, 1] and η, the length of a step.
         gap: a bound on F(w_1) − inf F (the paper's R).
-        lipschitz: G.
-        smoothness: L.
         noise: the mean over rounds of the noise's mean norm in the momentum: of the mechanism at hand (√d times its
             root mean square), or `momentum_noise_norm`.
 
     Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Explicit; with the paper's noise, 48 stands where its Theorem 6 has
     12, and its d^{1/4}·d^{1/4} is d^{1/4}.
 
-    >>> settings = {"records": 100, "rounds": 10_000, "alpha": 0.01, "step_size": 1e-3}
-    >>> bound = momentum_bound(gap=1.0, lipschitz=1.0, smoothness=0.1, noise=0.05, **settings)
+    >>> problem = ProblemConstants(records=100, dimension=10, lipschitz=1.0, smoothness=0.1)
+    >>> settings = MomentumSettings(rounds=10_000, alpha=0.01, step_size=1e-3)
+    >>> bound = momentum_bound(problem, settings, gap=1.0, noise=0.05)
     >>> [round(term, 3) for term in bound], round(bound.total, 3)
     ([0.15, 0.09, 0.6, 0.15, 0.03], 1.02)
     """
-    n, t = checked_rounds(records, rounds)
-    alpha = checked_alpha(n, alpha)
-    step, lipschitz = positive("step_size", step_size), positive("lipschitz", lipschitz)
-    smooth = step * nonnegative("smoothness", smoothness)
+    n, t = checked_rounds(problem.records, settings.rounds)
+    alpha, step = checked_alpha(n, settings.alpha), positive("step_size", settings.step_size)
+    smooth = step * problem.smoothness
     terms = (
         3 * nonnegative("gap", gap) / (2 * step * t) + 3 * smooth / 4,
         6 * n * smooth + 3 * smooth / alpha,
-        6 * lipschitz * np.sqrt(alpha),
+        6 * problem.lipschitz * np.sqrt(alpha),
         3 * nonnegative("noise", noise),
-        3 * lipschitz * (1 - alpha) / (alpha * t),
+        3 * problem.lipschitz * (1 - alpha) / (alpha * t),
     )
     return GradientBound(*(plain(term) for term in terms))
 

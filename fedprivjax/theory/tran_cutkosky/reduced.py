@@ -16,20 +16,21 @@ from fedprivjax.theory.tran_cutkosky._setting import (
     floor_log2,
     whole_epochs,
 )
-from fedprivjax.theory.tran_cutkosky.momentum import GradientBound, momentum_bound
+from fedprivjax.theory.tran_cutkosky.momentum import GradientBound, MomentumSettings, momentum_bound
 from fedprivjax.theory.tran_cutkosky.nodes import at_least_two, reduced_node_counts
+from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 from fedprivjax.theory.tran_cutkosky.sensitivities import reduced_sensitivities
 
 _LEAST_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 needs 1 + log 2
 
 
 class ReducedSettings(NamedTuple):
-    """T, α, η and γ of Algorithm 2."""
+    """T, α, η and γ of Algorithm 2: numbers, or arrays for the bounds of many runs."""
 
-    rounds: int
-    alpha: float
-    step_size: float
-    reset_rate: float
+    rounds: Any
+    alpha: Any
+    step_size: Any
+    reset_rate: Any
 
 
 def reduced_settings(
@@ -72,16 +73,10 @@ def reduced_settings(
 
 
 def reduced_noise_norm(
+    problem: ProblemConstants,
+    settings: ReducedSettings,
     *,
-    records: ArrayLike,
-    rounds: ArrayLike,
-    alpha: ArrayLike,
-    step_size: ArrayLike,
-    reset_rate: ArrayLike,
-    lipschitz: ArrayLike,
-    smoothness: ArrayLike,
     noise_multiplier: ArrayLike,
-    dimension: int,
     form: str = "corrected",
 ) -> Any:
     """The mean norm of Algorithm 2's noise in a round, at most, with its noise of `√V·σδ` on every node.
@@ -93,31 +88,25 @@ def reduced_noise_norm(
     * "paper": `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
 
     Args:
-        records: N, at least 2.
-        rounds: T.
-        alpha: at least 1/N.
-        step_size: η.
-        reset_rate: γ, in (0, 1/2].
-        lipschitz: G.
-        smoothness: L.
+        problem: with N of at least 2.
+        settings: α of at least 1/N and γ in (0, 1/2].
         noise_multiplier: σ, `reduced_multiplier`.
-        dimension: d.
 
     Source: Tran & Cutkosky 2022, Lemma 7 ("paper"); its proof with the weights summed ("corrected"). Explicit.
 
-    >>> settings = reduced_settings(records=64, epsilon=2.0, dimension=10, rounds=1024)._asdict()
-    >>> problem = {"records": 64, "lipschitz": 1.0, "smoothness": 1.0, "noise_multiplier": 1.0, "dimension": 10}
-    >>> [round(reduced_noise_norm(form=form, **settings, **problem)) for form in ("corrected", "paper")]
+    >>> settings = reduced_settings(records=64, epsilon=2.0, dimension=10, rounds=1024)
+    >>> problem = ProblemConstants(records=64, dimension=10, lipschitz=1.0, smoothness=1.0)
+    >>> forms = ("corrected", "paper")
+    >>> [round(reduced_noise_norm(problem, settings, noise_multiplier=1.0, form=form)) for form in forms]
     [43, 617]
     """
     require_choice("form", form, ("corrected", "paper"))
-    counts(dimension=dimension)
-    n, t = checked_rounds(at_least_two(records), rounds)
-    alpha, gamma = checked_alpha(n, alpha), _checked_reset(reset_rate)
-    delta = reduced_sensitivities(records=n, step_size=step_size, lipschitz=lipschitz, smoothness=smoothness)
-    scale = alpha * positive("noise_multiplier", noise_multiplier) * np.sqrt(dimension)
+    n, t = checked_rounds(at_least_two(problem.records), settings.rounds)
+    alpha, gamma = checked_alpha(n, settings.alpha), _checked_reset(settings.reset_rate)
+    delta = reduced_sensitivities(problem, step_size=settings.step_size)
+    scale = alpha * positive("noise_multiplier", noise_multiplier) * np.sqrt(problem.dimension)
     if form == "paper":
-        g, moved = np.asarray(lipschitz, float), delta.differences / 4
+        g, moved = problem.lipschitz, delta.differences / 4
         old = 32 * g * np.sqrt(gamma * t / n) + 64 * moved * np.sqrt(t / (gamma * n)) + 4 * moved * np.sqrt(3 * t / n)
         return plain(scale * np.log2(t) * (48 * g + old))
     early, late = reduced_node_counts(records=n, rounds=t)
@@ -129,16 +118,7 @@ def reduced_noise_norm(
 
 
 def reduced_bound(
-    *,
-    records: ArrayLike,
-    rounds: ArrayLike,
-    alpha: ArrayLike,
-    step_size: ArrayLike,
-    reset_rate: ArrayLike,
-    gap: ArrayLike,
-    lipschitz: ArrayLike,
-    smoothness: ArrayLike,
-    noise: ArrayLike,
+    problem: ProblemConstants, settings: ReducedSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
     """The expected gradient norm of Algorithm 2's output, term by term; `.total` is the bound.
 
@@ -158,21 +138,13 @@ def reduced_bound(
     Source: Tran & Cutkosky 2022, Theorem 9 (Lemmas 5, 7 and 11), with the term of a momentum that begins at 0.
 
     >>> settings = reduced_settings(records=10**6, epsilon=1.0, dimension=10)
-    >>> problem = {"records": 10**6, "gap": 1.0, "lipschitz": 1.0, "smoothness": 1.0}
-    >>> round(reduced_bound(noise=0.0, **problem, **settings._asdict()).variance, 5)
+    >>> problem = ProblemConstants(records=10**6, dimension=10, lipschitz=1.0, smoothness=1.0)
+    >>> round(reduced_bound(problem, settings, gap=1.0, noise=0.0).variance, 5)
     0.00782
     """
-    _checked_reset(reset_rate)
-    return momentum_bound(
-        records=records,
-        rounds=rounds,
-        alpha=alpha,
-        step_size=step_size,
-        gap=gap,
-        lipschitz=lipschitz,
-        smoothness=smoothness,
-        noise=noise,
-    )
+    _checked_reset(settings.reset_rate)
+    unreset = MomentumSettings(settings.rounds, settings.alpha, settings.step_size)
+    return momentum_bound(problem, unreset, gap=gap, noise=noise)
 
 
 def reduced_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:

@@ -13,6 +13,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import counts, nonnegative, one, plain, positive
 from fedprivjax.theory.tran_cutkosky._setting import checked_alpha, decay, recurrences
 from fedprivjax.theory.tran_cutkosky.nodes import at_least_two, checked_node
+from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 
 class Sensitivities(NamedTuple):
@@ -23,14 +24,7 @@ class Sensitivities(NamedTuple):
     residuals: Any
 
 
-def reduced_sensitivities(
-    *,
-    records: ArrayLike,
-    step_size: ArrayLike,
-    lipschitz: ArrayLike,
-    smoothness: ArrayLike,
-    form: str = "corrected",
-) -> Sensitivities:
+def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
     """What one record moves in a node of Algorithm 2, at most, in cyclic order and for α ≥ 1/N.
 
     * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, of nodes of any length;
@@ -41,20 +35,19 @@ def reduced_sensitivities(
     A node's own: `node_sensitivity` times 2G or 2ηNL, and `residual_sensitivity`.
 
     Args:
-        records: N, at least 2.
+        problem: with N of at least 2.
         step_size: η.
-        lipschitz: G.
-        smoothness: L.
 
     Source: Tran & Cutkosky 2022, Theorem 8, with the geometric factor that its δ_Δ and δ_r lack. The constants of
     Lemma 7 are those of 8ηNL.
 
-    >>> reduced_sensitivities(records=10, step_size=0.01, lipschitz=1.0, smoothness=2.0)
+    >>> problem = ProblemConstants(records=10, dimension=1, lipschitz=1.0, smoothness=2.0)
+    >>> reduced_sensitivities(problem, step_size=0.01)
     Sensitivities(anchors=4.0, differences=0.8, residuals=0.8)
     """
     require_choice("form", form, ("corrected", "short", "paper"))
-    n, lipschitz = at_least_two(records), positive("lipschitz", lipschitz)
-    reach = positive("step_size", step_size) * nonnegative("smoothness", smoothness)
+    n, lipschitz = at_least_two(problem.records), problem.lipschitz
+    reach = positive("step_size", step_size) * problem.smoothness
     if form == "short":
         return Sensitivities(plain(2 * lipschitz), plain(2 * n * reach), plain(2 * (n - 1) * reach))
     moved = plain((2 if form == "paper" else 4) * n * reach)

@@ -17,7 +17,7 @@ def started(participation):
     features = rng.normal(size=(100, 40, 100)).astype(np.float32)
     problem = linear_problem(features, rng.integers(0, 10, (100, 40)), Softmax(10))
     protocol = NoisyMinibatchSGD(noise_std=1.0, step_size=0.01, clip=1.0, batch=10)
-    start = ready(protocol, problem, participation, rounds=ROUNDS, record=(), every=ROUNDS)
+    start = ready(protocol, problem, participation, rounds=ROUNDS, metrics=(), eval_every=ROUNDS)
     return jax.device_put(start.arguments), start.recipe
 
 

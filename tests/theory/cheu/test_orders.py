@@ -6,22 +6,30 @@ import pytest
 from fedprivjax import Refusal
 from fedprivjax.theory import cheu
 
-BASE = {"users": 1e5, "dimension": 10.0, "epsilon": 1.0, "delta": 1e-6}
-LOSSES = {"diameter": 3.0, "lipschitz": 2.0, "smoothness": 5.0, "strong_convexity": 0.5}
+CONSTANTS = {"users": 1e5, "dimension": 10.0, "diameter": 3.0, "lipschitz": 2.0}
+PROBLEM = cheu.ProblemConstants(**CONSTANTS)
+TARGET = {"epsilon": 1.0, "delta": 1e-6}
+CURVATURES = {"smoothness": 5.0, "strong_convexity": 0.5}
 NEEDS = {
-    "convex": (cheu.convex_rate, ("diameter", "lipschitz")),
-    "smooth": (cheu.smooth_rate, ("diameter", "lipschitz", "smoothness")),
-    "strong": (cheu.strong_rate, ("lipschitz", "strong_convexity")),
-    "strong-smooth": (cheu.strong_smooth_rate, ("lipschitz", "smoothness", "strong_convexity")),
+    "convex": (cheu.convex_rate, ()),
+    "smooth": (cheu.smooth_rate, ("smoothness",)),
+    "strong": (cheu.strong_rate, ("strong_convexity",)),
+    "strong-smooth": (cheu.strong_smooth_rate, ("smoothness", "strong_convexity")),
 }
-FULL = {
-    "convex": (cheu.full_rate, ("diameter", "lipschitz")),
-    "strong": (cheu.full_strong_rate, ("lipschitz", "strong_convexity")),
-}
+FULL = {"convex": (cheu.full_rate, ()), "strong": (cheu.full_strong_rate, ("strong_convexity",))}
+
+
+def settings_of(needs):
+    return CONSTANTS | TARGET | {name: CURVATURES[name] for name in needs}
+
+
+def value(rate, settings, **options):
+    problem = cheu.ProblemConstants(**{name: settings[name] for name in CONSTANTS})
+    return rate(problem, **{name: settings[name] for name in settings if name not in CONSTANTS}, **options)
 
 
 def exponent(rate, name, settings, **options):
-    values = [rate(**{**settings, name: settings[name] * factor}, **options) for factor in (1, 2)]
+    values = [value(rate, {**settings, name: settings[name] * factor}, **options) for factor in (1, 2)]
     return np.log2(values[1] / values[0])
 
 
@@ -31,7 +39,7 @@ def exponent(rate, name, settings, **options):
     + [(loss, "full", *entry) for loss, entry in FULL.items()],
 )
 def test_table_1(loss, interaction, rate, needs):
-    settings = BASE | {name: LOSSES[name] for name in needs}
+    settings = settings_of(needs)
     expected = cheu.TABLE_1[loss, interaction]
     assert exponent(rate, "users", settings, sampling=False) == pytest.approx(expected.users)
     assert exponent(rate, "epsilon", settings, sampling=False) == pytest.approx(expected.epsilon)
@@ -46,49 +54,49 @@ def test_table_1(loss, interaction, rate, needs):
 def test_units(loss):
     """A loss in other units, or a parameter in others, has the rate in those units."""
     rate, needs = NEEDS[loss]
-    settings = BASE | {name: LOSSES[name] for name in needs}
+    settings = settings_of(needs)
     units = {"diameter": 0, "lipschitz": 1, "smoothness": 1, "strong_convexity": 1}
-    scaled = settings | {name: settings[name] * 7 ** units[name] for name in needs}
-    assert rate(**scaled) == pytest.approx(7 * rate(**settings))
+    scaled = {name: number * 7 ** units.get(name, 0) for name, number in settings.items()}
+    assert value(rate, scaled) == pytest.approx(7 * value(rate, settings))
     powers = {"diameter": 1, "lipschitz": -1, "smoothness": -2, "strong_convexity": -2}
-    moved = settings | {name: settings[name] * 7.0 ** powers[name] for name in needs}
-    assert rate(**moved) == pytest.approx(rate(**settings))
+    moved = {name: number * 7.0 ** powers.get(name, 0) for name, number in settings.items()}
+    assert value(rate, moved) == pytest.approx(value(rate, settings))
 
 
 def test_rates_by_hand():
     noise = np.sqrt(10) * np.log(1e7) / 1e5
-    settings = BASE | {"lipschitz": 2.0}
-    assert cheu.sgd_rate(diameter=3.0, **settings) == pytest.approx(6 * np.sqrt(noise))
-    assert cheu.convex_rate(diameter=3.0, **settings) == pytest.approx(6 * (1e5**-0.5 + noise ** (2 / 3)))
+    assert cheu.sgd_rate(PROBLEM, **TARGET) == pytest.approx(6 * np.sqrt(noise))
+    assert cheu.convex_rate(PROBLEM, **TARGET) == pytest.approx(6 * (1e5**-0.5 + noise ** (2 / 3)))
     private = 10**0.4 * 5**0.2 * 3**1.2 * 2**0.8 * np.log(1e7) ** 0.8 / 1e5**0.8
-    assert cheu.smooth_rate(diameter=3.0, smoothness=5.0, sampling=False, **settings) == pytest.approx(private)
+    assert cheu.smooth_rate(PROBLEM, smoothness=5.0, sampling=False, **TARGET) == pytest.approx(private)
     strong = 10 * 5**0.5 * 4 * np.log(1e7) ** 2 / (0.5**1.5 * 1e5**2)
-    both = {"smoothness": 5.0, "strong_convexity": 0.5}
-    assert cheu.strong_smooth_rate(sampling=False, **both, **settings) == pytest.approx(strong)
+    assert cheu.strong_smooth_rate(PROBLEM, sampling=False, **CURVATURES, **TARGET) == pytest.approx(strong)
     pan = 10 * 5**0.5 * 4 * np.log(1e6) / (0.5**1.5 * 1e5**2)
-    assert cheu.strong_smooth_rate(sampling=False, trust="pan-private", **both, **settings) == pytest.approx(pan)
+    found = cheu.strong_smooth_rate(PROBLEM, sampling=False, trust="pan-private", **CURVATURES, **TARGET)
+    assert found == pytest.approx(pan)
     full = 6 * np.sqrt(10) * np.log(1e7) ** 1.5 / 1e5
-    assert cheu.full_rate(diameter=3.0, sampling=False, **settings) == pytest.approx(full)
+    assert cheu.full_rate(PROBLEM, sampling=False, **TARGET) == pytest.approx(full)
     with pytest.raises(Refusal, match="unknown trust 'shuffle', did you mean 'shuffler'"):
-        cheu.convex_rate(diameter=3.0, trust="shuffle", **settings)
+        cheu.convex_rate(PROBLEM, trust="shuffle", **TARGET)
 
 
 @pytest.mark.parametrize("trust", ["shuffler", "pan-private"])
 def test_the_papers_parameters_balance_its_orders(trust):
     """With b and β as the paper takes them, βD²/T² + σD/√T + L²/β is of the theorem's order."""
-    settings, d_l = BASE | {"trust": trust}, {"diameter": 3.0, "lipschitz": 2.0}
+    settings = TARGET | {"trust": trust}
     log = np.log(1e7) if trust == "shuffler" else np.sqrt(np.log(1e6))
 
     def excess(b, beta):
         rounds = 1e5 / b
         return beta * 9 / rounds**2 + np.sqrt(10) * 2 * log / b * 3 / np.sqrt(rounds)
 
-    batch = cheu.agd_per_round_order(smoothness=5.0, **settings, **d_l)
-    assert excess(batch, 5.0) == pytest.approx(2 * cheu.smooth_rate(smoothness=5.0, sampling=False, **settings, **d_l))
-    beta = cheu.smoothed_smoothness_order(**settings, **d_l)
-    batch = cheu.agd_per_round_order(smoothness=beta, **settings, **d_l)
-    assert batch == pytest.approx(cheu.smoothed_per_round_order(**settings))
-    rate = cheu.convex_rate(sampling=False, **settings, **d_l)
+    batch = cheu.agd_per_round_order(PROBLEM, smoothness=5.0, **settings)
+    rate = cheu.smooth_rate(PROBLEM, smoothness=5.0, sampling=False, **settings)
+    assert excess(batch, 5.0) == pytest.approx(2 * rate)
+    beta = cheu.smoothed_smoothness_order(PROBLEM, **settings)
+    batch = cheu.agd_per_round_order(PROBLEM, smoothness=beta, **settings)
+    assert batch == pytest.approx(cheu.smoothed_per_round_order(PROBLEM, **settings))
+    rate = cheu.convex_rate(PROBLEM, sampling=False, **settings)
     assert excess(batch, beta) == pytest.approx(2 * rate)
     assert 4 / beta == pytest.approx(rate)
 

@@ -6,6 +6,9 @@ import pytest
 from fedprivjax import Refusal
 from fedprivjax.theory import tran_cutkosky as tc
 
+PROBLEM = tc.ProblemConstants(records=100, dimension=10, lipschitz=1.0, smoothness=1.0)
+SETTINGS = tc.ReducedSettings(rounds=1000, alpha=0.02, step_size=1e-3, reset_rate=0.1)
+
 
 def test_settings():
     """At the theorems' T, before it is rounded up, α is 1/N; capped, α is larger and 1 at most."""
@@ -59,9 +62,9 @@ def test_runs_keep_the_bounds():
         records, rounds = 64, 64 * 8
         alpha, step = alpha_times / records, 1 / np.sqrt(records * rounds) / 4
         gap, norm, error = run(records, rounds, alpha, step, np.random.default_rng(3), noise)
-        settings = {"records": records, "rounds": rounds, "alpha": alpha, "step_size": step}
-        problem = {"gap": gap, "lipschitz": 1.0, "smoothness": 1.0, "noise": noise * np.sqrt(3)}
-        bound = tc.momentum_bound(**settings, **problem)
+        problem = tc.ProblemConstants(records=records, dimension=3, lipschitz=1.0, smoothness=1.0)
+        settings = tc.MomentumSettings(rounds, alpha, step)
+        bound = tc.momentum_bound(problem, settings, gap=gap, noise=noise * np.sqrt(3))
         ratios.append(norm / bound.total)
         errors.append(3 * error / (bound.bias + bound.variance + bound.start))
     assert max(ratios) < 1
@@ -70,15 +73,11 @@ def test_runs_keep_the_bounds():
 
 def test_the_bound_as_arrays():
     rounds = np.array([100, 1000, 10_000])
-    settings = {"records": 100, "rounds": rounds, "alpha": 0.01, "step_size": 1 / np.sqrt(100 * rounds)}
-    bound = tc.momentum_bound(gap=1.0, lipschitz=1.0, smoothness=1.0, noise=0.0, **settings)
+    settings = tc.MomentumSettings(rounds, alpha=0.01, step_size=1 / np.sqrt(100 * rounds))
+    bound = tc.momentum_bound(PROBLEM, settings, gap=1.0, noise=0.0)
     assert (np.diff(bound.total) < 0).all()
     assert bound.start == pytest.approx(3 * 0.99 / (0.01 * rounds))
     assert bound.total[1] == sum(np.broadcast_to(term, 3)[1] for term in bound)
-
-
-SETTINGS = {"records": 100, "rounds": 1000, "alpha": 0.02, "step_size": 1e-3}
-PROBLEM = {"gap": 1.0, "lipschitz": 1.0, "smoothness": 1.0, "noise": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -87,19 +86,24 @@ PROBLEM = {"gap": 1.0, "lipschitz": 1.0, "smoothness": 1.0, "noise": 0.0}
         ({"rounds": 99}, r"rounds must be at least records \(100\), got 99"),
         ({"alpha": 0.009}, r"alpha must be between 1/records \(0.01\) and 1, got 0.009"),
         ({"alpha": 1.01}, "alpha must be between"),
-        ({"noise": -1.0}, "noise must be at least 0"),
     ],
 )
 def test_refusals_of_the_bounds(wrong, said):
+    settings = SETTINGS._replace(**wrong)
     with pytest.raises(Refusal, match=said):
-        tc.momentum_bound(**SETTINGS | PROBLEM | wrong)
+        tc.momentum_bound(PROBLEM, tc.MomentumSettings(*settings[:3]), gap=1.0, noise=0.0)
     with pytest.raises(Refusal, match=said):
-        tc.reduced_bound(reset_rate=0.1, **SETTINGS | PROBLEM | wrong)
+        tc.reduced_bound(PROBLEM, settings, gap=1.0, noise=0.0)
+
+
+def test_negative_noise_is_refused():
+    with pytest.raises(Refusal, match="noise must be at least 0"):
+        tc.reduced_bound(PROBLEM, SETTINGS, gap=1.0, noise=-1.0)
 
 
 def test_refusals_of_the_settings():
     with pytest.raises(Refusal, match="reset_rate must be at most 1/2"):
-        tc.reduced_bound(reset_rate=0.51, **SETTINGS, **PROBLEM)
+        tc.reduced_bound(PROBLEM, SETTINGS._replace(reset_rate=0.51), gap=1.0, noise=0.0)
     with pytest.raises(Refusal, match="reset_rate must be at most 1/2"):
         tc.reduced_settings(records=100, dimension=10, epsilon=1.0, rounds=300)
     with pytest.raises(Refusal, match=r"rounds must be at least 4·records \(400\), the theorem's are"):

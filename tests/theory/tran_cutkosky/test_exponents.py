@@ -12,10 +12,10 @@ def momentum(records, dimension, *, form="counted", logs=True, rounds=None, epsi
     """Theorem 6's bound without sampling's 6G√α; `logs` False divides by √log₂T, which every other term has."""
     settings = tc.momentum_settings(records=records, epsilon=epsilon, delta=1e-6, dimension=dimension, rounds=rounds)
     sigma = tc.momentum_multiplier(epsilon=epsilon, delta=1e-6, form="paper")
-    tree = {"records": records, "rounds": settings.rounds, "alpha": settings.alpha, "dimension": dimension}
-    noise = tc.momentum_noise_norm(lipschitz=1.0, noise_multiplier=sigma, form=form, **tree)
-    problem = {"records": records, "gap": 1.0, "lipschitz": 1.0, "smoothness": 1.0}
-    bound = tc.momentum_bound(noise=noise, **problem, **settings._asdict())
+    problem = tc.ProblemConstants(records=records, dimension=dimension, lipschitz=1.0, smoothness=1.0)
+    tree = {"rounds": settings.rounds, "alpha": settings.alpha}
+    noise = tc.momentum_noise_norm(problem, noise_multiplier=sigma, form=form, **tree)
+    bound = tc.momentum_bound(problem, settings, gap=1.0, noise=noise)
     return (bound.total - bound.variance) / (1 if logs else np.sqrt(np.log2(settings.rounds)))
 
 
@@ -23,10 +23,9 @@ def reduced(records, dimension, *, form="corrected", logs=True, rounds=None, eps
     """Theorem 9's bound without sampling's 6G√α; `logs` False divides the noise by log₂N, which its terms have."""
     settings = tc.reduced_settings(records=records, epsilon=epsilon, dimension=dimension, rounds=rounds)
     sigma = tc.reduced_multiplier(epsilon=epsilon, delta=1e-6, form="paper")
-    problem = {"records": records, "lipschitz": 1.0, "smoothness": 1.0}
-    settings = settings._asdict()
-    noise = tc.reduced_noise_norm(noise_multiplier=sigma, dimension=dimension, form=form, **problem, **settings)
-    bound = tc.reduced_bound(gap=1.0, noise=noise if logs else noise / np.log2(records), **problem, **settings)
+    problem = tc.ProblemConstants(records=records, dimension=dimension, lipschitz=1.0, smoothness=1.0)
+    noise = tc.reduced_noise_norm(problem, settings, noise_multiplier=sigma, form=form)
+    bound = tc.reduced_bound(problem, settings, gap=1.0, noise=noise if logs else noise / np.log2(records))
     return bound.total - bound.variance
 
 

@@ -10,15 +10,15 @@ from fedprivjax.theory import tran_cutkosky as tc
 def test_the_noise_is_at_most_what_the_appendix_makes_of_it():
     """Theorem 6's noise is 48αG·log₂T·√(dT·log(1/δ))/(ε√N) and not 12; the counted V is below it in cyclic order."""
     for records, epochs in ((64, 7), (1000, 30), (60_000, 18)):
-        tree = {"records": records, "rounds": records * epochs, "alpha": 1 / records, "dimension": 9}
+        problem = tc.ProblemConstants(records=records, dimension=9, lipschitz=2.0, smoothness=1.0)
         sigma = tc.momentum_multiplier(epsilon=1.0, delta=1e-6, form="paper")
-        settings = {"lipschitz": 2.0, "noise_multiplier": sigma, **tree}
-        paper = tc.momentum_noise_norm(form="paper", **settings)
+        settings = {"rounds": records * epochs, "alpha": 1 / records, "noise_multiplier": sigma}
+        paper = tc.momentum_noise_norm(problem, form="paper", **settings)
         rounds, log = records * epochs, np.log(1e6)
         assert 3 * paper == pytest.approx(
             48 / records * 2 * np.log2(rounds) * np.sqrt(9 * rounds * log) / np.sqrt(records)
         )
-        cyclic, reshuffled = (tc.momentum_noise_norm(order=o, **settings) for o in ("cyclic", "reshuffled"))
+        cyclic, reshuffled = (tc.momentum_noise_norm(problem, order=o, **settings) for o in ("cyclic", "reshuffled"))
         assert 12 / 48 * paper < cyclic < paper
         assert cyclic < reshuffled < 1.7 * cyclic
 
@@ -53,20 +53,21 @@ def test_lemma_7_covers_the_noise(form):
     """The literal variance of every round; the bound is no more than a few times it, and α = 1/N is covered too."""
     records, rounds = 8, 8 * 16
     settings = tc.reduced_settings(records=records, epsilon=0.1, dimension=1, rounds=rounds, form=form)
-    problem = {"records": records, "lipschitz": 1.0, "smoothness": 0.5}
-    delta = tc.reduced_sensitivities(step_size=settings.step_size, form="corrected", **problem)
+    problem = tc.ProblemConstants(records=records, dimension=1, lipschitz=1.0, smoothness=0.5)
+    delta = tc.reduced_sensitivities(problem, step_size=settings.step_size, form="corrected")
     early, late = np.sqrt(tc.reduced_node_counts(records=records, rounds=rounds))
     stds = (early * delta.anchors, late * delta.anchors, late * delta.differences, late * delta.residuals)
     exact = exact_reduced_variance(records, rounds, settings.alpha, settings.reset_rate, stds)
-    bound = tc.reduced_noise_norm(noise_multiplier=1.0, dimension=1, **problem, **settings._asdict())
+    bound = tc.reduced_noise_norm(problem, settings, noise_multiplier=1.0)
     assert 0.3 < settings.alpha * np.sqrt(exact) / bound <= 1
 
 
 @pytest.mark.parametrize(("alpha", "gamma"), [(1 / 64, 0.5), (1.7 / 64, 0.5), (1 / 64, 0.05), (0.5, 0.3)])
 def test_the_weights_of_old_epochs(alpha, gamma):
     """Without smoothness the bound's C² is what is left; the literal weights over (1−γ)^{q−1} come to C from below."""
-    settings = {"records": 64, "rounds": 64 * 50, "alpha": alpha, "step_size": 1.0, "reset_rate": gamma}
-    noise = tc.reduced_noise_norm(lipschitz=1.0, smoothness=0.0, noise_multiplier=1.0, dimension=1, **settings)
+    problem = tc.ProblemConstants(records=64, dimension=1, lipschitz=1.0, smoothness=0.0)
+    settings = tc.ReducedSettings(rounds=64 * 50, alpha=alpha, step_size=1.0, reset_rate=gamma)
+    noise = tc.reduced_noise_norm(problem, settings, noise_multiplier=1.0)
     early, late = tc.reduced_node_counts(records=64, rounds=64 * 50)
     squared = ((noise / alpha / 4) ** 2 - 6 * early) / (14 * (early + late * gamma / (2 - gamma)))
     epoch = (1 - alpha) ** 64
@@ -80,10 +81,10 @@ def test_the_weights_of_old_epochs(alpha, gamma):
 
 def test_the_residuals_count_the_nodes_of_a_round():
     """α = 1 and hardly any gradient leave one node for every bit of t, and the differences of one epoch."""
-    settings = {"records": 64, "rounds": 64 * 50, "step_size": 1.0}
-    delta = tc.reduced_sensitivities(records=64, step_size=1.0, lipschitz=1e-9, smoothness=1.0)
-    scale = {"lipschitz": 1e-9, "smoothness": 1.0, "noise_multiplier": 1.0, "dimension": 1}
-    noise = tc.reduced_noise_norm(alpha=1.0, reset_rate=0.5, **settings, **scale)
+    problem = tc.ProblemConstants(records=64, dimension=1, lipschitz=1e-9, smoothness=1.0)
+    settings = tc.ReducedSettings(rounds=64 * 50, alpha=1.0, step_size=1.0, reset_rate=0.5)
+    delta = tc.reduced_sensitivities(problem, step_size=1.0)
+    noise = tc.reduced_noise_norm(problem, settings, noise_multiplier=1.0)
     late = tc.reduced_node_counts(records=64, rounds=64 * 50).late
     most = max(t.bit_count() for t in range(1, 64 * 50 + 1))
     assert noise**2 == pytest.approx(late * (most * delta.residuals**2 + 14 / 3 * delta.differences**2))

@@ -8,6 +8,7 @@ from fedprivjax.theory import tran_cutkosky as tc
 
 RECORDS, EPOCHS, ALPHA, STEP, SMOOTH, LIPSCHITZ = 6, 9, 1 / 6, 0.1, 2.0, 1.5
 SETTINGS = {"records": RECORDS, "step_size": STEP, "smoothness": SMOOTH}
+PROBLEM = tc.ProblemConstants(records=RECORDS, dimension=1, lipschitz=LIPSCHITZ, smoothness=SMOOTH)
 
 
 def moved(node, record, amount):
@@ -35,9 +36,7 @@ def test_residuals_are_exact_by_position():
 
 
 def test_forms_against_all_nodes():
-    forms = {
-        f: tc.reduced_sensitivities(lipschitz=LIPSCHITZ, form=f, **SETTINGS) for f in ("corrected", "short", "paper")
-    }
+    forms = {f: tc.reduced_sensitivities(PROBLEM, step_size=STEP, form=f) for f in ("corrected", "short", "paper")}
     amounts = {
         "anchors": lambda _: LIPSCHITZ,
         "differences": lambda _: SMOOTH * STEP * RECORDS,
@@ -61,7 +60,7 @@ def test_differences_are_node_sensitivities():
 
 def test_refusals():
     with pytest.raises(Refusal, match="form"):
-        tc.reduced_sensitivities(lipschitz=1.0, form="mine", **SETTINGS)
+        tc.reduced_sensitivities(PROBLEM, step_size=STEP, form="mine")
     with pytest.raises(Refusal, match="alpha must be between"):
         tc.residual_sensitivity(first=1, last=8, alpha=0.1, **SETTINGS)
     with pytest.raises(Refusal, match="first must be at least 1"):

@@ -1,0 +1,125 @@
+"""Sampling of a run plan: the participation schedule, then the records of every message."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import clients_named
+from fedprivjax.plan.arguments import require_problem
+from fedprivjax.plan.feasibility import require_possible
+from fedprivjax.plan.minibatches import Minibatches, draw_minibatches
+from fedprivjax.plan.participation import Participation, draw_schedule
+from fedprivjax.plan.plan import EPOCHS, Plan
+from fedprivjax.plan.record_assignment import deal_computed, deal_epochs, deal_pool, deal_shares, epoch_uses
+from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.plan.secret_plan import SecretPlan
+from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
+from fedprivjax.plan.unused_data import warn_of_unused_data
+from fedprivjax.problem.problem import Problem
+
+
+def draw_plan(
+    problem: Problem,
+    participation: Participation,
+    rounds: int | None = None,
+    seed: int | Seeds = 0,
+    *,
+    order: str = "shuffled",
+    sampler: Sampler | None = None,
+) -> Plan:
+    """Draw a run's schedule and the order of its samples, on the host.
+
+    Args:
+        rounds: None takes as many as the samples, and a given schedule, allow.
+        order: of samples that no sampler draws, one a message, see `ORDERS`. A protocol with a `sampler` has its epochs
+            by that ("cyclic", "reshuffled"); "stored" is for both.
+        sampler: how machines draw minibatches of their own records; None is one example a message, by `order`.
+
+    Raises:
+        ValueError: more samples asked for than there are, in the pool or in a machine's share.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Full, Softmax, linear_problem
+    >>> problem = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2))
+    >>> draw_plan(problem, Full(2)).samples.shape
+    (2, 2)
+    """
+    require_problem(problem)
+    with clients_named(problem.client_names):
+        return _drawn(problem, participation, rounds, as_seeds(seed), order, sampler)
+
+
+def _drawn(
+    problem: Problem,
+    participation: Participation,
+    rounds: int | None,
+    seeds: Seeds,
+    order: str,
+    sampler: Sampler | None,
+) -> Plan:
+    chosen = rounds is None
+    participation, rounds, shares = require_possible(problem, participation, rounds, order=order, sampler=sampler)
+    schedule = draw_schedule(participation, rounds, participation_rng(seeds))
+    of_shares = participation.of_shares or (chosen and shares is not None)
+    facts = {"examples": int(problem.examples) if problem.stored else None, "of_shares": of_shares}
+    if sampler is not None and sampler.secret and problem.table is not None:
+        return _secret(problem, schedule, order, sampler, seeds, facts)
+    plan = replace(_with_samples(problem, schedule, order, sampler, seeds), **facts)
+    if chosen and shares is not None and not participation.at_most_once:
+        warn_of_unused_data(plan, participation, shares)
+    return plan
+
+
+def _secret(
+    problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds, facts: dict[str, Any]
+) -> Plan:
+    """The schedule with secret minibatches of machines' own records. The sampler's checks are made at once."""
+    assert problem.table is not None
+    sizes = problem.table.sizes
+    width = sampler.width(sizes, sampler.batches(sizes), schedule.participants.size)
+    draw = partial(_minibatches, problem, schedule, order, sampler, seeds)
+    return SecretPlan.of(draw, width, problem, schedule=schedule, order=order, sampler=sampler, **facts)
+
+
+def _minibatches(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds) -> Minibatches:
+    """Sample minibatches of machines' own records."""
+    assert problem.table is not None
+    factors = 1.0 if sampler.pooled else problem.message_factors
+    return draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), order == "stored", factors)
+
+
+def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:
+    """The schedule with the examples that its messages use."""
+    if sampler is not None and problem.table is not None:
+        return Plan(schedule, *_minibatches(problem, schedule, order, sampler, seeds), order=order, sampler=sampler)
+    rng = None if order == "stored" else samples_rng(seeds)
+    if sampler is not None:
+        return _pooled(problem, schedule, order, sampler, rng)
+    if order in EPOCHS:
+        plan = Plan(schedule, deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
+        plan = plan if schedule.dropped is None else replace(plan, planned_uses=epoch_uses(problem, schedule))
+    elif not problem.stored:
+        plan = Plan(schedule, deal_computed(schedule)[..., 0], stored=False)
+    else:
+        dealt = (
+            deal_pool(problem, schedule, rng)[..., 0] if problem.table is None else deal_shares(problem, schedule, rng)
+        )
+        plan = Plan(schedule, dealt, order=order)
+    return _with_absent_slots(plan) if schedule.varies else plan
+
+
+def _pooled(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, rng) -> Plan:
+    """The plan of minibatches that are dealt from a pool, or computed; of weight 0 in slots that nobody fills."""
+    batch = int(sampler.batch)  # type: ignore[arg-type]
+    samples = deal_pool(problem, schedule, rng, batch) if problem.stored else deal_computed(schedule, batch)
+    weights = np.where(schedule.present[..., None], np.float32(1 / batch), np.zeros(batch, np.float32))
+    return Plan(schedule, samples, weights, order=order, sampler=sampler, stored=problem.stored)
+
+
+def _with_absent_slots(plan: Plan) -> Plan:
+    """The plan as one of minibatches of one example, whose weight is 0 in slots that nobody fills."""
+    weights = plan.schedule.present[..., None].astype(np.float32)
+    return replace(plan, samples=plan.samples[..., None], weights=weights)

@@ -1,0 +1,151 @@
+"""Checks of a plan's sizes by arithmetic, before anything is drawn: enough records, rounds and memory."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal, clients_named
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.plan.arguments import require_problem
+from fedprivjax.plan.participation import Participation, check_participation
+from fedprivjax.plan.plan import EPOCHS, ORDERS
+from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.size_limits import require_counted, require_room
+from fedprivjax.problem.problem import Problem
+
+
+def require_possible(
+    problem: Problem,
+    participation: Participation,
+    rounds: int | None = None,
+    *,
+    order: str = "shuffled",
+    sampler: Sampler | None = None,
+    draws: int = 1,
+) -> tuple[Participation, int, np.ndarray | None]:
+    """Check a plan's sizes by arithmetic alone: nothing is drawn.
+
+    Args:
+        draws: plans that are kept at once, one for each seed.
+
+    Returns:
+        The participation scheme for these dataset sizes, the rounds, and `fresh_messages`.
+
+    Raises:
+        Refusal: sizes that the data, int32 or this computer's memory do not allow.
+    """
+    require_problem(problem)
+    with clients_named(problem.client_names):
+        check_participation(participation)
+        machines, per_round = int(participation.machines), int(participation.per_round)
+        require_counted(machines=machines, per_round=per_round)
+        if rounds is not None:
+            require_at_least("rounds", rounds, 1)
+            require_counted(rounds=rounds)
+        _check_fits(problem, participation, sampler, order)
+        shares = fresh_messages(problem, sampler, order)
+        participation = participation.fitted(shares)
+        rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
+        batch, most = (
+            _dealt_batch(problem, sampler, order),
+            partial(most_rounds, problem, participation, sampler, order),
+        )
+        _check_enough(problem, participation, rounds, batch, most)
+        require_room(machines, per_round, rounds, _records_of_message(problem, sampler), draws)
+        return participation, rounds, shares
+
+
+def _records_of_message(problem: Problem, sampler: Sampler | None) -> int:
+    """The most records of a message, of a sampler's batch."""
+    if sampler is None:
+        return 1
+    if problem.table is None:
+        return int(sampler.batch)  # type: ignore[arg-type]
+    return int(sampler.batches(problem.table.sizes).max())
+
+
+def _check_fits(problem: Problem, participation: Participation, sampler: Sampler | None, order: str) -> None:
+    """Refuse an order, a sampler or a number of machines that the data do not allow."""
+    require_choice("order", order, ORDERS)
+    if order in EPOCHS and sampler is not None:
+        raise Refusal(
+            f"order must be 'shuffled' or 'stored' for a protocol with a sampler, which itself may be 'cyclic' or "
+            f"'reshuffled' where its method allows it, got {order!r}"
+        )
+    if order in EPOCHS and problem.table is None:
+        raise Refusal(
+            f"order {order!r} must go with machines of their own records ([machines, records, features]), one a message"
+        )
+    if sampler is not None and problem.table is None and not sampler.pooled:
+        raise Refusal("table must be given: machines draw minibatches from records of their own")
+    if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
+        raise Refusal(
+            f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
+        )
+
+
+def _dealt_batch(problem: Problem, sampler: Sampler | None, order: str) -> int:
+    """Examples of a message that are dealt from what all machines have; 0 where records are used again, or a machine's
+    own in batches."""
+    if sampler is None:
+        return int(order not in EPOCHS)
+    return int(sampler.batch) if sampler.pooled and problem.table is None else 0  # type: ignore[arg-type]
+
+
+def _check_enough(
+    problem: Problem, participation: Participation, rounds: int, batch: int, most: Callable[[], int]
+) -> None:
+    """Raise Refusal if rounds of `batch` fresh examples a message need more examples than there are.
+
+    Args:
+        most: returns the largest number of rounds.
+    """
+    if batch * participation.examples(rounds) > problem.examples:
+        factors, names = [participation.per_round, rounds], "per_round · rounds"
+        if batch > 1:
+            factors, names = [batch, *factors], f"batch · {names}"
+        one = batch * participation.examples(1) <= problem.examples
+        remedy = f"Use at most {most()} rounds" if one else "Use fewer machines a round"
+        raise Refusal(
+            f"{names} must be at most the {problem.examples} examples, "
+            f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"
+        )
+    if participation.at_most_once and problem.table is None and participation.machines > problem.examples:
+        raise Refusal(f"machines must be at most the {problem.examples} examples, got {participation.machines}")
+
+
+def most_rounds(
+    problem: Problem, participation: Participation, sampler: Sampler | None = None, order: str = "shuffled"
+) -> int:
+    """Rounds of a given schedule that use each example at most once; with a fixed partition, those that the smallest
+    share allows. Where examples are computed or used again, a given schedule alone sets an end.
+
+    Raises:
+        ValueError: there is no end.
+    """
+    given = participation.rounds_given
+    if order in EPOCHS or (sampler is not None and not sampler.one_pass) or not problem.stored:
+        if given is None:
+            computed = problem.stored or order in EPOCHS
+            why = "records are used again and again" if computed else "examples are computed: they have no end"
+            raise Refusal(f"rounds must be given where {why}")
+        return given
+    shares = fresh_messages(problem, sampler, order)
+    if shares is None:
+        most = int(participation.most_rounds(int(problem.examples) // max(1, _dealt_batch(problem, sampler, order))))
+    elif participation.at_most_once and shares.min() and given is not None:
+        return given
+    else:
+        most = participation.rounds_of_shares(shares)
+    return max(1, most if given is None else min(most, given))
+
+
+def fresh_messages(problem: Problem, sampler: Sampler | None, order: str) -> np.ndarray | None:
+    """Messages that each machine's own share allows, of records used once, int [machines]; None where records are
+    shared, used again or computed."""
+    if problem.table is None or order in EPOCHS:
+        return None
+    if sampler is None:
+        return problem.table.sizes
+    return problem.table.sizes // sampler.batches(problem.table.sizes) if sampler.one_pass else None

@@ -1,0 +1,40 @@
+"""Warning of data that a run leaves unused because its rounds end with the smallest dataset."""
+
+from bisect import bisect_left
+
+import numpy as np
+
+from fedprivjax.checks.user_warnings import warn
+from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.participation.capped_sampling import rounds_filled
+from fedprivjax.plan.plan import Plan
+
+HALF = 50  # percent of the data; a run that uses less and ends with the smallest dataset is warned of
+
+
+def warn_of_unused_data(plan: Plan, participation: Participation, shares: np.ndarray) -> None:
+    """Warn if most of the data stay unused because the rounds end with the smallest dataset."""
+    of_smallest = plan.size.rounds == participation.rounds_of_shares(shares) and 2 * shares.min() < shares.mean()
+    if participation.of_shares or not of_smallest or plan.part_used >= HALF:
+        return
+    warn(f"a run uses {plan.data_used}: rounds end with the smallest share; {_remedy(participation, shares, plan)}")
+
+
+def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str:
+    """What uses more than half: as many machines a round by their shares, or down to half as many; else records used
+    again."""
+    asked = participation.per_round
+    most = asked // 2
+    less = bisect_left(range(asked), HALF, hi=most + 1, key=lambda less: _part_by_size(shares, asked - less))
+    if less <= most:
+        law = f"BySize({participation.machines}, {asked - less})"
+        key = f", per_round = {asked - less}" if less else ""
+        return f'{law}, in a file kind = "by_size"{key}, uses {_part_by_size(shares, asked - less):.3g}%'
+    if plan.sampler is None or plan.sampler.pooled:
+        return "methods of minibatches from a machine's own records, such as noisy_minibatch_sgd, do not end there"
+    return 'samplers that use records again, such as sampler = "poisson", do not end there'
+
+
+def _part_by_size(shares: np.ndarray, per_round: int) -> float:
+    """The part of all messages, in percent, that cohorts of this size send where they are drawn by their shares."""
+    return 100 * rounds_filled(shares, per_round) * per_round / shares.sum()
