@@ -33,7 +33,7 @@ def list_(
 
 def groups() -> dict[str, Entries]:
     """Everything that has a name in experiment files, by the title of its group."""
-    from fedprivjax import datasets, experiment
+    from fedprivjax import datasets
     from fedprivjax.datasets.partition import KINDS
     from fedprivjax.engine.metrics import METRICS
     from fedprivjax.experiment.constraints import ConstraintSettings
@@ -41,20 +41,20 @@ def groups() -> dict[str, Entries]:
     from fedprivjax.experiment.losses import LossSettings
     from fedprivjax.experiment.networks import ModelSettings
     from fedprivjax.experiment.participation import ParticipationSettings
-    from fedprivjax.experiment.section import kinds
+    from fedprivjax.experiment.section import kinds, summaries
     from fedprivjax.features import MAPS
     from fedprivjax.plan.samplers import SAMPLERS
     from fedprivjax.protocols import PROTOCOLS
 
     sections = {
-        "losses": (experiment.LOSSES, LossSettings),
-        "models": (experiment.MODELS, ModelSettings),
-        "constraint sets": (experiment.CONSTRAINTS, ConstraintSettings),
-        "participation": (experiment.PARTICIPATIONS, ParticipationSettings),
+        "losses": LossSettings,
+        "models": ModelSettings,
+        "constraint sets": ConstraintSettings,
+        "participation": ParticipationSettings,
     }
     found: dict[str, Entries] = {"protocols": {entry: (text, method) for entry, (method, text) in PROTOCOLS.items()}}
-    for title, (texts, union) in sections.items():
-        found[title] = {entry: (texts[entry], model) for entry, model in kinds(union).items()}
+    for title, union in sections.items():
+        found[title] = {entry: (text, kinds(union)[entry]) for entry, text in summaries(union).items()}
     found["models"] = {"linear": ("linear predictor, where no model is named", None), **found["models"]}
     found["partitions"] = {entry: (text, datasets.partition) for entry, text in KINDS.items()}
     found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}

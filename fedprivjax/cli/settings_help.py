@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from fedprivjax.experiment.reflection import Reflected
 from fedprivjax.protocols import PROTOCOLS
 
 SECTION = re.compile(r"^(\w+):$")
@@ -44,6 +45,8 @@ def settings_of(thing: Any) -> list[Setting]:
     noise | number | 0.5 | standard deviation of the labels.
     """
     texts = help_of(thing)
+    if inspect.isclass(thing) and issubclass(thing, Reflected):
+        texts |= {thing.keys[name]: text for name, text in help_of(thing.maker).items() if name in thing.keys}
     return [Setting(name, kind, default, texts.get(name, "")) for name, kind, default in _declared(thing)]
 
 

@@ -9,20 +9,14 @@ from fedprivjax.experiment.build import (
     points,
     present,
 )
-from fedprivjax.experiment.constraints import CONSTRAINTS
-from fedprivjax.experiment.losses import LOSSES, LossSettings
+from fedprivjax.experiment.losses import LossSettings
 from fedprivjax.experiment.names import resolve
-from fedprivjax.experiment.networks import MODELS
-from fedprivjax.experiment.participation import PARTICIPATIONS, ParticipationSettings
+from fedprivjax.experiment.participation import ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.read import bundle, bundled, choosing, load, parse, titles, to_mapping
 from fedprivjax.experiment.settings import TRIAL, Cell, Expected, Experiment, ProblemSettings
 
 __all__ = [
-    "CONSTRAINTS",
-    "LOSSES",
-    "MODELS",
-    "PARTICIPATIONS",
     "TRIAL",
     "Cell",
     "Expected",

@@ -1,7 +1,6 @@
 """`[problem]`'s models other than a linear predictor: each kind of network with its own keys."""
 
-from abc import abstractmethod
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import numpy as np
@@ -11,12 +10,12 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream, by_machine, table
 from fedprivjax.datasets.as_problem import described, from_dataset
-from fedprivjax.experiment.names import resolve
-from fedprivjax.experiment.section import OWN, Settings, summaries
-from fedprivjax.experiment.user_objects import made, resolved
-from fedprivjax.problem import networks
+from fedprivjax.experiment.reflection import Reflected, sections
+from fedprivjax.experiment.section import OWN
+from fedprivjax.experiment.user_objects import Imported, made
 from fedprivjax.problem.build import general_problem
 from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.networks import NETWORKS
 from fedprivjax.problem.problem import Problem
 
 
@@ -34,65 +33,27 @@ def _widths(value: Any, info: ValidationInfo) -> Any:
 Widths = Annotated[list[int], BeforeValidator(_widths)]
 
 
-class Model(Settings):
+class Model(Reflected):
     """A model in place of the linear predictor.
 
     Attributes:
         start_seed: seed of the first parameters.
     """
 
+    filled = ("scores", "parent", "name")
+    types = {tuple[int, ...]: Widths}
     start_seed: int = Field(default=0, ge=0)
 
-    @abstractmethod
     def make(self) -> Any:
         """The module."""
+        return self.made()
 
     def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
         """The problem of fitting it to a data set, with the further arguments of `from_dataset`."""
         return from_dataset(data, loss, network=self.make(), start_seed=self.start_seed, **options)
 
 
-class Network(Model):
-    """A network with an activation.
-
-    Attributes:
-        activation: function after each hidden layer.
-    """
-
-    activation: Literal["tanh", "gelu", "silu", "softplus", "relu"] = "tanh"
-
-
-class Mlp(Network):
-    """Multilayer perceptron with layers of `hidden` widths.
-
-    Attributes:
-        hidden: widths of the hidden layers.
-    """
-
-    kind: Literal["mlp"] = "mlp"
-    hidden: Widths = [64]
-
-    def make(self):
-        return networks.MLP(tuple(self.hidden), activation=self.activation)
-
-
-class Cnn(Network):
-    """Convolutional network on pictures: 3×3 convolutions of `channels`, each halving it, then `hidden` ones.
-
-    Attributes:
-        channels: output channels of each convolution.
-        hidden: widths of the dense layers after the convolutions.
-    """
-
-    kind: Literal["cnn"] = "cnn"
-    channels: Widths = [8, 16]
-    hidden: Widths = []
-
-    def make(self):
-        return networks.CNN(tuple(self.channels), tuple(self.hidden), activation=self.activation)
-
-
-class OwnModel(Model):
+class OwnModel(Imported, Model):
     """A custom model by import path: a flax module, or a class or function that returns one.
 
     With `model_start`, it is a loss `(parameters, example) -> scalar` itself; an example is (features, label).
@@ -104,21 +65,13 @@ class OwnModel(Model):
         model_correct: path of a function `(parameters, example)` that returns 1.0 if the prediction is right.
     """
 
-    kind: Literal["module:name"] = OWN
+    what, paths = "model", {"found": "model_path", "start": "model_start", "correct": "model_correct"}
     model_path: str
     model_options: dict[str, Any] = {}
     model_start: str | None = None
     model_correct: str | None = None
-    found: Any = Field(default=None, exclude=True, repr=False)
     start: Any = Field(default=None, exclude=True, repr=False)
     correct: Any = Field(default=None, exclude=True, repr=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
-        raw = resolved("model", raw, info)
-        parts = [name for name in ("start", "correct") if isinstance(raw.get(f"model_{name}"), str)]
-        return {**raw, **{name: resolve("model", raw[f"model_{name}"], {}, info.context) for name in parts}}
 
     @model_validator(mode="after")
     def _check(self):
@@ -148,5 +101,7 @@ class OwnModel(Model):
         return described(problem, data)
 
 
-ModelSettings = Annotated[Mlp | Cnn | OwnModel, Field(discriminator="kind")]
-MODELS = summaries(ModelSettings)
+if TYPE_CHECKING:
+    ModelSettings = Model
+else:
+    ModelSettings = sections(Model, {**NETWORKS, OWN: OwnModel})

@@ -1,25 +1,49 @@
-"""Losses, models and constraint sets of one's own, by import path."""
+"""User-defined losses, models, constraint sets and participation schemes, by import path."""
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import ValidationInfo
+from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.names import Unimported, resolve
+from fedprivjax.experiment.section import Settings
 
 
-def resolved(what: str, raw: Any, info: ValidationInfo) -> Any:
-    """A section of something of one's own, with what its path stands for as `found`.
+class Imported(Settings):
+    """A section of a user-defined object, given by import path.
 
-    Args:
-        what: "loss", "model" or "constraint"; the path stands under `<what>_path`.
+    Attributes:
+        found: the object, or `Unimported`.
+        what: the object's role in messages; "loss" has its options in `loss_options`.
+        paths: key of the import path of each imported field.
     """
-    if not isinstance(raw, Mapping) or not isinstance(raw.get(f"{what}_path"), str):
-        return raw
-    return {**raw, "found": resolve(what, raw[f"{what}_path"], {}, info.context)}
+
+    what: ClassVar[str]
+    paths: ClassVar[Mapping[str, str]]
+    found: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        given = {field: raw[key] for field, key in cls.paths.items() if isinstance(raw.get(key), str)}
+        return {**raw, **{field: resolve(cls.what, path, {}, info.context) for field, path in given.items()}}
+
+    def imported(self, kind: type, options: Mapping[str, Any]) -> Any:
+        """Return the object of the path and its options.
+
+        Raises:
+            Refusal: options that it does not take, or lacks; or an object of another kind.
+        """
+        path = getattr(self, self.paths["found"])
+        given = made(self.what, path, self.found, options, kind)
+        if not isinstance(given, kind):
+            raise Refusal(f"{self.what} {path!r} must be a fedprivjax.{kind.__name__}, got {given!r}")
+        return given
 
 
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type) -> Any:

@@ -77,6 +77,9 @@ class ConstraintSet(Decorated):
 class Ball(ConstraintSet):
     """The Euclidean ball of a radius about zero, over all parameters together; its diameter is twice the radius.
 
+    Attributes:
+        radius: largest Euclidean norm of the parameters.
+
     >>> Ball(0.05).diameter
     0.1
     """
@@ -169,6 +172,9 @@ class Box(ConstraintSet):
 class Simplex(ConstraintSet):
     """All parameters together are at least zero and add up to `scale`; the diameter is √2·scale.
 
+    Attributes:
+        scale: sum of the parameters.
+
     >>> Simplex(1.0).project(jnp.array([3.0, -1.0])).tolist()
     [1.0, 0.0]
     """
@@ -211,6 +217,9 @@ class Simplex(ConstraintSet):
 @struct.dataclass
 class L1Ball(ConstraintSet):
     """The absolute values of all parameters together add up to `radius` at most; the diameter is twice that.
+
+    Attributes:
+        radius: largest sum of absolute values.
 
     >>> L1Ball(1.0).project(jnp.array([3.0, -3.0])).tolist()
     [0.5, -0.5]
@@ -258,7 +267,8 @@ class WholeSpace(ConstraintSet):
         return "the whole space"
 
 
-BUILT_IN = (Ball, Box, Simplex, L1Ball, WholeSpace)  # these types themselves: a subclass may define another `project`
+CONSTRAINTS = {"ball": Ball, "box": Box, "simplex": Simplex, "l1_ball": L1Ball}  # by name in experiment files
+BUILT_IN = (*CONSTRAINTS.values(), WholeSpace)  # these types themselves: a subclass may define another `project`
 
 
 def flat(params) -> np.ndarray:

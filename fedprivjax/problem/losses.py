@@ -137,6 +137,9 @@ class Logistic(LinearLoss):
     and `p = sigmoid(c)`, the value `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)` and the residual `p − y`. Past the
     bound the value is flat, so not convex, while the residual stays that of the last slope; G and L are unchanged.
 
+    Args:
+        score_bound: largest absolute score, or None for no limit.
+
     >>> Logistic().smoothness(2.0)
     1.0
     >>> round(float(Logistic(score_bound=15.0).value(jnp.array(40.0), jnp.array(0.0))), 3)
@@ -229,6 +232,9 @@ class Huber(LinearLoss):
 
     G = width·B, L = B².
 
+    Args:
+        width: largest absolute error at which the loss is squared.
+
     >>> Huber(0.5).lipschitz(2.0), Huber(0.5).smoothness(2.0)
     (1.0, 4.0)
     """
@@ -263,6 +269,9 @@ class Robust(LinearLoss):
 
     Smooth and not convex. With `u = r/scale` the residual is `scale·ψ(u)`, and ψ has its steepest slope 1 at zero, so
     G = scale·max ψ·B and L = B².
+
+    Args:
+        scale: error at which the loss bends: half its limit (`GemanMcClure`), or constant from there on (`Tukey`).
     """
 
     scale: float
@@ -415,6 +424,9 @@ class Absolute(Kinked):
 class Pinball(Kinked):
     """Quantile regression, `max(q·(y − s), (q − 1)·(y − s))` at the quantile q: G = max(q, 1 − q)·B, L infinite.
 
+    Args:
+        quantile: level of the quantile, between 0 and 1.
+
     >>> Pinball(0.9).lipschitz(2.0)
     1.8
     """
@@ -432,6 +444,19 @@ class Pinball(Kinked):
 
     def lipschitz(self, feature_bound, radius=inf):
         return max(self.quantile, 1 - self.quantile) * feature_bound
+
+
+LOSSES = {  # by name in experiment files
+    "softmax": Softmax,
+    "logistic": Logistic,
+    "squared": Squared,
+    "hinge": Hinge,
+    "absolute": Absolute,
+    "pinball": Pinball,
+    "huber": Huber,
+    "geman_mcclure": GemanMcClure,
+    "tukey": Tukey,
+}
 
 
 def _right_side(score, label):

@@ -7,7 +7,7 @@ record is clipped as a whole, over all parameters together. G and L of a network
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,8 @@ from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.nnx_modules import SplitModule, is_nnx, split_module
 
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+Activation = Literal["tanh", "gelu", "silu", "softplus", "relu"]
+ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
     "tanh": jnp.tanh,
     "gelu": nn.gelu,
     "silu": nn.silu,
@@ -35,7 +36,7 @@ class MLP(nn.Module):
     Attributes:
         hidden: widths of the hidden layers.
         scores: how many it gives; None is what the loss needs.
-        activation: a key of `ACTIVATIONS`. All but "relu" are smooth, and so is then the loss in the parameters.
+        activation: function after each hidden layer, a key of `ACTIVATIONS`. All but "relu" are smooth, and so is then the loss in the parameters.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=MLP((16,))).dimension
@@ -44,7 +45,7 @@ class MLP(nn.Module):
 
     hidden: tuple[int, ...] = (64,)
     scores: int | None = None
-    activation: str = "tanh"
+    activation: Activation = "tanh"
 
     def __post_init__(self):
         _require_layers("hidden", self.hidden)
@@ -66,9 +67,10 @@ class CNN(nn.Module):
     record by record.
 
     Attributes:
-        channels: of each convolution; each halves the picture.
+        channels: output channels of each convolution. Each halves the picture.
         hidden: widths of dense layers before the last.
-        scores, activation: as in `MLP`.
+        scores: as in `MLP`.
+        activation: function after each hidden layer, a key of `ACTIVATIONS`.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=CNN((4, 8))).dimension
@@ -78,7 +80,7 @@ class CNN(nn.Module):
     channels: tuple[int, ...] = (8, 16)
     hidden: tuple[int, ...] = ()
     scores: int | None = None
-    activation: str = "tanh"
+    activation: Activation = "tanh"
 
     def __post_init__(self):
         _require_layers("channels", self.channels)
@@ -93,6 +95,9 @@ class CNN(nn.Module):
         for width in self.channels:
             values = _halved(ACTIVATIONS[self.activation](nn.Dense(width)(_patches(values))))
         return MLP(self.hidden, self.scores, self.activation)(values)
+
+
+NETWORKS = {"mlp": MLP, "cnn": CNN}  # by name in experiment files
 
 
 @dataclass(frozen=True, repr=False)

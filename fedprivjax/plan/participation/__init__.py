@@ -1,5 +1,7 @@
 """Who takes part in which round: public, independent of the data, drawn before the run; a law a class."""
 
+from collections.abc import Callable
+
 from fedprivjax.plan.participation.by_size import BySize
 from fedprivjax.plan.participation.deterministic import Cyclic, Given
 from fedprivjax.plan.participation.dropouts import Dropouts
@@ -11,6 +13,7 @@ from fedprivjax.plan.participation.varying import TAIL, Varying
 from fedprivjax.plan.participation.weighted import Weighted
 
 __all__ = [
+    "SCHEMES",
     "TAIL",
     "Balanced",
     "BySize",
@@ -27,3 +30,20 @@ __all__ = [
     "check_participation",
     "draw_schedule",
 ]
+
+SCHEMES: dict[str, Callable[..., Participation]] = {  # by name in experiment files
+    "full": Full,
+    "uniform": Uniform,
+    "balanced": Balanced,
+    "cyclic": Cyclic,
+    "one_pass": OnePass,
+    "phases": Cohorts,
+    "given": Given,
+    "binomial": Varying.binomial,
+    "bernoulli": Varying.binomial,
+    "between": Varying.between,
+    "varying": Varying,
+    "weighted": Weighted,
+    "diurnal": Weighted.diurnal,
+    "by_size": BySize,
+}

@@ -1,5 +1,6 @@
 """Machines by what remains of their data, so that unequal shares are used up together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ class BySize(Participation):
 
     machines: int
     per_round: int
-    shares: object = field(default=None, repr=False)
+    shares: Sequence[int] | np.ndarray | None = field(default=None, repr=False)
     of_shares = True
 
     def __post_init__(self):

@@ -1,5 +1,6 @@
 """Schedules without chance: the machines in turn, and schedules of one's own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,14 +37,17 @@ class Cyclic(Participation):
 
 @dataclass(frozen=True)
 class Given(Participation):
-    """A schedule of one's own: participants [rounds, per_round], each round's machines distinct.
+    """A given schedule: the machines of each round.
+
+    Args:
+        participants: indices of each round's machines, distinct within a round, int [rounds, per_round].
 
     >>> Given(3, [[0, 1], [1, 2]]).per_round
     2
     """
 
     machines: int
-    participants: object = field(repr=False)
+    participants: Sequence[Sequence[int]] | np.ndarray = field(repr=False)
 
     def __post_init__(self):
         rows = _as_rows(self.participants)

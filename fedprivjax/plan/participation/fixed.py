@@ -59,7 +59,8 @@ class Uniform(Participation):
 class Balanced(Participation):
     """The machines permuted and cut into cohorts of `per_round`, again and again: nearly equal gaps.
 
-    With `reshuffle` every pass takes a fresh permutation, without it the first is repeated.
+    Args:
+        reshuffle: True samples a permutation for every pass; False repeats the first.
     """
 
     machines: int

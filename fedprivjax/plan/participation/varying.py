@@ -40,7 +40,12 @@ class Varying(Participation):
     @classmethod
     @known_keywords
     def between(cls, machines: int, min_machines: int, max_machines: int) -> "Varying":
-        """Every number from `min_machines` to `max_machines`, equally likely."""
+        """Every number from `min_machines` to `max_machines`, equally likely.
+
+        Args:
+            min_machines: smallest number of machines in a round.
+            max_machines: largest number of machines in a round.
+        """
         require_at_least("min_machines", min_machines, 1)
         require_at_least("max_machines", max_machines, min_machines)
         count = max_machines - min_machines + 1
@@ -52,6 +57,10 @@ class Varying(Participation):
         than the mean and `tail` standard deviations, ⌈Np + tail·√(Np(1 − p))⌉ machines.
 
         The rule is public and part of the law: every moment, and the schedule's width, is of the law that is drawn.
+
+        Args:
+            rate: probability that a machine takes part in a round.
+            tail: largest cohort, in standard deviations above the mean.
         """
         require_at_least("machines", machines, 1)
         require_between("rate", rate, 0, 1)

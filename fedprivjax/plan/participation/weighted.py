@@ -1,5 +1,6 @@
 """Machines by public weights, which may change with the hour, and with caps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,8 +35,8 @@ class Weighted(Participation):
 
     machines: int
     per_round: int
-    weights: object = field(repr=False)
-    max_uses: object = field(default=None, repr=False)
+    weights: Sequence[float] | Sequence[Sequence[float]] | np.ndarray = field(repr=False)
+    max_uses: int | Sequence[int] | np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self):
         check_sizes(self.machines, self.per_round)
@@ -59,10 +60,10 @@ class Weighted(Participation):
         cls,
         machines: int,
         per_round: int,
-        peaks,
+        peaks: Sequence[float] | np.ndarray,
         strength: float = 1.0,
         period: int = 24,
-        max_uses: object = None,
+        max_uses: int | Sequence[int] | np.ndarray | None = None,
     ) -> "Weighted":
         """Machines that come and go by the hour: w_{r,i} = max(0, 1 + strength·cos(2π·(r − peak_i)/period)).
 
@@ -70,7 +71,7 @@ class Weighted(Participation):
             peaks: the round of the period in which a machine is drawn most, [machines].
             strength: at least 0; with 0 all hours are alike, with 1 a machine is out in one of them, with 2 in a third.
             period: rounds of a day.
-            max_uses: as in `Weighted`.
+            max_uses: largest number of rounds of a machine, for all or for each; None is no bound.
 
         >>> Weighted.diurnal(4, 1, [0, 0, 2, 2], period=4).phases.round(2).tolist()[:2]
         [[2.0, 2.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
