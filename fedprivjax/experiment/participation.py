@@ -104,14 +104,15 @@ class Own(Imported, AnyKind):
         return made
 
 
-def scheme_of(maker: Any) -> type[Participation]:
+def scheme_of(maker: Any) -> Any:
     """Return the class of a scheme's constructor."""
     return maker if isclass(maker) else maker.__self__
 
 
+TheoryRounds = Annotated[int, Field(ge=1)] | Literal["theory"] | None
 COHORT = {"per_round": (int | None, None)}
 FILE_KEYS = {kind: COHORT for kind, maker in SCHEMES.items() if scheme_of(maker).varies is not True} | {
-    "full": {**COHORT, "rounds": (Annotated[int, Field(ge=1)] | Literal["theory"] | None, None)},
+    "full": {**COHORT, "rounds": (TheoryRounds, None)},
     "one_pass": {"per_round": (int | Literal["theory"] | None, None)},
 }
 if TYPE_CHECKING:

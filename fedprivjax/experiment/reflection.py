@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 import numpy as np
 from pydantic import Field, create_model
@@ -27,7 +27,8 @@ class Reflected(Settings):
     filled: ClassVar[tuple[str, ...]] = ()
     renamed: ClassVar[Mapping[str, str]] = {}
     types: ClassVar[Mapping[Any, Any]] = {}
-    kind: str
+    if TYPE_CHECKING:
+        kind: str
 
     def made(self, **filled: Any) -> Any:
         """Return the constructor's object for the section's keys and those `filled` arguments that it takes."""

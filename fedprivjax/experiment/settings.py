@@ -18,6 +18,7 @@ from fedprivjax.experiment.networks import ModelSettings
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Settings, kinds, owners
+from fedprivjax.experiment.user_objects import Imported
 from fedprivjax.features import MAPS
 from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS
@@ -122,7 +123,7 @@ class ProblemSettings(Settings):
     @property
     def identity(self) -> list[Any]:
         """What tells apart things of one's own that have one name, from two folders."""
-        parts = [each for each in (self.loss, self.model, self.constraint) if each is not None and each.kind == OWN]
+        parts = [each for each in (self.loss, self.model, self.constraint) if isinstance(each, Imported)]
         own = [each for each in self.maps if type(each) not in MAPS.values()]
         return [self.source.identity, *(id(part.found) for part in parts), *map(id, map(type, own))]
 

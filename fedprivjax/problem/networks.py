@@ -36,7 +36,8 @@ class MLP(nn.Module):
     Attributes:
         hidden: widths of the hidden layers.
         scores: how many it gives; None is what the loss needs.
-        activation: function after each hidden layer, a key of `ACTIVATIONS`. All but "relu" are smooth, and so is then the loss in the parameters.
+        activation: function after each hidden layer, a key of `ACTIVATIONS`. All but "relu" are smooth, and then the
+            loss is smooth in the parameters.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=MLP((16,))).dimension

@@ -556,7 +556,7 @@ INTEGERS = "a list of distinct positive integers"
         ({"participation__kind": "given"}, "participation.schedule must be given for kind 'given'"),
         (
             {"participation__kind": "full"},
-            "[[protocol]] 'ours': per_round must be machines (6) at full participation, got 3",
+            "[[protocol]] 'ours': per_round must be 6 for kind 'full', got 3",
         ),
         (
             {"participation__per_round": 4, "participation__kind": "balanced"},
@@ -634,7 +634,7 @@ def test_a_given_schedule_fixes_per_round():
     given = {"kind": "given", "machines": 6, "schedule": [[0, 1], [2, 3]]}
     assert listed.jobs(experiment.parse(small(participation=given)))[0].prepare().recipe.size == (6, 2, 2)
     message = refusal(small(participation=given, sweep__per_round=[3]))
-    assert message == "[[protocol]] 'ours': per_round must be 2, as in participation.schedule, got 3"
+    assert message == "[[protocol]] 'ours': per_round must be 2 for kind 'given', got 3"
 
 
 def test_a_protocols_other_iterate_may_be_expected():

@@ -78,7 +78,7 @@ def test_own_keys_go_over_the_sections(section, own, law, rounds):
         ),
         ({"rounds": 0}, {}, "in the participation of 'several': participation.rounds must be greater than or equal"),
         ({"kind": "ful"}, {}, "in the participation of 'several': unknown participation.kind 'ful', did you mean"),
-        ({"kind": "full", "per_round": 5}, {}, "[[protocol]] 'several': per_round must be machines (20) at full"),
+        ({"kind": "full", "per_round": 5}, {}, "[[protocol]] 'several': per_round must be 20 for kind 'full', got 5"),
         ({"kind": "uniform", "weights": [1.0]}, {}, "in the participation of 'several': participation.weights must go"),
         ({"machines": 10}, {}, "machines must be left out of the participation of 'several', got 10"),
         ({"rounds": 3}, {"rounds": [2, 4]}, "rounds must be swept or in" + BOTH),
