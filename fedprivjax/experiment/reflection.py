@@ -58,8 +58,8 @@ def sections(base: type[Reflected], makers: Mapping[str, Any], extra: Mapping[st
 def file_type(annotation: Any) -> Any:
     """Return the type that an argument has in a file: lists for sequences, numbers for swept fields (`Any`).
 
-    >>> file_type(tuple[int, ...]), file_type(Sequence[float] | np.ndarray | None), file_type(Any)
-    (list[int], list[float] | None, <class 'float'>)
+    >>> file_type(tuple[int, ...]), file_type(Sequence[float] | np.ndarray), file_type(Any)
+    (list[int], list[float], <class 'float'>)
     """
     if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         return Union[tuple(file_type(each) for each in get_args(annotation) if each is not np.ndarray)]  # noqa: UP007
