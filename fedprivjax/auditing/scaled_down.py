@@ -26,8 +26,10 @@ def in_small(protocol: Any) -> Any:
         value = getattr(protocol, name)
         if isinstance(value, tuple) and name in ("epsilon", "batch", "delta"):
             changes[name] = type(value[0])(np.max(value) if name == "batch" else np.min(value))
-    if getattr(protocol, "profile", None) is not None:
-        changes["profile"] = tuple(np.quantile(protocol.profile, np.linspace(1, 0, MACHINES)).tolist())
+    if getattr(protocol, "relative_privacy", None) is not None:
+        changes["relative_privacy"] = tuple(
+            np.quantile(protocol.relative_privacy, np.linspace(1, 0, MACHINES)).tolist()
+        )
     batch = changes.get("batch", getattr(protocol, "batch", None))
     if batch is not None and batch > BATCH:
         changes["batch"] = BATCH

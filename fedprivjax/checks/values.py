@@ -31,6 +31,7 @@ RENAMED: dict[str, tuple[str, ...]] = {  # former names, and the names that repl
     "law": ("scheme",),
     "least": ("min_machines",),
     "most": ("max_uses", "max_machines"),
+    "profile": ("relative_privacy",),
     "record": ("evaluation", "metrics"),
     "refuse": ("error",),
 }

@@ -212,7 +212,7 @@ def _only_target(protocol: Protocol, target: Target, delta: float) -> Target:
 
 
 def _same(own: Any, asked: Any) -> bool:
-    """Whether a target is a protocol's own, of which machines' are parts where a profile says so."""
+    """Whether a target is a protocol's own, of which machines' are parts under `relative_privacy`."""
     if asked is None:
         return False
     return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)

@@ -13,7 +13,7 @@ from fedprivjax.problem.problem import Problem
 
 NON_PRIVATE = "non-private"
 ALONE = "alone"
-OF_PRIVACY = (*TARGETS, "profile")  # settings that say how much privacy there is
+OF_PRIVACY = (*TARGETS, "relative_privacy")  # settings that say how much privacy there is
 
 
 def with_baselines(experiment: Experiment) -> Experiment:

@@ -15,7 +15,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.default_steps import binds, noise_reach
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.minibatch_round import noisy_mean, record_messages
-from fedprivjax.method.relative_privacy import asked_shares, fixed_profile, noise_of_shares, privacy_shares
+from fedprivjax.method.relative_privacy import asked_shares, fixed_relative_privacy, noise_of_shares, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, flat_rows
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.theory_choices import TheoryChoices
@@ -58,7 +58,7 @@ class MomentumMethod(Protocol):
     sampler: str = struct.field(pytree_node=False, default="cyclic")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     trust: str = struct.field(pytree_node=False, default="server")
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     several_epochs = True
@@ -71,7 +71,7 @@ class MomentumMethod(Protocol):
         require_choice("noise_rule", self.noise_rule, self.rules())
         if isinstance(self.alpha, int | float) and not 0 < self.alpha <= 1:
             raise Refusal(f"alpha must be above 0 and at most 1, got {self.alpha}")
-        object.__setattr__(self, "profile", fixed_profile(self))
+        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
 
     def rules(self) -> dict[str, str]:
         """What `noise_rule` may be, in words."""
@@ -186,12 +186,14 @@ class MomentumMethod(Protocol):
 
     @property
     def wider(self) -> float:
-        """The noise of a mean over all machines, as a multiple of that without a profile."""
-        return 1.0 if self.profile is None else noise_of_shares(self.profile, len(self.profile))
+        """The noise of a mean over all machines, as a multiple of that without `relative_privacy`."""
+        return (
+            1.0 if self.relative_privacy is None else noise_of_shares(self.relative_privacy, len(self.relative_privacy))
+        )
 
     def shares(self, plan: Plan) -> np.ndarray:
         """Every machine's μ as a part of the largest, [machines]; its noise is as many times larger."""
-        return privacy_shares(self.profile, plan.size.machines)
+        return privacy_shares(self.relative_privacy, plan.size.machines)
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         """`√Σ_nodes (contribution/standard deviation)²` of each machine's most exposed record, by `sensitivity`."""
@@ -232,7 +234,7 @@ class MomentumMethod(Protocol):
             terms,
             lambda i: self.released_noise(problem, plan, i),
             claim,
-            asked_shares(self.profile, plan.size.machines),
+            asked_shares(self.relative_privacy, plan.size.machines),
         )
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:

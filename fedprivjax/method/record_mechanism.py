@@ -16,7 +16,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
-from fedprivjax.method.relative_privacy import fixed_profile, privacy_shares
+from fedprivjax.method.relative_privacy import fixed_relative_privacy, privacy_shares
 from fedprivjax.method.settings import check_steps, require_noise_std
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.fresh import MessageInputs
@@ -380,13 +380,13 @@ def check_record_settings(protocol: Any) -> None:
     for name in ("epsilon", "batch", "delta"):
         if isinstance(getattr(protocol, name), list):
             object.__setattr__(protocol, name, tuple(getattr(protocol, name)))
-    object.__setattr__(protocol, "profile", fixed_profile(protocol))
+    object.__setattr__(protocol, "relative_privacy", fixed_relative_privacy(protocol))
 
 
 def for_target(protocol: Any, target: Target, machines: int) -> Any:
-    """The protocol with what its target says of machines that differ, and of δ; their ε stand for the profile."""
-    privacy_shares(protocol.profile, machines)  # refuses a profile of other machines
+    """The protocol with its target's ε of each machine, in place of `relative_privacy`, and δ."""
+    privacy_shares(protocol.relative_privacy, machines)  # refuses ratios of other machines
     epsilon = target.epsilon if target.noise_std is None else protocol.epsilon  # with a noise, only its proportions
     epsilon = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
     delta = target.delta if protocol.delta is None else protocol.delta
-    return replace(protocol, epsilon=epsilon, delta=delta, profile=None)
+    return replace(protocol, epsilon=epsilon, delta=delta, relative_privacy=None)

@@ -19,7 +19,7 @@ class RecordMethod(Protocol):
         plain: the static settings of its own that only the host reads, as the traced protocol has them.
     """
 
-    profile: Any = None
+    relative_privacy: Any = None
     weighs_machines: ClassVar[bool] = True
     plain: ClassVar[dict[str, Any]] = {"sampler": "full"}
 
@@ -34,11 +34,11 @@ class RecordMethod(Protocol):
 
     @property
     def traced(self):
-        host = {"profile": None, "epsilon": None, "batch": None, "noise_rule": "accountant", "delta": None}
+        host = {"relative_privacy": None, "epsilon": None, "batch": None, "noise_rule": "accountant", "delta": None}
         return replace(self, **host, **self.plain, calibrate_to=RULE)  # type: ignore[type-var]
 
     def asked(self, target: Target) -> Target:
-        return target.shared(self.profile)
+        return target.shared(self.relative_privacy)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         """The noisiest machine's σ."""

@@ -17,53 +17,55 @@ ONE_NOISE = {  # trust models in which one noise is for all machines
 }
 
 
-def fixed_profile(protocol) -> tuple[float, ...] | None:
-    """A protocol's `profile` as a static setting: a tuple of positive numbers, one for each machine."""
-    profile = protocol.profile
-    if profile is None:
+def fixed_relative_privacy(protocol) -> tuple[float, ...] | None:
+    """A protocol's `relative_privacy` as a static setting: a tuple of positive numbers, one for each machine."""
+    ratios = protocol.relative_privacy
+    if ratios is None:
         return None
     if protocol.trust in ONE_NOISE:
-        raise Refusal(f"profile must be left out with trust = {protocol.trust!r}, {ONE_NOISE[protocol.trust]}")
-    if isinstance(profile, str) or not isinstance(profile, Sequence | np.ndarray):
-        raise Refusal(f"profile must be a list of numbers, one for each machine, got {profile!r}")
-    for value in profile:
-        require_positive("profile", value)
-    if not len(profile):
-        raise Refusal("profile must have one number for each machine, got none")
+        raise Refusal(f"relative_privacy must be left out with trust = {protocol.trust!r}, {ONE_NOISE[protocol.trust]}")
+    if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray):
+        raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {ratios!r}")
+    for value in ratios:
+        require_positive("relative_privacy", value)
+    if not len(ratios):
+        raise Refusal("relative_privacy must have one number for each machine, got none")
     if np.ndim(protocol.epsilon):
-        raise Refusal(f"give profile or an epsilon for each machine, not both, got epsilon = {protocol.epsilon}")
-    return tuple(float(value) for value in profile)
+        raise Refusal(
+            f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {protocol.epsilon}"
+        )
+    return tuple(float(value) for value in ratios)
 
 
 def follows_epsilon(protocol) -> tuple[str, ...]:
     """`Protocol.noise_follows` where machines' noises follow from the ε of each."""
-    return () if protocol.profile is None else LEVELS
+    return () if protocol.relative_privacy is None else LEVELS
 
 
-def privacy_shares(profile: Sequence[float] | None, machines: int) -> np.ndarray:
-    """Every machine's μ as a part of the largest, float64 [machines], from a `profile` in any unit; 1 without one.
+def privacy_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray:
+    """Every machine's μ as a fraction of the largest, float64 [machines], from ratios in any unit; 1 without them.
 
     >>> privacy_shares((2.0, 1.0), 2).tolist()
     [1.0, 0.5]
     """
-    if profile is None:
+    if ratios is None:
         return np.ones(machines)
-    if len(profile) != machines:
-        raise Refusal(f"profile must have one number for each of {machines} machines, got {len(profile)}")
-    return np.asarray(profile, float) / max(profile)
+    if len(ratios) != machines:
+        raise Refusal(f"relative_privacy must have one number for each of {machines} machines, got {len(ratios)}")
+    return np.asarray(ratios, float) / max(ratios)
 
 
-def asked_shares(profile: Sequence[float] | None, machines: int) -> np.ndarray | None:
-    """`privacy_shares` that machines are asked to keep to; None where there is no profile."""
-    return None if profile is None else privacy_shares(profile, machines)
+def asked_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray | None:
+    """`privacy_shares` that machines are asked to keep to, or None without `ratios`."""
+    return None if ratios is None else privacy_shares(ratios, machines)
 
 
-def exposed_once(schedule: Schedule, profile: Sequence[float] | None) -> Grouped:
+def exposed_once(schedule: Schedule, ratios: Sequence[float] | None) -> Grouped:
     """Exposure of machines whose samples touch one message each: their share, 0 for those that are never asked."""
-    shares = privacy_shares(profile, schedule.machines)
-    return schedule.once(("takes part", profile), lambda: Grouped.of(np.where(schedule.total > 0, shares, 0.0)))
+    shares = privacy_shares(ratios, schedule.machines)
+    return schedule.once(("takes part", ratios), lambda: Grouped.of(np.where(schedule.total > 0, shares, 0.0)))
 
 
-def noise_of_shares(profile: Sequence[float] | None, machines: int) -> float:
-    """√(mean of 1/share²): the noise of a mean over all machines, as a multiple of that without a profile."""
-    return float(np.sqrt(np.mean(privacy_shares(profile, machines) ** -2.0)))
+def noise_of_shares(ratios: Sequence[float] | None, machines: int) -> float:
+    """√(mean of 1/share²): the noise of a mean over all machines, as a multiple of that without ratios."""
+    return float(np.sqrt(np.mean(privacy_shares(ratios, machines) ** -2.0)))

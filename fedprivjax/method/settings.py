@@ -31,7 +31,7 @@ def check_numbers(protocol, target: str) -> None:
     if isinstance(level, list | tuple):
         raise Refusal(
             f'{target} must be one number, got {list(level)}: a sweep takes several, as over={{"{target}": [...]}}, '
-            f"and profile=[...] gives every machine its own privacy"
+            f"and relative_privacy=[...] gives every machine its own privacy"
         )
     require_positive(target, level, optional=True, infinite=True)
     require_noise_std(noise_std)

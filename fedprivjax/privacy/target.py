@@ -111,8 +111,8 @@ class Target:
         epsilon = f"ε = {most:g}" if least == most else f"ε from {least:g} to {most:g}"
         return epsilon if self.delta is None else f"{epsilon} at δ = {self.delta:g}"
 
-    def shared(self, profile: Sequence[float] | None) -> "Target":
-        """The target of machines whose ε stand to each other as in a profile, in any unit; the largest is as it was.
+    def shared(self, ratios: Sequence[float] | None) -> "Target":
+        """The target of machines whose ε have these ratios, in any unit; the largest is unchanged.
 
         Raises:
             Refusal: a noise, which says nothing of ε.
@@ -120,23 +120,23 @@ class Target:
         >>> Target(epsilon=4.0, delta=1e-5).shared((1.0, 2.0)).epsilon
         (2.0, 4.0)
         """
-        if profile is None or np.ndim(self.epsilon):
+        if ratios is None or np.ndim(self.epsilon):
             return self
         if self.noise_std is not None:
             raise Refusal(
-                f"profile must go with epsilon or mu here, for machines' noises follow from each one's own, "
+                f"relative_privacy must go with epsilon or mu here, for machines' noises follow from each one's own, "
                 f"got noise_std = {self.noise_std:g}"
             )
-        largest = float(max(profile))
-        each = tuple(self.worst_epsilon * (float(part) / largest) for part in profile)
+        largest = float(max(ratios))
+        each = tuple(self.worst_epsilon * (float(part) / largest) for part in ratios)
         return replace(self, mu=None, epsilon=each)
 
     def require_one(self) -> None:
-        """Refuse an ε for each machine, where the method takes one and a profile."""
+        """Refuse an ε for each machine, where the method takes one and `relative_privacy`."""
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)
             raise Refusal(
-                f"epsilon must be one number, got {several}: profile=[...] gives every machine its own privacy"
+                f"epsilon must be one number, got {several}: relative_privacy=[...] gives every machine its own privacy"
             )
 
     @property

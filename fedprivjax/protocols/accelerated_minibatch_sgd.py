@@ -46,7 +46,8 @@ class AcceleratedMinibatchSGD(RecordMethod):
     """Accelerated noisy minibatch SGD.
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, profile: as in `NoisyMinibatchSGD`.
+        epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, relative_privacy: as in
+            `NoisyMinibatchSGD`.
         step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage, or, where a clip is
             below the Lipschitz constant and no modulus or variance is given, `acsa.clipped_v` (no theorem is claimed).
         form: "plain", "regularised" or "multistage".
@@ -74,7 +75,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     form: str = struct.field(pytree_node=False, default="plain")
     factor: float = struct.field(pytree_node=False, default=0.5)
     gap: float | None = struct.field(pytree_node=False, default=None)

@@ -42,7 +42,7 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.method.relative_privacy import (
     asked_shares,
     exposed_once,
-    fixed_profile,
+    fixed_relative_privacy,
     noise_of_shares,
     privacy_shares,
 )
@@ -92,8 +92,8 @@ class DPMu2(Protocol):
         noise_schedule: how the budget is spread over messages, see `fedprivjax.noise.schedules`; or how noises of
             messages are correlated: "toeplitz", "optimal", {"toeplitz": p}, a lower triangular matrix with columns of
             norm at most 1, or any `SumFactor`, see `fedprivjax.noise.sums`.
-        profile: where machines' μ differ, these in any unit, one for each machine: the largest is `mu`, and the others
-            stand to it as here; untrusted server only.
+        relative_privacy: where machines' μ differ, these in any unit, one for each machine: the largest is `mu`, and
+            the others stand to it as here; untrusted server only.
         cancel: False leaves the old noise in (the papers' fresh-noise ablation; untrusted server only).
         batch: K, fresh samples of a message, which is their mean, each clipped by itself; dealt as one a message is, so
             that a machine of n samples has ⌊n/K⌋ messages at most, and what remains of a machine's own is not used.
@@ -111,7 +111,7 @@ class DPMu2(Protocol):
     trust: str = struct.field(pytree_node=False, default="none")
     noise_schedule: Any = struct.field(pytree_node=False, default="uniform")
     cancel: bool = struct.field(pytree_node=False, default=True)
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     batch: int = struct.field(pytree_node=False, default=1)
 
     gradients_per_use = 2  # at the newest point and at the one before
@@ -120,19 +120,19 @@ class DPMu2(Protocol):
         check_settings(self)
         require_flag("cancel", self.cancel)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES, SUM_FACTORS))
-        object.__setattr__(self, "profile", fixed_profile(self))
+        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise Refusal("cancel=False must go with trust='none' and noise_schedule='uniform'")
 
     @property
     def traced(self):
         """Without what only the host reads, so that another schedule or trust is no other program."""
-        return replace(super().traced, noise_schedule="uniform", trust="none", profile=None, batch=1)
+        return replace(super().traced, noise_schedule="uniform", trust="none", relative_privacy=None, batch=1)
 
     def same_law(self, machines: int):
         """With one machine, a server's noise and the machine's own are one law."""
         alone = machines == 1 and self.cancel and self.trust == "none"
-        return replace(self, trust="server", profile=None) if alone else self
+        return replace(self, trust="server", relative_privacy=None) if alone else self
 
     @property
     def minibatches(self) -> Dealt | None:
@@ -195,7 +195,7 @@ class DPMu2(Protocol):
             exposure,
             terms,
             lambda machine: self._sent_noise(plan, machine),
-            shares=asked_shares(self.profile, plan.size.machines),
+            shares=asked_shares(self.relative_privacy, plan.size.machines),
         )
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
@@ -203,7 +203,7 @@ class DPMu2(Protocol):
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         size, sensitivity = plan.size, self.sensitivity(problem, plan)
-        wider = noise_of_shares(self.profile, size.machines)
+        wider = noise_of_shares(self.relative_privacy, size.machines)
         mu = self.batch * sensitivity / (self.noise_std * wider) if self.noise_std else inf  # of one sample's increment
         if not isfinite(problem.travel):
             return inf
@@ -243,7 +243,7 @@ class DPMu2(Protocol):
             means = (np.sqrt(np.mean(protocol.reported_noise(plan) ** 2)) for protocol in (uniform, self))
             return float(next(means) / next(means))
 
-        return plan.schedule.once(("less noise", self.noise_schedule, self.trust, self.profile), compute)
+        return plan.schedule.once(("less noise", self.noise_schedule, self.trust, self.relative_privacy), compute)
 
     def noise_variances(self, plan: Plan) -> np.ndarray:
         """The variance of one coordinate of the noise in every round's q̃_t, calibrated, float64 [rounds]."""
@@ -268,26 +268,26 @@ class DPMu2(Protocol):
         def compute():
             alone = self.trust == "server"
             schedule = Full(1).draw(rounds, np.random.default_rng(0)) if alone else plan.schedule
-            shares = privacy_shares(self.profile, schedule.machines)
+            shares = privacy_shares(self.relative_privacy, schedule.machines)
             workload = partial(anytime_workload, schedule, shares)
             return CorrelatedSums(kind.factor(int(schedule.total.max()), workload), schedule, shares)
 
-        return plan.schedule.once(("correlated", kind, self.trust, self.profile), compute)
+        return plan.schedule.once(("correlated", kind, self.trust, self.relative_privacy), compute)
 
     def _relative(self, plan: Plan) -> np.ndarray:
         schedule, named = plan.schedule, self.noise_schedule
-        if not self.cancel and self.profile is None:  # a sample touches one message only
+        if not self.cancel and self.relative_privacy is None:  # a sample touches one message only
             return np.ones(schedule.participants.shape)
 
         def compute():
-            shares = privacy_shares(self.profile, schedule.machines)
+            shares = privacy_shares(self.relative_privacy, schedule.machines)
             return (relative_std(named, schedule) if self.cancel else 1.0) / shares[schedule.participants]
 
-        return schedule.once(("relative", named, self.cancel, self.profile), compute)
+        return schedule.once(("relative", named, self.cancel, self.relative_privacy), compute)
 
     def _exposure(self, plan: Plan) -> Grouped:
         schedule = plan.schedule
-        takes_part = exposed_once(schedule, self.profile)
+        takes_part = exposed_once(schedule, self.relative_privacy)
         if not self.cancel:
             return takes_part
         if (sums := self._correlated(plan)) is not None:
@@ -301,7 +301,7 @@ class DPMu2(Protocol):
     def _sent_noise(self, plan: Plan, machine: int) -> np.ndarray:
         """The relative noise of each release that a sample of the machine moves, [releases]."""
         if not self.cancel:
-            return 1 / privacy_shares(self.profile, plan.size.machines)[[machine]]
+            return 1 / privacy_shares(self.relative_privacy, plan.size.machines)[[machine]]
         if (sums := self._correlated(plan)) is not None:
             return sums.releases(0 if self.trust == "server" else machine)
         if self.trust == "server":

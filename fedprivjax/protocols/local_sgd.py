@@ -56,8 +56,8 @@ class LocalSGD(RecordMethod):
     """Local SGD, with noise in every local step where `epsilon` is finite.
 
     Attributes:
-        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, profile: as in `NoisyMinibatchSGD`; the
-            noise rule is applied to R·K releases of one record each. No step is proved under privacy: set one, but
+        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, relative_privacy: as in `NoisyMinibatchSGD`;
+            the noise rule is applied to R·K releases of one record each. No step is proved under privacy: set one, but
             where a clip is below the Lipschitz constant, for which `default_step` has a rule of thumb.
         batch: K, local steps in a round, one record each.
         sampler: how the K records are picked: "replacement", "disjoint", or a `Sampler` of either kind.
@@ -80,7 +80,7 @@ class LocalSGD(RecordMethod):
     sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 

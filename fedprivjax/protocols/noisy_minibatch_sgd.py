@@ -58,9 +58,9 @@ class NoisyMinibatchSGD(RecordMethod):
     Attributes:
         epsilon: target of every machine; inf is non-private. The noise is for one that takes part in every round; the
             guarantee counts a machine's own. Machines' noises stand in the proportions of the noise rule's formula.
-        profile: where machines' ε differ, these in any unit, one for each machine: the largest is `epsilon`, and the
-            others stand to it as here. Each machine gets exactly the noise that it needs. `epsilon` as a list of every
-            machine's is the same thing, which no sweep scales. Not with a shuffler.
+        relative_privacy: where machines' ε differ, these in any unit, one for each machine: the largest is `epsilon`,
+            and the others stand to it as here. Each machine gets exactly the noise that it needs. `epsilon` as a list
+            of every machine's is the same thing, which no sweep scales. Not with a shuffler.
         noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
         step_size, step_scale: η, of which None takes Theorem 2.1's, and a factor on it. Without noise, None is the
             optimisation's own: 1/β for all records of all machines, else the best of Lemma E.4's bound. Where a clip
@@ -95,7 +95,7 @@ class NoisyMinibatchSGD(RecordMethod):
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     trust: str = struct.field(pytree_node=False, default="none")
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})

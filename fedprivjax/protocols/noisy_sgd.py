@@ -25,7 +25,7 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.method.relative_privacy import (
     asked_shares,
     exposed_once,
-    fixed_profile,
+    fixed_relative_privacy,
     noise_of_shares,
     privacy_shares,
 )
@@ -62,7 +62,7 @@ class NoisySGD(Protocol):
             D/√(T·(G² + d·σ²)) with D the diameter and σ the noise of the mean gradient; of clipped gradients
             1/√(T·(C²/D² + d·σ²/D_z²)) with D the distance from the start and D_z = min(D, √d·G/L), √3 times as long
             with `average` (at most D_z/C, see `plain_clipped_step`; no theorem is claimed).
-        profile, batch: as in `DPMu2`.
+        relative_privacy, batch: as in `DPMu2`.
         average: report the running average instead of the last iterate; metrics of both are recorded.
         server: a `ServerOptimizer` in the place of the plain step, whose learning rate is the step; the step's default
             is then as long along a constant direction, see `scaled_step`.
@@ -79,7 +79,7 @@ class NoisySGD(Protocol):
     clip: Any = None
     trust: str = struct.field(pytree_node=False, default="none")
     average: bool = struct.field(pytree_node=False, default=False)
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     batch: int = struct.field(pytree_node=False, default=1)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
@@ -87,16 +87,16 @@ class NoisySGD(Protocol):
         check_settings(self)
         require_flag("average", self.average)
         require_server(self.server)
-        object.__setattr__(self, "profile", fixed_profile(self))
+        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
 
     @property
     def traced(self):
         """Without what only the host reads, so that another trust is no other program."""
-        return replace(super().traced, trust="none", profile=None, batch=1)
+        return replace(super().traced, trust="none", relative_privacy=None, batch=1)
 
     def same_law(self, machines: int):
         """With one machine, a server's noise and the machine's own are one law."""
-        return replace(self, trust="server", profile=None) if machines == 1 and self.trust == "none" else self
+        return replace(self, trust="server", relative_privacy=None) if machines == 1 and self.trust == "none" else self
 
     @property
     def minibatches(self) -> Dealt | None:
@@ -140,7 +140,7 @@ class NoisySGD(Protocol):
         schedule = plan.schedule
         if self.trust == "server":
             return Fresh(np.ones(plan.size.rounds, np.float32))
-        relative = 1 / privacy_shares(self.profile, schedule.machines)[schedule.participants]
+        relative = 1 / privacy_shares(self.relative_privacy, schedule.machines)[schedule.participants]
         return choose(schedule, relative, problem.dimension, method, cancel=False)
 
     def check(self, problem: Problem, plan: Plan) -> None:
@@ -155,8 +155,8 @@ class NoisySGD(Protocol):
             bounded = Assumption("clipped gradients", {"bound": float(self.clip)})
         known = (*USED_ONCE, bounded, *batch_assumptions(self.batch))
         terms = Terms(self.trust, "the Gaussian mechanism, parallel composition over samples", known)
-        exposure = exposed_once(plan.schedule, self.profile)
-        shares = privacy_shares(self.profile, plan.size.machines)
+        exposure = exposed_once(plan.schedule, self.relative_privacy)
+        shares = privacy_shares(self.relative_privacy, plan.size.machines)
         sensitivity = self.sensitivity(problem, plan)
         return GaussianEvent(
             float(self.noise_std),
@@ -164,7 +164,7 @@ class NoisySGD(Protocol):
             exposure,
             terms,
             lambda machine: 1 / shares[[machine]],
-            shares=asked_shares(self.profile, plan.size.machines),
+            shares=asked_shares(self.relative_privacy, plan.size.machines),
         )
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
@@ -176,7 +176,7 @@ class NoisySGD(Protocol):
         # m machines' noises average to 1/√m of one
         of_mean = (
             self.noise_std
-            * noise_of_shares(self.profile, plan.size.machines)
+            * noise_of_shares(self.relative_privacy, plan.size.machines)
             / (1.0 if self.trust == "server" else plan.schedule.divisor**0.5)
         )
         bound, noise = self._bound(problem), problem.dimension**0.5 * of_mean

@@ -83,7 +83,7 @@ class ReducedTreeMomentum(MomentumMethod):
         allocation: how groups of nodes share the noise, "optimal" or "paper"; see `noise.factors.ALLOCATIONS`.
         noise_rule: "accountant", the least noise for the records' own places; "paper", Theorem 8's.
         trust: "server" (one set of trees for the mean) or "none" (every machine has its own).
-        profile: where machines' μ differ, as in `TreeMomentum`.
+        relative_privacy: where machines' μ differ, as in `TreeMomentum`.
         stds: each group's noise, relative to σ; filled in by `calibrate`, as is `epoch`.
 
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_groups Σ_nodes (contribution/std)²` over the nodes
@@ -121,7 +121,7 @@ class ReducedTreeMomentum(MomentumMethod):
     @property
     def traced(self):
         host = {"mu": None, "epsilon": None, "batch": 1, "allocation": "optimal", "noise_rule": "accountant"}
-        return replace(super().traced, **host, trust="server", profile=None)
+        return replace(super().traced, **host, trust="server", relative_privacy=None)
 
     def noise_state(self, dimension: int, size: Size) -> Rings:
         return self._trees.init(dimension, size.rounds)
@@ -162,7 +162,7 @@ class ReducedTreeMomentum(MomentumMethod):
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
         squares = self._squares(problem, plan)
-        settings = "reduced", *self._settings(problem, plan), self.stds, self.profile
+        settings = "reduced", *self._settings(problem, plan), self.stds, self.relative_privacy
 
         def compute():
             return Grouped.of(self.shares(plan) * most_exposed(problem, total_squares(squares, self.stds)))

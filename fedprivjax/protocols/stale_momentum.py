@@ -32,7 +32,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.relative_privacy import asked_shares, fixed_profile, privacy_shares
+from fedprivjax.method.relative_privacy import asked_shares, fixed_relative_privacy, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, message_of, oracle
 from fedprivjax.method.settings import batch_assumptions, check_settings, dealt, fixed_schedule
 from fedprivjax.noise import Mechanism, choose
@@ -66,7 +66,7 @@ class StaleMomentum(Protocol):
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`. The private step's
             default is that at which noise carries w_T as far as it may (`noise_reach`; no theorem is claimed).
-        profile, batch: as in `DPMu2`.
+        relative_privacy, batch: as in `DPMu2`.
         noise_schedule: "uniform", or a positive sequence of σ over a machine's messages.
 
     **Privacy**: μ-GDP per machine for replacing one sample, μ as above.
@@ -79,7 +79,7 @@ class StaleMomentum(Protocol):
     step_scale: Any = 1.0
     clip: Any = None
     noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     batch: int = struct.field(pytree_node=False, default=1)
 
     trust = "none"
@@ -88,12 +88,12 @@ class StaleMomentum(Protocol):
     def __post_init__(self):
         check_settings(self)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
-        object.__setattr__(self, "profile", fixed_profile(self))
+        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
 
     @property
     def traced(self):
         """Without what only the host reads, so that other schedules are no other program."""
-        return replace(super().traced, noise_schedule="uniform", profile=None, batch=1)
+        return replace(super().traced, noise_schedule="uniform", relative_privacy=None, batch=1)
 
     @property
     def minibatches(self) -> Dealt | None:
@@ -203,7 +203,7 @@ class StaleMomentum(Protocol):
             exposure,
             terms,
             lambda machine: self._sent_noise(schedule, machine),
-            shares=asked_shares(self.profile, schedule.machines),
+            shares=asked_shares(self.relative_privacy, schedule.machines),
         )
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
@@ -247,10 +247,10 @@ class StaleMomentum(Protocol):
 
     def _relative(self, schedule: Schedule) -> np.ndarray:
         def compute():
-            shares = privacy_shares(self.profile, schedule.machines)
+            shares = privacy_shares(self.relative_privacy, schedule.machines)
             return self._of_schedule(schedule) / shares[schedule.participants]
 
-        return schedule.once(("relative to growth", self.noise_schedule, self.profile), compute)
+        return schedule.once(("relative to growth", self.noise_schedule, self.relative_privacy), compute)
 
     def _sent_noise(self, schedule: Schedule, machine: int) -> np.ndarray:
         """The relative noise of each message that the machine's most exposed sample moves, over how far, [messages]."""

@@ -62,9 +62,9 @@ class TreeMomentum(MomentumMethod):
         sampler: "cyclic" (every epoch in one order) or "reshuffled"; orders are public.
         noise_rule: "accountant", the least noise for the records' own places; "paper", Theorem 4's with its count V.
         trust: "server" (one tree for the mean) or "none" (every machine has its own, and takes part in every round).
-        profile: where machines' μ differ, these in any unit, one for each machine: the largest is `mu`, and the others'
-            noises are as many times larger as their numbers are smaller; untrusted server only. No machine gets more
-            than its part of the target; those that their weights or orders expose less get less.
+        relative_privacy: where machines' μ differ, these in any unit, one for each machine: the largest is `mu`, and
+            the others' noises are as many times larger as their numbers are smaller; untrusted server only. No machine
+            gets more than its part of the target; those that their weights or orders expose less get less.
         factor: how the noise is made: "tree"; "sensitivity tree", whose nodes have noise in proportion to what a record
             moves them in cyclic order; "independent", fresh noise on every gradient; or a `Factor`.
         epoch: N; `calibrate` fills it in.
@@ -93,7 +93,7 @@ class TreeMomentum(MomentumMethod):
     @property
     def traced(self):
         host = {"mu": None, "epsilon": None, "batch": 1, "sampler": "cyclic", "noise_rule": "accountant"}
-        return replace(super().traced, **host, trust="server", profile=None)
+        return replace(super().traced, **host, trust="server", relative_privacy=None)
 
     def noise_state(self, dimension: int, size: Size) -> Path:
         return self._factor.init(dimension, size.rounds)
@@ -112,7 +112,7 @@ class TreeMomentum(MomentumMethod):
         return Streamed(np.full(plan.size.rounds, self.wider * plan.size.per_round**-0.5, np.float32))
 
     def exposure(self, problem: Problem, plan: Plan) -> Grouped:
-        settings = self._factor, float(self.alpha), float(self.epoch), self.profile
+        settings = self._factor, float(self.alpha), float(self.epoch), self.relative_privacy
         squares, shares = self._squares(problem, plan), self.shares(plan)
         return computed_once(problem, plan, settings, lambda: Grouped.of(shares * most_exposed(problem, squares)))
 

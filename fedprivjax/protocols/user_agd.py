@@ -43,8 +43,8 @@ class UserAGD(UserMethod):
     """Private AC-SA on batches of users, one record a message.
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest, profile, vector_sum, noises:
-            as in `UserSGD`.
+        epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest: as in `UserSGD`.
+        relative_privacy, vector_sum, noises: as in `UserSGD`.
         step_size: 1/(β + S) of every phase; None takes the theory's, or, where a clip is below the Lipschitz constant
             and no modulus or variance is given, 1/v of `acsa.clipped_v` (no theorem is claimed).
         strong_convexity: modulus λ of the loss; positive, it makes a run of phases.

@@ -51,9 +51,10 @@ class UserSGD(UserMethod):
         rounding: how neighbours' rounding is coupled in the accounting: "averaged", "coupled" or "independent".
         accounting: of the bits: "exact", "gaussian-limit" (named, not proved) or "paper".
         honest: share of a round's users that surely add their noise; the guarantee is for this share.
-        profile: with trust "none", where users' ε differ, these in any unit, one for each user: the largest is
+        relative_privacy: with trust "none", where users' ε differ, these in any unit, one for each user: the largest is
             `epsilon`, and the others stand to it as here. In all other trust models one sum's noise hides all users of
-            a round, whoever adds it, so that none can have more privacy than another, and a profile is refused.
+            a round, whoever adds it, so that none can have more privacy than another, and `relative_privacy` is
+            refused.
         vector_sum, noises: levels and noise bits of the sums, and every user's noise over the largest, which is
             `noise_std`; `calibrate` fills them in.
 

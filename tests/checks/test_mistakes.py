@@ -152,7 +152,8 @@ MISTAKES = {
     "a setting of others": (
         lambda: StaleMomentum(mu=1.0, cancel=True),
         "unknown setting of StaleMomentum 'cancel' "
-        "(known: mu, epsilon, noise_std, step_size, step_scale, clip, noise_schedule, profile, batch, calibrate_to)",
+        "(known: mu, epsilon, noise_std, step_size, step_scale, clip, noise_schedule, relative_privacy, batch, "
+        "calibrate_to)",
     ),
     "a misspelt option of a sweep": (
         lambda: sweep(OURS, PROBLEM, SOME, seed=3),
@@ -185,19 +186,19 @@ MISTAKES = {
     "a list for epsilon": (
         lambda: DPMu2(epsilon=[1.0, 2.0]),
         'epsilon must be one number, got [1.0, 2.0]: a sweep takes several, as over={"epsilon": [...]}, '
-        "and profile=[...] gives every machine its own privacy",
+        "and relative_privacy=[...] gives every machine its own privacy",
     ),
     **{
         f"an array for epsilon of {protocol.name}": (
             lambda protocol=protocol: simulate(protocol, PROBLEM, SOME),
             'epsilon must be one number, got [1.0, 2.0]: a sweep takes several, as over={"epsilon": [...]}, '
-            "and profile=[...] gives every machine its own privacy",
+            "and relative_privacy=[...] gives every machine its own privacy",
         )
         for protocol in (method(epsilon=np.array([1.0, 2.0]), clip=1.0) for method in (DPMu2, NoisySGD, StaleMomentum))
     },
     "an array for epsilon of a calibration": (
         lambda: calibrate(DPMu2(clip=1.0), PROBLEM, PLAN, epsilon=[1.0, 2.0], delta=1e-5),
-        "epsilon must be one number, got [1., 2.]: profile=[...] gives every machine its own privacy",
+        "epsilon must be one number, got [1., 2.]: relative_privacy=[...] gives every machine its own privacy",
     ),
     "a negative clip of one's own": (
         lambda: simulate(Own(clip=-1.0), PROBLEM, SOME),

@@ -29,7 +29,7 @@ FILE = {
     "title": "small",
     "problem": {"dataset": "digits", "loss": "softmax", "radius": 8.0},
     "participation": {"kind": "uniform", "machines": 4, "per_round": 2, "rounds": 2},
-    "protocol": [{"kind": "dp_mu2", "clip": 1.0, "mu": 1.0}],
+    "protocol": [{"name": "dp_mu2", "clip": 1.0, "mu": 1.0}],
 }
 
 
@@ -46,6 +46,11 @@ FILE = {
             "participation",
             {"kind": "between", "per_round": None, "min_machines": 1, "most": 2},
             "unknown key in [participation] 'most': it is now 'max_machines'",
+        ),
+        (
+            "protocol",
+            [{"name": "dp_mu2", "clip": 1.0, "mu": 1.0, "profile": [1.0] * 4}],
+            "[[protocol]] 'dp_mu2': unknown key 'profile': it is now 'relative_privacy'",
         ),
         (None, {"choose": {}}, "unknown key in the experiment 'choose': it is now 'tuning'"),
         (None, {"record": {}}, "unknown key in the experiment 'record': it is now 'evaluation'"),
@@ -65,14 +70,16 @@ FILE = {
     ],
 )
 def test_former_keys_of_files(section, keys, message):
-    raw = FILE | (keys if section is None else {section: _without_none(FILE[section] | keys)})
+    raw = FILE | (keys if section is None else {section: _merged(FILE[section], keys)})
     with pytest.raises(Refusal) as caught:
         experiment.parse(raw)
     assert str(caught.value) == message
 
 
-def _without_none(section):
-    return {key: value for key, value in section.items() if value is not None}
+def _merged(section, keys):
+    if isinstance(keys, list):
+        return keys
+    return {key: value for key, value in (section | keys).items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +98,7 @@ def _without_none(section):
             for call in (simulate, ready)
             for former, new in (("record", "metrics"), ("every", "eval_every"))
         ),
+        (lambda: DPMu2(profile=[1.0, 2.0]), "unknown setting of DPMu2 'profile': it is now 'relative_privacy'"),
         (lambda: sweep(DPMu2(), PROBLEM, Full(2), record=[]), "unknown setting of sweep 'record': it is now 'metrics'"),
         (lambda: sweep(DPMu2(), PROBLEM, Full(2), every=2), "unknown setting of sweep 'every': it is now 'eval_every'"),
         (lambda: datasets.partition([0, 1], 2, empty="refuse"), "unknown empty 'refuse': it is now 'error'"),

@@ -32,7 +32,7 @@ name = "noisy_minibatch_sgd"
 label = "ours"
 sampler = "full"
 clip = 1.0
-profile = [1.0, 1.0, 1.0, 2.0]
+relative_privacy = [1.0, 1.0, 1.0, 2.0]
 grid = { step_scale = [0.5, 1.0] }
 """
 INF = float("inf")
@@ -170,7 +170,7 @@ def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
     raw = tomllib.loads(FILE)
     raw["evaluation"] = {"baselines": ["alone"], "metrics": ["test_accuracy"]}
     raw["protocol"][0].pop("grid")
-    raw["protocol"][0].pop("profile")
+    raw["protocol"][0].pop("relative_privacy")
     made = experiment.parse(raw)
     run(made, tmp_path / "run")
     (learnt,) = trained_alone(jobs(made)[0].alone, [known("test_accuracy")]).values()

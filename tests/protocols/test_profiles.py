@@ -27,7 +27,7 @@ from fedprivjax.sweeps.sweep import run_chunk
 
 PROFILE = (1.0, 4.0, 2.0, 0.5)
 SHARES = np.array(PROFILE) / 4
-SETTINGS = {"clip": 0.5, "step_size": 0.02, "profile": PROFILE}
+SETTINGS = {"clip": 0.5, "step_size": 0.02, "relative_privacy": PROFILE}
 METHODS = {
     "mu2": DPMu2(mu=3.0, **SETTINGS),
     "mu2-gap": DPMu2(mu=3.0, noise_schedule="gap", **SETTINGS),
@@ -69,7 +69,7 @@ def test_dropouts_leave_it_as_it_is():
 def test_every_machine_adds_its_own_noise(name):
     """At a machine's first message the noise is σ·r/share, two-sided; another machine's share is refused."""
     start = ready(METHODS[name], POOL, SOME_MACHINES, rounds=12, metrics=(), noise_method="materialised")
-    plain = ready(METHODS[name].replace(profile=None), POOL, SOME_MACHINES, rounds=12, metrics=())
+    plain = ready(METHODS[name].replace(relative_privacy=None), POOL, SOME_MACHINES, rounds=12, metrics=())
     relative = getattr(plain.protocol, "_relative", lambda _: np.ones((12, 2)))
     relative = relative(plain.plan.schedule if name == "stale" else plain.plan)
     dimension, seen = 20_000, set()
@@ -88,7 +88,7 @@ def test_every_machine_adds_its_own_noise(name):
 def test_members_of_a_sweep_share_one_factor_and_one_program(monkeypatch):
     factors, factor = [], chooser.factor
     monkeypatch.setattr(chooser, "factor", lambda *given: factors.append(given) or factor(*given))
-    protocol = DPMu2(clip=0.5, step_size=0.02, profile=PROFILE)
+    protocol = DPMu2(clip=0.5, step_size=0.02, relative_privacy=PROFILE)
     before = run_chunk._cache_size()
     grid = sweep(
         protocol, POOL, SOME_MACHINES, over={"mu": [1.0, 2.0, 4.0]}, seeds=1, rounds=12, eval_every=12, delta=1e-5
@@ -101,11 +101,17 @@ def test_members_of_a_sweep_share_one_factor_and_one_program(monkeypatch):
 @pytest.mark.parametrize(
     ("protocol", "message"),
     [
-        (lambda: DPMu2(mu=1.0, trust="server", profile=PROFILE), "profile must be left out with trust = 'server'"),
-        (lambda: NoisySGD(mu=1.0, profile="low"), "profile must be a list of numbers, one for each machine, got 'low'"),
-        (lambda: NoisySGD(mu=1.0, profile=(1.0, 0.0)), "profile must be positive"),
         (
-            lambda: simulate(DPMu2(mu=1.0, clip=1.0, profile=(1.0, 2.0)), POOL, SOME_MACHINES),
+            lambda: DPMu2(mu=1.0, trust="server", relative_privacy=PROFILE),
+            "relative_privacy must be left out with trust = 'server'",
+        ),
+        (
+            lambda: NoisySGD(mu=1.0, relative_privacy="low"),
+            "relative_privacy must be a list of numbers, one for each machine, got 'low'",
+        ),
+        (lambda: NoisySGD(mu=1.0, relative_privacy=(1.0, 0.0)), "relative_privacy must be positive"),
+        (
+            lambda: simulate(DPMu2(mu=1.0, clip=1.0, relative_privacy=(1.0, 2.0)), POOL, SOME_MACHINES),
             "each of 4 machines, got 2",
         ),
     ],
@@ -125,7 +131,7 @@ ROWS = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [1, 3], [0, 2]])
 )
 def test_the_least_private_machine_is_audited(participation, least):
     """What is proved stays below what is claimed, and comes near where the machine sends all that was planned."""
-    protocol = DPMu2(mu=2.0, clip=0.5, profile=PROFILE)
+    protocol = DPMu2(mu=2.0, clip=0.5, relative_privacy=PROFILE)
     found = audit(protocol, Federation(participation, rounds=6, records=12, dimension=4), runs=2000)
     assert not found.refuted
     assert least < found.tightness < 1.05

@@ -14,7 +14,7 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.method.private_mean.gaussian import GaussianMean
 from fedprivjax.method.private_mean.interface import PrivateMean
 from fedprivjax.method.private_mean.shuffled_bits import BitMean
-from fedprivjax.method.relative_privacy import fixed_profile, follows_epsilon, privacy_shares
+from fedprivjax.method.relative_privacy import fixed_relative_privacy, follows_epsilon, privacy_shares
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS
@@ -51,7 +51,7 @@ class UserMethod(Protocol):
     rounding: str = struct.field(pytree_node=False, default="averaged")
     accounting: str = struct.field(pytree_node=False, default="exact")
     honest: float = struct.field(pytree_node=False, default=1.0)
-    profile: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
 
     several_epochs = True
@@ -71,7 +71,7 @@ class UserMethod(Protocol):
         for name, value in given.items():
             if self.trust != SHUFFLER and value != OF_BITS[name]:
                 raise Refusal(f"{name} must go with trust = 'shuffler', got trust = {self.trust!r}")
-        object.__setattr__(self, "profile", fixed_profile(self))
+        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
 
     @property
     def private_mean(self) -> PrivateMean:
@@ -84,7 +84,7 @@ class UserMethod(Protocol):
     def traced(self):
         """Without what only the host reads: Gaussian noise is one program, whoever adds it."""
         trust = SHUFFLER if self.trust == SHUFFLER else "server"
-        return replace(super().traced, epsilon=None, trust=trust, profile=None, noises=None, **OF_BITS)
+        return replace(super().traced, epsilon=None, trust=trust, relative_privacy=None, noises=None, **OF_BITS)
 
     def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
         return state, self.private_mean.noise(self.noise_std, drawn, tape)
@@ -115,7 +115,7 @@ class UserMethod(Protocol):
         return follows_epsilon(self)
 
     def asked(self, target: Target) -> Target:
-        return target.shared(self.profile)
+        return target.shared(self.relative_privacy)
 
     def check_method(self, method: str) -> None:
         self.private_mean.check_method(method)
@@ -147,10 +147,10 @@ class UserMethod(Protocol):
 
     def _noises(self, plan: Plan, target: Target) -> tuple[float, ...] | None:
         """Every user's noise over the largest, where their ε differ; enough for as many rounds as any takes part in."""
-        if self.profile is None:
+        if self.relative_privacy is None:
             target.require_one()
-        privacy_shares(self.profile, plan.size.machines)  # refuses a profile of other users
-        if self.profile is None or target.given_noise is not None:
+        privacy_shares(self.relative_privacy, plan.size.machines)  # refuses ratios of other users
+        if self.relative_privacy is None or target.given_noise is not None:
             return None
         mus = np.asarray(gdp.mu(target.epsilon, target.stated_delta))
         return tuple((mus.min() / mus).tolist())

@@ -81,7 +81,13 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
 
     @property
     def traced(self):
-        host = {"profile": None, "epsilon": None, "noise_rule": "accountant", "delta": None, "acknowledged": False}
+        host = {
+            "relative_privacy": None,
+            "epsilon": None,
+            "noise_rule": "accountant",
+            "delta": None,
+            "acknowledged": False,
+        }
         samples = {"batch": 1, "sampler": "replacement"}
         return replace(self, **host, **samples, claimed_records=None, calibrate_to=RULE)
 

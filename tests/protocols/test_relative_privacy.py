@@ -1,4 +1,4 @@
-"""Privacy of each machine by one setting, `profile`, in every protocol that can have it."""
+"""Privacy of each machine by one setting, `relative_privacy`, in every protocol that can have it."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ ROWS = np.random.default_rng(0).normal(size=(MACHINES, RECORDS, FEATURES))
 ROWS = (ROWS / np.linalg.norm(ROWS, axis=2, keepdims=True)).astype(np.float32)
 TABLE = linear_problem(ROWS, (ROWS[..., 0] > 0).astype(int), Logistic(), feature_bound=1.0, constraint=Ball(1.0))
 SILENT = linear_problem(0 * ROWS, np.zeros((MACHINES, RECORDS), int), Logistic(), feature_bound=1.0)
-STEP = {"clip": 0.5, "step_size": 0.1, "profile": PROFILE}
+STEP = {"clip": 0.5, "step_size": 0.1, "relative_privacy": PROFILE}
 TREES = {
     "tree": TreeMomentum(mu=2.0, alpha=0.4, batch=2, trust="none", **STEP),
     "reduced": ReducedTreeMomentum(mu=2.0, alpha=0.4, batch=2, trust="none", **STEP),
@@ -121,7 +121,7 @@ def test_every_machine_adds_the_noise_of_its_own_privacy(name):
     each = noise_of(protocol)
     for machine, share in enumerate(SHARES):
         target = {"mu": 2.0 * share} if name in TREES else {"epsilon": 2.0 * share}
-        own = noise_of(protocol.replace(profile=None, **target))
+        own = noise_of(protocol.replace(relative_privacy=None, **target))
         np.testing.assert_allclose(each[:, machine], own[:, machine], atol=1e-5 * np.abs(each).max())
         other = (machine + 1) % MACHINES
         assert not 0.7 < np.abs(each[:, other]).sum() / np.abs(own[:, other]).sum() < 1.4
@@ -140,7 +140,7 @@ def test_the_mean_of_machines_noises_has_their_variances_mean(name):
     expected = np.sqrt(np.sum(SHARES**-2.0)) / MACHINES
     relative = start.mechanism.inputs.relative if name == "reduced" else start.mechanism.inputs
     np.testing.assert_allclose(relative, np.full(ROUNDS, expected), rtol=1e-6)
-    alike = begun(protocol.replace(profile=None, mu=None, noise_std=start.protocol.noise_std))
+    alike = begun(protocol.replace(relative_privacy=None, mu=None, noise_std=start.protocol.noise_std))
     variances = [one.protocol.noise_variances(one.plan.size) for one in (start, alike)]
     np.testing.assert_allclose(variances[0], np.mean(SHARES**-2.0) * variances[1], rtol=1e-9)
 
@@ -167,7 +167,7 @@ def test_a_profile_of_epsilons_can_be_swept(name):
         )
         if asked.target.non_private:
             continue
-        each = calibrated.replace(profile=None)
+        each = calibrated.replace(relative_privacy=None)
         own = each.mechanism(TABLE, start.first.plan)
         np.testing.assert_array_equal(mechanism.inputs, own.inputs)
         np.testing.assert_allclose(
@@ -193,7 +193,7 @@ def test_a_sweep_over_epsilon_is_a_loop():
 
 def test_a_list_of_epsilons_is_the_same_thing():
     protocol = RECORD_METHODS["minibatch"]
-    listed = protocol.replace(epsilon=tuple(2.0 * SHARES), profile=None)
+    listed = protocol.replace(epsilon=tuple(2.0 * SHARES), relative_privacy=None)
     one, other = begun(protocol), begun(listed)
     assert one.protocol == other.protocol
     np.testing.assert_array_equal(one.event.epsilons(DELTA).each, other.event.epsilons(DELTA).each)
@@ -207,8 +207,8 @@ def test_the_least_private_machine_is_audited():
     assert 0.3 < found.tightness < 1.05
 
 
-FEW = {"clip": 1.0, "step_size": 0.1, "profile": (1.0, 2.0)}
-ONE_NOISE = "profile must be left out with trust = "
+FEW = {"clip": 1.0, "step_size": 0.1, "relative_privacy": (1.0, 2.0)}
+ONE_NOISE = "relative_privacy must be left out with trust = "
 REFUSED = {
     "a server's tree": (
         lambda: TreeMomentum(mu=1.0, **FEW),
@@ -223,18 +223,25 @@ REFUSED = {
     "shuffled machines": (lambda: NoisyMinibatchSGD(batch=1, trust="shuffler", **FEW), ONE_NOISE + "'shuffler'"),
     "a list beside": (
         lambda: NoisyMinibatchSGD(epsilon=[1.0, 2.0], **FEW),
-        "give profile or an epsilon for each machine, not both, got epsilon = ",
+        "give relative_privacy or an epsilon for each machine, not both, got epsilon = ",
     ),
-    "an empty one": (lambda: LocalSGD(batch=1, profile=[]), "profile must have one number for each machine, got none"),
-    "a number": (lambda: UserSGD(trust="none", profile=2.0), "profile must be a list of numbers, one for each machine"),
+    "an empty one": (
+        lambda: LocalSGD(batch=1, relative_privacy=[]),
+        "relative_privacy must have one number for each machine, got none",
+    ),
+    "a number": (
+        lambda: UserSGD(trust="none", relative_privacy=2.0),
+        "relative_privacy must be a list of numbers, one for each machine",
+    ),
     "a noise": (
         lambda: begun(RECORD_METHODS["minibatch"].replace(epsilon=None, noise_std=1.0)),
-        "profile must go with epsilon or mu here, for machines' noises follow from each one's own, got noise_std = 1",
+        "relative_privacy must go with epsilon or mu here, for machines' noises follow from each one's own, got "
+        "noise_std = 1",
     ),
     **{
         f"of other machines, {name}": (
-            lambda protocol=protocol: begun(protocol.replace(profile=(1.0, 2.0))),
-            "profile must have one number for each of 4 machines, got 2",
+            lambda protocol=protocol: begun(protocol.replace(relative_privacy=(1.0, 2.0))),
+            "relative_privacy must have one number for each of 4 machines, got 2",
         )
         for name, protocol in METHODS.items()
     },
