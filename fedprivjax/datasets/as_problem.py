@@ -124,7 +124,7 @@ def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
     table, names = problem.table, dataset.machine_names
     if table is not None and len(names) == len(table.rows):
         table = Table(table.rows, names)
-    return replace(problem, uncovered=dataset.uncovered, table=table)
+    return replace(problem, not_covered=dataset.not_covered, table=table)
 
 
 def _network_problem(

@@ -33,7 +33,7 @@ class Feature(NamedTuple):
         low, high: limits that a number is moved to.
         middle, scale: a number becomes (number − middle)/scale.
         length: public bound on the norm of what it becomes; infinite where there is none.
-        uncovered: what of it was computed from the data, in words.
+        not_covered: what of it was computed from the data, in words.
     """
 
     column: str
@@ -43,7 +43,7 @@ class Feature(NamedTuple):
     middle: float = 0.0
     scale: float = 1.0
     length: float = inf
-    uncovered: str = ""
+    not_covered: str = ""
 
     def of(self, frame: Frame) -> np.ndarray:
         """Float64 [rows, numbers]."""
@@ -237,7 +237,7 @@ def _feature(name: str, values: Series, rows: np.ndarray, wanted: Preparation, a
                 f"column {name!r} must hold numbers or at most {MOST_CATEGORIES} different texts, got {len(found)}: "
                 f"leave it out of features, or give its categories"
             )
-        return Feature(name, tuple(found), length=1.0, uncovered=f"categories of {name!r} are those in the data")
+        return Feature(name, tuple(found), length=1.0, not_covered=f"categories of {name!r} are those in the data")
     if limits is None and pd.api.types.is_bool_dtype(values):
         limits = (0.0, 1.0)
     numbers = numeric(name, values)
@@ -247,5 +247,5 @@ def _feature(name: str, values: Series, rows: np.ndarray, wanted: Preparation, a
     if wanted.standardise == STATISTICS:
         spread = float(numbers[rows].std()) or 1.0
         words = f"{name!r} is standardised by its mean and variance"
-        return Feature(name, middle=float(numbers[rows].mean()), scale=spread, uncovered=words)
+        return Feature(name, middle=float(numbers[rows].mean()), scale=spread, not_covered=words)
     return None if wanted.feature_bound is None else Feature(name)

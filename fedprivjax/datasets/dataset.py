@@ -44,7 +44,7 @@ class Dataset:
         picture: height, width and channels of the picture that a feature vector begins with, row by row, where it is
             one; what follows it is a constant. Networks see the picture.
         class_names, machine_names: what classes and machines stand for, in their order; empty where that is not known.
-        uncovered: what of it was computed from private data, in words; no guarantee covers it, and results repeat it.
+        not_covered: what of it was computed from private data, in words; no guarantee covers it, and results repeat it.
         columns: the columns of the table that it was made of, by name, [examples] each, or None.
         target: name of the predicted column, or empty.
 
@@ -72,7 +72,7 @@ class Dataset:
     picture: tuple[int, int, int] | None = None
     class_names: tuple[str, ...] = ()
     machine_names: tuple[str, ...] = ()
-    uncovered: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
     columns: Mapping[str, np.ndarray] | None = None
     target: str = ""
 

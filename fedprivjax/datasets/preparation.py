@@ -36,7 +36,7 @@ class Preparation:
         categories: public values by column; a column that has them, or that holds texts, becomes a 0 or 1 for each.
             Texts without them take those in the data, which is marked as not private.
         fill: a public value by column, in the place of those that are missing.
-        test_share: the share of rows that are held out, of each client alike; every client keeps one at least.
+        test_fraction: the share of rows that are held out, of each client alike; every client keeps one at least.
         seed: of the rows that are held out.
         feature_bound: public bound on the norm of a row's features, before the constant; longer rows are shortened to
             it. None is √(number of columns), no restriction where all of them have public bounds or categories.
@@ -61,7 +61,7 @@ class Preparation:
     standardise: str | None = None
     categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     fill: Mapping[str, Any] = field(default_factory=dict)
-    test_share: float = 0.2
+    test_fraction: float = 0.2
     seed: int = 0
     feature_bound: float | None = None
     bias: bool = True
@@ -86,9 +86,9 @@ class Preparation:
         if self.standardise is not None:
             require_choice("standardise", self.standardise, (STATISTICS,))
         require_choice("empty", self.empty, EMPTY)
-        require_number("test_share", self.test_share)
-        if not 0 <= self.test_share < 1:
-            raise Refusal(f"test_share must be at least 0 and below 1, got {self.test_share}")
+        require_number("test_fraction", self.test_fraction)
+        if not 0 <= self.test_fraction < 1:
+            raise Refusal(f"test_fraction must be at least 0 and below 1, got {self.test_fraction}")
         require_at_least("seed", self.seed, 0)
         require_positive("feature_bound", self.feature_bound, optional=True)
         require_flag("bias", self.bias)
@@ -102,9 +102,9 @@ def prepared_by(target: str | None, options: Mapping[str, Any], *beside: str) ->
     Args:
         beside: names of further options, for a refusal.
 
-    >>> prepared_by("y", {"test_shar": 0.5})
+    >>> prepared_by("y", {"test_frac": 0.5})
     Traceback (most recent call last):
-    fedprivjax.Refusal: unknown option of a table 'test_shar', did you mean 'test_share'? (known: target, features, ...)
+    fedprivjax.Refusal: unknown option of a table 'test_frac', did you mean 'test_fraction'? (known: target, ...)
     """
     names = dict.fromkeys([*beside, *(each.name for each in fields(Preparation))])
     for name in options:

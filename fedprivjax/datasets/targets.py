@@ -23,7 +23,7 @@ class Target(NamedTuple):
     column: str
     classes: tuple[str, ...] | None
     number: Feature
-    uncovered: str = ""
+    not_covered: str = ""
 
     def of(self, frame: Frame) -> np.ndarray:
         """Labels [rows]."""

@@ -32,13 +32,13 @@ def read_table(
 
     Texts in the target are classes in sorted order, and so are whole numbers other than 0 … k − 1; `class_names` keeps
     what they stood for. A column with a client's name makes the machines. Numbers beyond the public `bounds` of their
-    column are moved to the limit. What is computed from the data, and so is not private, stands in `uncovered`, which
+    column are moved to the limit. What is computed from the data, and so is not private, stands in `not_covered`, which
     results repeat.
 
     Args:
         path: `.csv`, `.parquet` or `.npz`, see `read_columns`.
         target: the column that is predicted.
-        test: a second file with the examples that are held out, prepared like the first; instead of `test_share`.
+        test: a second file with the examples that are held out, prepared like the first; instead of `test_fraction`.
         missing: further texts that stand for a missing value.
         options: the fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
@@ -53,7 +53,7 @@ def read_table(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "people.csv").write_text("age,likes,who\\n30,yes,a\\n50,no,b\\n40,yes,a\\n")
     ...     limits, path = {"age": [20, 60]}, Path(folder, "people.csv")
-    ...     data = read_table(path, "likes", client="who", bounds=limits, test_share=0)
+    ...     data = read_table(path, "likes", client="who", bounds=limits, test_fraction=0)
     >>> data.features.tolist(), data.class_names, data.machine_names
     ([[-0.5, 1.0], [0.5, 1.0], [0.0, 1.0]], ('no', 'yes'), ('a', 'b'))
     """
@@ -68,12 +68,12 @@ def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **option
     Args:
         frame: a row for each example; its index is not looked at.
         target: the column that is predicted.
-        test: the examples that are held out, in a frame of the same columns; instead of `test_share`.
+        test: the examples that are held out, in a frame of the same columns; instead of `test_fraction`.
         options: the fields of `fedprivjax.datasets.Preparation`.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"x": [0.0, 5.0, 10.0], "y": [1.5, 2.5, 3.5]})
-    >>> from_frame(frame, "y", bounds={"x": [0, 10]}, test_share=0, bias=False).features.tolist()
+    >>> from_frame(frame, "y", bounds={"x": [0, 10]}, test_fraction=0, bias=False).features.tolist()
     [[-1.0], [0.0], [1.0]]
     """
     if not isinstance(frame, pd.DataFrame):
@@ -104,7 +104,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
     frame = complete(columns, [*names, wanted.target, *filter(None, [wanted.client])], wanted)
     target = target_of(frame[wanted.target], wanted)
     clients = None if wanted.client is None else clients_of(frame[wanted.client], wanted)
-    rows, rest = _split(len(frame), clients, 0.0 if held is not None else wanted.test_share, wanted.seed)
+    rows, rest = _split(len(frame), clients, 0.0 if held is not None else wanted.test_fraction, wanted.seed)
     features = features_of(frame, names, rows, wanted, columns.arrays)
     bound = wanted.feature_bound or sqrt(len(features))
     train, test = frame.iloc[rows], frame.iloc[rest] if held is None else _held(held, names, wanted)
@@ -124,7 +124,9 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
         source=source,
         class_names=target.classes or (),
         machine_names=() if clients is None else clients.names,
-        uncovered=tuple(text for text in (*(feature.uncovered for feature in features), target.uncovered) if text),
+        not_covered=tuple(
+            text for text in (*(feature.not_covered for feature in features), target.not_covered) if text
+        ),
         columns=Rows(columns.frame, rows),
         target=wanted.target,
         picture=_picture(columns, names),

@@ -117,7 +117,7 @@ def execute(start: ReadyRun, told: Told | None = None) -> Run:
     iterates = by_iterate(start.recipe.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = evaluation_rounds(start.recipe)
     private = non_private(start.problem, start.recipe.metrics)
-    known = start.guarantee, costs, start.protocol, start.plan, private, start.problem.uncovered
+    known = start.guarantee, costs, start.protocol, start.plan, private, start.problem.not_covered
     return Run(rounds, iterates[OUTPUT], iterates, params, *known)
 
 

@@ -66,7 +66,8 @@ class Problem:
             Recorded training losses weigh all records alike.
         distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar` where known.
-        uncovered: what of the data was computed from private records before any run, in words: no guarantee covers it.
+        not_covered: what of the data was computed from private records before any run, in words: no guarantee covers
+            it.
     """
 
     pool: Any
@@ -83,7 +84,7 @@ class Problem:
     machine_weights: Sequence[float] | str | None = struct.field(pytree_node=False, default=None)
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
-    uncovered: tuple[str, ...] = struct.field(pytree_node=False, default=())
+    not_covered: tuple[str, ...] = struct.field(pytree_node=False, default=())
 
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):
@@ -200,7 +201,7 @@ class Problem:
     def traced(self) -> "Problem":
         """Without what only the host reads, so that other constants or another split are no other program."""
         host = ("table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
-        return replace(self, **dict.fromkeys(host), lipschitz_note="", uncovered=())
+        return replace(self, **dict.fromkeys(host), lipschitz_note="", not_covered=())
 
     def take(self, samples, machine=0):
         """Examples, leaves [..., per-example shape].

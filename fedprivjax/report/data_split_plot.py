@@ -56,7 +56,7 @@ def data_lines(data: Dataset) -> list[str]:
     >>> import pandas as pd
     >>> from fedprivjax.datasets import from_frame
     >>> frame = pd.DataFrame({"x": [1, 0, 1], "y": ["no", "yes", "no"]})
-    >>> data_lines(from_frame(frame, "y", bounds={"x": [0, 1]}, test_share=0))
+    >>> data_lines(from_frame(frame, "y", bounds={"x": [0, 1]}, test_fraction=0))
     ["frame: 3 training and 0 test rows; classes: 0 = 'no', 1 = 'yes'"]
     """
     if data.columns is None:

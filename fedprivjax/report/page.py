@@ -50,7 +50,7 @@ def page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> str:
         remarks=_joined(line for line in tables.notes if line != shown.layout.notes),
         plots=[_plot(name, figure) for name, figure in figures.items()],
         promises={label: promises(data) for label, data in shown.best.items()},
-        uncovered=uncovered(shown.best),
+        not_covered=not_covered(shown.best),
         settings=results.settings,
         origin=_rows(results.provenance),
     )
@@ -70,7 +70,7 @@ def promises(data: xr.Dataset) -> list[Promise]:
     return [Promise("; ".join(filter(None, where)), paragraph) for paragraph, where in said.items()]
 
 
-def uncovered(best: Mapping[str, xr.Dataset]) -> list[str]:
+def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:
     """What no guarantee on the page covers, a sentence each."""
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
     private = non_private_metrics(best)

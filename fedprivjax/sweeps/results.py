@@ -73,7 +73,7 @@ def attributes(
     delta: float,
     noise: str,
     non_private: Sequence[str],
-    uncovered: Sequence[str] = (),
+    not_covered: Sequence[str] = (),
     *,
     checksums: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def attributes(
         "delta": delta,
         "selection": "not accounted for: hyper-parameters chosen by looking at these results are not covered",
         "non_private_metrics": ", ".join(non_private),
-        "non_private_data": "; ".join(uncovered),
+        "non_private_data": "; ".join(not_covered),
         "noise": noise,
         "data": json.dumps(dict(checksums)),
         "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",

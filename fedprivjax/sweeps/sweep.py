@@ -106,7 +106,7 @@ class ReadySweep:
         private = non_private(self.first.problem, self.recipe.metrics)
         problem = self.first.problem
         sums = data_checksums(problem)
-        said = attributes(self.first.protocol, self.delta, self.noise, private, problem.uncovered, checksums=sums)
+        said = attributes(self.first.protocol, self.delta, self.noise, private, problem.not_covered, checksums=sums)
         run = {
             "data_used": self.first.plan.data_used,
             "delta_warning": self._delta_warning,

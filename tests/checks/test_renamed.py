@@ -3,6 +3,7 @@
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedprivjax import (
@@ -101,6 +102,10 @@ def _merged(section, keys):
         (lambda: DPMu2(profile=[1.0, 2.0]), "unknown setting of DPMu2 'profile': it is now 'relative_privacy'"),
         (lambda: sweep(DPMu2(), PROBLEM, Full(2), record=[]), "unknown setting of sweep 'record': it is now 'metrics'"),
         (lambda: sweep(DPMu2(), PROBLEM, Full(2), every=2), "unknown setting of sweep 'every': it is now 'eval_every'"),
+        (
+            lambda: datasets.from_frame(pd.DataFrame({"x": [1.0], "y": [1.0]}), "y", test_share=0.5),
+            "unknown option of a table 'test_share': it is now 'test_fraction'",
+        ),
         (lambda: datasets.partition([0, 1], 2, empty="refuse"), "unknown empty 'refuse': it is now 'error'"),
     ],
 )

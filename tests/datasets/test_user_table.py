@@ -24,7 +24,7 @@ OPTIONS = {
     "bounds": {"age": [18, 100], "income": [0, 50_000]},
     "categories": {"town, region": ["north", "east, inner", "unknown"], "smoker": ["no", "yes"]},
     "fill": {"age": 59, "town, region": "unknown"},
-    "test_share": 0,
+    "test_fraction": 0,
 }
 
 
@@ -41,7 +41,7 @@ def frame(**columns):
 
 
 def bounded(table, target="y", **options):
-    return from_frame(table, target, **{"client": "who", "bounds": {"x": [0, 20]}, "test_share": 0, **options})
+    return from_frame(table, target, **{"client": "who", "bounds": {"x": [0, 20]}, "test_fraction": 0, **options})
 
 
 def said(call):
@@ -65,9 +65,9 @@ def test_every_number_of_an_awkward_file(awkward):
     assert data.machine_names == ('B "old"', "St. Mary's, North", "Ånäs")
     assert data.machine_of.tolist() == [1, 0, 1, 2, 1]
     assert data.feature_bound == pytest.approx(5**0.5)  # four columns of norm 1 at most, and the constant
-    assert data.uncovered == ("classes of 'outcome' are those in the data",)
+    assert data.not_covered == ("classes of 'outcome' are those in the data",)
     assert read_table(awkward, **OPTIONS, classes=["well", "ill"]).labels.tolist() == [1, 0, 0, 1, 0]
-    assert read_table(awkward, **OPTIONS, classes=["well", "ill"]).uncovered == ()
+    assert read_table(awkward, **OPTIONS, classes=["well", "ill"]).not_covered == ()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npz"])
@@ -78,8 +78,8 @@ def test_other_files_give_what_a_frame_gives(tmp_path, kind):
         table.to_parquet(path)
     else:
         np.savez(path, x=table["x"], who=table["who"].to_numpy(str), y=table["y"].to_numpy(str))
-    options = {"client": "who", "bounds": {"x": [0, 20]}, "test_share": 0.5, "seed": 3}
-    read, made = read_table(path, "y", **options), bounded(table, test_share=0.5, seed=3)
+    options = {"client": "who", "bounds": {"x": [0, 20]}, "test_fraction": 0.5, "seed": 3}
+    read, made = read_table(path, "y", **options), bounded(table, test_fraction=0.5, seed=3)
     for name in ("features", "labels", "test_features", "test_labels", "machine_of"):
         np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
 
@@ -87,7 +87,7 @@ def test_other_files_give_what_a_frame_gives(tmp_path, kind):
 def test_an_archives_pictures_are_pictures_and_bounds_hold_for_each_number(tmp_path):
     images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3) * 10
     np.savez(tmp_path / "images.npz", images=images, digit=[3, 7, 7, 3])
-    data = read_table(tmp_path / "images.npz", "digit", bounds={"images": [0, 255]}, test_share=0)
+    data = read_table(tmp_path / "images.npz", "digit", bounds={"images": [0, 255]}, test_fraction=0)
     assert data.picture == (2, 3, 1)
     np.testing.assert_allclose(data.inputs(data.features)[..., 0], images / 127.5 - 1, rtol=1e-5, atol=1e-6)
     assert (data.labels.tolist(), data.class_names) == ([0, 1, 1, 0], ("3", "7"))
@@ -100,10 +100,10 @@ def test_statistics_are_of_the_training_rows_and_marked():
     assert abs(data.features[:, 0].mean()) < 1e-5
     assert abs(data.features[:, 0].std() - 1) < 1e-5
     assert abs(data.test_features[:, 0].mean()) > 1e-3  # not their own statistics
-    assert data.uncovered == ("'x' is standardised by its mean and variance",)
+    assert data.not_covered == ("'x' is standardised by its mean and variance",)
     problem = from_dataset(data, constraint=Ball(1.0))
     run = simulate(NoisySGD(mu=1.0, clip=1.0), problem, Full(3), rounds=2)
-    assert run.non_private_data == data.uncovered
+    assert run.non_private_data == data.not_covered
 
 
 def test_longer_rows_are_shortened_to_the_bound_and_no_others():
@@ -167,7 +167,7 @@ def test_texts_that_are_numbers_or_dates_are_not_taken_for_words(texts, kind):
     ],
 )
 def test_words_with_digits_in_them_stay_words(texts):
-    assert bounded(frame(x=texts), bounds={}).uncovered[0] == "categories of 'x' are those in the data"
+    assert bounded(frame(x=texts), bounds={}).not_covered[0] == "categories of 'x' are those in the data"
 
 
 def test_a_separator_among_numbers_is_refused_with_a_way_forward():
@@ -203,7 +203,7 @@ def test_rows_are_held_out_of_every_client_alike_and_none_loses_all():
     table = pd.DataFrame({"x": np.arange(146.0), "who": who, "y": np.arange(146) % 2})
     held = []
     for seed in (0, 1):
-        data = from_frame(table, "y", client="who", bounds={"x": [0, 145]}, test_share=0.25, seed=seed)
+        data = from_frame(table, "y", client="who", bounds={"x": [0, 145]}, test_fraction=0.25, seed=seed)
         left = np.bincount(data.machine_of, minlength=5)
         assert (left >= np.maximum(1, 0.75 * np.array(sizes) - 1)).all()
         assert (left <= 0.75 * np.array(sizes) + 1).all()
@@ -274,12 +274,12 @@ def test_listed_clients_are_machines_in_that_order():
             "column 'y' must hold classes, whole numbers or texts, got 2.5",
         ),
         ({}, {"task": "regression"}, "column 'y' must hold numbers, got 'n' (row 1 of the data)"),
-        ({}, {"test_share": 1.0}, "test_share must be at least 0 and below 1, got 1.0"),
+        ({}, {"test_fraction": 1.0}, "test_fraction must be at least 0 and below 1, got 1.0"),
         (
             {},
             {"bond": {}},
             "unknown option of a table 'bond', did you mean 'bounds'? (known: test, target, features, client, clients, "
-            "task, classes, bounds, standardise, categories, fill, test_share, seed, feature_bound, bias, empty)",
+            "task, classes, bounds, standardise, categories, fill, test_fraction, seed, feature_bound, bias, empty)",
         ),
         ({}, {"clients": "who"}, "clients must be a list of their names, got 'who': client is the column's key"),
         ({}, {"standardise": "mean"}, "unknown standardise 'mean' (known: statistics)"),

@@ -91,7 +91,7 @@ def test_a_tables_columns_are_a_picture_where_the_file_says_so(place):
     rows = np.random.default_rng(0).random((8, 4))
     lines = [",".join([*map(str, row), str(k % 2)]) for k, row in enumerate(rows)]
     (place / "rows.csv").write_text("\n".join(["a,b,c,d,y", *lines]))
-    options = {"target": "y", "bounds": {name: [0, 1] for name in "abcd"}, "test_share": 0}
+    options = {"target": "y", "bounds": {name: [0, 1] for name in "abcd"}, "test_fraction": 0}
     table = {"dataset": "rows.csv", "options": options, "picture": [2, 2]}
     problem = experiment.make_problem(parsed(place, **table, features=["pooling"]).problem, 4)
     np.testing.assert_allclose(problem.pool.features[:, 0], 2 * rows.mean(axis=1) - 1, atol=1e-6)

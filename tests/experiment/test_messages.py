@@ -26,7 +26,7 @@ target = "island"
 client = "who"
 features = ["bill", "flipper"]
 bounds = { bill = [0, 1], flipper = [0, 1] }
-test_share = 0
+test_fraction = 0
 
 [participation]
 per_round = 2

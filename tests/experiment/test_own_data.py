@@ -220,7 +220,7 @@ def test_what_does_not_fit_a_table_is_one_line_and_exit_status_2(place, call, ch
 def test_a_tables_column_may_decide_the_split(place, partition, sizes):
     raw = tomllib.loads(TOML)
     raw["problem"] |= {"partition": partition}
-    raw["problem"]["options"] |= {"test_share": 0.4}
+    raw["problem"]["options"] |= {"test_fraction": 0.4}
     raw["participation"] |= {"machines": 2}
     if partition["kind"] == "by_value":
         del raw["participation"]["machines"]
@@ -393,10 +393,10 @@ def test_two_folders_tables_of_one_name_are_not_taken_for_one_another(place):
 
 def test_a_table_is_read_anew_when_it_has_changed(place):
     path = place / "awkward.csv"
-    before = datasets.read_table(path, "smoker", features=["income"], bounds={"income": [0, 1e5]}, test_share=0)
+    before = datasets.read_table(path, "smoker", features=["income"], bounds={"income": [0, 1e5]}, test_fraction=0)
     text = path.read_text(encoding="utf-8").replace("1e4", "2e4")
     path.write_text(text + "\n", encoding="utf-8")
-    after = datasets.read_table(path, "smoker", features=["income"], bounds={"income": [0, 1e5]}, test_share=0)
+    after = datasets.read_table(path, "smoker", features=["income"], bounds={"income": [0, 1e5]}, test_fraction=0)
     assert (before.features[0, 0], after.features[0, 0]) == pytest.approx((-0.8, -0.6))
     assert replace(after, machine_of=None).columns["income"][0] == 2e4
 

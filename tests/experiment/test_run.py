@@ -342,7 +342,7 @@ def test_tiny_has_no_more_rounds_than_the_whole_where_a_client_is_small(tmp_path
     sizes = [3, 6, 7, 6]
     rows = [f"{i / 10},{name},{i % 2}" for name, size in zip("abcd", sizes, strict=True) for i in range(size)]
     (tmp_path / "small.csv").write_text("\n".join(["x,who,y", *rows]))
-    options = {"target": "y", "client": "who", "classes": [0, 1], "bounds": {"x": [0, 1]}, "test_share": 0}
+    options = {"target": "y", "client": "who", "classes": [0, 1], "bounds": {"x": [0, 1]}, "test_fraction": 0}
     made = experiment.parse(
         {
             "title": "few records",

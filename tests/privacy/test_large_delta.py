@@ -10,7 +10,7 @@ from fedprivjax import DPMu2, Full, Squared, linear_problem, sweep
 from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy.large_delta import large_delta
 from fedprivjax.problem.problem import Table
-from fedprivjax.report.page import uncovered
+from fedprivjax.report.page import not_covered
 
 SIZES = (8, 12)
 TABLE = np.where(np.arange(12) < np.array(SIZES)[:, None], np.arange(24).reshape(2, 12), -1)
@@ -22,7 +22,7 @@ SAYS = r"delta exceeds 1/n on 1 of 2 machines, got 0\.1 where machine 1 has n = 
 def test_a_sweep_warns_and_its_page_says_so():
     with pytest.warns(UserWarning, match=SAYS):
         found = sweep(PRIVATE, PROBLEM, Full(2), seeds=1, rounds=2, delta=0.1, metrics=["train_loss"])
-    assert [line for line in uncovered({"mu2": found}) if line.startswith("Warning: delta exceeds 1/n on 1 of 2")]
+    assert [line for line in not_covered({"mu2": found}) if line.startswith("Warning: delta exceeds 1/n on 1 of 2")]
 
 
 @pytest.mark.parametrize(("protocol", "delta"), [(PRIVATE, 1 / 12), (PRIVATE.replace(mu=np.inf), 0.1)])

@@ -42,7 +42,7 @@ def test_many_machines_and_classes_are_not_named_one_by_one(machines, classes):
 
 def test_lines_say_what_classes_and_machines_stand_for():
     frame = pd.DataFrame({"x": np.zeros(60), "who": np.repeat(np.arange(30), 2), "y": ["no", "yes"] * 30})
-    data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_share=0.5)
+    data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_fraction=0.5)
     (line,) = data_lines(data)
     assert line.startswith(
         "frame: 30 training and 30 test rows; 30 machines: 0 = '0', 1 = '1', 2 = '2', …, 29 = '29'; "
