@@ -69,3 +69,14 @@ def listed() -> list[str]:
 
 def is_page(path: Path) -> bool:
     return path.suffix in (".md", ".rst", ".ipynb") and not path.parent.name.startswith(".")
+
+
+def test_every_formula_is_understood():
+    latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")  # of the extra "docs"
+    formulas = []
+    for page in PAGES.rglob("*.md"):
+        prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        formulas += re.findall(r"\$\$(.+?)\$\$", prose, re.DOTALL) + re.findall(r"(?<!\$)\$([^$\n]+)\$(?!\$)", prose)
+    assert len(formulas) > 20
+    for formula in formulas:
+        assert latex2mathml.tex2mathml(formula)
