@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite, sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,20 +13,19 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.default_steps import binds, noise_reach
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.gaussian_method import GaussianMethod
 from fedprivjax.method.minibatch_round import noisy_mean, record_messages
-from fedprivjax.method.relative_privacy import asked_shares, fixed_relative_privacy, noise_of_shares, privacy_shares
+from fedprivjax.method.relative_privacy import noise_of_shares, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, flat_rows
-from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.uses import Uses, uses_of
-from fedprivjax.privacy.events import Claim, GaussianEvent
+from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import RECORD, Assumption, Terms
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 
@@ -40,42 +39,41 @@ class MomentumState(NamedTuple):
 
 
 @struct.dataclass
-class MomentumMethod(Protocol):
+class MomentumMethod(GaussianMethod):
     """Normalised steps along a private momentum, over epochs of machines' own records.
 
-    A method of this kind defines `noise_state`, `noise` (which makes a `Correlated`), and on the host `mechanism`,
-    `exposure`, `calibrate`, `theorem` and `rules`. `TreeMomentum` describes the attributes.
+    A subclass defines `rules`, `noise_state`, `noise` (which makes a `Correlated`), and on the host `mechanism`,
+    `calibrate`, `theorem`, `node_settings`, `record_squares`, `contributions`, `node_variances` and `paper_noise`.
+    `TreeMomentum` documents the fields.
+
+    Attributes:
+        rules: text of each noise rule.
     """
 
-    mu: Any = None
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
     alpha: Any = None
-    clip: Any = None
     batch: int | Sequence[int] = struct.field(pytree_node=False, default=1)
     sampler: str = struct.field(pytree_node=False, default="cyclic")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     trust: str = struct.field(pytree_node=False, default="server")
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     several_epochs = True
     weighs_machines = True
+    rules: ClassVar[dict[str, str]]
+    clipped = "clipped records"
+    plain: ClassVar[dict[str, Any]] = {
+        "mu": None,
+        "epsilon": None,
+        "sampler": "cyclic",
+        "noise_rule": "accountant",
+        "trust": "server",
+    }
 
     def __post_init__(self):
-        check_numbers(self, "mu")
-        check_numbers(self, "epsilon")
-        require_choice("trust", self.trust, ("server", "none"))
-        require_choice("noise_rule", self.noise_rule, self.rules())
+        super().__post_init__()
+        require_choice("noise_rule", self.noise_rule, self.rules)
         if isinstance(self.alpha, int | float) and not 0 < self.alpha <= 1:
             raise Refusal(f"alpha must be above 0 and at most 1, got {self.alpha}")
-        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
-
-    def rules(self) -> dict[str, str]:
-        """What `noise_rule` may be, in words."""
-        raise Undefined(f"{self.name} must define rules()")
 
     @property
     def minibatches(self) -> Epochs:
@@ -168,10 +166,6 @@ class MomentumMethod(Protocol):
             raise Refusal(f"rounds must be at least an epoch's ({epoch}), got {plan.size.rounds}")
         return epoch
 
-    def bound(self, problem: Problem) -> float:
-        """C, the clip or the Lipschitz constant: the largest norm of a record's gradient."""
-        return float(problem.lipschitz if self.clip is None else self.clip)
-
     def sensitivity(self, problem: Problem, plan: Plan) -> float:
         """How far a record moves the momentum in a round that uses it, at most: 2·α·C times its weight in the mean."""
         assert plan.weights is not None
@@ -195,47 +189,56 @@ class MomentumMethod(Protocol):
         """Every machine's μ as a part of the largest, [machines]; its noise is as many times larger."""
         return privacy_shares(self.relative_privacy, plan.size.machines)
 
-    def exposure(self, problem: Problem, plan: Plan) -> Grouped:
-        """`√Σ_nodes (contribution/standard deviation)²` of each machine's most exposed record, by `sensitivity`."""
-        raise Undefined(f"{self.name} must define exposure(problem, plan)")
+    def node_settings(self, problem: Problem, plan: Plan) -> tuple:
+        """All that the noise of nodes depends on, except the plan."""
+        raise Undefined(f"{self.name} must define node_settings(problem, plan)")
 
-    def most_over_share(self, problem: Problem, plan: Plan) -> float:
-        """The largest exposure of a machine over its share, so that with noise for it none has more than its part."""
-        return float(np.max(self.exposure(problem, plan).each / self.shares(plan)))
+    def record_squares(self, problem: Problem, plan: Plan) -> np.ndarray:
+        """Squared exposure of each record with the noise of the largest μ; float64, shape [records]."""
+        raise Undefined(f"{self.name} must define record_squares(problem, plan)")
 
-    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
-        """The relative noise of each release that the machine's most exposed record moves, over how far, [releases]."""
-        raise Undefined(f"{self.name} must define released_noise(problem, plan, machine)")
+    def contributions(self, problem: Problem, plan: Plan, used: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Contributions to released nodes of a record with these rounds and weights, divided by the nodes' relative
+        noise; shape [nodes]."""
+        raise Undefined(f"{self.name} must define contributions(problem, plan, used, weight)")
 
-    def claim(self, problem: Problem, plan: Plan) -> Claim | None:
-        """What the noise rule "paper" says of the noise."""
-        return None
+    def node_variances(self, rounds: int) -> np.ndarray:
+        """Variance of one coordinate of the noise of a tree's m̂_t, divided by `noise_std`²; float64, shape [rounds]."""
+        raise Undefined(f"{self.name} must define node_variances(rounds)")
+
+    def paper_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """Noise of the noise rule "paper"."""
+        raise Undefined(f"{self.name} must define paper_noise(problem, plan, target)")
 
     def theorem(self) -> str:
-        """Where the guarantee is proved."""
+        """Source of the guarantee."""
         raise Undefined(f"{self.name} must define theorem()")
 
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What the guarantee rests on beyond the gradient's bound and the public plan."""
-        return ()
+    def exposure(self, problem: Problem, plan: Plan) -> Grouped:
+        def compute():
+            return Grouped.of(self.shares(plan) * most_exposed(problem, self.record_squares(problem, plan)))
 
-    def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        bounded = Assumption("lipschitz", lipschitz_values(problem))
-        if self.clip is not None:
-            bounded = Assumption("clipped records", {"bound": float(self.clip)})
-        known = Assumption("public participation"), Assumption("public order"), bounded, *self.assumptions(problem)
-        terms = Terms(self.trust, self.theorem(), (*known, Assumption("not covered")), unit=RECORD)
-        sensitivity, exposure = self.sensitivity(problem, plan), self.exposure(problem, plan)
-        claim = self.claim(problem, plan) if self.noise_rule == "paper" and self.noise_std else None
-        return GaussianEvent(
-            float(self.noise_std),
-            sensitivity,
-            exposure,
-            terms,
-            lambda i: self.released_noise(problem, plan, i),
-            claim,
-            asked_shares(self.relative_privacy, plan.size.machines),
-        )
+        return computed_once(problem, plan, (*self.node_settings(problem, plan), self.relative_privacy), compute)
+
+    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
+        uses = uses_by(problem, plan, self.record_squares(problem, plan), machine)
+        return 1 / (self.shares(plan)[machine] * self.contributions(problem, plan, *uses))
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        if self.noise_rule != "accountant":
+            return self.paper_noise(problem, plan, target)
+        largest = float(np.max(self.exposure(problem, plan).each / self.shares(plan)))
+        return gaussian_rule(target, self.sensitivity(problem, plan) * largest)
+
+    def noise_variances(self, size: Size) -> np.ndarray:
+        """Variance of one coordinate of the noise in each round's mean m̂_t, calibrated; float64, shape [rounds]."""
+        mean = 1 if self.trust == "server" else self.wider**2 / size.per_round
+        return float(self.noise_std) ** 2 * self.node_variances(size.rounds) * mean
+
+    def terms(self, problem: Problem, plan: Plan) -> Terms:
+        known = Assumption("public participation"), Assumption("public order")
+        assumptions = (*known, *self.bound_assumptions(problem), Assumption("not covered"))
+        return Terms(self.trust, self.theorem(), assumptions, unit=RECORD)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Theorems 6 and 9's, which leave distances out; of clipped gradients, times how far noise may carry a run: the

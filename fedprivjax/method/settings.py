@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import NUMBERS, require_at_least, require_choice, require_one, require_positive
+from fedprivjax.checks.values import NUMBERS, require_choice, require_one, require_positive
 from fedprivjax.noise.sums import Given, SumFactor
-from fedprivjax.plan.samplers import Dealt
-from fedprivjax.privacy.terms import Assumption
 
 SMALLEST_CLIP = 1e-12  # the squares of a norm's parts underflow from 1e-19 on
 
@@ -45,21 +43,6 @@ def check_settings(protocol) -> None:
     check_numbers(protocol, "epsilon")
     require_one_level(protocol)
     require_choice("trust", protocol.trust, ("server", "none"))
-    require_at_least("batch", protocol.batch, 1)
-
-
-def dealt(batch: int) -> Dealt | None:
-    """How `batch` fresh records of a message are dealt; of one, by the plan alone.
-
-    >>> dealt(20), dealt(1)
-    (Dealt(batch=20), None)
-    """
-    return Dealt(batch) if batch > 1 else None
-
-
-def batch_assumptions(batch: int) -> tuple[Assumption, ...]:
-    """What a guarantee says of messages of several records."""
-    return (Assumption("fresh batches", {"batch": int(batch)}),) if batch > 1 else ()
 
 
 def require_one_level(protocol) -> None:

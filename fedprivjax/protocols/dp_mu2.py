@@ -24,11 +24,10 @@ sets it; the cap 1/(4LT) of unclipped increments grows by K only and then holds 
 2D/(CT), keeps a run of very few rounds from crossing the set at every step.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,33 +37,21 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.default_steps import gathered_reach, step_by_theory
-from fedprivjax.method.interface import Protocol
-from fedprivjax.method.relative_privacy import (
-    asked_shares,
-    exposed_once,
-    fixed_relative_privacy,
-    noise_of_shares,
-    privacy_shares,
-)
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
-from fedprivjax.method.settings import batch_assumptions, check_settings, dealt, fixed_schedule
-from fedprivjax.noise import NOISE_SCHEDULES, Fresh, Mechanism, choose
-from fedprivjax.noise.schedules import exposure, relative_std, server_std
-from fedprivjax.noise.sums import SUM_FACTORS, CorrelatedSums, SumFactor, Toeplitz
-from fedprivjax.noise.sums.workload import anytime, anytime_workload
-from fedprivjax.plan.participation import Full
+from fedprivjax.method.message_method import MessageMethod
+from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, MessageNoise
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
+from fedprivjax.method.settings import fixed_schedule
+from fedprivjax.noise import NOISE_SCHEDULES
+from fedprivjax.noise.sums import SUM_FACTORS, SumFactor
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Dealt
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import gaussian_rule
-from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import Assumption, lipschitz_values
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
 
 COMPOSED = "adaptive composition of Gaussian mechanisms"
+FACTORED = "one Gaussian mechanism on a factor of the running sums"
 
 
 class Mu2State(NamedTuple):
@@ -77,7 +64,7 @@ class Mu2State(NamedTuple):
 
 
 @struct.dataclass
-class DPMu2(Protocol):
+class DPMu2(MessageMethod):
     """DP-μ²-FL with a trusted or an untrusted server, at any participation.
 
     Attributes:
@@ -102,48 +89,31 @@ class DPMu2(Protocol):
     messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
     """
 
-    mu: Any = None
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
     trust: str = struct.field(pytree_node=False, default="none")
     noise_schedule: Any = struct.field(pytree_node=False, default="uniform")
     cancel: bool = struct.field(pytree_node=False, default=True)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
-    batch: int = struct.field(pytree_node=False, default=1)
 
     gradients_per_use = 2  # at the newest point and at the one before
+    plain: ClassVar[dict[str, Any]] = {"trust": "none", "noise_schedule": "uniform"}
+    clipped = "clipped increments"
 
     def __post_init__(self):
-        check_settings(self)
+        super().__post_init__()
         require_flag("cancel", self.cancel)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES, SUM_FACTORS))
-        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise Refusal("cancel=False must go with trust='none' and noise_schedule='uniform'")
 
-    @property
-    def traced(self):
-        """Without what only the host reads, so that another schedule or trust is no other program."""
-        return replace(super().traced, noise_schedule="uniform", trust="none", relative_privacy=None, batch=1)
-
     def same_law(self, machines: int):
-        """With one machine, a server's noise and the machine's own are one law."""
+        """With one machine, the noise of a trusted server and of the machine have the same distribution."""
         alone = machines == 1 and self.cancel and self.trust == "none"
         return replace(self, trust="server", relative_privacy=None) if alone else self
-
-    @property
-    def minibatches(self) -> Dealt | None:
-        return dealt(self.batch)
 
     def init(self, problem: Problem, size: Size, key) -> Mu2State:
         x = problem.start
         return Mu2State(x, x, x, jax.tree.map(jnp.zeros_like, x))
 
     def machine(self, state: Mu2State, t):
-        """What one machine sends before clipping and noise, as a function of its gradient oracle."""
 
         def increment(gradient):
             now, before = gradient(state.x, state.x_previous)
@@ -169,157 +139,64 @@ class DPMu2(Protocol):
         """The point that machines are asked about."""
         return state.x
 
-    def messages(self, problem: Problem, state: Mu2State, inputs: RoundInputs, noise, key):
-        machine = self.machine(state, inputs.round.astype(jnp.float32))
-        return cohort_messages(problem, machine, inputs, self.clip)
+    @property
+    def message_noise(self) -> MessageNoise:
+        """Noise of the running sums."""
+        if isinstance(self.noise_schedule, SumFactor):
+            return CorrelatedNoise(self.trust, self.relative_privacy, factor=self.noise_schedule)
+        if self.cancel:
+            return CancelledNoise(self.trust, self.relative_privacy, noise_schedule=self.noise_schedule)
+        return MessageNoise(self.trust, self.relative_privacy, summed=True)
 
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        if (sums := self._correlated(plan)) is not None:
-            return sums.mechanism(method)
-        if self.trust == "server":
-            return Fresh(np.asarray(server_std(self.noise_schedule, plan.size.rounds), np.float32))
-        relative, d = self._relative(plan), problem.dimension
-        return choose(plan.schedule, relative, d, method, cancel=self.cancel, accumulate=not self.cancel)
+    def reported_noise(self, plan: Plan) -> np.ndarray:
+        """Standard deviation of one coordinate of the noise in x_2, …, x_{T+1} of a schedule of correlated noise,
+        without projections, divided by `noise_std` and the step; float64, shape [rounds]."""
+        noise = self.message_noise
+        if not isinstance(noise, CorrelatedNoise):
+            raise Refusal(f"noise_schedule must be a factor of running sums, got {self.noise_schedule!r}")
+        return noise.anytime_stds(plan)
 
-    def sensitivity(self, problem: Problem, plan: Plan) -> float:
-        bound = self._increment(problem) if self.clip is None else self.clip
-        return float(2 * bound / self.batch / (plan.schedule.divisor if self.trust == "server" else 1))
+    def noise_variances(self, plan: Plan) -> np.ndarray:
+        """Variance of one coordinate of the noise in each round's q̃_t, calibrated; float64, shape [rounds]."""
+        return float(self.noise_std) ** 2 * self.message_noise.variances(plan)
 
-    def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        exposure = self._exposure(plan)
-        terms = Terms(self.trust, self._theorem(plan.size), self._assumptions(problem))
-        sensitivity = self.sensitivity(problem, plan)
-        return GaussianEvent(
-            float(self.noise_std),
-            sensitivity,
-            exposure,
-            terms,
-            lambda machine: self._sent_noise(plan, machine),
-            shares=asked_shares(self.relative_privacy, plan.size.machines),
-        )
+    def unclipped_bound(self, problem: Problem) -> float:
+        """S = G + 2LD."""
+        return problem.lipschitz + 2 * problem.smoothness * problem.constraint.diameter
 
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        return gaussian_rule(target, self.sensitivity(problem, plan))
+    def bound_assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        if self.clip is not None:
+            return super().bound_assumptions(problem)
+        constants = {"smoothness": problem.smoothness, "diameter": float(problem.constraint.diameter)}
+        smooth = Assumption("lipschitz and smooth", {**lipschitz_values(problem), **constants})
+        return smooth, Assumption("honest but curious")
+
+    def theorem(self, size: Size) -> str:
+        paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"
+        kind = "trusted server" if self.trust == "server" else "untrusted server"
+        change = "" if self.clip is None else ", with S replaced by the clip C"
+        composed = FACTORED if isinstance(self.noise_schedule, SumFactor) else COMPOSED
+        return f"{paper}, {kind}{change}; {composed}"
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        size, sensitivity = plan.size, self.sensitivity(problem, plan)
-        wider = noise_of_shares(self.relative_privacy, size.machines)
-        mu = self.batch * sensitivity / (self.noise_std * wider) if self.noise_std else inf  # of one sample's increment
-        if not isfinite(problem.travel):
+        size, increment, noise = plan.size, self.bound(problem), self.message_noise
+        wider = noise.wider(size.machines)
+        if not (isfinite(problem.travel) and isfinite(increment)):
             return inf
+        single = self.batch * self.sensitivity(problem, plan)  # of one sample's increment
+        mu = single / (self.noise_std * wider) if self.noise_std else inf
         settings = {
             "mu": mu,
             "per_round": max(1, round(plan.schedule.divisor)),
             "rounds": size.rounds,
             "dimension": problem.dimension,
             "diameter": problem.travel if self.clip is None else gathered_reach(problem),
-            "increment": self._increment(problem) if self.clip is None else self.clip,
+            "increment": increment,
         }
-        if not isfinite(settings["increment"]):
-            return inf
         theory = partial(reshef_levy.fresh_noise_step, **settings)
         if self.cancel:
             named = self.noise_schedule if isinstance(self.noise_schedule, str) else "uniform"
             known = {"trust": self.trust, "noise_schedule": named, "machines": size.machines}
             theory = partial(reshef_levy.step_size, **known, **settings)
         theory_step = step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
-        return theory_step * self._less_noise(plan)
-
-    def reported_noise(self, plan: Plan) -> np.ndarray:
-        """The standard deviation of one coordinate of the noise in x_2, …, x_{T+1} of a schedule of correlated noise,
-        over noise_std and the step, as if nothing were projected: float64 [rounds]."""
-        sums = self._correlated(plan)
-        if sums is None:
-            raise Refusal(f"noise_schedule must be a factor of running sums, got {self.noise_schedule!r}")
-        return np.linalg.norm(anytime(plan.size.rounds) @ sums.rows, axis=1)
-
-    def _less_noise(self, plan: Plan) -> float:
-        """How much more noise there would be in the points, in the mean over rounds, if it were uniform."""
-        if self._correlated(plan) is None:
-            return 1.0
-        uniform = replace(self, noise_schedule=Toeplitz(1.0))
-
-        def compute():
-            means = (np.sqrt(np.mean(protocol.reported_noise(plan) ** 2)) for protocol in (uniform, self))
-            return float(next(means) / next(means))
-
-        return plan.schedule.once(("less noise", self.noise_schedule, self.trust, self.relative_privacy), compute)
-
-    def noise_variances(self, plan: Plan) -> np.ndarray:
-        """The variance of one coordinate of the noise in every round's q̃_t, calibrated, float64 [rounds]."""
-        schedule, variance = plan.schedule, float(self.noise_std) ** 2
-        if (sums := self._correlated(plan)) is not None:
-            return variance * sums.variances
-        if self.trust == "server":
-            return variance * server_std(self.noise_schedule, plan.size.rounds) ** 2
-        squares = np.where(schedule.present, self._relative(plan) ** 2, 0.0)
-        gone = schedule.previous(squares) if self.cancel else 0.0  # a machine takes its last noise back
-        return variance / schedule.divisor**2 * np.cumsum(np.sum(squares - gone, axis=1))
-
-    def _increment(self, problem: Problem) -> float:
-        return problem.lipschitz + 2 * problem.smoothness * problem.constraint.diameter
-
-    def _correlated(self, plan: Plan) -> CorrelatedSums | None:
-        """The noise of a `SumFactor`; a trusted server's is that of one machine that sends in every round."""
-        kind, rounds = self.noise_schedule, plan.size.rounds
-        if not isinstance(kind, SumFactor):
-            return None
-
-        def compute():
-            alone = self.trust == "server"
-            schedule = Full(1).draw(rounds, np.random.default_rng(0)) if alone else plan.schedule
-            shares = privacy_shares(self.relative_privacy, schedule.machines)
-            workload = partial(anytime_workload, schedule, shares)
-            return CorrelatedSums(kind.factor(int(schedule.total.max()), workload), schedule, shares)
-
-        return plan.schedule.once(("correlated", kind, self.trust, self.relative_privacy), compute)
-
-    def _relative(self, plan: Plan) -> np.ndarray:
-        schedule, named = plan.schedule, self.noise_schedule
-        if not self.cancel and self.relative_privacy is None:  # a sample touches one message only
-            return np.ones(schedule.participants.shape)
-
-        def compute():
-            shares = privacy_shares(self.relative_privacy, schedule.machines)
-            return (relative_std(named, schedule) if self.cancel else 1.0) / shares[schedule.participants]
-
-        return schedule.once(("relative", named, self.cancel, self.relative_privacy), compute)
-
-    def _exposure(self, plan: Plan) -> Grouped:
-        schedule = plan.schedule
-        takes_part = exposed_once(schedule, self.relative_privacy)
-        if not self.cancel:
-            return takes_part
-        if (sums := self._correlated(plan)) is not None:
-            of_all = sums.exposure
-            return takes_part.map(lambda part: part * of_all[0]) if self.trust == "server" else Grouped.of(of_all)
-        if self.trust == "server":
-            every_round = np.sqrt(np.sum(server_std(self.noise_schedule, plan.size.rounds) ** -2.0))
-            return takes_part.map(lambda part: part * every_round)
-        return grouped_once(schedule, self._relative(plan), exposure)
-
-    def _sent_noise(self, plan: Plan, machine: int) -> np.ndarray:
-        """The relative noise of each release that a sample of the machine moves, [releases]."""
-        if not self.cancel:
-            return 1 / privacy_shares(self.relative_privacy, plan.size.machines)[[machine]]
-        if (sums := self._correlated(plan)) is not None:
-            return sums.releases(0 if self.trust == "server" else machine)
-        if self.trust == "server":
-            return server_std(self.noise_schedule, plan.size.rounds)
-        return self._relative(plan)[plan.schedule.asked & (plan.schedule.participants == machine)]
-
-    def _theorem(self, size: Size) -> str:
-        paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"
-        kind = "trusted server" if self.trust == "server" else "untrusted server"
-        change = "" if self.clip is None else ", with S replaced by the clip C"
-        factored = isinstance(self.noise_schedule, SumFactor)
-        composed = "one Gaussian mechanism on a factor of the running sums" if factored else COMPOSED
-        return f"{paper}, {kind}{change}; {composed}"
-
-    def _assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        batched = batch_assumptions(self.batch)
-        if self.clip is not None:
-            return (*USED_ONCE, Assumption("clipped increments", {"bound": float(self.clip)}), *batched)
-        constants = {"smoothness": problem.smoothness, "diameter": float(problem.constraint.diameter)}
-        smooth = Assumption("lipschitz and smooth", {**lipschitz_values(problem), **constants})
-        return (*USED_ONCE, smooth, Assumption("honest but curious"), *batched)
+        return theory_step * noise.gain(plan) if isinstance(noise, CorrelatedNoise) else theory_step

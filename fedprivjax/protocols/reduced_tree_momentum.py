@@ -16,7 +16,7 @@ alone, with two rings of N vectors; one who runs the method must compute three g
 
 from dataclasses import replace
 from math import isfinite, log2, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -27,10 +27,8 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.momentum import (
     MomentumMethod,
     computed_once,
-    most_exposed,
     record_uses,
     require_level,
-    uses_by,
 )
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
@@ -50,7 +48,6 @@ from fedprivjax.plan.uses import repeats_after
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.curve import GaussianCurve
 from fedprivjax.privacy.events import Claim
-from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.constraints import flat
@@ -97,6 +94,8 @@ class ReducedTreeMomentum(MomentumMethod):
     epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
     allocation: str = struct.field(pytree_node=False, default="optimal")
 
+    rules = RULES
+    plain: ClassVar[dict[str, Any]] = {**MomentumMethod.plain, "allocation": "optimal"}
     gradients_per_use, gradients_spared = 3, 2  # at the newest point and at two anchors; the identity needs no anchors
 
     def __post_init__(self):
@@ -109,19 +108,12 @@ class ReducedTreeMomentum(MomentumMethod):
         if isinstance(self.reset_rate, int | float) and not 0 <= self.reset_rate <= 1:
             raise Refusal(f"reset_rate must be between 0 and 1, got {self.reset_rate}")
 
-    def rules(self) -> dict[str, str]:
-        return RULES
-
     def theorem(self) -> str:
         return THEOREM
 
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        return (Assumption("stated", {"text": f"losses are {problem.smoothness:.4g}-smooth"}),)
-
-    @property
-    def traced(self):
-        host = {"mu": None, "epsilon": None, "batch": 1, "allocation": "optimal", "noise_rule": "accountant"}
-        return replace(super().traced, **host, trust="server", relative_privacy=None)
+    def bound_assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        smooth = Assumption("stated", {"text": f"losses are {problem.smoothness:.4g}-smooth"})
+        return *super().bound_assumptions(problem), smooth
 
     def noise_state(self, dimension: int, size: Size) -> Rings:
         return self._trees.init(dimension, size.rounds)
@@ -160,20 +152,15 @@ class ReducedTreeMomentum(MomentumMethod):
         if self.noise_std != 0:
             _require_smooth(problem)
 
-    def exposure(self, problem: Problem, plan: Plan) -> Grouped:
-        squares = self._squares(problem, plan)
-        settings = "reduced", *self._settings(problem, plan), self.stds, self.relative_privacy
+    def node_settings(self, problem: Problem, plan: Plan) -> tuple:
+        return "reduced", *self._settings(problem, plan), self.stds
 
-        def compute():
-            return Grouped.of(self.shares(plan) * most_exposed(problem, total_squares(squares, self.stds)))
+    def record_squares(self, problem: Problem, plan: Plan) -> np.ndarray:
+        return total_squares(self._squares(problem, plan), self.stds)
 
-        return computed_once(problem, plan, settings, compute)
-
-    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
-        used, weight = uses_by(problem, plan, total_squares(self._squares(problem, plan), self.stds), machine)
+    def contributions(self, problem: Problem, plan: Plan, used: np.ndarray, weight: np.ndarray) -> np.ndarray:
         _, alpha, reset_rate, drift = self._settings(problem, plan)
-        parts = self._trees.contributions(used, weight, plan.size.rounds, alpha, reset_rate, drift, self.stds)
-        return 1 / (self.shares(plan)[machine] * parts)
+        return self._trees.contributions(used, weight, plan.size.rounds, alpha, reset_rate, drift, self.stds)
 
     def claim(self, problem: Problem, plan: Plan) -> Claim:
         mu = self._paper_sensitivity(problem, plan) / float(self.noise_std)
@@ -196,11 +183,9 @@ class ReducedTreeMomentum(MomentumMethod):
         epoch, epsilon = self.rounds_of_epoch(problem), self.gain(problem, machines) * target.worst_epsilon
         return theory.reduced_settings(records=epoch, epsilon=epsilon, dimension=problem.dimension).rounds
 
-    def noise_variances(self, size: Size) -> np.ndarray:
-        """The variance of one coordinate of the noise in every round's mean m̂_t, calibrated, float64 [rounds]."""
-        each = self._trees.variances(size.rounds, float(self.alpha), float(self.reset_rate))
-        share = 1 if self.trust == "server" else self.wider**2 / size.per_round
-        return float(self.noise_std) ** 2 * (each @ np.square(self.stds)) * share
+    def node_variances(self, rounds: int) -> np.ndarray:
+        each = self._trees.variances(rounds, float(self.alpha), float(self.reset_rate))
+        return each @ np.square(self.stds)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """As `TreeMomentum`'s; of clipped gradients no longer than C/(8NL), at which an epoch's steps move a gradient
@@ -253,10 +238,7 @@ class ReducedTreeMomentum(MomentumMethod):
 
         return computed_once(problem, plan, ("reduced stds", epoch, alpha, reset_rate, drift), compute)
 
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        sensitivity = self.sensitivity(problem, plan)
-        if self.noise_rule == "accountant":
-            return gaussian_rule(target, sensitivity * self.most_over_share(problem, plan))
+    def paper_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         return gaussian_rule(target, self._paper_sensitivity(problem, plan))
 
     def _paper_sensitivity(self, problem: Problem, plan: Plan) -> float:

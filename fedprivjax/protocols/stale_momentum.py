@@ -18,10 +18,10 @@ t_j/(t_j−1) more. So dropouts are refused.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,21 +31,52 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
-from fedprivjax.method.interface import Protocol
-from fedprivjax.method.relative_privacy import asked_shares, fixed_relative_privacy, privacy_shares
+from fedprivjax.method.message_method import MessageMethod
+from fedprivjax.method.message_noise import MessageNoise
 from fedprivjax.method.round import RoundInputs, add_noise, message_of, oracle
-from fedprivjax.method.settings import batch_assumptions, check_settings, dealt, fixed_schedule
-from fedprivjax.noise import Mechanism, choose
+from fedprivjax.method.settings import fixed_schedule
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Dealt
 from fedprivjax.plan.schedule import Schedule, Size
-from fedprivjax.privacy.calibration import gaussian_rule
-from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.per_machine import grouped_once
+from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
+from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
+
+
+@dataclass(frozen=True)
+class GrowingNoise(MessageNoise):
+    """Independent noise on messages in which the weight of a sample grows from one message to the next.
+
+    Attributes:
+        noise_schedule: "uniform", or the standard deviations over a machine's messages.
+    """
+
+    noise_schedule: str | Sequence[float] = "uniform"
+
+    def unscaled(self, schedule: Schedule) -> np.ndarray:
+        ones = np.ones(schedule.participants.shape)
+        if isinstance(self.noise_schedule, str):
+            return np.where(schedule.asked, growing_exposure(ones, schedule)[schedule.participants], 1.0)
+        values = np.asarray(self.noise_schedule, float)
+        if values.size < schedule.total.max() or not (np.isfinite(values) & (values > 0)).all():
+            raise Refusal(
+                f"noise_schedule must have at least {schedule.total.max()} positive entries, got {values.size}"
+            )
+        relative = values[schedule.counts - 1]
+        return relative * growing_exposure(relative, schedule).max()
+
+    def divisor(self, schedule: Schedule) -> np.ndarray:
+        return schedule.present.sum(axis=1)
+
+    def exposure(self, plan: Plan) -> Grouped:
+        return grouped_once(plan.schedule, self.relative(plan), growing_exposure)
+
+    def releases(self, plan: Plan, machine: int) -> np.ndarray:
+        t, j = np.nonzero(plan.schedule.asked & (plan.schedule.participants == machine))
+        relative, growth = self.relative(plan)[t, j], t[1:] / (t[:-1] + 1.0)  # rounds are t + 1
+        each = [relative[k:] / np.cumprod(np.append(1.0, growth[k:])) for k in range(t.size)]
+        return max(each, key=lambda noise: float(np.sum(noise**-2.0)))
 
 
 class StaleState(NamedTuple):
@@ -60,7 +91,7 @@ class StaleState(NamedTuple):
 
 
 @struct.dataclass
-class StaleMomentum(Protocol):
+class StaleMomentum(MessageMethod):
     """Per-machine momentum with stale corrections (untrusted server). Its state is of size machines · d.
 
     Attributes:
@@ -72,32 +103,15 @@ class StaleMomentum(Protocol):
     **Privacy**: μ-GDP per machine for replacing one sample, μ as above.
     """
 
-    mu: Any = None
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
     noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
-    batch: int = struct.field(pytree_node=False, default=1)
 
     trust = "none"
     gradients_per_use = 2  # at the newest point and at the machine's last
+    plain: ClassVar[dict[str, Any]] = {"noise_schedule": "uniform"}
 
     def __post_init__(self):
-        check_settings(self)
+        super().__post_init__()
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
-        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
-
-    @property
-    def traced(self):
-        """Without what only the host reads, so that other schedules are no other program."""
-        return replace(super().traced, noise_schedule="uniform", relative_privacy=None, batch=1)
-
-    @property
-    def minibatches(self) -> Dealt | None:
-        return dealt(self.batch)
 
     def init(self, problem: Problem, size: Size, key) -> StaleState:
         x = problem.start
@@ -175,10 +189,10 @@ class StaleMomentum(Protocol):
         """The point that machines are asked about."""
         return state.x
 
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        schedule, relative = plan.schedule, self._relative(plan.schedule)
-        divisor = schedule.present.sum(axis=1)
-        return choose(schedule, relative, problem.dimension, method, cancel=False, divisor=divisor)
+    @property
+    def message_noise(self) -> GrowingNoise:
+        """Noise of the messages."""
+        return GrowingNoise(self.trust, self.relative_privacy, noise_schedule=self.noise_schedule)
 
     def check(self, problem: Problem, plan: Plan) -> None:
         if plan.schedule.dropped is not None:
@@ -187,27 +201,14 @@ class StaleMomentum(Protocol):
                 "its next message than was planned"
             )
 
-    def sensitivity(self, problem: Problem, plan: Plan) -> float:
-        return inf if self.clip is None else float(2 * self.clip / self.batch)
+    def unclipped_bound(self, problem: Problem) -> float:
+        return inf
 
-    def event(self, problem: Problem, plan: Plan) -> GaussianEvent:
-        schedule = plan.schedule
-        exposure = grouped_once(schedule, self._relative(schedule), growing_exposure)
-        theorem = "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
-        bounded = Assumption("clipped increments", {"bound": inf if self.clip is None else float(self.clip)})
-        terms = Terms(self.trust, theorem, (*USED_ONCE, bounded, *batch_assumptions(self.batch)))
-        sensitivity = self.sensitivity(problem, plan)
-        return GaussianEvent(
-            float(self.noise_std),
-            sensitivity,
-            exposure,
-            terms,
-            lambda machine: self._sent_noise(schedule, machine),
-            shares=asked_shares(self.relative_privacy, schedule.machines),
-        )
+    def bound_assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        return (Assumption("clipped increments", {"bound": self.bound(problem)}),)
 
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        return gaussian_rule(target, self.sensitivity(problem, plan))
+    def theorem(self, size: Size) -> str:
+        return "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round
@@ -238,38 +239,10 @@ class StaleMomentum(Protocol):
         return step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
 
     def _noise_step(self, problem: Problem, plan: Plan, smoothness: float | None) -> float:
-        """At which the noise in w_T goes as far as it may, twice `noise_reach` within the set."""
-        schedule = plan.schedule
-        variances = np.sum(np.where(schedule.present, self._relative(schedule) ** 2, 0.0), axis=1)
-        rounds = float(np.sum(variances / schedule.present.sum(axis=1) ** 2))
-        norm = float(self.noise_std) * (problem.dimension * rounds) ** 0.5
+        """Step at which the noise in w_T has the norm of `noise_reach` of twice, at most the set's diameter."""
+        variance = float(np.sum(self.message_noise.variances(plan)))
+        norm = float(self.noise_std) * (problem.dimension * variance) ** 0.5
         return noise_reach(problem, problem.travel, times=2) / norm
-
-    def _relative(self, schedule: Schedule) -> np.ndarray:
-        def compute():
-            shares = privacy_shares(self.relative_privacy, schedule.machines)
-            return self._of_schedule(schedule) / shares[schedule.participants]
-
-        return schedule.once(("relative to growth", self.noise_schedule, self.relative_privacy), compute)
-
-    def _sent_noise(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """The relative noise of each message that the machine's most exposed sample moves, over how far, [messages]."""
-        t, j = np.nonzero(schedule.asked & (schedule.participants == machine))
-        relative, growth = self._relative(schedule)[t, j], t[1:] / (t[:-1] + 1.0)  # rounds are t + 1
-        each = [relative[k:] / np.cumprod(np.append(1.0, growth[k:])) for k in range(t.size)]
-        return max(each, key=lambda noise: float(np.sum(noise**-2.0)))
-
-    def _of_schedule(self, schedule: Schedule) -> np.ndarray:
-        ones = np.ones(schedule.participants.shape)
-        if isinstance(self.noise_schedule, str):
-            return np.where(schedule.asked, growing_exposure(ones, schedule)[schedule.participants], 1.0)
-        values = np.asarray(self.noise_schedule, float)
-        if values.size < schedule.total.max() or not (np.isfinite(values) & (values > 0)).all():
-            raise Refusal(
-                f"noise_schedule must have at least {schedule.total.max()} positive entries, got {values.size}"
-            )
-        relative = values[schedule.counts - 1]
-        return relative * growing_exposure(relative, schedule).max()
 
 
 def growing_exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:

@@ -22,19 +22,16 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.momentum import (
     MomentumMethod,
     computed_once,
-    most_exposed,
     record_uses,
     require_level,
-    uses_by,
 )
 from fedprivjax.noise import Mechanism, Streamed
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
 from fedprivjax.noise.fresh import MessageInputs, PerMachine
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN, gaussian_rule
+from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN
 from fedprivjax.privacy.events import Claim
-from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky as theory
@@ -76,6 +73,8 @@ class TreeMomentum(MomentumMethod):
 
     factor: str | Factor = struct.field(pytree_node=False, default="tree")
 
+    rules = RULES
+
     def __post_init__(self):
         super().__post_init__()
         require_choice("sampler", self.sampler, ("cyclic", "reshuffled"))
@@ -84,16 +83,8 @@ class TreeMomentum(MomentumMethod):
         if self.noise_rule == "paper" and self.factor not in PAPER_NODES:
             raise Refusal(f"factor must be one of {', '.join(PAPER_NODES)} with the paper's noise, got {self.factor!r}")
 
-    def rules(self) -> dict[str, str]:
-        return RULES
-
     def theorem(self) -> str:
         return self._factor.theorem
-
-    @property
-    def traced(self):
-        host = {"mu": None, "epsilon": None, "batch": 1, "sampler": "cyclic", "noise_rule": "accountant"}
-        return replace(super().traced, **host, trust="server", relative_privacy=None)
 
     def noise_state(self, dimension: int, size: Size) -> Path:
         return self._factor.init(dimension, size.rounds)
@@ -111,15 +102,19 @@ class TreeMomentum(MomentumMethod):
             return Streamed(MessageInputs(np.asarray(own, np.float32)), PerMachine)
         return Streamed(np.full(plan.size.rounds, self.wider * plan.size.per_round**-0.5, np.float32))
 
-    def exposure(self, problem: Problem, plan: Plan) -> Grouped:
-        settings = self._factor, float(self.alpha), float(self.epoch), self.relative_privacy
-        squares, shares = self._squares(problem, plan), self.shares(plan)
-        return computed_once(problem, plan, settings, lambda: Grouped.of(shares * most_exposed(problem, squares)))
+    def node_settings(self, problem: Problem, plan: Plan) -> tuple:
+        return self._factor, float(self.alpha), float(self.epoch)
 
-    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
-        uses = uses_by(problem, plan, self._squares(problem, plan), machine)
-        parts = self._factor.contributions(*uses, plan.size.rounds, float(self.alpha), float(self.epoch))
-        return 1 / (self.shares(plan)[machine] * parts)
+    def record_squares(self, problem: Problem, plan: Plan) -> np.ndarray:
+        settings = self.node_settings(problem, plan)
+
+        def compute():
+            return self._factor.squares(record_uses(problem, plan), plan.size.rounds, *settings[1:])
+
+        return computed_once(problem, plan, ("squares", *settings), compute)
+
+    def contributions(self, problem: Problem, plan: Plan, used: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return self._factor.contributions(used, weight, plan.size.rounds, float(self.alpha), float(self.epoch))
 
     def claim(self, problem: Problem, plan: Plan) -> Claim:
         multiplier = float(self.noise_std) / self._paper_sensitivity(problem, plan)
@@ -143,20 +138,15 @@ class TreeMomentum(MomentumMethod):
         require_level(target, "Theorem 6")
         return self._theorem_6(problem, machines, target).rounds
 
-    def noise_variances(self, size: Size) -> np.ndarray:
-        """The variance of one coordinate of the noise in every round's mean m̂_t, calibrated, float64 [rounds]."""
-        each = self._factor.variances(size.rounds, float(self.alpha), float(self.epoch))
-        return float(self.noise_std) ** 2 * each * (1 if self.trust == "server" else self.wider**2 / size.per_round)
+    def node_variances(self, rounds: int) -> np.ndarray:
+        return self._factor.variances(rounds, float(self.alpha), float(self.epoch))
 
     @property
     def _factor(self) -> Factor:
         return FACTORS[self.factor] if isinstance(self.factor, str) else self.factor
 
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        sensitivity = self.sensitivity(problem, plan)
-        if self.noise_rule == "accountant":
-            return gaussian_rule(target, sensitivity * self.most_over_share(problem, plan))
-        if not isfinite(sensitivity):
+    def paper_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        if not isfinite(self.sensitivity(problem, plan)):
             raise Refusal(SENSITIVITY_UNKNOWN)
         return self._paper_sensitivity(problem, plan) * paper_multiplier(target)
 
@@ -165,15 +155,6 @@ class TreeMomentum(MomentumMethod):
         nodes = theory.node_count(records=self.rounds_of_epoch(problem), rounds=plan.size.rounds)
         most = 2 if self.factor == "tree" else 1  # of a leaf's sensitivity, in a node
         return most * self.sensitivity(problem, plan) * sqrt(nodes)
-
-    def _squares(self, problem: Problem, plan: Plan) -> np.ndarray:
-        """`Factor.squares` of every record on the plan."""
-        settings = float(self.alpha), float(self.epoch)
-
-        def compute():
-            return self._factor.squares(record_uses(problem, plan), plan.size.rounds, *settings)
-
-        return computed_once(problem, plan, ("squares", self._factor, *settings), compute)
 
     def _theorem_6(self, problem: Problem, per_round: int, target: Target, rounds: int | None = None):
         """Its settings, in which ε counts for `gain` times as much."""

@@ -180,7 +180,7 @@ class OwnNoiseForgotten(NoisySGD):
 class GradientsOnly(DPMu2):
     """S is taken for G, as if an increment were one gradient."""
 
-    def _increment(self, problem):
+    def unclipped_bound(self, problem):
         return problem.lipschitz
 
 

@@ -20,6 +20,7 @@ from fedprivjax import (
     TreeMomentum,
     UserSGD,
 )
+from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.round import add_noise, cohort_sum
 from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
@@ -103,15 +104,23 @@ class StuckCount(DPMu2):
         return as_another(DPMu2, self)
 
 
+class NoiseForTwo(CancelledNoise):
+    """Noise for two messages, with exposure 1."""
+
+    def relative(self, plan):
+        return np.full(plan.schedule.participants.shape, np.sqrt(2.0))
+
+    def exposure(self, plan):
+        return Grouped.of((plan.schedule.total > 0).astype(float))
+
+
 @struct.dataclass
 class OverSpent(DPMu2):
     """Noise for two messages of each machine, whatever the schedule, in an event with exposure 1."""
 
-    def _relative(self, plan):
-        return np.full(plan.schedule.participants.shape, np.sqrt(2.0))
-
-    def _exposure(self, plan):
-        return Grouped.of((plan.schedule.total > 0).astype(float))
+    @property
+    def message_noise(self):
+        return NoiseForTwo(self.trust, self.relative_privacy)
 
     @property
     def traced(self):
@@ -200,13 +209,21 @@ class FirstColumn(CorrelatedSums):
         return self.shares
 
 
+class FirstColumnNoise(CorrelatedNoise):
+    """Correlated noise with the scale of `FirstColumn`."""
+
+    def sums(self, plan):
+        sums = super().sums(plan)
+        return FirstColumn(sums.factor, sums.schedule, sums.shares)
+
+
 @struct.dataclass
 class OfTheFirstMessage(DPMu2):
     """Correlated noise for what a sample of the first message moves."""
 
-    def _correlated(self, plan):
-        sums = super()._correlated(plan)
-        return FirstColumn(sums.factor, sums.schedule, sums.shares)
+    @property
+    def message_noise(self):
+        return FirstColumnNoise(self.trust, self.relative_privacy, factor=self.noise_schedule)
 
 
 @struct.dataclass

@@ -231,7 +231,7 @@ def test_a_target_is_met_and_the_noise_reported(trust):
     assert start.event.mu == pytest.approx(2.0, rel=1e-9)
     closest = min(opinion.epsilon for opinion in start.event.opinions(1e-5))  # of upper bounds
     assert closest == pytest.approx(start.event.epsilon(1e-5), rel=1e-3)
-    rows = start.protocol._correlated(start.plan).rows
+    rows = start.protocol.message_noise.sums(start.plan).rows
     variances = float(start.protocol.noise_std) ** 2 * np.sum(rows**2, axis=1)
     np.testing.assert_allclose(start.protocol.noise_variances(start.plan), variances)
 

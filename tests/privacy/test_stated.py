@@ -1,6 +1,6 @@
 """What is stated is of the protocol, plan and problem at hand, whatever was stated before of others."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.message_noise import CancelledNoise
 from fedprivjax.noise import Fresh
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
@@ -43,14 +44,25 @@ PROBLEM = linear_problem(
 WEIGHTED = replace(PROBLEM, machine_weights=(0.1, 0.3, 0.3, 0.3))
 
 
+@dataclass(frozen=True)
+class LouderNoise(CancelledNoise):
+    """Cancelled noise, times β."""
+
+    beta: Any = 1.0
+
+    def unscaled(self, schedule):
+        return self.beta * super().unscaled(schedule)
+
+
 @struct.dataclass
 class Louder(DPMu2):
     """DP-μ²-FL whose messages have β times the noise."""
 
     beta: Any = 1.0
 
-    def _relative(self, plan):
-        return self.beta * DPMu2._relative(self, plan)
+    @property
+    def message_noise(self):
+        return LouderNoise(self.trust, self.relative_privacy, noise_schedule=self.noise_schedule, beta=self.beta)
 
 
 @pytest.mark.parametrize("order", [(0.5, 2.0), (2.0, 0.5)])

@@ -219,7 +219,7 @@ def test_the_reach_is_the_distance_or_what_the_set_allows_from_the_start():
 def test_stale_momentums_noise_in_the_last_iterate_goes_as_far_as_it_may():
     start = ready(StaleMomentum(mu=1.0, clip=0.5), POOL, Full(4), rounds=10, metrics=[])
     protocol = start.protocol
-    messages = np.asarray(protocol._relative(start.plan.schedule)) * protocol.noise_std / 4
+    messages = np.asarray(protocol.message_noise.relative(start.plan)) * protocol.noise_std / 4
     assert protocol.step_size * np.sqrt(4 * np.sum(messages**2)) == pytest.approx(4.0)
     assert 2 * protocol.step_size == pytest.approx(step_of(DPMu2(mu=1.0, clip=0.5), POOL))  # in a small set
 

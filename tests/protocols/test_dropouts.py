@@ -154,7 +154,7 @@ def test_a_sample_of_a_machine_that_drops_out_moves_no_view_beyond_its_mu():
     start = ready(protocol, POOL, Dropouts(Full(MACHINES), 0.4), rounds=ROUNDS, seed=1, metrics=())
     plan, inputs, leaves = start.plan, round_inputs(start.plan), as_leaves(start.protocol)
     mine = plan.schedule.participants == 0
-    relative = protocol._relative(plan)
+    relative = protocol.message_noise.relative(plan)
     assert 0 < (mine & plan.schedule.dropped).sum() < ROUNDS - 3
     state = protocol.init(POOL, plan.size, jax.random.key(0))
     state = state._replace(x=np.asarray(POOL.start) + 0.1, x_previous=np.asarray(POOL.start) - 0.1)
@@ -187,7 +187,7 @@ def test_noise_of_a_round_by_its_own_number_would_pile_up():
     plan = replace(ready(DPMu2(**SETTINGS), POOL, SIZES, rounds=4, metrics=()).plan, schedule=schedule)
     noise_std = np.sqrt(1 / 12)  # r² is a machine's number of messages, about 600; here at unit variance
     ones = DPMu2(noise_std=noise_std, noise_schedule=(1.0,) * 700)
-    scale = ones._relative(plan).max()
+    scale = ones.message_noise.relative(plan).max()
     constant = ones.noise_variances(plan) / (noise_std * scale) ** 2
     np.testing.assert_allclose(constant[100:], 100 / schedule.divisor**2, rtol=1e-9)
     assert constant[-1] == pytest.approx(0.040, rel=1e-3)
@@ -212,8 +212,8 @@ class Ghosts(NoisySGD):
 class OfThePresent(DPMu2):
     """Planted: who drops out is taken for more private, though nobody may know who it will be."""
 
-    def _exposure(self, plan):
-        squares = np.where(plan.schedule.present, self._relative(plan) ** -2.0, 0.0)
+    def exposure(self, problem, plan):
+        squares = np.where(plan.schedule.present, self.message_noise.relative(plan) ** -2.0, 0.0)
         return Grouped.of(np.sqrt(np.bincount(plan.schedule.participants.ravel(), squares.ravel(), MACHINES)))
 
 

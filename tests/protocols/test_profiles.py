@@ -70,8 +70,7 @@ def test_every_machine_adds_its_own_noise(name):
     """At a machine's first message the noise is σ·r/share, two-sided; another machine's share is refused."""
     start = ready(METHODS[name], POOL, SOME_MACHINES, rounds=12, metrics=(), noise_method="materialised")
     plain = ready(METHODS[name].replace(relative_privacy=None), POOL, SOME_MACHINES, rounds=12, metrics=())
-    relative = getattr(plain.protocol, "_relative", lambda _: np.ones((12, 2)))
-    relative = relative(plain.plan.schedule if name == "stale" else plain.plan)
+    relative = plain.protocol.message_noise.relative(plain.plan)
     dimension, seen = 20_000, set()
     for t, machines in enumerate(start.plan.schedule.participants):
         inputs = jax.tree.map(lambda leaf, t=t: leaf[t], start.mechanism.inputs)

@@ -103,7 +103,7 @@ def test_noise_variances_are_those_of_machines_that_keep_their_noise(settings, p
     if protocol.trust == "server":
         expected = np.full(rounds, protocol.noise_std**2 * rounds)
     else:
-        relative, held, expected = protocol._relative(plan), np.zeros(plan.size.machines), []
+        relative, held, expected = protocol.message_noise.relative(plan), np.zeros(plan.size.machines), []
         for t in range(rounds):
             for j, machine in enumerate(plan.schedule.participants[t]):
                 held[machine] = relative[t, j] ** 2 + (0.0 if protocol.cancel else held[machine])
