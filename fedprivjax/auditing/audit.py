@@ -271,7 +271,7 @@ def _candidates(pair: Worlds) -> list[int]:
     """
     start, claimed = pair.start, pair.start.guarantee.per_machine
     worst = np.flatnonzero(claimed >= claimed.max() * (1 - TIE))[:CANDIDATES]
-    if start.plan.secret and start.problem.table is not None:
+    if start.plan.secret and start.problem.partition_table is not None:
         return records_used(start, worst[0])[:1]  # all records are equally exposed
     most = max(2, CANDIDATES // worst.size)
     return [row for machine in worst for row in records_used(start, machine)[:most]]

@@ -121,7 +121,9 @@ class Federation:
         table = np.arange(rows).reshape(machines, self.records) if split else None
         bound = 1.0 if clip is None else None
         loss = self._loss(clip, size)
-        problem = linear_problem(features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), table=table)
+        problem = linear_problem(
+            features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), partition_table=table
+        )
         return replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
 
     def _loss(self, clip: Any, size: float) -> Linear:
@@ -246,7 +248,7 @@ def records_used(start: ReadyRun, machine: int) -> list[int]:
 
     If samples are secret, all its records are equally exposed and returned in partition order.
     """
-    schedule, table = start.plan.schedule, start.problem.table
+    schedule, table = start.plan.schedule, start.problem.partition_table
     if start.plan.secret and table is not None:
         rows = table.rows[machine]
         return rows[rows >= 0].tolist()
@@ -259,7 +261,7 @@ def _first_used(start: ReadyRun) -> int:
     """Return the pool's first record if machines own their records, otherwise the first record used by a message."""
     schedule = start.plan.schedule
     slots = start.plan.samples.reshape(*schedule.participants.shape, -1)
-    return 0 if start.problem.table is not None else int(slots[schedule.present][0, 0])
+    return 0 if start.problem.partition_table is not None else int(slots[schedule.present][0, 0])
 
 
 def labels_of(problem: Problem) -> np.ndarray:
@@ -274,7 +276,7 @@ def with_labels(problem: Problem, labels) -> Problem:
 
 def _owner(start: ReadyRun, canary: int) -> int:
     """Return the canary's machine: its owner, or the first machine that uses it."""
-    plan, table = start.plan, start.problem.table
+    plan, table = start.plan, start.problem.partition_table
     if table is not None:
         return int(np.flatnonzero((table.rows == canary).any(axis=1))[0])
     samples = plan.samples.reshape(*plan.schedule.participants.shape, -1)

@@ -209,7 +209,7 @@ def _participants(start: ReadyRun, runs: int) -> tuple[np.ndarray, list[Column]]
 
 def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):
     """Return each run's own secret samples and weights, [runs, rounds, per_round, width], or None without any."""
-    plan, table = start.plan, start.problem.table
+    plan, table = start.plan, start.problem.partition_table
     if not plan.secret or plan.sampler is None or table is None:
         return None, None
     shape = plan.schedule.participants.shape

@@ -34,6 +34,7 @@ RENAMED: dict[str, tuple[str, ...]] = {  # former names, and the names that repl
     "profile": ("relative_privacy",),
     "record": ("evaluation", "metrics"),
     "refuse": ("error",),
+    "table": ("partition_table",),
     "test_share": ("test_fraction",),
 }
 NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # of a protocol that has them, one number each

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import called
@@ -18,6 +19,7 @@ from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_param
 from fedprivjax.problem.problem import Problem, Table
 
 
+@known_keywords
 def from_dataset(
     dataset: Dataset | Stream,
     loss: LinearLoss | None = None,
@@ -25,7 +27,7 @@ def from_dataset(
     network: Any = None,
     start_seed: int = 0,
     constraint=None,
-    table=None,
+    partition_table=None,
     start=None,
     lipschitz: float | Sequence[float] | None = None,
     distance: float | None = None,
@@ -40,7 +42,7 @@ def from_dataset(
             pictures as [1, height, width, channels], without the constant. `MLP` and `CNN` are two. None: the linear
             predictor. Neither its constants nor an optimum are known; its gradients take the dense path.
         start_seed: of the first parameters that a linen module's initialisers draw, where no `start` is given.
-        table: as in `linear_problem`; None keeps the split that a data set comes with.
+        partition_table: as in `linear_problem`; None keeps the split that a data set comes with.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`; None keeps the gradient bound
             that a data set comes with.
 
@@ -61,15 +63,19 @@ def from_dataset(
         )
     _check_classes(dataset, loss)
     if isinstance(dataset, Stream):
-        if table is not None:
-            raise Refusal("table must be None for a stream: every machine computes its own examples")
+        if partition_table is not None:
+            raise Refusal("partition_table must be None for a stream: every machine computes its own examples")
         if machine_weights is not None:
             raise Refusal("machine_weights must be None for a stream: its machines hold no records")
-    elif table is None and dataset.machine_of is not None:
-        table = rows(by_machine(dataset.machine_of))[0]
+    elif partition_table is None and dataset.machine_of is not None:
+        partition_table = rows(by_machine(dataset.machine_of))[0]
     if network is not None:
         options = {"constraint": constraint, "lipschitz": lipschitz, "distance": distance}
-        owned = {} if isinstance(dataset, Stream) else {"table": table, "machine_weights": machine_weights}
+        owned = (
+            {}
+            if isinstance(dataset, Stream)
+            else {"partition_table": partition_table, "machine_weights": machine_weights}
+        )
         fitted = _network_problem(dataset, loss, network, start_seed, start, **options, **owned)
         return described(fitted, dataset)
     plain = loss.unsmoothed
@@ -91,7 +97,7 @@ def from_dataset(
         start=start,
         optimum=dataset.optimum if exact else None,
         excess=dataset.population if exact else None,
-        table=table,
+        partition_table=partition_table,
         lipschitz=lipschitz,
         distance=distance,
         machine_weights=machine_weights,
@@ -121,10 +127,10 @@ def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
     """Return the problem with two facts of its data set: the parts not covered by a guarantee, and clients' names."""
     if isinstance(dataset, Stream):
         return problem
-    table, names = problem.table, dataset.machine_names
+    table, names = problem.partition_table, dataset.machine_names
     if table is not None and len(names) == len(table.rows):
         table = Table(table.rows, names)
-    return replace(problem, not_covered=dataset.not_covered, table=table)
+    return replace(problem, not_covered=dataset.not_covered, partition_table=table)
 
 
 def _network_problem(

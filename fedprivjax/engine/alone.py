@@ -32,10 +32,10 @@ def machines_of(problem: Problem) -> int:
     Raises:
         Refusal: they share the records.
     """
-    if problem.table is None:
+    if problem.partition_table is None:
         remedy = "Add problem.partition, or leave 'alone' out of evaluation.baselines"
         raise Refusal(f"baseline 'alone' must go with machines that own records, got a shared pool. {remedy}")
-    return len(problem.table.rows)
+    return len(problem.partition_table.rows)
 
 
 def machines_alone(problem: Problem) -> np.ndarray:
@@ -50,9 +50,9 @@ def alone(problem: Problem, metrics: Sequence[Metric]) -> dict[str, np.ndarray]:
         Refusal: machines own no records.
     """
     trained = machines_alone(problem)
-    assert problem.table is not None
+    assert problem.partition_table is not None
     together = min(TOGETHER, len(trained))
-    rows = problem.table.rows[np.resize(trained, -(-len(trained) // together) * together)]
+    rows = problem.partition_table.rows[np.resize(trained, -(-len(trained) // together) * together)]
     step = 1 / problem.smoothness if isfinite(problem.smoothness) else 1.0
     of_params = tuple(metric for metric in metrics if metric.of == "params")
     values = _program(problem.traced, rows.reshape(-1, together, rows.shape[1]), np.float32(step), of_params)

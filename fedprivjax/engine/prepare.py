@@ -98,7 +98,11 @@ class ReadyRun:
         """
         if self.protocol.noise_std == 0 or self.event.terms.unit not in (SAMPLE, RECORD):
             return ""
-        sizes = self.plan.schedule.total * self.plan.width if self.problem.table is None else self.problem.table.sizes
+        sizes = (
+            self.plan.schedule.total * self.plan.width
+            if self.problem.partition_table is None
+            else self.problem.partition_table.sizes
+        )
         return large_delta(self.delta, sizes, self.problem.machine_name)
 
     @property

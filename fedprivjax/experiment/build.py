@@ -47,7 +47,7 @@ def make_problem(
     constraint = _constraint(settings)
     loss = None if settings.loss is None else settings.loss.make(data)
     declared = settings.model_dump(include={"lipschitz", "distance", "machine_weights"})
-    declared |= {"constraint": constraint, "table": table}
+    declared |= {"constraint": constraint, "partition_table": table}
     return (from_dataset if settings.model is None else settings.model.problem)(data, loss, **declared)
 
 
@@ -108,7 +108,7 @@ def natural_machines(settings: ProblemSettings) -> int | None:
         return None
     data = settings.source.load(settings.options)
     if isinstance(data, Problem):
-        return None if data.table is None else int(data.table.sizes.size)
+        return None if data.partition_table is None else int(data.partition_table.sizes.size)
     if isinstance(data, datasets.Stream):
         return None
     if dealt is not None:
@@ -118,9 +118,9 @@ def natural_machines(settings: ProblemSettings) -> int | None:
 
 def present(settings: ProblemSettings, problem: Problem, shape: Mapping[str, Any]) -> dict[str, Any]:
     """A combination of sizes with the machines that are there, where a partition drops those left with nothing."""
-    if settings.partition is None or settings.partition.empty != "drop" or problem.table is None:
+    if settings.partition is None or settings.partition.empty != "drop" or problem.partition_table is None:
         return dict(shape)
-    return {**shape, "machines": int(problem.table.sizes.size)}
+    return {**shape, "machines": int(problem.partition_table.sizes.size)}
 
 
 def make_participation(settings: AnyKind, shape: Mapping[str, Any]) -> tuple[Participation, int | None]:
@@ -196,9 +196,9 @@ def _with_moments(
 ) -> Point:
     require_choice("batch", batch, (MOMENTS,))
     rounds = shape.get("rounds", experiment.participation_of(point.settings).planned)
-    if not point.at or rounds is None or problem.table is None:
+    if not point.at or rounds is None or problem.partition_table is None:
         raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
-    given = {"batch": moments_batch(records=int(problem.table.sizes.min()), rounds=rounds, **point.at)}
+    given = {"batch": moments_batch(records=int(problem.partition_table.sizes.min()), rounds=rounds, **point.at)}
     return point._replace(settings=point.settings.model_copy(update={"settings": point.settings.settings | given}))
 
 

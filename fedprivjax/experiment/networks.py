@@ -95,8 +95,8 @@ class OwnModel(Imported, Model):
         test = None
         if data.test_features is not None:
             test = data.inputs(data.test_features), data.test_labels
-        if options["table"] is None and data.machine_of is not None:
-            options["table"] = table(by_machine(data.machine_of))[0]
+        if options["partition_table"] is None and data.machine_of is not None:
+            options["partition_table"] = table(by_machine(data.machine_of))[0]
         problem = general_problem(self.found, pool, self.start(zeros), test=test, correct=self.correct, **options)
         return described(problem, data)
 

@@ -81,7 +81,7 @@ def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSett
     problem = make_problem(experiment.problem, machines, shape.get("trial"), shape.get("records"))
     shape = present(experiment.problem, problem, shape)
     machines = machines_of(experiment.participation, shape)
-    table, examples = problem.table, int(problem.examples)
+    table, examples = problem.partition_table, int(problem.examples)
     found: dict[str, Any] = {
         "machines": machines,
         "samples": max(1, examples // machines) if table is None else int(table.sizes.min()),

@@ -136,9 +136,9 @@ class MomentumMethod(GaussianMethod):
 
     def rounds_of_epoch(self, problem: Problem) -> int:
         """N: rounds after which every machine that took part in all has used each of its records."""
-        if problem.table is None:
-            raise Refusal("table must be given: machines go through records of their own")
-        return int(self.minibatches.epoch(problem.table.sizes).max())
+        if problem.partition_table is None:
+            raise Refusal("partition_table must be given: machines go through records of their own")
+        return int(self.minibatches.epoch(problem.partition_table.sizes).max())
 
     def theory_choices(self, problem: Problem) -> TheoryChoices:
         return TheoryChoices(
@@ -174,8 +174,8 @@ class MomentumMethod(GaussianMethod):
 
     def gain(self, problem: Problem, per_round: int) -> float:
         """How many times less the noise of a round's mean is, at an ε, than with one record a round."""
-        assert problem.table is not None
-        batch = int(self.minibatches.batches(problem.table.sizes).min())
+        assert problem.partition_table is not None
+        batch = int(self.minibatches.batches(problem.partition_table.sizes).min())
         return batch * (per_round if self.trust == "server" else per_round**0.5 / self.wider)
 
     @property
@@ -271,16 +271,16 @@ def one_of(kept, newest, round, key):
 
 def record_uses(problem: Problem, plan: Plan) -> Uses:
     """The uses of the problem's records, with weights relative to the plan's largest."""
-    assert problem.table is not None
+    assert problem.partition_table is not None
     assert plan.weights is not None
-    uses = uses_of(plan, int(problem.table.rows.max()) + 1)
+    uses = uses_of(plan, int(problem.partition_table.rows.max()) + 1)
     return uses._replace(weight=uses.weight / plan.weights.max())
 
 
 def uses_by(problem: Problem, plan: Plan, squares: np.ndarray, machine: int) -> tuple[np.ndarray, np.ndarray]:
     """Rounds and weights of the machine's record with the largest square, as `record_uses`."""
-    assert problem.table is not None
-    own = problem.table.rows[machine]
+    assert problem.partition_table is not None
+    own = problem.partition_table.rows[machine]
     own = own[own >= 0]
     uses = record_uses(problem, plan)
     mine = uses.record == own[np.argmax(squares[own])]
@@ -289,14 +289,14 @@ def uses_by(problem: Problem, plan: Plan, squares: np.ndarray, machine: int) -> 
 
 def most_exposed(problem: Problem, squares: np.ndarray) -> np.ndarray:
     """The exposure of each machine's most exposed record, [machines], from every record's square."""
-    assert problem.table is not None
-    rows = problem.table.rows
+    assert problem.partition_table is not None
+    rows = problem.partition_table.rows
     return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
 
 
 def computed_once(problem: Problem, plan: Plan, settings: tuple, compute: Callable[[], Any]) -> Any:
     """What follows from a plan, who owns which record, and settings alone, computed at the first call; different things
     have other settings."""
-    arrays = id(plan.samples), id(plan.weights), id(problem.table)
-    kept = plan, problem.table  # so that no other array has their ids
+    arrays = id(plan.samples), id(plan.weights), id(problem.partition_table)
+    kept = plan, problem.partition_table  # so that no other array has their ids
     return plan.schedule.once((*settings, *arrays), lambda: (kept, compute()))[1]

@@ -121,12 +121,14 @@ class RecordMechanism:
 
     def _alike(self, problem: Problem) -> Kinds:
         """Which machines are alike, found once for all protocols that tell them apart by the same settings."""
-        if problem.table is None:
-            raise Refusal("table must be given: machines draw minibatches from records of their own")
+        if problem.partition_table is None:
+            raise Refusal("partition_table must be given: machines draw minibatches from records of their own")
         settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.weights)
         each = tuple(value if np.ndim(value) else None for value in settings)
-        sizes = problem.table.sizes
-        return problem.table.once(("kinds", self.sampler, each), lambda: _told_apart(sizes, self.sampler, each))
+        sizes = problem.partition_table.sizes
+        return problem.partition_table.once(
+            ("kinds", self.sampler, each), lambda: _told_apart(sizes, self.sampler, each)
+        )
 
     def _bound(self, problem: Problem) -> Any:
         """What bounds a record's gradient: one number, or one for each machine."""
@@ -239,7 +241,7 @@ class RecordMechanism:
             releases = unit._grouped(problem, plan)
         else:
             declared = tuple(np.ravel(problem.lipschitz if problem.own_lipschitz is None else problem.own_lipschitz))
-            known = (unit, problem.table, declared, problem.weights)
+            known = (unit, problem.partition_table, declared, problem.weights)
             releases = plan.schedule.once(known, lambda: unit._grouped(problem, plan))
         return replace(releases, shift=scale * releases.shift)
 
@@ -267,10 +269,10 @@ class RecordMechanism:
 
     def _known_uses(self, problem: Problem, plan: Plan) -> np.ndarray:
         """By how much more all messages tell of a machine's record than one does, where the samples are known."""
-        assert problem.table is not None
+        assert problem.partition_table is not None
         assert plan.weights is not None
         power = 0 if self.whole_message else 1 if self.by_step else 2
-        uses = repeated_uses(Minibatches(plan.samples, plan.weights), problem.table.rows, power)
+        uses = repeated_uses(Minibatches(plan.samples, plan.weights), problem.partition_table.rows, power)
         return np.maximum(uses, 1e-300)  # of machines that never take part
 
     # ---- rules

@@ -65,7 +65,7 @@ def _drawn(
     schedule = draw_schedule(participation, rounds, participation_rng(seeds))
     of_shares = participation.of_shares or (chosen and shares is not None)
     facts = {"examples": int(problem.examples) if problem.stored else None, "of_shares": of_shares}
-    if sampler is not None and sampler.secret and problem.table is not None:
+    if sampler is not None and sampler.secret and problem.partition_table is not None:
         return _secret(problem, schedule, order, sampler, seeds, facts)
     plan = replace(_with_samples(problem, schedule, order, sampler, seeds), **facts)
     if chosen and shares is not None and not participation.at_most_once:
@@ -77,8 +77,8 @@ def _secret(
     problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds, facts: dict[str, Any]
 ) -> Plan:
     """The schedule with secret minibatches of machines' own records. The sampler's checks are made at once."""
-    assert problem.table is not None
-    sizes = problem.table.sizes
+    assert problem.partition_table is not None
+    sizes = problem.partition_table.sizes
     width = sampler.width(sizes, sampler.batches(sizes), schedule.participants.size)
     draw = partial(_minibatches, problem, schedule, order, sampler, seeds)
     return SecretPlan.of(draw, width, problem, schedule=schedule, order=order, sampler=sampler, **facts)
@@ -86,14 +86,16 @@ def _secret(
 
 def _minibatches(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds) -> Minibatches:
     """Sample minibatches of machines' own records."""
-    assert problem.table is not None
+    assert problem.partition_table is not None
     factors = 1.0 if sampler.pooled else problem.message_factors
-    return draw_minibatches(sampler, problem.table.rows, schedule, samples_rng(seeds), order == "stored", factors)
+    return draw_minibatches(
+        sampler, problem.partition_table.rows, schedule, samples_rng(seeds), order == "stored", factors
+    )
 
 
 def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:
     """The schedule with the examples that its messages use."""
-    if sampler is not None and problem.table is not None:
+    if sampler is not None and problem.partition_table is not None:
         return Plan(schedule, *_minibatches(problem, schedule, order, sampler, seeds), order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
     if sampler is not None:
@@ -105,7 +107,9 @@ def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sam
         plan = Plan(schedule, deal_computed(schedule)[..., 0], stored=False)
     else:
         dealt = (
-            deal_pool(problem, schedule, rng)[..., 0] if problem.table is None else deal_shares(problem, schedule, rng)
+            deal_pool(problem, schedule, rng)[..., 0]
+            if problem.partition_table is None
+            else deal_shares(problem, schedule, rng)
         )
         plan = Plan(schedule, dealt, order=order)
     return _with_absent_slots(plan) if schedule.varies else plan

@@ -60,9 +60,9 @@ def _records_of_message(problem: Problem, sampler: Sampler | None) -> int:
     """The most records of a message, of a sampler's batch."""
     if sampler is None:
         return 1
-    if problem.table is None:
+    if problem.partition_table is None:
         return int(sampler.batch)  # type: ignore[arg-type]
-    return int(sampler.batches(problem.table.sizes).max())
+    return int(sampler.batches(problem.partition_table.sizes).max())
 
 
 def _check_fits(problem: Problem, participation: Participation, sampler: Sampler | None, order: str) -> None:
@@ -73,15 +73,16 @@ def _check_fits(problem: Problem, participation: Participation, sampler: Sampler
             f"order must be 'shuffled' or 'stored' for a protocol with a sampler, which itself may be 'cyclic' or "
             f"'reshuffled' where its method allows it, got {order!r}"
         )
-    if order in EPOCHS and problem.table is None:
+    if order in EPOCHS and problem.partition_table is None:
         raise Refusal(
             f"order {order!r} must go with machines of their own records ([machines, records, features]), one a message"
         )
-    if sampler is not None and problem.table is None and not sampler.pooled:
-        raise Refusal("table must be given: machines draw minibatches from records of their own")
-    if problem.table is not None and problem.table.rows.shape[0] != participation.machines:
+    if sampler is not None and problem.partition_table is None and not sampler.pooled:
+        raise Refusal("partition_table must be given: machines draw minibatches from records of their own")
+    if problem.partition_table is not None and problem.partition_table.rows.shape[0] != participation.machines:
         raise Refusal(
-            f"machines must be {problem.table.rows.shape[0]}, as the data are split, got {participation.machines}"
+            f"machines must be {problem.partition_table.rows.shape[0]}, as the data are split, "
+            f"got {participation.machines}"
         )
 
 
@@ -90,7 +91,7 @@ def _dealt_batch(problem: Problem, sampler: Sampler | None, order: str) -> int:
     own in batches."""
     if sampler is None:
         return int(order not in EPOCHS)
-    return int(sampler.batch) if sampler.pooled and problem.table is None else 0  # type: ignore[arg-type]
+    return int(sampler.batch) if sampler.pooled and problem.partition_table is None else 0  # type: ignore[arg-type]
 
 
 def _check_enough(
@@ -111,7 +112,7 @@ def _check_enough(
             f"{names} must be at most the {problem.examples} examples, "
             f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"
         )
-    if participation.at_most_once and problem.table is None and participation.machines > problem.examples:
+    if participation.at_most_once and problem.partition_table is None and participation.machines > problem.examples:
         raise Refusal(f"machines must be at most the {problem.examples} examples, got {participation.machines}")
 
 
@@ -144,8 +145,8 @@ def most_rounds(
 def fresh_messages(problem: Problem, sampler: Sampler | None, order: str) -> np.ndarray | None:
     """Messages that each machine's own share allows, of records used once, int [machines]; None where records are
     shared, used again or computed."""
-    if problem.table is None or order in EPOCHS:
+    if problem.partition_table is None or order in EPOCHS:
         return None
     if sampler is None:
-        return problem.table.sizes
-    return problem.table.sizes // sampler.batches(problem.table.sizes) if sampler.one_pass else None
+        return problem.partition_table.sizes
+    return problem.partition_table.sizes // sampler.batches(problem.partition_table.sizes) if sampler.one_pass else None

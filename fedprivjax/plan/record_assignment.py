@@ -27,8 +27,8 @@ def deal_computed(schedule: Schedule, batch: int = 1) -> np.ndarray:
 
 def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:
     """A machine of n records takes, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
-    assert problem.table is not None
-    rows, sizes = problem.table.rows, problem.table.sizes
+    assert problem.partition_table is not None
+    rows, sizes = problem.partition_table.rows, problem.partition_table.sizes
     require_records(sizes)
     ones = np.ones(sizes.size, int)
     places, _ = epoch_places(rows, schedule, ones, rng, reshuffle=order == "reshuffled")
@@ -37,8 +37,8 @@ def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, 
 
 def deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
     """A machine's k-th participation takes the k-th example of a permutation of its own share."""
-    assert problem.table is not None
-    rows, sizes = problem.table.rows, problem.table.sizes
+    assert problem.partition_table is not None
+    rows, sizes = problem.partition_table.rows, problem.partition_table.sizes
     short = np.flatnonzero(schedule.total > sizes)
     if short.size:
         needs, has = schedule.total[short[0]], sizes[short[0]]
@@ -52,5 +52,5 @@ def deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator |
 
 def epoch_uses(problem: Problem, schedule: Schedule) -> np.ndarray:
     """Rounds that would use a machine's most used record if nobody dropped out, in epochs, int [machines]."""
-    assert problem.table is not None
-    return -(-schedule.total // problem.table.sizes)
+    assert problem.partition_table is not None
+    return -(-schedule.total // problem.partition_table.sizes)

@@ -27,11 +27,11 @@ class SecretPlan(Plan):
         plan = cls(samples=None, weights=None, secret=True, **facts)  # type: ignore[arg-type]
         for name in DRAWN:
             del plan.__dict__[name]
-        plan.__dict__.update(_draw=draw, _width=width, _of=(problem.table, problem.weights))
+        plan.__dict__.update(_draw=draw, _width=width, _of=(problem.partition_table, problem.weights))
         return plan
 
     def will_be_of(self, problem: Problem) -> bool:
-        return not self.drawn and self.__dict__["_of"] == (problem.table, problem.weights)
+        return not self.drawn and self.__dict__["_of"] == (problem.partition_table, problem.weights)
 
     @cached_property
     def samples(self) -> np.ndarray:  # type: ignore[override]

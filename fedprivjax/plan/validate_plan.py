@@ -36,7 +36,9 @@ def require_as_said(plan: Plan, problem: Problem) -> None:
     """
     if plan.will_be_of(problem):
         return
-    plan.once(("as said", problem.table, problem.examples, problem.machine_weights), lambda: _look(plan, problem))
+    plan.once(
+        ("as said", problem.partition_table, problem.examples, problem.machine_weights), lambda: _look(plan, problem)
+    )
 
 
 def _look(plan: Plan, problem: Problem) -> bool:
@@ -53,7 +55,7 @@ def _look(plan: Plan, problem: Problem) -> bool:
             f"samples must be among the {problem.examples} examples",
             samples,
         )
-    if problem.table is not None and problem.stored:
+    if problem.partition_table is not None and problem.stored:
         own = _owners(problem)[np.where(used, samples, 0)] == plan.schedule.participants[:, :, None]
         _refuse_first(used & ~own, "samples must be of the machine's own records", samples)
     if _once_a_message(plan):
@@ -68,17 +70,17 @@ def _most(plan: Plan, problem: Problem) -> np.ndarray:
         return np.ones(())
     if not plan.width:  # nobody is to know which records are used
         return np.ones(())
-    if sampler.pooled or problem.table is None:
+    if sampler.pooled or problem.partition_table is None:
         return np.asarray(1 / np.asarray(sampler.batch, float))
-    sizes = problem.table.sizes
+    sizes = problem.partition_table.sizes
     each = machine_values("machine_weights", problem.message_factors, sizes.size) / sampler.batches(sizes)
     return each[plan.schedule.participants][:, :, None]
 
 
 def _owners(problem: Problem) -> np.ndarray:
     """Whose each example is, int [examples]; −1 of nobody's."""
-    assert problem.table is not None
-    rows = problem.table.rows
+    assert problem.partition_table is not None
+    rows = problem.partition_table.rows
     owner = np.full(int(problem.examples), -1)
     machine, place = np.nonzero(rows >= 0)
     owner[rows[machine, place]] = machine

@@ -175,9 +175,9 @@ class Trial:
     def ready(self, pilot: Pilot, problem: Problem, seed: int) -> ReadyRun:
         """One run of it."""
         s = self.setting
-        if self.draft.problem.table is not None:
+        if self.draft.problem.partition_table is not None:
             rows = np.arange(s.machines * s.samples, dtype=np.int32).reshape(s.machines, s.samples)
-            problem = replace(problem, table=Table(rows))
+            problem = replace(problem, partition_table=Table(rows))
         options = {
             "rounds": self.rounds,
             "eval_every": self.rounds,

@@ -119,7 +119,9 @@ class Setting:
     @property
     def split(self) -> Problem:
         """The same where machines draw from records of their own, which have no names."""
-        return self._once("split", lambda: replace(self.problem, table=AlikeTable(self.machines, self.samples)))
+        return self._once(
+            "split", lambda: replace(self.problem, partition_table=AlikeTable(self.machines, self.samples))
+        )
 
     @property
     def owned(self) -> Problem:
@@ -127,7 +129,7 @@ class Setting:
 
         def make():
             rows = np.arange(self.machines * self.samples, dtype=np.int32).reshape(self.machines, self.samples)
-            return replace(self.problem, table=Table(rows))
+            return replace(self.problem, partition_table=Table(rows))
 
         return self._once("owned", make)
 

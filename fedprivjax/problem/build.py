@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.problem.checks import (
@@ -34,6 +35,7 @@ from fedprivjax.problem.problem import Problem, Table
 from fedprivjax.problem.procedural import Procedural
 
 
+@known_keywords
 def linear_problem(
     features,
     labels,
@@ -45,7 +47,7 @@ def linear_problem(
     start=None,
     optimum=None,
     excess: Callable[[Any], Any] | None = None,
-    table: np.ndarray | None = None,
+    partition_table: np.ndarray | None = None,
     lipschitz: float | Sequence[float] | None = None,
     distance: float | None = None,
     machine_weights: Sequence[float] | str | None = None,
@@ -63,7 +65,7 @@ def linear_problem(
         start: first point; the set's nearest to zero if None.
         optimum: exact minimiser where known.
         excess: exact excess risk of parameters, where known; else it is measured against `optimum` on the test set.
-        table: int [machines, most], padded with −1: which examples each machine owns.
+        partition_table: int [machines, most], padded with −1: which examples each machine owns.
         lipschitz: G where it is declared rather than the loss's own: one constant, or one for each machine; promised,
             not looked at.
         distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
@@ -87,7 +89,7 @@ def linear_problem(
         require_pair("test", test)
     features, labels = numbers("features", features), numbers("labels", labels)
     if features.ndim == 3:
-        features, labels, table = _merge_machines(features, labels, table)
+        features, labels, partition_table = _merge_machines(features, labels, partition_table)
     if features.ndim != 2:
         raise Refusal(f"features must be [examples, features] or have a leading machines axis, got {features.shape}")
     width = features.shape[1]
@@ -100,7 +102,7 @@ def linear_problem(
         optimum=None if optimum is None else _linear_params("optimum", optimum, shape, ": is it this loss's?"),
         model=LinearModel(loss),
         feature_bound=feature_bound,
-        table=None if table is None else Table(table_rows(table, features.shape[0])),
+        partition_table=None if partition_table is None else Table(table_rows(partition_table, features.shape[0])),
         excess=excess,
         own_lipschitz=lipschitz,
         distance=distance,
@@ -109,6 +111,7 @@ def linear_problem(
     return _start_inside(problem)
 
 
+@known_keywords
 def general_problem(
     function: Callable[[Any, Any], Any],
     pool: Any,
@@ -123,7 +126,7 @@ def general_problem(
     test: Any = None,
     optimum: Any = None,
     excess: Callable[[Any], Any] | None = None,
-    table: np.ndarray | None = None,
+    partition_table: np.ndarray | None = None,
     split: bool = False,
 ) -> Problem:
     """Any scalar loss of parameters and one example; a flax module's `apply` fits in.
@@ -135,7 +138,7 @@ def general_problem(
         lipschitz, smoothness: G (one constant, or one for each machine) and L on the constraint set where known; needed
             by protocols that do not clip.
         correct: `(params, example) -> 1.0 where the prediction is right`, for accuracies.
-        test, optimum, excess, table, distance, machine_weights: as in `linear_problem`.
+        test, optimum, excess, partition_table, distance, machine_weights: as in `linear_problem`.
         split: the pool's leaves have a leading machines axis.
 
     Raises:
@@ -148,10 +151,10 @@ def general_problem(
     """
     require_constraint(constraint)
     if split:
-        if table is not None:
-            raise Refusal("table must be None when the data are split")
+        if partition_table is not None:
+            raise Refusal("partition_table must be None when the data are split")
         machines, each = leading_axes("the data", pool, ("machines", "examples"))
-        table = np.arange(machines * each).reshape(machines, each)
+        partition_table = np.arange(machines * each).reshape(machines, each)
         pool = jax.tree.map(lambda leaf: leaf.reshape(machines * each, *leaf.shape[2:]), pool)
     (examples,) = leading_axes("the data", pool, ("examples",))
     require_finite_examples("data", jax.tree.leaves(pool))
@@ -163,7 +166,7 @@ def general_problem(
         optimum=None if optimum is None else _general_params("optimum", optimum),
         model=GeneralModel(function, correct),
         own_smoothness=smoothness,
-        table=None if table is None else Table(table_rows(table, examples)),
+        partition_table=None if partition_table is None else Table(table_rows(partition_table, examples)),
         excess=excess,
         own_lipschitz=lipschitz,
         distance=distance,
@@ -257,7 +260,7 @@ class _Labelled:
 def _merge_machines(features, labels, table):
     """Data split over machines as one pool, and the table of who owns what."""
     if table is not None:
-        raise Refusal("table must be None when features are [machines, examples, features]")
+        raise Refusal("partition_table must be None when features are [machines, examples, features]")
     require_paired(labels, "features", features.shape[:2])
     table = np.arange(labels.size).reshape(labels.shape)
     return features.reshape(labels.size, features.shape[2]), labels.ravel(), table

@@ -176,12 +176,12 @@ def _what(value) -> str:
 
 def table_rows(table, examples: int) -> np.ndarray:
     """Which examples each machine owns, [machines, most], with the padding −1 moved to the end of a row."""
-    rows = numbers("table", table)
+    rows = numbers("partition_table", table)
     used = rows[rows >= 0]
     if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
-        raise Refusal(f"table must be integers [machines, most], got {rows.dtype} {rows.shape}")
+        raise Refusal(f"partition_table must be integers [machines, most], got {rows.dtype} {rows.shape}")
     if used.size and used.max() >= examples:
-        raise Refusal(f"table must index the {examples} examples, got {used.max()}")
+        raise Refusal(f"partition_table must index the {examples} examples, got {used.max()}")
     if np.unique(used).size != used.size:
-        raise Refusal("table must give each example to one machine at most, got a repeated index")
+        raise Refusal("partition_table must give each example to one machine at most, got a repeated index")
     return np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)

@@ -60,7 +60,7 @@ class Problem:
         own_lipschitz: declared on the constraint set, instead of the model's: one constant, or one for each machine.
         own_smoothness: likewise, one constant.
         lipschitz_note: what a guarantee must say of that constant.
-        table: a fixed partition of the pool over machines, or None: samples are dealt in order of use.
+        partition_table: a fixed partition of the pool over machines, or None: samples are dealt in order of use.
         machine_weights: p_i of the objective Σ_i p_i·F_i of methods that sample machines' own records, adding up to 1;
             "sizes" is in proportion to machines' numbers of records, which are then public; None is equal weights.
             Recorded training losses weigh all records alike.
@@ -80,7 +80,7 @@ class Problem:
     own_lipschitz: float | Sequence[float] | None = struct.field(pytree_node=False, default=None)
     own_smoothness: float | None = struct.field(pytree_node=False, default=None)
     lipschitz_note: str = struct.field(pytree_node=False, default="")
-    table: Table | None = struct.field(pytree_node=False, default=None)
+    partition_table: Table | None = struct.field(pytree_node=False, default=None)
     machine_weights: Sequence[float] | str | None = struct.field(pytree_node=False, default=None)
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
@@ -94,7 +94,7 @@ class Problem:
 
     def __str__(self) -> str:
         examples = f"{self.examples} examples" if self.stored else "examples that are computed"
-        owned = "dealt in order of use" if self.table is None else self.table
+        owned = "dealt in order of use" if self.partition_table is None else self.partition_table
         lines = [
             f"Problem: {self.dimension} parameters in {self.constraint}",
             f"data: {examples}{f', {owned}' if self.stored else ''}, {'a' if self.test is not None else 'no'} test set",
@@ -119,12 +119,12 @@ class Problem:
     def held(self) -> int | float:
         """Records that machines hold together: those of a split, else the whole pool; infinite where they are
         computed."""
-        return self.examples if self.table is None else int(self.table.sizes.sum())
+        return self.examples if self.partition_table is None else int(self.partition_table.sizes.sum())
 
     @property
     def client_names(self) -> tuple[str, ...]:
         """Names of the clients, one for each machine, or empty if clients have none."""
-        return () if self.table is None else self.table.names
+        return () if self.partition_table is None else self.partition_table.names
 
     def machine_name(self, machine: int) -> str:
         """Name of a machine in messages: its client's, or its index if clients have no names."""
@@ -181,8 +181,8 @@ class Problem:
     def weights(self) -> tuple[float, ...] | None:
         """p_i of each machine as numbers, those of "sizes" too; None is equal weights."""
         if self.weighted_by_size:
-            assert self.table is not None
-            return tuple((self.table.sizes / self.table.sizes.sum()).tolist())
+            assert self.partition_table is not None
+            return tuple((self.partition_table.sizes / self.partition_table.sizes.sum()).tolist())
         return None if self.machine_weights is None else tuple(self.machine_weights)  # type: ignore[arg-type]
 
     @property
@@ -200,7 +200,7 @@ class Problem:
     @property
     def traced(self) -> "Problem":
         """Without what only the host reads, so that other constants or another split are no other program."""
-        host = ("table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
+        host = ("partition_table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
         return replace(self, **dict.fromkeys(host), lipschitz_note="", not_covered=())
 
     def take(self, samples, machine=0):
@@ -224,12 +224,12 @@ def _check_declared(problem: Problem) -> None:
     require_positive("distance", problem.distance, optional=True)
     require_positive("smoothness", problem.own_smoothness, optional=True)
     if isinstance(problem.own_lipschitz, tuple):
-        _check_each("lipschitz", problem.own_lipschitz, problem.table)
+        _check_each("lipschitz", problem.own_lipschitz, problem.partition_table)
     else:
         require_positive("lipschitz", problem.own_lipschitz, optional=True)
     if isinstance(problem.machine_weights, str):
         require_choice("machine_weights", problem.machine_weights, (SIZES,))
-        if problem.table is None:
+        if problem.partition_table is None:
             remedy = "Split the data over machines, or give a list of numbers"
             raise Refusal(f"machine_weights must go with machines that own records, got {SIZES!r}. {remedy}")
         return
@@ -238,7 +238,7 @@ def _check_declared(problem: Problem) -> None:
     weights = np.asarray(problem.machine_weights, float)
     if weights.ndim != 1 or not (weights > 0).all() or not np.isclose(weights.sum(), 1):
         raise Refusal(f"machine_weights must be positive and add up to 1, got a sum of {weights.sum():g}")
-    _check_each("machine_weights", problem.machine_weights, problem.table)
+    _check_each("machine_weights", problem.machine_weights, problem.partition_table)
 
 
 def _check_each(name: str, values: Sequence[float], table: Table | None) -> None:

@@ -157,7 +157,7 @@ class ReadySweep:
 
 def _weights(start: ReadyRun) -> str:
     """Influence of machines of unequal sizes that count equally, in words; empty if they are equal or weighted."""
-    table, uses = start.problem.table, start.plan.schedule.total
+    table, uses = start.problem.partition_table, start.plan.schedule.total
     if table is None or start.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or np.ptp(uses) != 0:
         return ""
     least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))

@@ -79,10 +79,10 @@ def _renamed(trial: Trial, names: np.ndarray) -> ReadyRun:
     own = {name: _moved(value, names) for name, value in vars(start.protocol).items()}
     problem, each = start.problem, ("machine_weights", "own_lipschitz")
     problem = replace(problem, **{name: _moved(getattr(problem, name), names) for name in each})
-    if problem.table is not None:
-        rows = np.empty_like(problem.table.rows)
-        rows[names] = problem.table.rows
-        problem = replace(problem, table=Table(rows))
+    if problem.partition_table is not None:
+        rows = np.empty_like(problem.partition_table.rows)
+        rows[names] = problem.partition_table.rows
+        problem = replace(problem, partition_table=Table(rows))
     protocol = replace(start.protocol, **own)
     schedule = replace(schedule, participants=participants)
     plan = replace(start.plan, schedule=schedule, sampler=protocol.minibatches)

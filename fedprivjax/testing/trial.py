@@ -110,7 +110,7 @@ def default_of(protocol, name: str) -> Any:
 
 def half_of_the_machines(problem: Problem) -> Uniform:
     """Half of the machines in a round, of four, or of those that the data are split over."""
-    machines = 4 if problem.table is None else problem.table.rows.shape[0]
+    machines = 4 if problem.partition_table is None else problem.partition_table.rows.shape[0]
     return Uniform(machines, max(1, machines // 2))
 
 

@@ -77,7 +77,7 @@ def test_labels_can_be_others():
 def test_a_canary_belongs_to_the_machine_that_uses_it():
     for name in ("single pass", "sampled"):
         pair = pair_of(CASES[name], canary=7)
-        start, table = pair.start, pair.start.problem.table
+        start, table = pair.start, pair.start.problem.partition_table
         if table is not None:
             assert 7 in np.asarray(table.rows)[pair.machine]
         else:

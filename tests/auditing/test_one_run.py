@@ -32,7 +32,7 @@ def problem(machines, records, dimension=200, split=False):
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     labels = rng.choice([0, 1], size=machines * records)
     table = np.arange(machines * records).reshape(machines, records) if split else None
-    return linear_problem(features, labels, Logistic(), constraint=Ball(1.0), table=table)
+    return linear_problem(features, labels, Logistic(), constraint=Ball(1.0), partition_table=table)
 
 
 def at(epsilon, method=DPMu2, **settings):
@@ -93,7 +93,7 @@ def test_where_samples_are_secret_canaries_are_any_records_of_their_machine():
     protocol = NoisyMinibatchSGD(epsilon=2.0, clip=CLIP, batch=2, sampler="poisson", step_size=0.1)
     given = problem(3, 6, split=True)
     np.testing.assert_array_equal(
-        first_records(begun(protocol, given, Full(3), 5), 2), np.array(given.table.rows)[:, :2]
+        first_records(begun(protocol, given, Full(3), 5), 2), np.array(given.partition_table.rows)[:, :2]
     )
 
 

@@ -166,7 +166,7 @@ def test_secret_samples_are_a_machines_own_and_as_many_as_a_plans(sampler):
     protocol = NoisyMinibatchSGD(epsilon=2.0, clip=CLIP, batch=3, sampler=sampler)
     start = worlds(protocol, FEDERATION, 0, delta=1e-5).start
     samples, weights = views._secret_samples(start, np.random.default_rng(3), 400)
-    rows, participants = np.asarray(start.problem.table.rows), start.plan.schedule.participants
+    rows, participants = np.asarray(start.problem.partition_table.rows), start.plan.schedule.participants
     used = np.asarray(weights) > 0
     for t, j in np.ndindex(participants.shape):
         drawn = samples[:, t, j][used[:, t, j]]

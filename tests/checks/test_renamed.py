@@ -17,6 +17,7 @@ from fedprivjax import (
     Weighted,
     datasets,
     experiment,
+    from_dataset,
     linear_problem,
     simulate,
     sweep,
@@ -105,6 +106,14 @@ def _merged(section, keys):
         (
             lambda: datasets.from_frame(pd.DataFrame({"x": [1.0], "y": [1.0]}), "y", test_share=0.5),
             "unknown option of a table 'test_share': it is now 'test_fraction'",
+        ),
+        (
+            lambda: linear_problem(np.eye(4), np.zeros(4), Squared(), table=np.eye(2)),
+            "unknown setting of linear_problem 'table': it is now 'partition_table'",
+        ),
+        (
+            lambda: from_dataset(datasets.load("digits"), table=np.eye(2)),
+            "unknown setting of from_dataset 'table': it is now 'partition_table'",
         ),
         (lambda: datasets.partition([0, 1], 2, empty="refuse"), "unknown empty 'refuse': it is now 'error'"),
     ],

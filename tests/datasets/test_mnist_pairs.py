@@ -213,4 +213,4 @@ def test_problem_takes_the_constant_for_the_usual_loss_only():
     assert from_dataset(as_run, Absolute()).lipschitz == 28
     problem = from_dataset(mnist_pairs())
     assert (problem.lipschitz, problem.dimension) == (28, 50)
-    assert problem.table.sizes.tolist() == [1238] * 25
+    assert problem.partition_table.sizes.tolist() == [1238] * 25

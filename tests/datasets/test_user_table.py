@@ -353,7 +353,7 @@ def test_every_method_takes_clients_of_unequal_sizes(name):
     assert not run.diverged
     assert run.guarantee.epsilon_at(1e-5) <= (4.4 if "mu" in settings else 2.001)  # 1-GDP is ε = 4.38
     owner = np.full(data.labels.size, -1)
-    for machine, row in enumerate(problem.table.rows):
+    for machine, row in enumerate(problem.partition_table.rows):
         owner[row[row >= 0]] = machine
     np.testing.assert_array_equal(owner, data.machine_of)
 

@@ -69,9 +69,11 @@ def test_a_run_takes_what_its_messages_do(name):
 
 
 def test_records_that_nobody_holds_are_none_of_the_federations():
-    table = OWN.table.rows.copy()
+    table = OWN.partition_table.rows.copy()
     table[:, 5:] = -1
-    start = ready(LAWS["walks"][0], replace(OWN, table=type(OWN.table)(table)), Full(MACHINES), rounds=4)
+    start = ready(
+        LAWS["walks"][0], replace(OWN, partition_table=type(OWN.partition_table)(table)), Full(MACHINES), rounds=4
+    )
     assert start.costs["gradients_per_record"] == 4.0
 
 

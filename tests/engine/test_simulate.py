@@ -178,7 +178,7 @@ GOOD = linear_problem(FEATURES, LABELS, Softmax(2), feature_bound=1.0, constrain
 UNKNOWN = linear_problem(FEATURES, LABELS, Softmax(2), constraint=Ball(1.0))
 UNBOUNDED = linear_problem(FEATURES, LABELS, Softmax(2), feature_bound=1.0)
 SPLIT = linear_problem(
-    FEATURES, LABELS, Softmax(2), constraint=Ball(1.0), table=np.array([[0, 1, 2, 3, 4], [5] + 4 * [-1]])
+    FEATURES, LABELS, Softmax(2), constraint=Ball(1.0), partition_table=np.array([[0, 1, 2, 3, 4], [5] + 4 * [-1]])
 )
 OWN = {"mu": 1.0, "clip": 1.0, "step_size": 0.1}
 

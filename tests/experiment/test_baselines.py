@@ -112,7 +112,7 @@ X = np.eye(10)[:, :3]
 
 def weights(sizes, **options):
     table = datasets.table(np.split(np.arange(10), np.cumsum(sizes)[:-1]))[0]
-    settings = {"feature_bound": 1.0, "constraint": Ball(2.0), "table": table} | options
+    settings = {"feature_bound": 1.0, "constraint": Ball(2.0), "partition_table": table} | options
     problem = linear_problem(X, X[:, 0], Squared(label_bound=1.0), **settings)
     protocol = NoisyMinibatchSGD(epsilon=1.0, sampler="full")
     start = ready_sweep(protocol, problem, Full(len(sizes)), rounds=2, metrics=["noise_norm"], seeds=1)
@@ -135,7 +135,7 @@ PARTS = np.split(np.arange(40), [12, 33])  # of unequal sizes, so rows are padde
 
 
 def owned(parts=PARTS, radius=50.0):
-    settings = {"feature_bound": 2.0, "constraint": Ball(radius), "table": datasets.table(parts)[0]}
+    settings = {"feature_bound": 2.0, "constraint": Ball(radius), "partition_table": datasets.table(parts)[0]}
     return linear_problem(FEATURES, LABELS, Squared(label_bound=2.0), optimum=np.zeros(3), **settings)
 
 

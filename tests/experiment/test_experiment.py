@@ -254,7 +254,7 @@ def test_a_partition_may_give_machines_so_many_records():
     problem = {"kind": "iid", "records": 2}
     settings = experiment.parse(small(problem__options=OPTIONS, problem__partition=problem))
     problem, whole = experiment.make_problem(settings.problem, 6), datasets.load("least_squares", **OPTIONS)
-    rows = problem.table.rows
+    rows = problem.partition_table.rows
     assert rows.shape == (6, 2)
     assert sorted(rows.ravel()) == list(range(problem.examples)) == list(range(12))  # no other is stored
     places = [np.flatnonzero(whole.labels == label).item() for label in np.asarray(problem.pool.label)]

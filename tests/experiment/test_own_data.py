@@ -227,7 +227,11 @@ def test_a_tables_column_may_decide_the_split(place, partition, sizes):
     parsed = experiment.parse(raw, place)
     assert parsed.participation.machines == 2
     problem = experiment.make_problem(parsed.problem, 2)
-    found = sorted(problem.table.sizes) if partition["kind"] in ("by_value", "shards") else problem.table.sizes
+    found = (
+        sorted(problem.partition_table.sizes)
+        if partition["kind"] in ("by_value", "shards")
+        else problem.partition_table.sizes
+    )
     assert list(found) == (sorted(sizes) if partition["kind"] in ("by_value", "shards") else sizes)
 
 
@@ -239,8 +243,8 @@ def test_machines_left_with_nothing_are_dropped_when_asked():
     raw["problem"]["partition"]["empty"] = "drop"
     (job,) = listed.jobs(experiment.parse(raw))
     start = job.prepare().first
-    assert start.plan.size.machines == start.problem.table.sizes.size < 40
-    assert (start.problem.table.sizes > 0).all()
+    assert start.plan.size.machines == start.problem.partition_table.sizes.size < 40
+    assert (start.problem.partition_table.sizes > 0).all()
 
 
 def test_a_function_of_ones_own_gives_the_data(place):

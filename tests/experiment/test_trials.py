@@ -127,7 +127,7 @@ def test_a_batch_that_follows_from_epsilon(insured):
     made = with_batches(insured)
     jobs = listed.jobs(made)
     assert [job.shape for job in jobs] == [{"trial": 0, "epsilon": 1.0}, {"trial": 0, "epsilon": 4.0}]
-    fewest = int(jobs[0].prepare().first.problem.table.sizes.min())
+    fewest = int(jobs[0].prepare().first.problem.partition_table.sizes.min())
     batches = [moments_batch(records=fewest, rounds=3, epsilon=epsilon) for epsilon in (1.0, 4.0)]
     assert [job.prepare().first.protocol.batch for job in jobs] == batches
     assert batches[1] == pytest.approx(2 * batches[0], abs=1)

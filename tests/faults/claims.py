@@ -184,7 +184,7 @@ def of_bits(mean):
 def of_epochs(counted):
     """The ε of five rounds over records of one's own, with dropouts, and that of the noise where nobody drops out."""
     table = np.array([[0, 1, 2], [3, 4, -1], [5, 6, 7]])
-    problem = linear_problem(np.eye(8), np.zeros(8, int), Logistic(), table=table)
+    problem = linear_problem(np.eye(8), np.zeros(8, int), Logistic(), partition_table=table)
     method = UserSGD(noise_std=1.0, clip=CLIP, step_size=0.1, trust="none")
     plan = draw_plan(problem, Dropouts(Full(3), 0.6), 5, seed=2, order="cyclic")
     sent = draw_plan(problem, Full(3), 5, seed=2, order="cyclic").samples

@@ -170,7 +170,7 @@ def accounted(change, numbers, faulty, right):
 
 def whole_epochs(problem, plan):
     """The plan with a machine's epochs counted as far as they are whole."""
-    return replace(plan, planned_uses=plan.schedule.total // problem.table.sizes)
+    return replace(plan, planned_uses=plan.schedule.total // problem.partition_table.sizes)
 
 
 FACTORED = {**SILENT, "clip": CLIP, "noise_schedule": ((0.5, 0.0, 0.0), (0.2, 0.9, 0.0), (0.1, 0.3, 0.8))}

@@ -26,7 +26,7 @@ from fedprivjax.problem.constraints import flat
 from fedprivjax.theory import reshef_levy
 
 DIGITS = from_dataset(datasets.load("digits"), network=MLP((8,)))
-OWN = from_dataset(datasets.load("digits"), network=MLP((8,)), table=np.arange(1430).reshape(10, 143))
+OWN = from_dataset(datasets.load("digits"), network=MLP((8,)), partition_table=np.arange(1430).reshape(10, 143))
 
 
 def step_of(protocol, problem, rounds=100):

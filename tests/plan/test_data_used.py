@@ -35,7 +35,9 @@ def problem(*sizes):
     rows = np.full((len(sizes), max(sizes)), -1)
     for machine, (end, size) in enumerate(zip(ends, sizes, strict=True)):
         rows[machine, :size] = np.arange(end - size, end)
-    return linear_problem(np.eye(ends[-1], 2), np.arange(ends[-1]) % 2, Softmax(2), feature_bound=1.0, table=rows)
+    return linear_problem(
+        np.eye(ends[-1], 2), np.arange(ends[-1]) % 2, Softmax(2), feature_bound=1.0, partition_table=rows
+    )
 
 
 SKEWED = problem(2, 10, 12, 16)

@@ -19,7 +19,7 @@ def problem():
     rng = np.random.default_rng(0)
     features = rng.random((8, 3)) / 2
     return linear_problem(
-        features, rng.integers(0, 2, 8), Softmax(2), feature_bound=1.0, constraint=Ball(1.0), table=ROWS
+        features, rng.integers(0, 2, 8), Softmax(2), feature_bound=1.0, constraint=Ball(1.0), partition_table=ROWS
     )
 
 
@@ -58,7 +58,7 @@ def test_epochs_need_records_of_ones_own_and_an_end():
     problem = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2))
     with pytest.raises(Refusal, match="order 'cyclic' must go with machines of their own records"):
         draw_plan(problem, Full(2), 3, order="cyclic")
-    owned = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2), table=np.arange(4).reshape(2, 2))
+    owned = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2), partition_table=np.arange(4).reshape(2, 2))
     with pytest.raises(Refusal, match="order must be 'shuffled' or 'stored' for a protocol with a sampler"):
         draw_plan(owned, Full(2), 3, order="cyclic", sampler=as_sampler("cyclic", 1))
     with pytest.raises(Refusal, match="rounds must be given where records are used again and again"):

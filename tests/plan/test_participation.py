@@ -236,7 +236,7 @@ def test_one_seed_is_one_schedule():
 def problem(seed, table=None):
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(40, 3))
-    return linear_problem(features, rng.integers(0, 2, 40), Softmax(2), constraint=Ball(1.0), table=table)
+    return linear_problem(features, rng.integers(0, 2, 40), Softmax(2), constraint=Ball(1.0), partition_table=table)
 
 
 def test_schedules_ignore_the_data_and_the_other_streams():

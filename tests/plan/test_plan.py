@@ -27,7 +27,9 @@ def refusal(function, *args, **kwargs):
 
 def make(examples=24, table=None):
     rng = np.random.default_rng(0)
-    return linear_problem(rng.normal(size=(examples, 2)), rng.integers(0, 2, examples), Softmax(2), table=table)
+    return linear_problem(
+        rng.normal(size=(examples, 2)), rng.integers(0, 2, examples), Softmax(2), partition_table=table
+    )
 
 
 POOLED = make()

@@ -14,7 +14,9 @@ TURNS = Given(3, [[0, 2], [0, 1], [2, 1]])
 
 def make(examples=24, table=None):
     rng = np.random.default_rng(0)
-    return linear_problem(rng.normal(size=(examples, 2)), rng.integers(0, 2, examples), Softmax(2), table=table)
+    return linear_problem(
+        rng.normal(size=(examples, 2)), rng.integers(0, 2, examples), Softmax(2), partition_table=table
+    )
 
 
 def dealt(problem, participation, batch, rounds=None, **options):
@@ -124,5 +126,5 @@ def test_more_than_there_are(problem, participation, rounds, batch, message):
 
 
 def test_a_table_is_still_needed_to_draw_from_records_of_ones_own():
-    with pytest.raises(ValueError, match="table must be given"):
+    with pytest.raises(ValueError, match="partition_table must be given"):
         draw_plan(make(), Full(3), 2, sampler=Disjoint(2))

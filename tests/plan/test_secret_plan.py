@@ -89,7 +89,7 @@ def test_samples_are_those_of_the_seed_whenever_they_are_drawn():
     late = draw_plan(PROBLEM, law, 6, 3, sampler=sampler)
     assert not late.drawn
     again = draw_plan(PROBLEM, law, 6, 3, sampler=sampler)
-    own = draw_minibatches(sampler, PROBLEM.table.rows, late.schedule, samples_rng(as_seeds(3)))
+    own = draw_minibatches(sampler, PROBLEM.partition_table.rows, late.schedule, samples_rng(as_seeds(3)))
     assert (late.weights == own.weights).all()
     assert late.drawn
     assert (late.samples == own.samples).all()

@@ -78,7 +78,7 @@ def make_problem(sizes):
     for row, size, start in zip(rows, sizes, np.cumsum([0, *sizes[:-1]]), strict=True):
         row[:size] = start + np.arange(size)
     labels = rng.integers(0, 2, sum(sizes))
-    settings = {"feature_bound": 1.0, "constraint": Ball(1.0), "table": rows}
+    settings = {"feature_bound": 1.0, "constraint": Ball(1.0), "partition_table": rows}
     return linear_problem(features, labels, Logistic(), **settings)
 
 

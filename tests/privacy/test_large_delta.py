@@ -14,7 +14,7 @@ from fedprivjax.report.page import not_covered
 
 SIZES = (8, 12)
 TABLE = np.where(np.arange(12) < np.array(SIZES)[:, None], np.arange(24).reshape(2, 12), -1)
-PROBLEM = linear_problem(np.ones((24, 2)), np.zeros(24), Squared(1.0), feature_bound=2.0, table=TABLE)
+PROBLEM = linear_problem(np.ones((24, 2)), np.zeros(24), Squared(1.0), feature_bound=2.0, partition_table=TABLE)
 PRIVATE = DPMu2(mu=1.0, clip=1.0, step_size=0.1)
 SAYS = r"delta exceeds 1/n on 1 of 2 machines, got 0\.1 where machine 1 has n = 12 records\. Set delta below 0\.083"
 
@@ -40,7 +40,7 @@ def test_records_of_a_pool_are_those_that_a_machine_uses():
 
 
 def test_the_client_is_named():
-    named = replace(PROBLEM, table=Table(TABLE, ("north", "south")))
+    named = replace(PROBLEM, partition_table=Table(TABLE, ("north", "south")))
     with pytest.warns(UserWarning, match="got 0.1 where client 'south' has n = 12 records"):
         ready(PRIVATE, named, Full(2), rounds=2, delta=0.1)
 

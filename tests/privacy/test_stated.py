@@ -39,7 +39,7 @@ PROBLEM = linear_problem(
     Softmax(2),
     feature_bound=1.0,
     constraint=Ball(1.0),
-    table=np.arange(24).reshape(4, 6),
+    partition_table=np.arange(24).reshape(4, 6),
 )
 WEIGHTED = replace(PROBLEM, machine_weights=(0.1, 0.3, 0.3, 0.3))
 

@@ -39,7 +39,7 @@ def general(**declared):
 
 def loaded(**declared):
     data = datasets.load("least_squares", examples=12, features=2)
-    return from_dataset(data, Squared(), constraint=Ball(1.0), table=np.arange(12).reshape(3, 4), **declared)
+    return from_dataset(data, Squared(), constraint=Ball(1.0), partition_table=np.arange(12).reshape(3, 4), **declared)
 
 
 MAKERS = {"linear_problem": linear, "general_problem": general, "from_dataset": loaded}

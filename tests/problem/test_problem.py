@@ -65,16 +65,19 @@ def squares(params, example):
             {"test": (3 * FEATURES, LABELS), "feature_bound": 1.0},
             "test features must have norm at most feature_bound (1), got 3",
         ),
-        ({"table": np.array([[0, 12]])}, "table must index the 12 examples, got 12"),
-        ({"table": np.array([0, 1])}, "table must be integers [machines, most], got int64 (2,)"),
-        ({"table": np.array([[0.0, 1.0]])}, "table must be integers [machines, most], got float64 (1, 2)"),
+        ({"partition_table": np.array([[0, 12]])}, "partition_table must index the 12 examples, got 12"),
+        ({"partition_table": np.array([0, 1])}, "partition_table must be integers [machines, most], got int64 (2,)"),
         (
-            {"table": np.array([[0, 1], [1, 2]])},
-            "table must give each example to one machine at most, got a repeated index",
+            {"partition_table": np.array([[0.0, 1.0]])},
+            "partition_table must be integers [machines, most], got float64 (1, 2)",
         ),
         (
-            {"features": FEATURES.reshape(3, 4, 4), "labels": LABELS.reshape(3, 4), "table": np.array([[0]])},
-            "table must be None when features are [machines, examples, features]",
+            {"partition_table": np.array([[0, 1], [1, 2]])},
+            "partition_table must give each example to one machine at most, got a repeated index",
+        ),
+        (
+            {"features": FEATURES.reshape(3, 4, 4), "labels": LABELS.reshape(3, 4), "partition_table": np.array([[0]])},
+            "partition_table must be None when features are [machines, examples, features]",
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -161,18 +164,18 @@ def test_the_constants_of_a_general_problem_are_its_owners():
 
 def test_data_already_split_over_machines():
     split = linear_problem(FEATURES.reshape(3, 4, 4), LABELS.reshape(3, 4), Softmax(3))
-    np.testing.assert_array_equal(split.table.rows, np.arange(12).reshape(3, 4))
+    np.testing.assert_array_equal(split.partition_table.rows, np.arange(12).reshape(3, 4))
     np.testing.assert_array_equal(split.pool.features, FEATURES)
     np.testing.assert_array_equal(split.pool.label, LABELS)
     general = general_problem(squares, FEATURES.reshape(3, 4, 4), jnp.zeros(4), split=True)
-    np.testing.assert_array_equal(general.table.rows, np.arange(12).reshape(3, 4))
+    np.testing.assert_array_equal(general.partition_table.rows, np.arange(12).reshape(3, 4))
     np.testing.assert_array_equal(general.pool, FEATURES)
 
 
 def test_padding_goes_last():
-    problem = linear_problem(FEATURES, LABELS, Softmax(3), table=np.array([[-1, 4, -1, 2], [0, 1, 3, -1]]))
-    np.testing.assert_array_equal(problem.table.rows, [[4, 2, -1, -1], [0, 1, 3, -1]])
-    np.testing.assert_array_equal(problem.table.sizes, [2, 3])
+    problem = linear_problem(FEATURES, LABELS, Softmax(3), partition_table=np.array([[-1, 4, -1, 2], [0, 1, 3, -1]]))
+    np.testing.assert_array_equal(problem.partition_table.rows, [[4, 2, -1, -1], [0, 1, 3, -1]])
+    np.testing.assert_array_equal(problem.partition_table.sizes, [2, 3])
     assert Table(np.full((1, 2), -1)).sizes.tolist() == [0]
 
 
@@ -195,7 +198,7 @@ def test_padding_goes_last():
         ({"start": np.ones(4), "constraint": Ball(1.0)}, "start must lie in the constraint set, a ball of radius 1"),
         ({"lipschitz": -1.0}, "lipschitz must be positive, got -1.0"),
         ({"smoothness": inf}, "smoothness must be finite, got inf"),
-        ({"table": np.array([[0, 12]])}, "table must index the 12 examples, got 12"),
+        ({"partition_table": np.array([[0, 12]])}, "partition_table must index the 12 examples, got 12"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

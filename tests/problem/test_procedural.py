@@ -51,7 +51,7 @@ def stored(computed):
     examples = computed.take(np.tile(np.arange(ROUNDS), MACHINES), whose)
     table = np.arange(MACHINES * ROUNDS).reshape(MACHINES, ROUNDS)
     return linear_problem(
-        examples.features, examples.label, Softmax(3), feature_bound=1.01, constraint=Ball(1.0), table=table
+        examples.features, examples.label, Softmax(3), feature_bound=1.01, constraint=Ball(1.0), partition_table=table
     )
 
 
@@ -168,8 +168,8 @@ def test_an_experiment_file_cannot_split_a_stream():
         (lambda p: datasets.load("stream", spread="wide"), "stream option spread must be a number, got 'wide'"),
         (lambda p: datasets.load("stream", features=2.5), "stream option features must be an integer, got 2.5"),
         (
-            lambda p: from_dataset(datasets.load("stream"), table=np.zeros((1, 1), int)),
-            "table must be None for a stream: every machine computes its own examples",
+            lambda p: from_dataset(datasets.load("stream"), partition_table=np.zeros((1, 1), int)),
+            "partition_table must be None for a stream: every machine computes its own examples",
         ),
     ],
 )

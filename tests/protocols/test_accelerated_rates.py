@@ -24,7 +24,7 @@ def quadratic(curvature, centre, radius):
         constraint=Ball(radius),
         lipschitz=float(2 * radius * np.linalg.norm(curvature, 2)),
         smoothness=float(np.linalg.norm(curvature, 2)),
-        table=np.zeros((1, 1), int),
+        partition_table=np.zeros((1, 1), int),
         excess=lambda w: 0.5 * (w - centre) @ curvature @ (w - centre),
     )
 

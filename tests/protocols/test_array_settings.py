@@ -107,8 +107,8 @@ def test_a_protocol_of_arrays_has_the_guarantee_of_its_numbers(entry):
     ids=["minibatches", "local steps"],
 )
 def test_a_machine_without_records_is_refused(protocol):
-    rows = OWN.table.rows.copy()
+    rows = OWN.partition_table.rows.copy()
     rows[2] = -1
-    problem = replace(OWN, table=Table(rows))
+    problem = replace(OWN, partition_table=Table(rows))
     with pytest.raises(Refusal, match=r"^machines must have at least one record each, got none for machine 2\. Leave "):
         draw_plan(problem, Full(4), 3, sampler=protocol.minibatches)

@@ -38,7 +38,7 @@ from fedprivjax.protocols import PROTOCOLS
 # ---- beside a grid
 
 DIGITS = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
-OWN = from_dataset(datasets.load("digits"), constraint=Ball(8.0), table=np.arange(1400).reshape(20, 70))
+OWN = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=np.arange(1400).reshape(20, 70))
 MACHINES, USERS = Full(20), OnePass(1400, 140)
 CELLS = {
     "dp_mu2": (DPMu2(epsilon=8.0, clip=1.6, trust="server"), DIGITS, MACHINES, 70),
@@ -84,7 +84,7 @@ def gaps(protocol, rounds, kind):
     """How far the default step is from the best of a fine grid, in accuracy, at two levels and two radii."""
     clip, radii = KINDS[kind]
     data = datasets.load("digits") if kind == "pixels" else mapped(datasets.load("digits"), ["unit_norm"], keep=False)
-    problem = from_dataset(data, constraint=Ball(8.0), table=np.arange(1420).reshape(20, 71))
+    problem = from_dataset(data, constraint=Ball(8.0), partition_table=np.arange(1420).reshape(20, 71))
     over = {"epsilon": [2.0, 8.0], "radius": radii, "step_scale": 2.0 ** np.arange(-2, 3.5, 0.5)}
     options = {"rounds": rounds, "seeds": 4, "metrics": ["test_accuracy"], "eval_every": rounds}
     found = sweep(replace(protocol, clip=clip), problem, Balanced(20, 10), over=over, **options).test_accuracy
@@ -114,7 +114,7 @@ def small(**options):
 
 
 POOL, ROWS = small(), np.arange(40).reshape(4, 10)
-SHARES = small(table=ROWS)
+SHARES = small(partition_table=ROWS)
 
 
 def step_of(protocol, problem=SHARES, participation=None):
@@ -167,7 +167,7 @@ def test_a_variance_that_is_given_decides_the_step_of_clipped_gradients_too(meth
 def test_the_plain_step_minds_the_distance_from_the_start_and_what_noise_may_cost():
     """L = 1/4 and d = 4: noise may go 2·√16 = 8 far, the set allows 2 or 50; whole batches count for half the clip."""
     for radius, far in ((2.0, 2.0), (50.0, 8.0)):
-        problem = small(table=ROWS, constraint=Ball(radius))
+        problem = small(partition_table=ROWS, constraint=Ball(radius))
         pace = np.hypot(0.5 / radius, 0.3 * np.sqrt(4 / 4) / far)
         whole = np.hypot(0.25 / radius, 0.3 * np.sqrt(4 / 4) / far)
         last = NoisyMinibatchSGD(noise_std=0.3, sampler="full", clip=0.5, window=1)
@@ -184,7 +184,7 @@ def test_the_plain_step_minds_the_distance_from_the_start_and_what_noise_may_cos
 
 
 def test_no_clipped_gradient_goes_farther_than_noise_may():
-    problem = small(table=ROWS, constraint=Ball(1000.0))
+    problem = small(partition_table=ROWS, constraint=Ball(1000.0))
     for method in (NoisyMinibatchSGD(epsilon=np.inf, sampler="full", clip=0.5), NoisySGD(mu=np.inf, clip=0.5)):
         assert step_of(method, problem) == pytest.approx(8.0 / 0.5)
 
@@ -202,7 +202,7 @@ def test_units_of_the_labels_change_no_step_of_a_regression(method):
     steps = []
     for unit in (1.0, 1000.0):
         loss = Squared(label_bound=2 * unit)
-        table = {} if method is not NoisyMinibatchSGD else {"table": ROWS}
+        table = {} if method is not NoisyMinibatchSGD else {"partition_table": ROWS}
         problem = linear_problem(X, unit * X[:, 0], loss, feature_bound=1.0, constraint=Ball(3 * unit), **table)
         own = {"sampler": "full"} if method is NoisyMinibatchSGD else {}
         steps.append(step_of(method(noise_std=0.3 * unit, clip=0.5 * unit, **own), problem))
@@ -245,7 +245,7 @@ def test_noise_left_in_what_acsa_reports_goes_as_far_as_it_may():
 
 
 def test_without_a_set_or_distance_a_step_must_be_set():
-    nowhere = small(table=ROWS, constraint=WholeSpace())
+    nowhere = small(partition_table=ROWS, constraint=WholeSpace())
     for method in (NoisyMinibatchSGD(epsilon=2.0, sampler="full", clip=0.5), LocalSGD(epsilon=2.0, batch=2, clip=0.5)):
         with pytest.raises(Refusal, match="step_size must be set"):
             step_of(method, nowhere)

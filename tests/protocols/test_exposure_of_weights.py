@@ -11,7 +11,9 @@ from fedprivjax import Full, TreeMomentum, general_problem, ready
 
 def test_a_plan_of_other_weights_has_an_exposure_of_its_own():
     table, pool = np.arange(12).reshape(2, 6), np.ones((12, 3), np.float32)
-    problem = general_problem(lambda w, x: jnp.vdot(w, x), pool, np.zeros(3, np.float32), table=table, lipschitz=1.0)
+    problem = general_problem(
+        lambda w, x: jnp.vdot(w, x), pool, np.zeros(3, np.float32), partition_table=table, lipschitz=1.0
+    )
     start = ready(
         TreeMomentum(noise_std=1.0, alpha=0.5, step_size=0.1, batch=2), problem, Full(2), rounds=9, metrics=()
     )

@@ -128,7 +128,7 @@ def test_unequal_numbers_of_records():
     shares = [np.arange(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(3)]
     rows = table(shares)[0]
     problem = linear_problem(
-        np.zeros((70, FEATURES), np.float32), np.zeros(70, int), Logistic(), feature_bound=1.0, table=rows
+        np.zeros((70, FEATURES), np.float32), np.zeros(70, int), Logistic(), feature_bound=1.0, partition_table=rows
     )
     protocol = NoisyMinibatchSGD(epsilon=1.0, delta="records", batch=5, noise_rule="advanced", step_size=0.1)
     view = transcript(protocol, problem, Full(3), rounds=ROUNDS, seed=2, delta=0.01)
@@ -139,7 +139,7 @@ def test_unequal_numbers_of_records():
 
 POOLED = linear_problem(np.eye(4, dtype=np.float32), [0, 1, 1, 0], Logistic(), feature_bound=1.0)
 HINGED = linear_problem(ZEROS, ZEROS[..., 0].astype(int), Hinge(), feature_bound=1.0, constraint=Ball(1.0))
-EMPTY = replace(PROBLEM, table=Table(np.array([[0, 1], [2, 3], [-1, -1]])))
+EMPTY = replace(PROBLEM, partition_table=Table(np.array([[0, 1], [2, 3], [-1, -1]])))
 SGD = NoisyMinibatchSGD(batch=2, epsilon=1.0, step_size=0.1)
 RELEASED = ReleasedMinibatchSGD(batch=2, epsilon=1.0, step_size=0.1)
 
@@ -195,7 +195,7 @@ def plan_of(protocol, problem=PROBLEM):
         ),
         (
             lambda: calibrate(SGD, POOLED, plan_of(SGD), delta=1e-5),
-            "table must be given: machines draw minibatches from records of their own",
+            "partition_table must be given: machines draw minibatches from records of their own",
         ),
         (
             lambda: calibrate(SGD, EMPTY, plan_of(SGD), delta=1e-5),
@@ -307,7 +307,7 @@ def test_what_settled_samplers_say_is_what_their_plans_have(sampler):
     protocol = NoisyMinibatchSGD(batch=3, sampler=sampler, noise_std=3.0, step_size=0.1)
     plan = draw_plan(PROBLEM, Uniform(MACHINES, 2), ROUNDS, sampler=protocol.minibatches)
     taken = plan.schedule.total
-    uses = repeated_uses(Minibatches(plan.samples, plan.weights), PROBLEM.table.rows)
+    uses = repeated_uses(Minibatches(plan.samples, plan.weights), PROBLEM.partition_table.rows)
     np.testing.assert_allclose(uses**2, np.minimum(taken, 1) if sampler == "disjoint" else taken, rtol=1e-12)
     mus = 2 / protocol.minibatches.batch_of(RECORDS) * uses / 3.0
     each = guarantee(protocol, PROBLEM, plan).per_machine

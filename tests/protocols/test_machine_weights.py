@@ -139,12 +139,12 @@ def test_methods_whose_messages_count_alike_refuse_them(protocol, weights):
 
 
 SHARES = np.array([[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1], [9, 10, 11, -1, -1, -1]])
-UNEQUAL = linear_problem(X.reshape(12, 2), Y.ravel(), Squared(), table=SHARES, machine_weights="sizes")
+UNEQUAL = linear_problem(X.reshape(12, 2), Y.ravel(), Squared(), partition_table=SHARES, machine_weights="sizes")
 
 
 def test_weights_by_size_follow_the_split_and_make_it_public():
     assert UNEQUAL.weights == (0.5, 0.25, 0.25)
-    moved = replace(UNEQUAL, table=Table(SHARES[[1, 0, 2]]))
+    moved = replace(UNEQUAL, partition_table=Table(SHARES[[1, 0, 2]]))
     np.testing.assert_allclose(moved.message_factors, [0.75, 1.5, 0.75])
     protocol = make(noise_std=1.0, clip=2.0)
     said, listed = (
@@ -163,7 +163,7 @@ def test_one_record_moves_a_release_weighted_by_size_as_far_as_is_accounted(samp
     x, y = X.reshape(12, 2), Y.ravel()
 
     def message(labels):
-        problem = linear_problem(x, labels, Squared(), table=SHARES, machine_weights="sizes")
+        problem = linear_problem(x, labels, Squared(), partition_table=SHARES, machine_weights="sizes")
         return np.asarray(simulate(protocol, problem, Full(3), rounds=1).params) * -3 / 0.1
 
     moved = np.zeros(12)
@@ -190,7 +190,10 @@ def test_participation_by_share_beside_weights_by_size_is_warned_of():
     ("make", "says"),
     [
         (lambda: replace(UNEQUAL, machine_weights="size"), "unknown machine_weights 'size', did you mean 'sizes'?"),
-        (lambda: replace(UNEQUAL, table=None), "machine_weights must go with machines that own records, got 'sizes'"),
+        (
+            lambda: replace(UNEQUAL, partition_table=None),
+            "machine_weights must go with machines that own records, got 'sizes'",
+        ),
     ],
 )
 def test_refused_sizes(make, says):

@@ -25,7 +25,7 @@ X = np.hstack([RNG.uniform(-1, 1, (RECORDS, 4)), np.eye(3)[RNG.integers(0, 3, RE
 Y = X @ np.array([0.8, -0.5, 0.3, 1.1, 0.9, -0.4, 0.2]) + 0.2 * RNG.normal(size=RECORDS)
 ROWS = np.arange(RECORDS).reshape(MACHINES, -1)
 BOUND = float(np.linalg.norm(X, axis=1).max())
-LARGE = linear_problem(X, Y, Squared(label_bound=4.0), feature_bound=BOUND, constraint=Ball(20.0), table=ROWS)
+LARGE = linear_problem(X, Y, Squared(label_bound=4.0), feature_bound=BOUND, constraint=Ball(20.0), partition_table=ROWS)
 FREE = replace(LARGE, constraint=WholeSpace())
 INF = float("inf")
 WHOLE = NoisyMinibatchSGD(epsilon=INF, sampler="full")
@@ -69,7 +69,7 @@ def test_a_noise_however_small_has_the_theorems_step():
 
 
 def test_a_modulus_or_a_clip_that_binds_keeps_its_step():
-    logistic = linear_problem(X, Y > 0, Logistic(), feature_bound=BOUND, constraint=Ball(4.0), table=ROWS)
+    logistic = linear_problem(X, Y > 0, Logistic(), feature_bound=BOUND, constraint=Ball(4.0), partition_table=ROWS)
     assert step_of(replace(WHOLE, clip=0.1), logistic, 400) == pytest.approx(3**0.5 * 4 / (0.05 * 20))
     curved = replace(WHOLE, strong_convexity=0.1)
     assert step_of(curved, logistic, 400) == pytest.approx(1 / (4 * logistic.smoothness))  # its theorem's cap

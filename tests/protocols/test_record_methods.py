@@ -147,7 +147,7 @@ def test_factored_and_dense_are_one(name):
         constraint=SHARES.constraint,
         lipschitz=SHARES.lipschitz,
         smoothness=SHARES.smoothness,
-        table=SHARES.table.rows,
+        partition_table=SHARES.partition_table.rows,
     )
     case = RECORD_CASES[name]
     assert case.participation is PARTIAL

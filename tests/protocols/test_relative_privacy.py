@@ -95,7 +95,7 @@ def test_every_machines_mu_is_what_one_of_its_records_moves():
     nodes = sorted({compose(1, t)[-1] for t in range(1, ROUNDS + 1)})
     for machine, share in enumerate(SHARES):
         worst = 0.0
-        for record in start.problem.table.rows[machine]:
+        for record in start.problem.partition_table.rows[machine]:
             rounds = 1 + np.flatnonzero((start.plan.samples[:, machine] == record).any(axis=1))
             held = [(z, rounds[(rounds >= y) & (rounds <= z)]) for y, z in nodes]
             moved = np.array([2 * 0.5 / 2 * alpha * np.sum((1 - alpha) ** (z - used)) for z, used in held])

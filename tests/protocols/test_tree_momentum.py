@@ -45,7 +45,7 @@ def linear(vectors):
     """Machines' records are their own gradients, wherever one asks."""
     start = np.zeros(vectors.shape[-1], np.float32)
     pool = np.asarray(vectors, np.float32).reshape(-1, vectors.shape[-1])
-    return general_problem(lambda w, x: jnp.vdot(w, x), pool, start, table=TABLE)
+    return general_problem(lambda w, x: jnp.vdot(w, x), pool, start, partition_table=TABLE)
 
 
 def gradients_of(plan, vectors):
@@ -131,7 +131,7 @@ def test_the_guarantee_is_what_a_record_moves(trust, factor, sampler):
 def test_a_record_of_another_place_is_exposed_no_more():
     """Machines of several sizes and cohorts of some of them: each record by its own places in the plan."""
     table = np.array([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, -1, -1]])
-    problem = replace(linear(X), table=type(PROBLEM.table)(table))
+    problem = replace(linear(X), partition_table=type(PROBLEM.partition_table)(table))
     start = ready(TreeMomentum(mu=1.0, alpha=0.3, clip=1.0), problem, Uniform(3, 2), rounds=20, seed=2)
     matrix = noise_matrix("tree", 20, 0.3, 4)
     for machine, row in enumerate(table):
@@ -244,5 +244,7 @@ def test_refusals_of_settings(settings, message):
 
 def test_a_pool_without_shares_is_refused():
     problem = linear_problem(X.reshape(-1, DIMENSION), np.zeros(24, int), Logistic(), constraint=Ball(1.0))
-    with pytest.raises(Refusal, match="table must be given: machines draw minibatches from records of their own"):
+    with pytest.raises(
+        Refusal, match="partition_table must be given: machines draw minibatches from records of their own"
+    ):
         ready(TREE, problem, Full(3), rounds=8)

@@ -180,7 +180,7 @@ def dense_shares():
     linear = linear_problem(features, labels, Softmax(3), feature_bound=40.0, constraint=Ball(1.0))
     value = linear.model.value
     problem = general_problem(value, linear.pool, linear.start, lipschitz=60.0, smoothness=900.0)
-    return replace(problem, table=linear.table, constraint=Ball(1.0))
+    return replace(problem, partition_table=linear.partition_table, constraint=Ball(1.0))
 
 
 @pytest.mark.slow

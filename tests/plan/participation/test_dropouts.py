@@ -75,7 +75,7 @@ def test_a_dropout_uses_up_no_sample():
             sent[machine] += schedule.present[t, j]
             assert schedule.counts[t, j] == sent[machine]
     rows = np.arange(6 * 40).reshape(6, 40)
-    problem = linear_problem(np.eye(240, 2), np.arange(240) % 2, Softmax(2), table=rows)
+    problem = linear_problem(np.eye(240, 2), np.arange(240) % 2, Softmax(2), partition_table=rows)
     plan = draw_plan(problem, Dropouts(Uniform(6, 4), 0.5), 40, 3, order="stored")
     assert plan.weights is not None
     present = plan.schedule.present
@@ -88,7 +88,7 @@ def test_a_dropout_uses_up_no_sample():
 
 def test_guarantees_are_those_of_the_planned_schedule():
     rows = np.arange(240).reshape(6, 40)
-    problem = linear_problem(np.eye(240, 2), np.arange(240) % 2, Softmax(2), feature_bound=1.0, table=rows)
+    problem = linear_problem(np.eye(240, 2), np.arange(240) % 2, Softmax(2), feature_bound=1.0, partition_table=rows)
     protocol = NoisyMinibatchSGD(noise_std=1.0, step_size=0.1, batch=4)
     stated = []
     for law in (Uniform(6, 4), Dropouts(Uniform(6, 4), 0.5)):
@@ -101,7 +101,7 @@ def test_guarantees_are_those_of_the_planned_schedule():
 def test_uses_in_epochs_are_the_planned_ones(order):
     """What is planned is no less than what happens, and does not depend on who drops out."""
     rows = np.arange(24).reshape(6, 4)
-    problem = linear_problem(np.eye(24, 2), np.arange(24) % 2, Softmax(2), table=rows)
+    problem = linear_problem(np.eye(24, 2), np.arange(24) % 2, Softmax(2), partition_table=rows)
     laws = Uniform(6, 4), Dropouts(Uniform(6, 4), 0.5)
     plans = [draw_plan(problem, law, 40, 3, order=order) for law in laws]
     np.testing.assert_array_equal(plans[0].uses, plans[1].uses)
