@@ -196,7 +196,7 @@ def ready(
     start = ReadyRun(calibrated, problem, plan, seeds, Silent(), recipe, event, target, delta)
     if start.delta_warning:
         warn(start.delta_warning)
-    if participation.of_shares and problem.weighted_by_size and np.ptp(plan.schedule.total):
+    if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)

@@ -64,7 +64,7 @@ class Protocol(Calibrated, Decorated):
     clip: Any = None
     trust: Any = "none"
     noise_rule: Any = "accountant"
-    claims_only: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
+    target_is_claim: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
     weighs_machines: ClassVar[bool] = False  # whether messages are times `Problem.message_factors`, as `event` counts
     gradients_per_use: ClassVar[int] = 1  # that a machine computes for each use of a record in a message

@@ -5,7 +5,7 @@ a scale. One sample therefore serves every privacy level, clip and step size of 
 state of the federation's size.
 """
 
-from fedprivjax.noise.binomial import RoundedNormal, Tape, binomial_tape
+from fedprivjax.noise.binomial import RoundedNormal, Tape, sample_binomial_noise
 from fedprivjax.noise.cancelling import Cancelling, Replayed
 from fedprivjax.noise.chooser import METHODS, choose
 from fedprivjax.noise.covariance import Covariance
@@ -31,9 +31,9 @@ __all__ = [
     "Tape",
     "WindowInputs",
     "Windows",
-    "binomial_tape",
     "choose",
     "exposure",
     "relative_std",
+    "sample_binomial_noise",
     "server_std",
 ]

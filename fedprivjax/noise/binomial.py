@@ -2,9 +2,9 @@ r"""Binomial noise: the sum of the one-bit noise messages of many users (Cheu, J
 
     Z ~ Binomial(m, p),  m = users present × trials per user;    the noise is Z − m·p, in levels
 
-There are three samplers. `binomial_tape` is exact for every m and runs on the host before a run. `RoundedNormal` is an
-approximation on the device, with error `total_variation`. `LiteralBits` samples single users' noise on the device. The
-accounting covers the first and the last, not the approximation.
+There are three samplers. `sample_binomial_noise` is exact for every m and runs on the host before a run.
+`RoundedNormal` is an approximation on the device, with error `total_variation`. `LiteralBits` samples single users'
+noise on the device. The accounting covers the first and the last, not the approximation.
 """
 
 from math import ceil, floor, sqrt
@@ -45,7 +45,7 @@ class Scale(NamedTuple):
     remainder: np.ndarray
 
 
-def binomial_tape(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> Tape:
+def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> Tape:
     """Sample a run's noise exactly: Z ~ Binomial(totals, probability) per round and coordinate, centred in int64.
 
     Args:
@@ -54,7 +54,7 @@ def binomial_tape(stream: np.random.SeedSequence, totals, probability: float, di
         dimension: d.
 
     >>> from fedprivjax.plan.seeds import binomial_stream
-    >>> noise, remainder = binomial_tape(binomial_stream(0), [10**10, 5], 0.5, 3)
+    >>> noise, remainder = sample_binomial_noise(binomial_stream(0), [10**10, 5], 0.5, 3)
     >>> noise.dtype.name, noise.shape, remainder.tolist()
     ('int32', (2, 3), [0.0, 0.5])
     """
@@ -75,7 +75,7 @@ def binomial_tape(stream: np.random.SeedSequence, totals, probability: float, di
 def normal_scale(totals, probability: float) -> Scale:
     """Return the scale of the rounded normal that approximates a binomial, float64 [rounds].
 
-    `totals` is as in `binomial_tape`.
+    `totals` is as in `sample_binomial_noise`.
 
     >>> normal_scale([400, 5], 0.5).remainder.tolist()
     [0.0, 0.5]
@@ -263,12 +263,14 @@ def require_drawable(trials, dtype: str = "float32") -> None:
 
     >>> require_drawable(2_000_000)
     Traceback (most recent call last):
-    fedprivjax.Refusal: trials must be at most 1e+06 to be drawn in float32, got 2000000; draw a binomial_tape
+    fedprivjax.Refusal: trials must be at most 1e+06 to be drawn in float32, got 2000000; draw a sample_binomial_noise
     """
     largest = int(np.max(trials))
     if largest > MOST_TRIALS[dtype]:
         most = MOST_TRIALS[dtype]
-        raise Refusal(f"trials must be at most {most:.0e} to be drawn in {dtype}, got {largest}; draw a binomial_tape")
+        raise Refusal(
+            f"trials must be at most {most:.0e} to be drawn in {dtype}, got {largest}; draw a sample_binomial_noise"
+        )
 
 
 def literal_trials(key: jax.Array, trials: int, probability, shape) -> jax.Array:

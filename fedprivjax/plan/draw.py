@@ -63,8 +63,8 @@ def _drawn(
     chosen = rounds is None
     participation, rounds, shares = require_possible(problem, participation, rounds, order=order, sampler=sampler)
     schedule = draw_schedule(participation, rounds, participation_rng(seeds))
-    of_shares = participation.of_shares or (chosen and shares is not None)
-    facts = {"examples": int(problem.examples) if problem.stored else None, "of_shares": of_shares}
+    depends_on_sizes = participation.depends_on_sizes or (chosen and shares is not None)
+    facts = {"examples": int(problem.examples) if problem.stored else None, "depends_on_sizes": depends_on_sizes}
     if sampler is not None and sampler.secret and problem.partition_table is not None:
         return _secret(problem, schedule, order, sampler, seeds, facts)
     plan = replace(_with_samples(problem, schedule, order, sampler, seeds), **facts)

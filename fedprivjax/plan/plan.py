@@ -31,7 +31,7 @@ class Plan(Once):
 
     Attributes:
         examples: how many the pool has; None where they are computed, or nobody is to know which are used.
-        of_shares: whether the schedule follows from how many examples machines have, which is then public.
+        depends_on_sizes: whether the schedule follows from how many examples machines have, which is then public.
         planned_uses: `uses` of the schedule that is planned, where machines may drop out of it; None is no such plan.
     """
 
@@ -43,7 +43,7 @@ class Plan(Once):
     sampler: Sampler | None = None
     stored: bool = True
     examples: int | None = None
-    of_shares: bool = False
+    depends_on_sizes: bool = False
     planned_uses: np.ndarray | None = None
 
     def __str__(self) -> str:

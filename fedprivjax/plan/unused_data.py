@@ -15,7 +15,7 @@ HALF = 50  # percent of the data; a run that uses less and ends with the smalles
 def warn_of_unused_data(plan: Plan, participation: Participation, shares: np.ndarray) -> None:
     """Warn if most of the data stay unused because the rounds end with the smallest dataset."""
     of_smallest = plan.size.rounds == participation.rounds_of_shares(shares) and 2 * shares.min() < shares.mean()
-    if participation.of_shares or not of_smallest or plan.part_used >= HALF:
+    if participation.depends_on_sizes or not of_smallest or plan.part_used >= HALF:
         return
     warn(f"a run uses {plan.data_used}: rounds end with the smallest share; {_remedy(participation, shares, plan)}")
 

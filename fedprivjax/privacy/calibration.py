@@ -116,7 +116,7 @@ def event_of(protocol, problem, plan) -> Event:
         )
     if protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
-    return _with_public_sizes(event, problem) if plan.of_shares or problem.weighted_by_size else event
+    return _with_public_sizes(event, problem) if plan.depends_on_sizes or problem.weighted_by_size else event
 
 
 def _with_public_sizes(event: Event, problem) -> Event:
@@ -154,7 +154,7 @@ def require_met(protocol, event: Event, target: Target) -> None:
     Raises:
         Refusal: with both numbers; not for published rules whose target is only a claim.
     """
-    if not protocol.claims_only and exceeds(event, target):
+    if not protocol.target_is_claim and exceeds(event, target):
         both, machine = _both(event, target)
         raise Refusal(f"{protocol.name} must give at most {both}", machine=machine)
 

@@ -155,7 +155,7 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
     events = [event]
     for plan in plans[1:]:
         event = event_of(protocol, member.problem, plan)
-        if not protocol.claims_only and exceeds(event, member.target):
+        if not protocol.target_is_claim and exceeds(event, member.target):
             protocol, event = settle(member.protocol, member.problem, plan, member.target)
             events = [event_of(protocol, member.problem, earlier) for earlier in plans[: len(events)]]
             with clients_named(member.problem.client_names):

@@ -32,7 +32,7 @@ def target_is_met(trial: Trial) -> None:
     plan = trial.start.plan
     for target in TARGETS:
         calibrated, event = settle(trial.untargeted, trial.problem, plan, target)
-        assert calibrated.claims_only or not exceeds(event, target), f"the noise must give at most {target}"
+        assert calibrated.target_is_claim or not exceeds(event, target), f"the noise must give at most {target}"
         epsilon = event.epsilon(DELTA)
         assert 0 < epsilon < np.inf, f"the noise for {target} must promise an ε, got {epsilon}"
         noisier = replace(calibrated, noise_std=2 * calibrated.noise_std).event(trial.problem, plan)

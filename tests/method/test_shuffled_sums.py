@@ -14,7 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method import shuffled_sums
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.shuffled_sums import ScalarSum, VectorSum, require_countable, require_within
-from fedprivjax.noise.binomial import binomial_tape
+from fedprivjax.noise.binomial import sample_binomial_noise
 from fedprivjax.plan.seeds import binomial_stream
 
 SUM = VectorSum(2.0, levels=5, trials=7, probability=0.3)
@@ -36,7 +36,7 @@ def literal(law, data, repetitions=LITERAL, seed=1):
 def fast(law, data, repetitions=FAST, seed=1):
     """Estimates from sums of levels and a tape, [repetitions, ...]."""
     dimension = int(np.prod(data.shape[1:]))
-    noise, remainder = binomial_tape(
+    noise, remainder = sample_binomial_noise(
         binomial_stream(seed), np.full(repetitions, law.trials * len(data)), law.probability, dimension
     )
     noise = noise.reshape(repetitions, *data.shape[1:])

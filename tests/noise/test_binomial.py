@@ -12,12 +12,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise import binomial
 from fedprivjax.noise.binomial import (
     RoundedNormal,
-    binomial_tape,
     grid_variation,
     literal_trials,
     normal_scale,
     product_variation,
     rounded_normal,
+    sample_binomial_noise,
     total_variation,
 )
 from fedprivjax.plan.seeds import Seeds, binomial_stream, member_seed, participation_rng, round_keys
@@ -36,7 +36,7 @@ def misfit(counts, total, probability) -> float:
 
 
 def by_tape(total, probability):
-    noise = binomial_tape(binomial_stream(5), [total], probability, DRAWS).noise[0]
+    noise = sample_binomial_noise(binomial_stream(5), [total], probability, DRAWS).noise[0]
     return noise + int(np.floor(total * probability))
 
 
@@ -73,7 +73,7 @@ def test_the_skewness_of_the_binomial_tells_it_from_its_rounded_normal():
 
 @pytest.mark.parametrize("total", [65_000_000_001, 10**14])
 def test_a_tape_is_exact_for_huge_totals(total):
-    noise, remainder = binomial_tape(binomial_stream(2), [total], 0.49999, 100_000)
+    noise, remainder = sample_binomial_noise(binomial_stream(2), [total], 0.49999, 100_000)
     deviation = np.sqrt(total * 0.49999 * 0.50001)
     centred = noise.astype(float) - remainder[:, None]
     assert abs(centred.mean()) < 4 * deviation / np.sqrt(centred.size)
@@ -83,7 +83,7 @@ def test_a_tape_is_exact_for_huge_totals(total):
 
 def test_a_tape_follows_the_totals_of_its_rounds():
     totals = np.array([0, 1000, 4001])
-    noise, remainder = binomial_tape(binomial_stream(0), totals, 0.25, 20_000)
+    noise, remainder = sample_binomial_noise(binomial_stream(0), totals, 0.25, 20_000)
     assert noise.dtype == np.int32
     assert remainder.dtype == np.float64
     np.testing.assert_array_equal(noise[0], 0)
@@ -95,7 +95,7 @@ def test_a_tape_follows_the_totals_of_its_rounds():
 
 def test_tapes_repeat_and_differ_over_seeds_and_members():
     def tape(*of):
-        return binomial_tape(binomial_stream(*of), np.full(4, 10**6), 0.4, 5).noise
+        return sample_binomial_noise(binomial_stream(*of), np.full(4, 10**6), 0.4, 5).noise
 
     seeds = Seeds(1, 1, 1)
     sources = [(1,), (1, 0), (1, 1), (2,), (2, 0), (member_seed(seeds, 0),), (member_seed(seeds, 1),)]
@@ -165,11 +165,11 @@ def test_the_bound_of_a_run_adds_up_and_stops_at_one():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: binomial_tape(binomial_stream(0), [10**18], 0.5, 1000), "must stay below 2³⁰ levels, got"),
-        (lambda: binomial_tape(binomial_stream(0), [2 * 10**18], 0.5, 3), "totals must be between 0 and 1e18"),
-        (lambda: binomial_tape(binomial_stream(0), [-1], 0.5, 3), "totals must be between 0 and 1e18"),
-        (lambda: binomial_tape(binomial_stream(0), [1.5], 0.5, 3), "totals must be integers"),
-        (lambda: binomial_tape(binomial_stream(0), [5], 1.5, 3), "probability must be between 0 and 1"),
+        (lambda: sample_binomial_noise(binomial_stream(0), [10**18], 0.5, 1000), "must stay below 2³⁰ levels, got"),
+        (lambda: sample_binomial_noise(binomial_stream(0), [2 * 10**18], 0.5, 3), "totals must be between 0 and 1e18"),
+        (lambda: sample_binomial_noise(binomial_stream(0), [-1], 0.5, 3), "totals must be between 0 and 1e18"),
+        (lambda: sample_binomial_noise(binomial_stream(0), [1.5], 0.5, 3), "totals must be integers"),
+        (lambda: sample_binomial_noise(binomial_stream(0), [5], 1.5, 3), "probability must be between 0 and 1"),
         (lambda: literal_trials(jax.random.key(0), 10**6 + 1, 0.5, (3,)), "at most 1e[+]06 to be drawn in float32"),
     ],
 )
@@ -192,7 +192,7 @@ def test_double_precision_draws_more_trials():
 def test_a_tape_costs_the_same_however_many_trials():
     def seconds(total):
         start = time.process_time()
-        binomial_tape(binomial_stream(0), np.full(1000, total), 0.4999, 100)
+        sample_binomial_noise(binomial_stream(0), np.full(1000, total), 0.4999, 100)
         return time.process_time() - start
 
     few, many = (min(seconds(total) for _ in range(5)) for total in (10**4, 10**12))

@@ -179,7 +179,7 @@ def test_a_run_says_what_it_used():
 )
 def test_sizes_that_the_schedule_follows_from_are_an_assumption(law, rounds, public):
     plan = draw_plan(problem(4, 6, 6, 6), law, rounds)
-    assert plan.of_shares == public
+    assert plan.depends_on_sizes == public
     stated = guarantee(DPMu2(noise_std=1.0, clip=1.0, step_size=0.1), problem(4, 6, 6, 6), plan)
     assert (Assumption("public sizes") in stated.assumptions) == public
     assert stated.relation == REPLACE_ONE

@@ -27,9 +27,9 @@ from fedprivjax.noise.binomial import (
     RoundedNormal,
     Tape,
     Taped,
-    binomial_tape,
     product_variation,
     require_drawable,
+    sample_binomial_noise,
 )
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import binomial_stream
@@ -251,7 +251,7 @@ class BitMean(PrivateMean):
 
 @lru_cache(maxsize=2)  # members that differ in their steps alone have one tape
 def _tape(seed: int, totals: tuple[int, ...], probability: float, dimension: int) -> Tape:
-    noise, remainder = binomial_tape(binomial_stream(seed), np.array(totals), probability, dimension)
+    noise, remainder = sample_binomial_noise(binomial_stream(seed), np.array(totals), probability, dimension)
     return Tape(noise, np.asarray(remainder, np.float32))
 
 

@@ -33,7 +33,7 @@ class BySize(Participation):
     machines: int
     per_round: int
     shares: Sequence[int] | np.ndarray | None = field(default=None, repr=False)
-    of_shares = True
+    depends_on_sizes = True
 
     def __post_init__(self):
         check_sizes(self.machines, self.per_round)

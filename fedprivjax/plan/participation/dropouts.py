@@ -26,7 +26,7 @@ class Dropouts(Participation):
 
     >>> from fedprivjax import Full
     >>> scheme = Dropouts(Full(2), 0.5)
-    >>> scheme.sizes_law.round(9).tolist(), round(scheme.mean_size, 9), round(scheme.inverse_moment(), 9)
+    >>> scheme.cohort_size_pmf.round(9).tolist(), round(scheme.mean_size, 9), round(scheme.inverse_moment(), 9)
     ([0.75, 0.25], 1.25, 0.875)
     """
 
@@ -65,11 +65,11 @@ class Dropouts(Participation):
         return self.scheme.at_most_once
 
     @property
-    def of_shares(self) -> bool:
-        return self.scheme.of_shares
+    def depends_on_sizes(self) -> bool:
+        return self.scheme.depends_on_sizes
 
     @property
-    def sizes_law(self) -> np.ndarray:
+    def cohort_size_pmf(self) -> np.ndarray:
         """Of those present, exactly.
 
         Raises:
@@ -77,10 +77,10 @@ class Dropouts(Participation):
                 round to round. A drawn schedule has its own `expected` and `mean`.
         """
         if np.ndim(self.rate) == 0 or np.ptp(self.rates) == 0:
-            return thinned(self.scheme.sizes_law, float(self.rates[0]))
+            return thinned(self.scheme.cohort_size_pmf, float(self.rates[0]))
         if not self.scheme.exchangeable:
             raise Refusal(f"dropouts must be one rate for the sizes of {self.scheme} to have one law")
-        return thinned_subsets(self.scheme.sizes_law, self.rates)
+        return thinned_subsets(self.scheme.cohort_size_pmf, self.rates)
 
     @property
     def rounds_given(self) -> int | None:
@@ -119,9 +119,9 @@ class Dropouts(Participation):
         return replace(planned, dropped=dropped, mean=1 / moment(law, -1), expected=moment(law, 1))
 
     def _law_of(self, rates: np.ndarray) -> np.ndarray:
-        """`sizes_law`, or where there is none that of a round of this schedule picked at random."""
+        """`cohort_size_pmf`, or where there is none that of a round of this schedule picked at random."""
         alike = np.ndim(self.rate) == 0 or self.scheme.exchangeable or np.ptp(self.rates) == 0
-        return self.sizes_law if alike else thinned_cohorts(rates)
+        return self.cohort_size_pmf if alike else thinned_cohorts(rates)
 
 
 def _numbers(rate) -> np.ndarray:

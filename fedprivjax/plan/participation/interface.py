@@ -17,8 +17,8 @@ class Participation(Decorated):
 
     A law must define `machines` (N, in all), `per_round` (the most that a round may have, the width of its schedule)
     and `draw`; everything else has the default that stands here. One whose number of machines differs from round to
-    round also says `varies = True` and defines `sizes_law`. A law knows no data: it is public. What it draws is checked
-    before a run: shapes, no machine twice in a round, indices in range.
+    round also says `varies = True` and defines `cohort_size_pmf`. A law knows no data: it is public. What it draws is
+    checked before a run: shapes, no machine twice in a round, indices in range.
 
     Attributes:
         machines: N.
@@ -26,7 +26,7 @@ class Participation(Decorated):
         varies: whether their number differs from round to round.
         at_most_once: whether no machine takes part twice.
         exchangeable: whether a round's machines, given their number, are a uniformly random subset.
-        of_shares: whether the schedule depends on how many examples machines have, which is then public.
+        depends_on_sizes: whether the schedule depends on how many examples machines have, which is then public.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Participation(Decorated):
     varies: Any = False
     at_most_once: Any = False
     exchangeable: Any = False
-    of_shares: Any = False
+    depends_on_sizes: Any = False
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         """A schedule of so many rounds, by no other randomness than `rng`'s.
@@ -56,13 +56,13 @@ class Participation(Decorated):
         raise Undefined(f"{type(self).__name__} must define draw(rounds, rng)")
 
     @property
-    def sizes_law(self) -> np.ndarray:
+    def cohort_size_pmf(self) -> np.ndarray:
         """The probability of each number of machines present, from 1 up: float64 [per_round].
 
         Default: always `per_round` of them.
         """
         if self.varies:
-            raise Undefined(f"{type(self).__name__} must define sizes_law, as the number of its machines varies")
+            raise Undefined(f"{type(self).__name__} must define cohort_size_pmf, as the number of its machines varies")
         law = np.zeros(self.per_round)
         law[-1] = 1.0
         return law
@@ -75,7 +75,7 @@ class Participation(Decorated):
         >>> Varying.between(10, 2, 4).mean_size
         3.0
         """
-        return moment(self.sizes_law, 1)
+        return moment(self.cohort_size_pmf, 1)
 
     def inverse_moment(self, power: float = 1) -> float:
         """E[M_r^(−power)] of the number of machines present in a round, exactly.
@@ -84,7 +84,7 @@ class Participation(Decorated):
         >>> Varying.between(10, 1, 2).inverse_moment(), Varying.between(10, 1, 2).inverse_moment(2)
         (0.75, 0.625)
         """
-        return moment(self.sizes_law, -power)
+        return moment(self.cohort_size_pmf, -power)
 
     @property
     def rounds_given(self) -> int | None:

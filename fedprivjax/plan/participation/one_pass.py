@@ -38,7 +38,7 @@ class OnePass(Participation):
         return self.dropouts > 0
 
     @property
-    def sizes_law(self) -> np.ndarray:
+    def cohort_size_pmf(self) -> np.ndarray:
         law = np.zeros(self.per_round)
         law[-1] = 1.0
         return thinned(law, self.dropouts) if self.varies else law
@@ -88,7 +88,7 @@ class Cohorts(Participation):
         return max(self.sizes)
 
     @property
-    def sizes_law(self) -> np.ndarray:
+    def cohort_size_pmf(self) -> np.ndarray:
         """Of a round picked at random."""
         return _shares_of(np.array(self.sizes))
 

@@ -72,12 +72,12 @@ class Varying(Participation):
         return len(self.sizes)
 
     @property
-    def sizes_law(self) -> np.ndarray:
+    def cohort_size_pmf(self) -> np.ndarray:
         weights = np.array(self.sizes)
         return weights / weights.sum()
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        filled = rng.choice(np.arange(1, self.per_round + 1), rounds, p=self.sizes_law)
+        filled = rng.choice(np.arange(1, self.per_round + 1), rounds, p=self.cohort_size_pmf)
         drawn = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
         rows = rng.permuted(drawn, axis=1)  # a random subset in a random order
         return Schedule(self.machines, rows, filled, 1 / self.inverse_moment(), expected=self.mean_size)

@@ -26,7 +26,7 @@ class ReleasedLocalSGD(LocalSGD):
         check_released_rule(self)
 
     @property
-    def claims_only(self) -> bool:  # type: ignore[override]
+    def target_is_claim(self) -> bool:  # type: ignore[override]
         return self.acknowledged and self.noise_rule == "paper_moments"
 
     @property

@@ -57,7 +57,7 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
             raise Refusal("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
 
     @property
-    def claims_only(self) -> bool:  # type: ignore[override]
+    def target_is_claim(self) -> bool:  # type: ignore[override]
         return self.acknowledged and self.noise_rule == "paper_moments"
 
     @property

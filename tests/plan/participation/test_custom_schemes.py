@@ -39,8 +39,8 @@ class Written(Participation):
         return bool(self.law)
 
     @property
-    def sizes_law(self):
-        return np.array(self.law) if self.law else super().sizes_law
+    def cohort_size_pmf(self):
+        return np.array(self.law) if self.law else super().cohort_size_pmf
 
     def draw(self, rounds, rng):
         return Schedule(**{"machines": self.machines, "participants": self.rows, **self.more})

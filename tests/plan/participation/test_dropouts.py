@@ -112,7 +112,7 @@ def test_uses_in_epochs_are_the_planned_ones(order):
 
 def test_a_law_that_knows_the_shares_keeps_them():
     law = Dropouts(BySize(3, 2), 0.3).fitted(np.array([5, 4, 3]))
-    assert (law.rounds_given, law.of_shares) == (6, True)
+    assert (law.rounds_given, law.depends_on_sizes) == (6, True)
     assert Dropouts(Varying.between(3, 1, 2), 0.1).most_rounds(10) == 5
 
 
@@ -126,7 +126,7 @@ def test_a_law_that_knows_the_shares_keeps_them():
         (lambda: Dropouts(Full(4), "often"), "dropouts must be one rate or one for each machine, got often"),
         (lambda: Dropouts(4, 0.1), r"scheme must be a Participation, such as Uniform\(100, 10\), got 4"),
         (
-            lambda: Dropouts(Cyclic(3, 1), [0.1, 0.2, 0.3]).sizes_law,
+            lambda: Dropouts(Cyclic(3, 1), [0.1, 0.2, 0.3]).cohort_size_pmf,
             r"dropouts must be one rate for the sizes of Cyclic\(machines=3, per_round=1\) to have one law",
         ),
         (

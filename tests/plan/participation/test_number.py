@@ -55,7 +55,7 @@ def test_moments_are_those_of_what_is_drawn(name):
 def test_the_number_follows_its_law(name):
     law = VARYING[name]
     sizes = law.draw(ROUNDS, np.random.default_rng(2)).present.sum(axis=1)
-    pmf = law.sizes_law
+    pmf = law.cohort_size_pmf
     assert (pmf.size, pmf.sum()) == (law.per_round, pytest.approx(1.0))
     seen = np.bincount(sizes - 1, minlength=pmf.size)
     assert not seen[pmf == 0].any()
@@ -77,7 +77,7 @@ def test_a_fixed_number_is_a_law_too(name):
 
 def test_announced_cohorts_count_each_round_alike():
     law = Cohorts(20, (2, 2, 9, 6))
-    assert law.sizes_law.tolist() == [0, 0.5, 0, 0, 0, 0.25, 0, 0, 0.25]
+    assert law.cohort_size_pmf.tolist() == [0, 0.5, 0, 0, 0, 0.25, 0, 0, 0.25]
     schedule = law.draw(4, np.random.default_rng(0))
     assert (law.mean_size, schedule.expected) == (4.75, 4.75)
     assert 1 / schedule.mean == pytest.approx(law.inverse_moment()) == np.mean([1 / 2, 1 / 2, 1 / 9, 1 / 6])
@@ -90,7 +90,7 @@ def test_a_binomial_number_is_cut_by_the_stated_rule():
     assert law.per_round == 70  # 50 + 4·5
     assert law.per_round < 1.45 * law.mean_size
     whole = binom.pmf(np.arange(1, 71), 100, 0.5)
-    np.testing.assert_allclose(law.sizes_law, whole / whole.sum(), rtol=1e-12)
+    np.testing.assert_allclose(law.cohort_size_pmf, whole / whole.sum(), rtol=1e-12)
     assert Varying.binomial(100, 0.5, tail=2.0).per_round == 60
     assert Varying.binomial(4, 0.9).per_round == 4
     assert binomial_law(10**6, 1e-7, 4.0).size == 2
