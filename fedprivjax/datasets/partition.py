@@ -53,10 +53,11 @@ def partition(
             does: a region, an age.
         machines: how many machines; with `by_value` None, or how many values there are.
         kind: one of the above.
-        classes_per_machine: classes of each machine, with `by_label`.
-        shards_per_machine: shards of each machine, with `shards`.
+        classes_per_machine: number of classes that a machine holds, for kind `by_label`.
+        shards_per_machine: number of shards of sorted examples that a machine holds, for kind `shards`.
         spread: standard deviation of the logarithm of "lognormal" sizes.
-        alpha: of both Dirichlet laws, the smaller, the fewer machines share a class, or the more sizes differ.
+        alpha: concentration of the Dirichlet distribution, of kind `dirichlet` or of `sizes`. The smaller, the fewer
+            machines share a class, or the more sizes differ.
         sizes: of `iid` and `quantiles`: "lognormal", in proportion to exp(spread·z_i), z_i standard normal;
             "dirichlet", in proportions from Dirichlet(alpha, …, alpha); or one number for each machine: whole ones are
             numbers of examples, fractions are shares of them and add up to 1 at most.

@@ -82,10 +82,10 @@ class Phases(AnyKind):
 
 
 class Own(Imported, AnyKind):
-    """A custom scheme, `kind = "module:Law"`, called with the machines, `per_round` if given, and `options`.
+    """Custom scheme, `kind = "module:Scheme"`, called with the machines, `per_round` if given, and `options`.
 
     Attributes:
-        name: "module:Law", from beside the experiment file or installed.
+        name: "module:Scheme", from beside the experiment file or installed.
         options: further arguments of the class or function.
     """
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from itertools import product
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment.constraints import ConstraintSettings
@@ -17,6 +18,7 @@ from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.networks import ModelSettings
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
+from fedprivjax.experiment.reflection import Reflected, with_options
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Settings, kinds, owners
 from fedprivjax.experiment.user_objects import Imported
 from fedprivjax.features import MAPS
@@ -26,32 +28,30 @@ from fedprivjax.privacy.target import LEVELS
 TRIAL = "trial"
 
 
-class PartitionSettings(Settings):
+class Partition(Reflected):
     """`[problem] partition`: assignment of the records to machines, with the options of `datasets.partition`.
 
     Attributes:
         kind: rule of the assignment, see `datasets.partition`.
         seed: seed of the assignment.
         records: records of each machine, sampled from the dataset; None assigns all records.
-        classes_per_machine: number of classes that a machine holds, for kind "by_label".
-        alpha: concentration of the Dirichlet distribution, of kind "dirichlet" or of `sizes`.
-        shards_per_machine: number of shards of sorted records that a machine holds, for kind "shards".
         column: column of a table that the kind uses in place of the labels.
         sizes: distribution of dataset sizes, or a number for each machine, for kinds "iid" and "quantiles".
-        spread: standard deviation of the logarithm of "lognormal" sizes.
         empty: "error" rejects machines without records, "drop" leaves them out.
     """
 
-    kind: Literal["iid", "by_label", "dirichlet", "shards", "quantiles", "by_value"]
+    kind: str
     seed: int = Field(default=0, ge=0)
     records: int | None = Field(default=None, ge=1)
-    classes_per_machine: int | None = None
-    alpha: float | None = None
-    shards_per_machine: int | None = None
     column: str | None = None
     sizes: Literal["lognormal", "dirichlet"] | list[float] | None = None
-    spread: float | None = None
     empty: Literal["error", "drop"] = "error"
+
+
+if TYPE_CHECKING:
+    PartitionSettings = Partition
+else:
+    PartitionSettings = with_options(Partition, partition, KINDS)
 
 
 class ProblemSettings(Settings):

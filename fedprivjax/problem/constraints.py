@@ -75,7 +75,9 @@ class ConstraintSet(Decorated):
 
 @struct.dataclass
 class Ball(ConstraintSet):
-    """The Euclidean ball of a radius about zero, over all parameters together; its diameter is twice the radius.
+    """Euclidean ball about zero, over all parameters together.
+
+    The diameter is twice the radius.
 
     Attributes:
         radius: largest Euclidean norm of the parameters.
@@ -112,7 +114,9 @@ class Ball(ConstraintSet):
 
 @struct.dataclass
 class Box(ConstraintSet):
-    """All parameters between two numbers, each; either may be infinite, and the diameter is √d·(high − low).
+    """Parameters that lie between `low` and `high`, each.
+
+    Either bound may be infinite. The diameter is √d·(high − low).
 
     Attributes:
         low, high: the least and the largest value of every parameter.
@@ -170,7 +174,9 @@ class Box(ConstraintSet):
 
 @struct.dataclass
 class Simplex(ConstraintSet):
-    """All parameters together are at least zero and add up to `scale`; the diameter is √2·scale.
+    """Parameters that are at least zero and add up to `scale`.
+
+    The diameter is √2·scale.
 
     Attributes:
         scale: sum of the parameters.
@@ -216,7 +222,9 @@ class Simplex(ConstraintSet):
 
 @struct.dataclass
 class L1Ball(ConstraintSet):
-    """The absolute values of all parameters together add up to `radius` at most; the diameter is twice that.
+    """Parameters whose absolute values add up to at most `radius`.
+
+    The diameter is twice the radius.
 
     Attributes:
         radius: largest sum of absolute values.

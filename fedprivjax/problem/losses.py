@@ -131,7 +131,9 @@ class Softmax(LinearLoss):
 
 @dataclass(frozen=True)
 class Logistic(LinearLoss):
-    """Binary cross-entropy `log(1 + e^s) − y·s`, labels 0 and 1: G = B, L = B²/4.
+    """Binary cross-entropy for labels 0 and 1, with scores clipped to `score_bound` if given.
+
+    The loss is `log(1 + e^s) − y·s`: G = B, L = B²/4.
 
     With a `score_bound` b it is what the experiments of Lowy & Razaviyayn 2023 run (b = 15): with `c = clip(s, −b, b)`
     and `p = sigmoid(c)`, the value `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)` and the residual `p − y`. Past the
@@ -192,9 +194,9 @@ class Logistic(LinearLoss):
 
 @dataclass(frozen=True)
 class Squared(LinearLoss):
-    """Half the squared error, `(s − y)²/2`, for labels with `|y| ≤ label_bound`.
+    """Half the squared error, `(s − y)²/2`.
 
-    Its gradient is bounded on a ball only: G = B·(B·radius + label_bound), L = B².
+    Labels have `|y| ≤ label_bound`. The gradient is bounded on a ball only: G = B·(B·radius + label_bound), L = B².
 
     >>> Squared(label_bound=1.0).lipschitz(1.0, radius=2.0)
     3.0
@@ -228,9 +230,9 @@ class Squared(LinearLoss):
 
 @dataclass(frozen=True)
 class Huber(LinearLoss):
-    """Squared within `width`, linear beyond: `(s − y)²/2` where `|s − y| ≤ width`, else `width·(|s − y| − width/2)`.
+    """Huber loss: squared for small errors, linear for large ones.
 
-    G = width·B, L = B².
+    `(s − y)²/2` where `|s − y| ≤ width`, else `width·(|s − y| − width/2)`: G = width·B, L = B².
 
     Args:
         width: largest absolute error at which the loss is squared.
@@ -293,7 +295,9 @@ class Robust(LinearLoss):
 
 @dataclass(frozen=True)
 class GemanMcClure(Robust):
-    """Robust regression, `(c²/2)·u²/(1 + u²)` with u = (s − y)/c, c the `scale`: G = (3√3/16)·c·B, L = B².
+    """Geman-McClure loss for robust regression: smooth, bounded and not convex.
+
+    The loss is `(c²/2)·u²/(1 + u²)` with u = (s − y)/c, c the `scale`: G = (3√3/16)·c·B, L = B².
 
     The residual `c·u/(1 + u²)²` is largest at u² = 1/3; its slope `(1 − 3u²)/(1 + u²)³` lies in [−1/4, 1].
 
@@ -318,7 +322,9 @@ class GemanMcClure(Robust):
 
 @dataclass(frozen=True)
 class Tukey(Robust):
-    """Tukey's biweight, `(c²/6)·(1 − (1 − u²)³)` where `|u| ≤ 1`, u = (s − y)/c, else c²/6; c is the `scale`.
+    """Tukey's biweight loss for robust regression: smooth, bounded and not convex.
+
+    The loss is `(c²/6)·(1 − (1 − u²)³)` where `|u| ≤ 1`, u = (s − y)/c, else c²/6; c is the `scale`.
 
     The residual `c·u·(1 − u²)²` is largest at u² = 1/5, and 0 from `|u| = 1` on; its slope `(1 − u²)·(1 − 5u²)` lies in
     [−4/5, 1]. G = (16/(25√5))·c·B, L = B².
@@ -375,7 +381,9 @@ class Kinked(LinearLoss):
 
 @dataclass(frozen=True)
 class Hinge(Kinked):
-    """Hinge loss `max(0, 1 − a·s)` of the classes 0 and 1, taken as a = −1 and a = +1: G = B, L infinite.
+    """Hinge loss for labels 0 and 1.
+
+    The loss is `max(0, 1 − a·s)`, with a = −1 for class 0 and a = +1 for class 1: G = B, L infinite.
 
     >>> float(Hinge().value(jnp.array(-0.5), jnp.array(1.0)))
     1.5
@@ -404,7 +412,9 @@ class Hinge(Kinked):
 
 @dataclass(frozen=True)
 class Absolute(Kinked):
-    """Absolute error `|s − y|`: G = B, L infinite.
+    """Absolute error, `|s − y|`.
+
+    G = B, L infinite.
 
     >>> float(Absolute().residual(jnp.array(2.0), jnp.array(3.0)))
     -1.0
@@ -422,7 +432,9 @@ class Absolute(Kinked):
 
 @dataclass(frozen=True)
 class Pinball(Kinked):
-    """Quantile regression, `max(q·(y − s), (q − 1)·(y − s))` at the quantile q: G = max(q, 1 − q)·B, L infinite.
+    """Pinball loss, for regression of a quantile.
+
+    The loss is `max(q·(y − s), (q − 1)·(y − s))` at the quantile q: G = max(q, 1 − q)·B, L infinite.
 
     Args:
         quantile: level of the quantile, between 0 and 1.

@@ -31,7 +31,7 @@ ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron: dense layers with an activation between them; pictures are flattened.
+    """Multilayer perceptron: dense layers with an activation between them. Pictures are flattened.
 
     Attributes:
         hidden: widths of the hidden layers.
@@ -62,7 +62,7 @@ class MLP(nn.Module):
 
 
 class CNN(nn.Module):
-    """A convolutional network on pictures: 3×3 convolutions, each with an activation and a 2×2 mean, then dense layers.
+    """Convolutional network on pictures: 3×3 convolutions, each with an activation and a 2×2 mean, then dense layers.
 
     A convolution is one matrix product on patches: within a scan, XLA's own are slow on CPU, and so is their gradient
     record by record.

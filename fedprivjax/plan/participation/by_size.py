@@ -23,7 +23,8 @@ class BySize(Participation):
     Sizes of shares are then public, as replacing one record by another allows: under add-or-remove-one they are not.
 
     Args:
-        shares: messages that each machine has fresh examples for, int [machines]; None takes them from the problem.
+        shares: number of messages for which each machine has fresh examples, int [machines]; None takes it from the
+            problem.
 
     >>> law = BySize(3, 2, [4, 1, 1])
     >>> law.rounds_given, BySize(3, 2, [3, 2, 1]).draw(3, np.random.default_rng(0)).total.tolist()

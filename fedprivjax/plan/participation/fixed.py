@@ -34,7 +34,7 @@ class Full(Participation):
 
 @dataclass(frozen=True)
 class Uniform(Participation):
-    """A uniformly random subset of `per_round` machines, fresh each round.
+    """Uniformly random subset of `per_round` machines, fresh each round.
 
     >>> Uniform(100, 120)
     Traceback (most recent call last):
@@ -57,7 +57,7 @@ class Uniform(Participation):
 
 @dataclass(frozen=True)
 class Balanced(Participation):
-    """The machines permuted and cut into cohorts of `per_round`, again and again: nearly equal gaps.
+    """Permutations of the machines cut into cohorts of `per_round`, with nearly equal gaps.
 
     Args:
         reshuffle: True samples a permutation for every pass; False repeats the first.

@@ -40,7 +40,7 @@ class Varying(Participation):
     @classmethod
     @known_keywords
     def between(cls, machines: int, min_machines: int, max_machines: int) -> "Varying":
-        """Every number from `min_machines` to `max_machines`, equally likely.
+        """Every number of machines from `min_machines` to `max_machines`, equally likely.
 
         Args:
             min_machines: smallest number of machines in a round.
@@ -53,10 +53,10 @@ class Varying(Participation):
 
     @classmethod
     def binomial(cls, machines: int, rate: float, tail: float = TAIL) -> "Varying":
-        """Each machine by itself with probability `rate`; a round without any is drawn again, and so is one of more
-        than the mean and `tail` standard deviations, ⌈Np + tail·√(Np(1 − p))⌉ machines.
+        """Machines that take part independently, each with probability `rate`.
 
-        The rule is public and part of the law: every moment, and the schedule's width, is of the law that is drawn.
+        A round without any machine is drawn again, and so is a round of more than ⌈Np + tail·√(Np(1 − p))⌉ machines.
+        The rule is public and part of the distribution: every moment, and the schedule's width, includes it.
 
         Args:
             rate: probability that a machine takes part in a round.

@@ -26,8 +26,9 @@ class Weighted(Participation):
     24 bytes a weight while it draws; caps cost a look at every machine in every round.
 
     Args:
-        weights: at least 0, [machines]; or [period, machines], of rounds 0, 1, … and over again. 0 is not available.
-        max_uses: how often a machine may be drawn in all, one integer or one for each, [machines]; None is no bound.
+        weights: public weight of each machine, or such a list for each round in turn. Weights are at least 0, of shape
+            [machines] or [period, machines]; weight 0 is not available.
+        max_uses: largest number of rounds of a machine, for all or for each, [machines]; None is no bound.
 
     >>> Weighted(4, 2, [0.0, 1.0, 1.0, 0.0]).draw(2, np.random.default_rng(0)).total.tolist()
     [0, 2, 2, 0]
@@ -65,12 +66,15 @@ class Weighted(Participation):
         period: int = 24,
         max_uses: int | Sequence[int] | np.ndarray | None = None,
     ) -> "Weighted":
-        """Machines that come and go by the hour: w_{r,i} = max(0, 1 + strength·cos(2π·(r − peak_i)/period)).
+        """Machines whose weights follow a daily cycle.
+
+        Machine i has the weight w_{r,i} = max(0, 1 + strength·cos(2π·(r − peak_i)/period)) in round r.
 
         Args:
-            peaks: the round of the period in which a machine is drawn most, [machines].
-            strength: at least 0; with 0 all hours are alike, with 1 a machine is out in one of them, with 2 in a third.
-            period: rounds of a day.
+            peaks: round of the period with the largest weight of each machine, [machines].
+            strength: amplitude of the weights about their mean, at least 0. With 0 all hours are alike, with 1 a machine
+                is out in one of them, with 2 in a third.
+            period: number of rounds of a day.
             max_uses: largest number of rounds of a machine, for all or for each; None is no bound.
 
         >>> Weighted.diurnal(4, 1, [0, 0, 2, 2], period=4).phases.round(2).tolist()[:2]
