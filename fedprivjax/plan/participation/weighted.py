@@ -72,8 +72,8 @@ class Weighted(Participation):
 
         Args:
             peaks: round of the period with the largest weight of each machine, [machines].
-            strength: amplitude of the weights about their mean, at least 0. With 0 all hours are alike, with 1 a machine
-                is out in one of them, with 2 in a third.
+            strength: amplitude of the weights about their mean, at least 0. With 0 all hours are alike, with 1 a
+                machine is out in one of them, with 2 in a third.
             period: number of rounds of a day.
             max_uses: largest number of rounds of a machine, for all or for each; None is no bound.
 
