@@ -219,7 +219,7 @@ def _identity(
     given, law = experiment.problem, experiment.participation_of(settings)
     data = [given.model_dump(), repr(problem.model), given.identity]
     drawn = [repr(participation), law.model_dump(), shape.get(TRIAL), shape.get("records")]
-    alike = protocol.same_law(participation.machines)  # such runs are done once
+    alike = protocol.canonical_equivalent(participation.machines)  # such runs are done once
     parts = [id(part.factory) for part in settings.parts.values()]
     method = settings.name, id(settings.method), parts  # two folders may each have something of that name
     return json.dumps([*data, *drawn, method, repr(alike), options], default=_plain)

@@ -299,8 +299,8 @@ class Protocol(Calibrated, Decorated):
         """The step of the theory, on a protocol whose noise is known; inf where there is none."""
         return inf
 
-    def same_law(self, machines: int):
-        """A protocol that has the same law with so many machines, by one name for all that have it; default: itself."""
+    def canonical_equivalent(self, machines: int):
+        """Return the canonical protocol that is equal in distribution for this number of machines; default: itself."""
         return self
 
     def theory_choices(self, problem: Problem) -> TheoryChoices | None:

@@ -104,7 +104,7 @@ class DPMu2(MessageMethod):
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise Refusal("cancel=False must go with trust='none' and noise_schedule='uniform'")
 
-    def same_law(self, machines: int):
+    def canonical_equivalent(self, machines: int):
         """With one machine, the noise of a trusted server and of the machine have the same distribution."""
         alone = machines == 1 and self.cancel and self.trust == "none"
         return replace(self, trust="server", relative_privacy=None) if alone else self

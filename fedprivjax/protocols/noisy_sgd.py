@@ -67,7 +67,7 @@ class NoisySGD(MessageMethod):
         require_flag("average", self.average)
         require_server(self.server)
 
-    def same_law(self, machines: int):
+    def canonical_equivalent(self, machines: int):
         """With one machine, the noise of a trusted server and of the machine have the same distribution."""
         return replace(self, trust="server", relative_privacy=None) if machines == 1 and self.trust == "none" else self
 
