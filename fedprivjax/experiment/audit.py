@@ -12,6 +12,7 @@ from fedprivjax.auditing.neighbouring import (
     DROPOUTS,
     FIXED,
     LINEAR,
+    MACHINES,
     QUADRATIC,
     VARYING,
     Federation,
@@ -19,11 +20,11 @@ from fedprivjax.auditing.neighbouring import (
     small_federation,
 )
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
-from fedprivjax.auditing.scaled_down import in_small
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.experiment import TRIAL, Experiment, machines_of, make_participation, make_problem, present
 from fedprivjax.method.interface import numbers_of
+from fedprivjax.method.scaled_down import BATCH
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
@@ -32,7 +33,6 @@ Attack = Callable[[str, Any, Any], Any]  # from a label, its protocol and a prog
 PARTICIPATIONS = (FIXED, VARYING, DROPOUTS)
 FEWER = 0.4  # of the runs with a fixed cohort
 EVERY = "all"
-STANDARD: dict[str, Any] = {"clip": 1.0, "batch": 3, "alpha": 0.5}  # of a protocol that is audited by its name
 
 
 def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: float = 1e-5) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: fl
         names = numbers - settings.own
         first = {name: _first_finite(values) for name, values in swept.items() if name in names}
         given = {**settings.settings, **first}
-        batch = {"batch": STANDARD["batch"]} if isinstance(given.get("batch"), str) else {}
+        batch = {"batch": BATCH} if isinstance(given.get("batch"), str) else {}
         target = next((swept[name] for name in TARGETS if name in swept and name not in given), None)
         protocol = settings.make({**first, **batch})
         if epsilon is None and target is not None and not set(TARGETS) & set(given):
@@ -66,11 +66,7 @@ def protocols_named(name: str, epsilon: float, delta: float) -> dict[str, Any]:
     for one, (method, _) in PROTOCOLS.items():
         if name not in (one, EVERY):
             continue
-        known = {field.name for field in fields(method) if field.init}
-        settings = {key: value for key, value in STANDARD.items() if key in known}
-        if method().minibatches is None:  # of one record a message, as a rule
-            settings.pop("batch", None)
-        found[one] = at_level(method(**settings), epsilon, delta)
+        found[one] = at_level(method(**method.audit_settings()), epsilon, delta)
     return found
 
 
@@ -183,7 +179,7 @@ def in_two_worlds(
     asked = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
-        small = in_small(protocol)
+        small = protocol.scaled_down(MACHINES)
         trials = _trials(small, rounds, asked, loss)
         found = {}
         for suffix, federation in trials.items():

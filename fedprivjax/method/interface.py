@@ -16,7 +16,10 @@ from fedprivjax.checks.decorated import PYTREE, Decorated, without_decorator
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice, require_keywords
 from fedprivjax.method.formatting import in_words
+from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
+from fedprivjax.method.scaled_down import scaled_down
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.method.views import VIEWS, Observed, Seen
 from fedprivjax.noise.interface import Mechanism
@@ -68,6 +71,7 @@ class Protocol(Calibrated, Decorated):
     several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
     weighs_machines: ClassVar[bool] = False  # whether messages are times `Problem.message_factors`, as `event` counts
     gradients_per_use: ClassVar[int] = 1  # that a machine computes for each use of a record in a message
+    not_planned: ClassVar[str] = "it states no use to be planned"  # why, if `uses` is empty
     gradients_spared: ClassVar[int] = 0  # of these, what a simulation does without, by another way of the same law
 
     def __new__(cls, *args, **settings):
@@ -322,6 +326,30 @@ class Protocol(Calibrated, Decorated):
         Default: as `cohort_sum` writes them out, where they are clipped.
         """
         return 0 if self.clip is None else rows_in_memory(problem, rows)
+
+    # ---- comparison of methods before a run, and audits, on the host
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        """Uses of the method that `fedprivjax plan` compares. Default: none, for the reason `not_planned`."""
+        return ()
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Bound on the error of a planned run of this calibrated protocol, term by term. Default: missing."""
+        return missing("no theorem is stated for it")
+
+    def scaled_down(self, machines: int):
+        """The protocol for an audit with so few machines and short epochs.
+
+        The privacy target, clip, noise schedule, sampler, trust model and noise rule stay as they are. Default: a small
+        batch, and one target for all machines or as many as there are.
+        """
+        return scaled_down(self, machines)
+
+    @classmethod
+    def audit_settings(cls) -> dict[str, Any]:
+        """Settings, besides a privacy target, for an audit of the method by name. Default: a clip of 1, if it clips."""
+        return {"clip": 1.0} if "clip" in cls.leaves() else {}
 
 
 def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What methods with a private momentum of normalised steps share: settings, the step, exposures, and the event."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isfinite, sqrt
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +18,7 @@ from fedprivjax.method.gaussian_method import GaussianMethod
 from fedprivjax.method.minibatch_round import noisy_mean, record_messages
 from fedprivjax.method.relative_privacy import noise_of_shares, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, flat_rows
+from fedprivjax.method.scaled_down import BATCH, EPOCH
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler
@@ -249,6 +251,15 @@ class MomentumMethod(GaussianMethod):
     def scaled_to_set(self, problem: Problem) -> bool:
         """Whether the default step follows the set's size: of clipped gradients, where there is one."""
         return binds(problem, self.clip) and isfinite(problem.travel)
+
+    def scaled_down(self, machines: int):
+        """As `Protocol.scaled_down`, with a momentum for short epochs."""
+        alpha = None if self.alpha is None else max(float(self.alpha), 1 / EPOCH)
+        return replace(super().scaled_down(machines), alpha=alpha)
+
+    @classmethod
+    def audit_settings(cls) -> dict[str, Any]:
+        return {**super().audit_settings(), "batch": BATCH, "alpha": 2 / EPOCH}
 
 
 def require_level(target: Target, theorem: str) -> None:

@@ -7,6 +7,7 @@ from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.relative_privacy import follows_epsilon
+from fedprivjax.method.scaled_down import BATCH
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import RULE, Target
 from fedprivjax.problem.problem import Problem
@@ -46,3 +47,7 @@ class RecordMethod(Protocol):
 
     def asked_delta(self, problem: Problem, target: Target) -> Any:
         return self.records.asked_delta(problem, target)
+
+    @classmethod
+    def audit_settings(cls) -> dict[str, Any]:
+        return {**super().audit_settings(), "batch": BATCH}

@@ -4,21 +4,21 @@
 the same calibration, on a drawn plan, of a problem that holds no data.
 """
 
-from fedprivjax.planner.bounds import KINDS, TERMS, Bound
-from fedprivjax.planner.candidates import METHODS, REFUSED
+from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound
+from fedprivjax.method.planning.setting import DEFAULTS, Setting
+from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.planner.pilot import Pilot
-from fedprivjax.planner.setting import DEFAULTS, Setting
 from fedprivjax.planner.survey import grid_around, mapping, plan
 
 __all__ = [
     "DEFAULTS",
     "KINDS",
-    "METHODS",
-    "REFUSED",
     "TERMS",
     "Bound",
+    "Draft",
     "Pilot",
     "Setting",
+    "Use",
     "grid_around",
     "mapping",
     "plan",

@@ -15,11 +15,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.datasets.clusters import clusters
+from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import execute
-from fedprivjax.planner.bounds import Calibrated
-from fedprivjax.planner.candidates import Draft, Use
-from fedprivjax.planner.setting import Setting
+from fedprivjax.method.planning.bounds import PlannedRun
+from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.privacy.target import PLAN
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem, Table
@@ -134,7 +135,7 @@ class Trial:
     """
 
     use: Use
-    run: Calibrated
+    run: PlannedRun
     draft: Draft
 
     @property
@@ -146,18 +147,12 @@ class Trial:
         """The plan's, but for methods whose passes a pilot chooses."""
         if self.use.passes is None or self.setting.rounds is not None:
             return self.run.plan.size.rounds
-        return self.use.passes * ceil(self.setting.samples / self.batch)
-
-    @property
-    def batch(self) -> int:
-        """Records of a message."""
-        sampler = self.run.protocol.minibatches
-        return 1 if sampler is None else sampler.batch_of(self.setting.samples)
+        return self.use.passes * ceil(self.setting.samples / self.run.batch)
 
     @property
     def work(self) -> float:
         """Numbers that a run computes, roughly."""
-        gradients = self.run.protocol.gradients_per_use * (self.setting.per_round * self.batch + NOISE_VECTORS)
+        gradients = self.run.protocol.gradients_per_use * (self.setting.per_round * self.run.batch + NOISE_VECTORS)
         return float(self.rounds) * gradients * self.setting.dimension
 
     @property
@@ -215,7 +210,7 @@ def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
         starts = [trial.ready(pilot, problem, seed) for seed in range(pilot.seeds)]
     except Refusal as refusal:
         return {SAID: f"not tried: {refusal}"}
-    accuracies, seconds = zip(*(_run(start, trial.use.iterate) for start in starts), strict=True)
+    accuracies, seconds = zip(*(_run(start, trial.use.iterate or OUTPUT) for start in starts), strict=True)
     mean, half = mean_interval(xr.DataArray(list(accuracies), dims="seed"))
     return {
         "pilot_accuracy": float(mean),

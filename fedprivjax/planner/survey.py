@@ -11,11 +11,13 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.progress import Told, telling
-from fedprivjax.planner.bounds import KINDS, TERMS, Bound, Calibrated
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound, PlannedRun
+from fedprivjax.method.planning.setting import DEFAULTS, Setting
+from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.planner.calibrated import calibrated
-from fedprivjax.planner.candidates import METHODS, REFUSED, Draft, Use
 from fedprivjax.planner.pilot import FOUND, SAID, Pilot, Trial, tried
-from fedprivjax.planner.setting import DEFAULTS, Setting
+from fedprivjax.protocols import PROTOCOLS
 
 NUMBERS = {
     "bound": "excess loss, or norm of the gradient, at most",
@@ -30,6 +32,7 @@ NUMBERS = {
     "bytes": "that all machines send in all",
 }
 AXES = ("protocol", "epsilon")
+Row = tuple[str, type[Protocol], Use | None]  # label, method, and one of its uses
 WORDS = ("bound_kind", "bound_of", "theorem", "settings", "note", "guarantee", "refusal")
 
 
@@ -92,7 +95,7 @@ def plan(
     if not levels:
         raise Refusal("epsilon must have at least one value, got none")
     for name in protocols or ():
-        require_choice("protocol", name, [*METHODS, *REFUSED])
+        require_choice("protocol", name, PROTOCOLS)
     first = Setting(
         machines=machines,
         per_round=per_round,
@@ -113,8 +116,8 @@ def plan(
     if pilot:
         pilot.check(first)
     rows = list(_labels(protocols))
-    table = [[_cell(name, use, replace(first, epsilon=level)) for level in levels] for _, name, use in rows]
-    _require_any([label for label, _, _ in rows], table)
+    table = [[_cell(method, use, replace(first, epsilon=level)) for level in levels] for _, method, use in rows]
+    _require_any(rows, table)
     found = _dataset(first, [label for label, _, _ in rows], levels, table)
     if not pilot:
         return found
@@ -151,32 +154,35 @@ def mapping(found: xr.Dataset) -> dict[str, Any]:
     return {"settings": {name: _plain(value) for name, value in found.attrs.items()}, "plans": entries}
 
 
-def _labels(protocols: Sequence[str] | None) -> Iterator[tuple[str, str, Use | None]]:
-    """Every row: label, protocol, and which use of it."""
-    for name in (*METHODS, *REFUSED) if protocols is None else protocols:
-        if name in REFUSED:
-            yield name, name, None
-        for use in METHODS.get(name, ()):
-            yield f"{name}, {use.name}" if use.name else name, name, use
+def _labels(protocols: Sequence[str] | None) -> Iterator[Row]:
+    for name in PROTOCOLS if protocols is None else protocols:
+        method: type[Protocol] = PROTOCOLS[name][0]
+        uses = method.uses()
+        if not uses:
+            yield name, method, None
+        for use in uses:
+            yield f"{name}, {use.name}" if use.name else name, method, use
 
 
-def _require_any(labels: list[str], table: list[list[dict[str, Any]]]) -> None:
+def _require_any(rows: list[Row], table: list[list[dict[str, Any]]]) -> None:
     """Refuse settings in which nothing can be planned, with the first reason that is not of principle."""
     if any("bound_kind" in cell for row in table for cell in row):
         return
-    refused = [(label, row[0]["refusal"]) for label, row in zip(labels, table, strict=True)]
-    label, why = next((each for each in refused if each[0] not in REFUSED), refused[0])
+    refused = [(use, label, cells[0]["refusal"]) for (label, _, use), cells in zip(rows, table, strict=True)]
+    _, label, why = next((each for each in refused if each[0] is not None), refused[0])
     raise Refusal(f"protocols must be such that one can be planned, and none can: {label}: {why}")
 
 
-def _cell(name: str, use: Use | None, setting: Setting) -> dict[str, Any]:
+def _cell(method: type[Protocol], use: Use | None, setting: Setting) -> dict[str, Any]:
     """What is known of one use of a protocol at one ε."""
     if use is None:
-        return {"refusal": REFUSED[name]}
+        return {"refusal": method.not_planned}
     try:
         with np.errstate(divide="ignore", over="ignore"):  # of an ε near 0; what becomes infinite is refused
             found = [
-                (run, use.bound(run), draft) for draft in use.drafts(setting) for run in [calibrated(draft, setting)]
+                (run, run.protocol.error_bound(run), draft)
+                for draft in use.drafts(setting)
+                for run in [calibrated(draft, setting)]
             ]
     except Refusal as refusal:
         return {"refusal": str(refusal)}
@@ -185,11 +191,10 @@ def _cell(name: str, use: Use | None, setting: Setting) -> dict[str, Any]:
     return _described(use, *min(found, key=lambda each: np.nan_to_num(each[1].total, nan=np.inf)))
 
 
-def _described(use: Use, run: Calibrated, bound: Bound, draft: Draft) -> dict[str, Any]:
-    s, size, sampler = run.setting, run.plan.size, run.protocol.minibatches
+def _described(use: Use, run: PlannedRun, bound: Bound, draft: Draft) -> dict[str, Any]:
+    size = run.plan.size
     costs = run.protocol.costs(run.problem)
-    sent, batch = size.rounds * size.per_round, 1 if sampler is None else sampler.batch_of(s.samples)
-    guarantee = run.event.guarantee(s.delta)
+    sent, guarantee = size.rounds * size.per_round, run.event.guarantee(run.setting.delta)
     return {
         "bound": bound.total,
         "bound_term": bound.terms,
@@ -201,8 +206,8 @@ def _described(use: Use, run: Calibrated, bound: Bound, draft: Draft) -> dict[st
         "realised_mu": np.nan if guarantee.mu is None else guarantee.mu,
         "step_size": run.step,
         "rounds": size.rounds,
-        "batch": batch,
-        "gradients": sent * batch * costs["gradients_per_use"],
+        "batch": run.batch,
+        "gradients": sent * run.batch * costs["gradients_per_use"],
         "messages": sent * costs["sent_messages"],
         "bytes": sent * costs["sent_bits"] / 8,
         "settings": _call(draft, run),
@@ -212,7 +217,7 @@ def _described(use: Use, run: Calibrated, bound: Bound, draft: Draft) -> dict[st
     }
 
 
-def _call(draft: Draft, run: Calibrated) -> str:
+def _call(draft: Draft, run: PlannedRun) -> str:
     """The protocol as one would write it; its noise is rounded up, for less would give more ε than the row says."""
     given = {**draft.settings, "noise_std": float(f"{float(run.protocol.noise_std) * (1 + 5e-6):.6g}")}
     return f"{draft.method.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"

@@ -19,8 +19,12 @@ from fedprivjax.method import acsa
 from fedprivjax.method.acsa import AcceleratedState
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.minibatch_round import noisy_mean, record_messages
+from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
+from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
@@ -202,6 +206,33 @@ class AcceleratedMinibatchSGD(RecordMethod):
         records = 0.0 if whole else lipschitz**2 / (cohort * m.batch.min())
         left_out = 0.0 if all_machines else lipschitz**2 / cohort
         return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        full = Use("full batches", full_batches(cls, _planned_rounds), passes=PASSES)
+        return Use("one pass", disjoint(cls)), full
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Bound of AC-SA, for the population in one pass, else for the training records."""
+        s, rounds, batch, one_pass = run.setting, run.plan.size.rounds, run.batch, self.minibatches.one_pass
+        diversity = theory.client_variance(diversity=s.lipschitz**2, machines=s.machines, per_round=s.per_round)
+        clients, noise_std = 0.0 if one_pass else diversity / s.per_round, float(self.noise_std)
+        variance = theory.worst_variance(problem_constants(s), batch=batch, noise_std=noise_std, clients=clients)
+        if batch == s.samples and not one_pass:
+            variance = variance._replace(sampling=0.0)
+        schedule = {"rounds": rounds, "diameter": s.diameter}
+        total = theory.acsa_bound(v=1 / run.step, variance=variance.total, **schedule)
+        steps = theory.acsa_bound(v=2 * s.smoothness, variance=0.0, **schedule)
+        drawn = (total - steps) * (variance.sampling + variance.clients) / variance.total
+        terms = {"optimisation": steps, "sampling": drawn, "noise": total - steps - drawn}
+        return explicit(POPULATION if one_pass else TRAINING, "AC-SA (Ghadimi & Lan 2012), explicit", **terms)
+
+
+def _planned_rounds(s: Setting) -> int:
+    """Rounds that the theory chooses for messages of all of a machine's records."""
+    load = theory.bare_load(records=s.samples, epsilon=s.epsilon)
+    settings = {"batch": s.samples, "smoothness": s.smoothness, "load": load}
+    return theory.accelerated_rounds(problem_constants(s), spread=0.0, **settings)
 
 
 def _distance(problem: Problem) -> float:

@@ -39,6 +39,9 @@ from fedprivjax.checks.values import require_flag
 from fedprivjax.method.default_steps import gathered_reach, step_by_theory
 from fedprivjax.method.message_method import MessageMethod
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, MessageNoise
+from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
+from fedprivjax.method.planning.drafts import one_pass
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.method.settings import fixed_schedule
 from fedprivjax.noise import NOISE_SCHEDULES
@@ -200,3 +203,38 @@ class DPMu2(MessageMethod):
             theory = partial(reshef_levy.step_size, **known, **settings)
         theory_step = step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
         return theory_step * noise.gain(plan) if isinstance(noise, CorrelatedNoise) else theory_step
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", one_pass(cls, "none", "server")),)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Reshef & Levy 2024 where all machines take part, elsewhere `anytime_bound`; an increment's error is at most
+        S, and that of the mean of K fresh ones S/√K."""
+        s, size, constraint, batch = run.setting, run.plan.size, run.problem.constraint, run.plan.width
+        largest = reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)
+        deviation, trusted = largest / batch**0.5, self.trust == "server"
+        if not s.full:
+            noise = np.sqrt(s.dimension * self.noise_variances(run.plan))
+            bound = reshef_levy.anytime_bound(
+                step=run.step,
+                rounds=size.rounds,
+                per_round=size.per_round,
+                radius=float(constraint.radius),
+                lipschitz=s.lipschitz,
+                deviation=deviation,
+                noise=noise,
+                fresh=trusted,
+            )
+            loose = "" if trusted else ", loose for noise that stands"
+            return explicit(
+                POPULATION, f"anytime averaging, at any participation (derived here{loose})", **bound._asdict()
+            )
+        function = reshef_levy.full_trusted_bound if trusted else reshef_levy.full_untrusted_bound
+        known = {"machines": size.machines, "rounds": size.rounds, "dimension": s.dimension, "diameter": s.diameter}
+        known |= {"increment": largest, "smoothness": s.smoothness, "optimum_gradient": s.lipschitz}
+        steps = function(mu=np.inf, **known)
+        sampled = function(mu=np.inf, deviation=deviation, **known)
+        total = function(mu=batch * run.event.mu, deviation=deviation, **known)  # of one increment's noise over K
+        theorem = f"Reshef & Levy 2024, {'trusted' if trusted else 'untrusted'} server"
+        return explicit(POPULATION, theorem, optimisation=steps, sampling=sampled - steps, noise=total - sampled)

@@ -9,7 +9,7 @@ A step is private by itself, so a machine's R·K steps are composed: that is wha
 the end points are sent. Messages are no sums of gradients, so every machine's walk is computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -22,6 +22,10 @@ from fedprivjax.checks.values import require_at_least, require_choice, require_p
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
+from fedprivjax.method.planning.drafts import capped, of_records
+from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.round import RoundInputs, oracle
@@ -36,8 +40,10 @@ from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import require_window
+from fedprivjax.theory.lowy_razaviyayn import one_pass_rounds
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
+PLANNED_STEPS = 10  # local steps of a planned run, if no batch is given
 
 
 class LocalState(NamedTuple):
@@ -220,3 +226,20 @@ class LocalSGD(RecordMethod):
 
     def gradients_in_memory(self, problem: Problem, rows: int) -> int:
         return 0  # a step takes one record of each machine
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", cls._drafts),)
+
+    @classmethod
+    def _drafts(cls, s: Setting) -> Iterator[Draft]:
+        batch = min(PLANNED_STEPS, s.samples) if s.batch is None else s.batch
+        most = one_pass_rounds(records=s.samples, batch=batch)
+        rounds, note = capped(s, most if s.rounds is None else s.rounds)
+        step = s.diameter / (s.lipschitz * (rounds * batch) ** 0.5)
+        stated = "the step D/(G√(RK)) stands in: none is proved, and no noise hangs on it"
+        note = "; ".join(filter(None, (note, stated)))
+        yield of_records(cls, s, {"sampler": "disjoint", "batch": batch, "step_size": step}, rounds, note)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        return missing("no step and no bound is proved for local steps with noise")

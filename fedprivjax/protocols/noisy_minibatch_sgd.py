@@ -8,7 +8,7 @@ Lowy & Razaviyayn, ICLR 2023, Algorithm 1 (and Algorithm 3, shuffled). With S_r 
 with γ_r = 1, or (1 − μη)^{−(r+1)} for a μ-strongly convex loss; or the mean of the last iterates, w_R among them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,8 +20,13 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.method.default_steps import binds, plain_clipped_step
 from fedprivjax.method.minibatch_round import appended, mean_of, noisy_mean, record_messages, room
+from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
+from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
+from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
@@ -38,6 +43,7 @@ from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory import reshef_levy
 
 SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1 with its proof's steps in numbers; sampled among a machine's own"
+SUBSETS = 10  # a machine's records divided by those of a secret subset, if no batch is given to a plan
 
 
 class MinibatchState(NamedTuple):
@@ -302,6 +308,53 @@ class NoisyMinibatchSGD(RecordMethod):
             raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {sampler.batch} {sampler.name}")
         if self.noise_rule != "accountant":
             raise Refusal(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (
+            Use("one pass", disjoint(cls)),
+            Use("full batches", full_batches(cls, _planned_rounds), passes=PASSES),
+            Use("secret subsets", cls._subsets, passes=PASSES),
+            Use("shuffled", cls._shuffled),
+        )
+
+    @classmethod
+    def _subsets(cls, s: Setting) -> Iterator[Draft]:
+        """Random records in every message, which nobody knows."""
+        batch = max(1, s.samples // SUBSETS) if s.batch is None else s.batch
+        rounds, note = capped(s, _planned_rounds(s, batch) if s.rounds is None else s.rounds)
+        yield of_records(cls, s, {"sampler": "subset", "batch": batch}, rounds, note)
+
+    @classmethod
+    def _shuffled(cls, s: Setting) -> Iterator[Draft]:
+        if s.trust != "shuffler":
+            raise Refusal(f"trust must be 'shuffler' for it, got {s.trust!r}")
+        if s.batch not in (None, 1):
+            raise Refusal(f"batch must be 1 behind a shuffler, got {s.batch}")
+        rounds, note = one_pass_rounds(s)
+        yield of_records(cls, s, {"sampler": "subset", "batch": 1, "trust": "shuffler"}, rounds, note)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Lemma E.4 at the run's own step; uniform stability where records are used again."""
+        s, rounds, again = run.setting, run.plan.size.rounds, not self.minibatches.one_pass
+        constants = problem_constants(s)
+        variance = theory.worst_variance(constants, batch=run.batch, noise_std=float(self.noise_std))
+        known = {"step": run.step, "rounds": rounds, "diameter": s.diameter, "smoothness": s.smoothness}
+        none = theory.Variance(0.0, 0.0, 0.0)
+        steps = theory.minibatch_step_bound(variance=none, **known)
+        sampled = theory.minibatch_step_bound(variance=variance._replace(noise=0.0), **known) - steps
+        noise = theory.minibatch_step_bound(variance=none._replace(noise=variance.noise), **known) - steps
+        terms = {"optimisation": steps, "sampling": sampled, "noise": noise}
+        if again:
+            terms["stability"] = theory.uniform_stability(constants, step=run.step, rounds=rounds)
+        return explicit(POPULATION, "Lowy & Razaviyayn 2023, Lemma E.4" + (" and E.2" if again else ""), **terms)
+
+
+def _planned_rounds(s: Setting, batch: int | None = None) -> int:
+    """Theorem 2.1's rounds for messages of so many records; None is all of a machine's."""
+    load = theory.bare_load(records=s.samples, epsilon=s.epsilon)
+    sizes = {"batch": s.samples if batch is None else batch, "smoothness": s.smoothness, "load": load}
+    return theory.minibatch_rounds(problem_constants(s), **sizes)
 
 
 def require_modulus(value: Any) -> None:

@@ -20,6 +20,9 @@ from flax import struct
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.default_steps import binds, plain_clipped_step
 from fedprivjax.method.message_method import MessageMethod
+from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
+from fedprivjax.method.planning.drafts import one_pass
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
@@ -131,3 +134,16 @@ class NoisySGD(MessageMethod):
             dimension=problem.dimension,
             noise_std_of_mean=of_mean,
         )
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", one_pass(cls, "none", "server", average=True)),)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Bound of projected SGD on the average of the iterates."""
+        s, size = run.setting, run.plan.size
+        of_mean = float(self.noise_std) / (1.0 if self.trust == "server" else size.per_round**0.5)
+        known = {"diameter": s.diameter, "rounds": size.rounds, "lipschitz": s.lipschitz, "dimension": s.dimension}
+        steps = reshef_levy.noisy_sgd_bound(noise_std_of_mean=0.0, **known)
+        total = reshef_levy.noisy_sgd_bound(noise_std_of_mean=of_mean, **known)
+        return explicit(POPULATION, "projected SGD (Zinkevich 2003)", optimisation=steps, noise=total - steps)

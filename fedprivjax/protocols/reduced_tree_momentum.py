@@ -30,6 +30,16 @@ from fedprivjax.method.momentum import (
     record_uses,
     require_level,
 )
+from fedprivjax.method.momentum_planning import (
+    OF_RANDOM,
+    PARTIAL_TREES,
+    epochs_of_records,
+    gradient_bound,
+    momentum_constants,
+)
+from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
+from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.scaled_down import EPOCH
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
     ALLOCATIONS,
@@ -60,6 +70,7 @@ RULES = {
 }
 THEOREM = "Tran & Cutkosky 2022, Theorem 8, with every record's exact part in its nodes; composition of Gaussians"
 ROUNDING = 2.0**-22  # of a point's norm, that a step and a projection in float32 may be off by
+PLANNED_EPOCHS = 4  # at least, which Theorem 9 needs
 MOST_BYTES = 2 * 2**30  # of rings
 
 
@@ -245,6 +256,24 @@ class ReducedTreeMomentum(MomentumMethod):
         """Theorem 8's, by its counts of the nodes that hold a record."""
         nodes = 3 * log2(max(self._epoch, 2))
         return 2 * sqrt(3 * nodes) * self.sensitivity(problem, plan)
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", epochs_of_records(cls, "cyclic", PLANNED_EPOCHS), iterate=OF_RANDOM),)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Theorem 9's bound on the mean norm of the gradient over iterates."""
+        if not run.setting.full:
+            return missing(PARTIAL_TREES)
+        problem, settings, known = momentum_constants(run)
+        with_resets = theory.ReducedSettings(*settings, reset_rate=float(self.reset_rate))
+        bound = theory.reduced_bound(problem, with_resets, **known)
+        return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs alone")
+
+    def scaled_down(self, machines: int):
+        """As `MomentumMethod.scaled_down`, with a reset rate for short epochs."""
+        rate = None if self.reset_rate is None else max(float(self.reset_rate), 1 / EPOCH)
+        return replace(super().scaled_down(machines), reset_rate=rate)
 
 
 def _require_smooth(problem: Problem) -> None:

@@ -17,7 +17,7 @@ A machine that drops out would make this more than was planned: with t_j skipped
 t_j/(t_j−1) more. So dropouts are refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, isfinite
@@ -33,6 +33,10 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
 from fedprivjax.method.message_method import MessageMethod
 from fedprivjax.method.message_noise import MessageNoise
+from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
+from fedprivjax.method.planning.drafts import of_pool
+from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.round import RoundInputs, add_noise, message_of, oracle
 from fedprivjax.method.settings import fixed_schedule
 from fedprivjax.plan.plan import Plan
@@ -243,6 +247,17 @@ class StaleMomentum(MessageMethod):
         variance = float(np.sum(self.message_noise.variances(plan)))
         norm = float(self.noise_std) * (problem.dimension * variance) ** 0.5
         return noise_reach(problem, problem.travel, times=2) / norm
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", cls._drafts),)
+
+    @classmethod
+    def _drafts(cls, s: Setting) -> Iterator[Draft]:
+        yield of_pool(cls, s, {"clip": reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)})
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        return missing("its private form has no convergence theorem")
 
 
 def growing_exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:

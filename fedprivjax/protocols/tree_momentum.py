@@ -25,6 +25,15 @@ from fedprivjax.method.momentum import (
     record_uses,
     require_level,
 )
+from fedprivjax.method.momentum_planning import (
+    OF_RANDOM,
+    PARTIAL_TREES,
+    epochs_of_records,
+    gradient_bound,
+    momentum_constants,
+)
+from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.noise import Mechanism, Streamed
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
 from fedprivjax.noise.fresh import MessageInputs, PerMachine
@@ -161,6 +170,17 @@ class TreeMomentum(MomentumMethod):
         sizes = {"records": self.rounds_of_epoch(problem), "dimension": problem.dimension}
         epsilon = self.gain(problem, per_round) * target.worst_epsilon
         return theory.momentum_settings(epsilon=epsilon, delta=target.stated_delta, rounds=rounds, **sizes)
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", epochs_of_records(cls, "reshuffled", 1), iterate=OF_RANDOM),)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Theorem 6's bound on the mean norm of the gradient over iterates."""
+        if not run.setting.full:
+            return missing(PARTIAL_TREES)
+        problem, settings, known = momentum_constants(run)
+        return gradient_bound(theory.momentum_bound(problem, settings, **known), "Theorem 6")
 
 
 def paper_multiplier(target: Target) -> float:

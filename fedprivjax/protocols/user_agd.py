@@ -21,7 +21,11 @@ from fedprivjax.method import acsa
 from fedprivjax.method.acsa import AcceleratedState
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.phases import Stage, stages
+from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit, missing
+from fedprivjax.method.planning.drafts import one_pass
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.private_mean import UserMethod
+from fedprivjax.method.private_mean.method import TRUSTS
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
@@ -269,3 +273,27 @@ class UserAGD(UserMethod):
         mean, distance = self.private_mean, problem.distance_to_optimum
         known: dict[str, Any] = {"lipschitz": mean.bound(problem), "form": self.spread, "sampling": self.sampling}
         return cheu.smoothed_scan(users=machines, distance=distance, noise=noise, **known).smoothness
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", one_pass(cls, *TRUSTS)),)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Bound of P_AGD, with the scale S that the run's steps have."""
+        s, size = run.setting, run.plan.size
+        noise = self.noise_constant(run.problem, run.plan)
+        known = {"rounds": size.rounds, "smoothness": s.smoothness, "distance": s.diameter, "gap": s.first_gap}
+        if run.plan.repeats:
+            return missing("P_AGD's theorem is for one pass")
+        sampling, variance = (
+            cheu.oracle_variance(per_round=size.per_round, lipschitz=s.lipschitz, noise=each) for each in (0.0, noise)
+        )
+        total = cheu.agd_bound(spread=1 / run.step - s.smoothness, variance=variance, **known)
+        steps = cheu.agd_bound(spread=0.0, variance=0.0, **known)
+        sampled = (total - steps) * sampling / variance
+        terms = {"optimisation": steps, "sampling": sampled, "noise": total - steps - sampled}
+        return explicit(POPULATION, "Cheu et al. 2022, Theorem 4.3 by Lan's proof", **terms)
+
+    def scaled_down(self, machines: int):
+        """As `Protocol.scaled_down`, with the theory's number of phases."""
+        return replace(super().scaled_down(machines), phases=None)

@@ -9,6 +9,7 @@ Every user once, in batches, is P_SGD (Algorithm 3): `OnePass` participation. Al
 (Algorithm 5): `Full`, with `order="cyclic"`. The paper's listings have w + ηg, where g estimates the gradient.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from math import inf, isfinite
 from typing import Any, NamedTuple
@@ -17,10 +18,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.default_steps import binds, plain_clipped_step
+from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
+from fedprivjax.method.planning.drafts import capped, one_pass, theory_rounds
+from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.private_mean import UserMethod
+from fedprivjax.method.private_mean.method import TRUSTS
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.theory_choices import TheoryChoices
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
@@ -134,3 +142,42 @@ class UserSGD(UserMethod):
 
     def _smooth(self, problem: Problem) -> dict[str, Any]:
         return {"smoothness": problem.smoothness if isfinite(problem.smoothness) else None}
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return Use("one pass", one_pass(cls, *TRUSTS)), Use("all users", cls._all_users)
+
+    @classmethod
+    def _all_users(cls, s: Setting) -> Iterator[Draft]:
+        """P_GD: every user's one record in every round."""
+        if not s.full or s.samples > 1:
+            raise Refusal(
+                f"per_round must be machines ({s.machines}) and samples 1, for all records in every round, "
+                f"got {s.per_round} and {s.samples}"
+            )
+        trust: dict[str, Any] = {"trust": s.trust}
+        rounds = theory_rounds(cls(**trust), s, s.problem) if s.rounds is None else s.rounds
+        rounds, note = capped(s, rounds)
+        plan = draw_plan(s.owned, s.participation, rounds, s.seed, order="cyclic")
+        yield Draft(cls, trust, s.owned, plan, note)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Bound of P_SGD, or of P_GD where all users take part in every round."""
+        s, size = run.setting, run.plan.size
+        noise = self.noise_constant(run.problem, run.plan)
+        known: dict[str, Any] = {"distance": s.diameter, "lipschitz": s.lipschitz}
+        if not run.plan.repeats:
+            known |= {"users": size.rounds * size.per_round, "per_round": size.per_round}
+            steps, total = (cheu.sgd_bound(noise=each, **known) for each in (0.0, noise))
+            theorem = "Cheu et al. 2022, proof of Theorem 4.1"
+            return explicit(POPULATION, theorem, optimisation=steps, noise=total - steps)
+        known |= {"users": size.per_round, "rounds": size.rounds, "step": run.step, "smoothness": s.smoothness}
+
+        def bound(round_noise: float, again: bool) -> float:
+            flags = {"envelope": False, "generalization": again}
+            return cheu.gd_bound(round_noise=round_noise, **flags, **known)
+
+        steps = bound(0.0, False)
+        stable, total = bound(0.0, True) - steps, bound(noise, True)
+        terms = {"optimisation": steps, "noise": total - steps - stable, "stability": stable}
+        return explicit(POPULATION, "Cheu et al. 2022, proof of Theorem 4.9", **terms)

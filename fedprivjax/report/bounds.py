@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, TRAINING
+from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, TRAINING
 from fedprivjax.report.colours import colour, marker
 from fedprivjax.report.drawing import epsilon_axis
 

@@ -8,7 +8,7 @@ import xarray as xr
 from rich.console import Group
 from rich.text import Text
 
-from fedprivjax.planner.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
+from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.number_format import count_text

@@ -14,9 +14,8 @@ from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, Uniform
 from fedprivjax.auditing import running, views
 from fedprivjax.auditing.audit import VERDICT, audit, prepared
 from fedprivjax.auditing.bounds import lower_bounds
-from fedprivjax.auditing.neighbouring import Federation, worlds
+from fedprivjax.auditing.neighbouring import MACHINES, Federation, worlds
 from fedprivjax.auditing.running import Runs, _claim, score_runs
-from fedprivjax.auditing.scaled_down import in_small
 from fedprivjax.auditing.scores import Counting, best_linear
 from fedprivjax.auditing.views import Sight, observed
 from fedprivjax.privacy import gdp
@@ -270,9 +269,9 @@ def test_memory_does_not_grow_with_runs_but_for_their_scores():
 
 def test_protocols_in_small_keep_their_promise_and_lose_their_sizes():
     large = NoisyMinibatchSGD(epsilon=(1.0, 2.0), clip=0.7, batch=600, sampler="poisson")
-    small = in_small(large)
+    small = large.scaled_down(MACHINES)
     assert (small.epsilon, small.batch, small.clip, small.sampler) == (1.0, 3, 0.7, "poisson")
-    assert in_small(PROTOCOL) == PROTOCOL
+    assert PROTOCOL.scaled_down(MACHINES) == PROTOCOL
 
 
 # ---- the numbers to reach

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from fedprivjax import Refusal, planner
+from fedprivjax import LocalSGD, NoisyMinibatchSGD, Refusal, planner
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.planner import METHODS, Pilot, Setting, pilot
+from fedprivjax.planner import Pilot, Setting, pilot
 from fedprivjax.planner.survey import _cell
 
 SIZES = {"machines": 20, "per_round": 10, "samples": 30, "dimension": 60, "delta": 1e-5}
@@ -52,14 +52,14 @@ def test_what_runs_is_what_is_planned_but_for_passes(found):
 @pytest.mark.parametrize(("use", "rounds", "given"), [(1, 40, None), (1, 7, 7), (2, 400, None)])
 def test_methods_that_use_records_again_make_forty_passes_or_the_rounds_given(use, rounds, given):
     setting = Setting(**SIZES, epsilon=1.0, rounds=given)
-    trial = _cell("noisy_minibatch_sgd", METHODS["noisy_minibatch_sgd"][use], setting)["trial"]
+    trial = _cell(NoisyMinibatchSGD, NoisyMinibatchSGD.uses()[use], setting)["trial"]
     assert trial.rounds == rounds
     theory = trial.run.plan.size.rounds
     assert trial.note == ("" if given else f"{rounds} rounds, theory has {theory}")
 
 
 def test_a_step_that_stands_in_makes_way_for_the_default_of_clipped_runs():
-    trial = _cell("local_sgd", METHODS["local_sgd"][0], Setting(**SIZES, epsilon=1.0))["trial"]
+    trial = _cell(LocalSGD, LocalSGD.uses()[0], Setting(**SIZES, epsilon=1.0))["trial"]
     assert trial.draft.settings["step_size"] > 0
     assert trial.protocol(Pilot()).step_size is None
 

@@ -24,9 +24,8 @@ from fedprivjax import (
     planner,
     ready,
 )
+from fedprivjax.method.planning.setting import Setting
 from fedprivjax.planner.calibrated import calibrated
-from fedprivjax.planner.candidates import _single
-from fedprivjax.planner.setting import Setting
 from fedprivjax.protocols import PROTOCOLS
 
 SIZES = {"machines": 12, "per_round": 4, "samples": 20, "dimension": 6}
@@ -282,7 +281,7 @@ def test_the_schedule_is_that_of_a_drawn_plan():
 
 def test_settings_that_differ_in_epsilon_share_their_plan():
     s = Setting(**SIZES, epsilon=EPSILON)
-    first, second = (next(_single(NoisySGD, "none")(each)) for each in (s, replace(s, epsilon=1.0)))
+    first, second = (next(NoisySGD.uses()[0].drafts(each)) for each in (s, replace(s, epsilon=1.0)))
     assert first.plan is second.plan
     assert calibrated(first, s).event.epsilon(s.delta) == pytest.approx(EPSILON)
 

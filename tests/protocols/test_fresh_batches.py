@@ -13,7 +13,6 @@ from scipy.stats import kstest, norm
 from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Softmax, StaleMomentum, Uniform, audit, linear_problem
 from fedprivjax.auditing.neighbouring import Federation, small_federation
 from fedprivjax.auditing.one_run import audit_one_run
-from fedprivjax.auditing.scaled_down import in_small
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import transcript
@@ -163,7 +162,7 @@ def test_an_audit_refutes_too_little_noise(monkeypatch):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_small_federation_has_samples_enough(name):
-    protocol = in_small(METHODS[name].replace(batch=20))
+    protocol = METHODS[name].replace(batch=20).scaled_down(MACHINES)
     assert protocol.batch == BATCH
     federation = small_federation(protocol)
     assert federation.records >= BATCH * federation.rounds

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from flax import struct
 
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.protocols.local_sgd import LocalSGD
-from fedprivjax.protocols.released.rules import check_released_rule
+from fedprivjax.protocols.released.rules import NOT_PLANNED, check_released_rule
 
 
 @struct.dataclass
@@ -21,6 +22,8 @@ class ReleasedLocalSGD(LocalSGD):
 
     acknowledged: bool = struct.field(pytree_node=False, default=False)
     claimed_records: int | None = struct.field(pytree_node=False, default=None)
+
+    not_planned = NOT_PLANNED
 
     def _check_rule(self) -> None:
         check_released_rule(self)
@@ -38,3 +41,11 @@ class ReleasedLocalSGD(LocalSGD):
     def traced(self):
         unclaimed = replace(self, acknowledged=False, claimed_records=None)  # first, for these go with their rule only
         return LocalSGD.traced.fget(unclaimed)  # type: ignore[misc]
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return ()
+
+    def scaled_down(self, machines: int):
+        """As `Protocol.scaled_down`, with the claim of the machines' own numbers of records."""
+        return replace(super().scaled_down(machines), claimed_records=None)

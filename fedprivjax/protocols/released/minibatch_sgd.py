@@ -12,6 +12,7 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.minibatch_round import gradient_at
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.record_mechanism import RecordMechanism, check_record_settings
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.noise import Mechanism
@@ -22,7 +23,7 @@ from fedprivjax.privacy.target import RULE
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchState, NoisyMinibatchSGD
 from fedprivjax.protocols.released.records import AGGREGATES, CLIPPED, UnboundedRecords, released_messages
-from fedprivjax.protocols.released.rules import check_released_rule
+from fedprivjax.protocols.released.rules import NOT_PLANNED, check_released_rule
 
 
 @struct.dataclass
@@ -43,6 +44,8 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
     claimed_records: int | None = struct.field(pytree_node=False, default=None)
     aggregate: str = struct.field(pytree_node=False, default="mean")
     clip_at: str = struct.field(pytree_node=False, default="record")
+
+    not_planned = NOT_PLANNED
 
     def __post_init__(self):
         check_record_settings(self)
@@ -115,3 +118,11 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round if self.clip_at != "record" else 0
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return ()
+
+    def scaled_down(self, machines: int):
+        """As `Protocol.scaled_down`, with the claim of the machines' own numbers of records."""
+        return replace(super().scaled_down(machines), claimed_records=None)

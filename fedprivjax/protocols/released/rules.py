@@ -5,6 +5,8 @@ from typing import Any
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 
+NOT_PLANNED = "other groups' code, whose noise is by published rules that do not give the ε that they claim"
+
 
 def check_released_rule(protocol: Any) -> None:
     """Refuse a rule's settings beside another rule."""

@@ -1,0 +1,1 @@
+"""Parts that a method states its planned uses and error bounds with, for `fedprivjax plan`."""

@@ -1,0 +1,63 @@
+"""Drafts that several methods share: one pass over a shared dataset, and records of a machine's own."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.planning.setting import MOST_USES, Setting
+from fedprivjax.method.planning.uses import Draft
+from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
+from fedprivjax.problem.problem import Problem
+
+
+def one_pass(method: type, *trusts: str, **settings: Any) -> Callable[[Setting], Iterator[Draft]]:
+    """Messages of one record each, or of a batch that is given, every record once.
+
+    Args:
+        trusts: trust models that the method has. A setting's other trust model is planned as "none", if it is there.
+    """
+
+    def drafts(s: Setting) -> Iterator[Draft]:
+        own = {"trust": s.trust} if s.trust in trusts else {}
+        if not own and "none" in trusts:
+            own = {"trust": "none"}
+        yield of_pool(method, s, {**own, **settings})
+
+    return drafts
+
+
+def of_pool(method: type, s: Setting, settings: dict[str, Any]) -> Draft:
+    """One pass over a shared dataset, in batches if the setting gives one and the method has that setting."""
+    batch = 1 if s.batch is None or "batch" not in {field.name for field in fields(method)} else s.batch
+    rounds, note = one_pass_rounds(s, batch)
+    settings = settings if batch == 1 else {**settings, "batch": batch}
+    return Draft(method, settings, s.problem, s.pool_plan(rounds, method(**settings).minibatches), note)
+
+
+def of_records(method: type, s: Setting, settings: dict[str, Any], rounds: int, note: str) -> Draft:
+    """Messages of many records of a machine's own."""
+    sampler = method(**settings).minibatches
+    return Draft(method, settings, s.split, s.outline(sampler, rounds), note)
+
+
+def theory_rounds(protocol: Any, s: Setting, problem: Problem) -> int:
+    """Number of rounds that the protocol's theory chooses, all machines in each."""
+    theory = protocol.theory_choices(problem) or TheoryChoices()
+    return require_choice_of(theory.rounds, "rounds", protocol.name)(s.machines, s.target)
+
+
+def one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:
+    """Rounds of one pass over all records, or those that are given; with a note if they are cut."""
+    if batch > s.samples:
+        raise Refusal(f"batch must be at most samples ({s.samples}), got {batch}")
+    most = s.one_pass(batch)
+    if s.rounds is not None and s.rounds > most:
+        raise Refusal(f"rounds must be at most {most} for one pass of {batch * s.per_round} records, got {s.rounds}")
+    return capped(s, most if s.rounds is None else s.rounds, batch)
+
+
+def capped(s: Setting, rounds: int, batch: int = 1) -> tuple[int, str]:
+    """Rounds within the number of uses that is planned, with a note if they are cut."""
+    most = max(1, MOST_USES // (s.per_round * batch))
+    return min(rounds, most), f"{most} of {rounds} rounds, more are not planned" if rounds > most else ""

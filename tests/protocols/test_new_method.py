@@ -1,0 +1,83 @@
+"""A new method touches its own file and one line of `PROTOCOLS`: it is listed, planned and audited from there."""
+
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from audited import smaller
+from flax import struct
+from momentum_sgd import MomentumSGD
+
+from fedprivjax import cli, planner
+from fedprivjax.auditing.neighbouring import FIXED, MACHINES
+from fedprivjax.experiment import load
+from fedprivjax.experiment.audit import chosen, in_two_worlds, run_all
+from fedprivjax.method.planning.bounds import POPULATION, explicit
+from fedprivjax.method.planning.drafts import one_pass
+from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.scaled_down import EPOCH
+from fedprivjax.protocols import PROTOCOLS
+
+SIZES = {"machines": 10, "per_round": 5, "samples": 20, "dimension": 5, "epsilon": 1.0}
+
+
+@struct.dataclass
+class Forgetful(MomentumSGD):
+    """A method with a setting of its own that follows the length of epochs."""
+
+    beta: Any = 0.99
+    forgetting: Any = 0.01
+
+    @classmethod
+    def uses(cls):
+        return (Use("short memory", one_pass(cls, forgetting=0.5)),)
+
+    def error_bound(self, run):
+        return explicit(POPULATION, "made up", noise=float(self.noise_std) * run.step)
+
+    def scaled_down(self, machines):
+        return replace(super().scaled_down(machines), forgetting=max(self.forgetting, 1 / EPOCH))
+
+    @classmethod
+    def audit_settings(cls):
+        return {**super().audit_settings(), "forgetting": 0.1}
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """One line of `PROTOCOLS` each, and nothing else."""
+    monkeypatch.setitem(PROTOCOLS, "forgetful", (Forgetful, "momentum that forgets"))
+    monkeypatch.setitem(PROTOCOLS, "silent", (MomentumSGD, "momentum that states nothing"))
+
+
+def test_it_is_listed(registered, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fedprivjax", "list"])
+    monkeypatch.setattr(cli.out, "_width", 200)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "momentum that forgets" in capsys.readouterr().out
+
+
+def test_it_is_planned_by_its_own_uses_and_bound(registered):
+    found = planner.plan(**SIZES, protocols=["forgetful", "silent"]).isel(epsilon=0)
+    one, other = (found.sel(protocol=label) for label in ("forgetful, short memory", "silent"))
+    assert "forgetting=0.5" in one["settings"].item()
+    assert (one["theorem"].item(), one["bound_kind"].item()) == ("made up", "explicit")
+    assert float(one["bound"]) == pytest.approx(float(one["noise_std"]) * 0.1)
+    assert float(one["rounds"]) == 40
+    assert other["refusal"].item() == MomentumSGD.not_planned
+
+
+def test_it_is_audited_in_its_own_scaled_down_form(registered, monkeypatch):
+    smaller(monkeypatch, preparing=1024)
+    picked = chosen("forgetful", lambda: load("digits_dp_mu2"), 2.0, 1e-5, None)
+    protocol = picked.protocols["forgetful"]
+    assert (protocol.clip, protocol.forgetting) == (1.0, 0.1)
+    assert protocol.scaled_down(MACHINES).forgetting == 1 / EPOCH
+    seen = []
+    monkeypatch.setattr("fedprivjax.experiment.audit.audit", lambda small, *_, **options: seen.append(small))
+    attack = in_two_worlds(picked, runs=1000, rounds=4, seed=0, folder=None, participation=[FIXED])
+    run_all(picked, attack, nullcontext)
+    assert seen == [protocol.scaled_down(MACHINES)]
