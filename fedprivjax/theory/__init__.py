@@ -1,4 +1,4 @@
-"""The papers' theorems as numbers: bounds and the step sizes that attain them, one file a paper."""
+"""Theorems of the papers as functions of numbers: bounds, and the step sizes that attain them, by paper."""
 
 from fedprivjax.theory.reshef_levy import (
     AnytimeBound,

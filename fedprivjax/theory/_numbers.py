@@ -1,4 +1,4 @@
-"""Arguments of the theorems as float64 arrays, refused where they make no sense."""
+"""Validation of the theorems' arguments, as float64 arrays. Arguments out of range raise Refusal."""
 
 from collections.abc import Callable
 from copy import copy
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 
-Load = float | Callable[[int], float]  # a number, or the number as a function of the rounds
+Load = float | Callable[[int], float]  # a number, or a function from the number of rounds to it
 
 _Constants = TypeVar("_Constants")
 _MOST_ROUNDS = 2**53
@@ -52,7 +52,7 @@ def probability(name: str, value: ArrayLike) -> np.ndarray:
 
 
 def one(check: Callable[[str, ArrayLike], np.ndarray], name: str, value: ArrayLike) -> float:
-    """The checked value as a float; refused where it is an array."""
+    """Return the checked value as a float. Raise Refusal if it is an array."""
     array = check(name, value)
     if array.ndim:
         raise Refusal(f"{name} must be a single number, got shape {array.shape}")
@@ -65,7 +65,7 @@ def counts(**values: int) -> None:
 
 
 def ordered(low_name: str, low: ArrayLike, high_name: str, high: ArrayLike) -> None:
-    """Refuse `low > high`; a relative 1e-9 is rounding."""
+    """Raise Refusal if `low > high`, apart from a relative rounding error of 1e-9."""
     low, high = np.broadcast_arrays(low, high)
     wrong = low > high * (1 + 1e-9)
     if wrong.any():
@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:
 
 
 def least_rounds(need: Callable[[int], float]) -> int:
-    """The least R with `R ≥ need(R)`, for a need that does not grow with R."""
+    """Return the smallest R with `R ≥ need(R)`, for a function `need` that does not increase with R."""
     high = 1
     while high < need(high):
         high *= 2
@@ -91,12 +91,12 @@ def least_rounds(need: Callable[[int], float]) -> int:
 
 
 def load_at(load: Load, rounds: int) -> float:
-    """The load after so many rounds."""
+    """Return the load of a run with this number of rounds."""
     return float(nonnegative("load", load(rounds) if callable(load) else load))
 
 
 def inverse(value: ArrayLike) -> np.ndarray:
-    """1/value, inf at 0."""
+    """Return 1/value, inf at 0."""
     with np.errstate(divide="ignore"):
         return 1 / np.asarray(value, float)
 

@@ -1,7 +1,7 @@
 """Reshef & Levy 2024 (full participation) and 2025 (partial participation) as plain functions of numbers.
 
-Our words for the papers' letters: `mu` is ρ, `machines` M, `per_round` m, `rounds` T, `dimension` d, `diameter` D,
-`lipschitz` G, `smoothness` L, `increment` S (or a clip C in its place). Everything broadcasts over arrays.
+Notation: `mu` is the papers' ρ, `machines` M, `per_round` m, `rounds` T, `dimension` d, `diameter` D, `lipschitz` G,
+`smoothness` L, and `increment` S, or the clip C of clipped increments. Every argument typed ArrayLike broadcasts.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _SCHEDULES = ("uniform", "proportional", "gap")
 
 
 class AnytimeBound(NamedTuple):
-    """Terms that bound the expected excess loss of x_T: steps, records that are drawn, and noise."""
+    """Terms of a bound on the expected excess loss of x_T: too few or short steps, sampled records, and noise."""
 
     optimisation: float
     sampling: float
@@ -30,9 +30,9 @@ class AnytimeBound(NamedTuple):
 
 
 def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: ArrayLike) -> Any:
-    """The largest norm of an increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`: `S = G + 2LD`.
+    """Largest L2 norm of an increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`: `S = G + 2LD`.
 
-    It uses `(t−1)‖x_t − x_{t−1}‖ ≤ 2D`, which holds for the query points of an honest server.
+    The bound uses `(t−1)‖x_t − x_{t−1}‖ ≤ 2D`, which holds for the query points of an honest server.
 
     Source: Reshef & Levy 2024, section 4.
 
@@ -60,9 +60,9 @@ def full_untrusted_bound(
     `4D·[(G* + 2LD)/T + 2S√d/(μT√M) + σ̃/√(TM)]`
 
     Args:
-        mu: privacy of every machine; inf drops the middle term.
-        optimum_gradient: G*, the gradient's norm at the constrained optimum; 0 where that is interior.
-        deviation: σ̃ = σ_gradient + 2·D·σ_smoothness, the standard deviation of a sample's increment.
+        mu: GDP parameter of every machine; inf drops the middle term.
+        optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
+        deviation: σ̃ = σ_gradient + 2·D·σ_smoothness, the standard deviation of one record's increment.
 
     Source: Reshef & Levy 2024, untrusted server.
 
@@ -88,7 +88,7 @@ def full_trusted_bound(
 ) -> Any:
     """Expected excess loss of full participation with a trusted server.
 
-    `4D·[(G* + 2LD)/T + 2S√d/(μTM) + σ̃/√(TM)]`; the arguments are those of `full_untrusted_bound`.
+    `4D·[(G* + 2LD)/T + 2S√d/(μTM) + σ̃/√(TM)]`, with the arguments of `full_untrusted_bound`.
 
     Source: Reshef & Levy 2024, trusted server.
 
@@ -111,31 +111,32 @@ def anytime_bound(
     noise: ArrayLike,
     fresh: bool,
 ) -> AnytimeBound:
-    """Expected excess loss of DP-μ²-FL at any step and participation, term by term; `.total` is the bound.
+    """Expected excess loss of DP-μ²-FL for any step and participation, by term. The bound is `.total`.
 
-    With R the radius of the ball that the iterates stay in, e_t = σ̃·√(t/m) and z_t the noise's norm,
+    Let R be the radius of a ball that contains the iterates, e_t = σ̃·√(t/m), and z_t the norm of the noise. Then
 
-        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]                  fresh noise
-        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]          noise that stands
+        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            independent noise
+        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            noise that persists
 
-    Proof: x_T is the mean of w_1, …, w_T with weights t, so its excess is at most 2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩
-    (anytime averaging), and q̃_t = t∇F(x_t) + E_t + Z_t. Projected steps have Σ_t ⟨q̃_t, w_t − w*⟩ ≤ (2R)²/(2η) +
-    (η/2)·Σ_t ‖q̃_t‖². E_t sums t increments' errors, each of mean 0 given those before, so E‖E_t‖² ≤ e_t²; and since E_t
-    has mean 0, E⟨E_t, w* − w_t⟩ = E⟨E_t, c − w_t⟩ ≤ R·e_t for the ball's centre c. Z_t likewise, but it adds nothing
-    there where it is independent of w_t, and only its square to E‖q̃_t‖².
+    Proof: x_T is the mean of w_1, …, w_T with weights t. Its excess loss is therefore at most
+    2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩ (anytime averaging), and the server's aggregate is q̃_t = t∇F(x_t) + E_t + Z_t.
+    Projected steps have Σ_t ⟨q̃_t, w_t − w*⟩ ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q̃_t‖². E_t is the sum of the errors of t
+    increments. Each error has mean 0 given the earlier ones, so E‖E_t‖² ≤ e_t². Since E_t has mean 0,
+    E⟨E_t, w* − w_t⟩ = E⟨E_t, c − w_t⟩ ≤ R·e_t for the centre c of the ball. The same holds for Z_t. If Z_t is
+    independent of w_t, it adds nothing to this inner product, and only its square to E‖q̃_t‖².
 
-    For records that are drawn alike on all machines, whatever the public schedule; for noise that cancels at partial
-    participation it is loose, since it does not use that most of Z_t is older than w_t.
+    The bound holds for machines whose records have the same distribution, under any public schedule. It is loose for
+    noise that cancels at partial participation, because it does not use that most of Z_t is older than w_t.
 
     Args:
         step: η.
         radius: R, half the diameter of a ball.
-        deviation: σ̃, the root mean squared error of one increment; S always is one.
-        noise: z_t, the root mean squared norm of the noise in q̃_t, one for each round, or one for all.
-        fresh: whether a round's noise is independent of the rounds before, as with a trusted server and at full
+        deviation: σ̃, the root mean squared error of one increment; S is always an upper bound.
+        noise: z_t, the root mean squared norm of the noise in q̃_t; one number, or one per round, shape [rounds].
+        fresh: whether the noise of a round is independent of all earlier rounds, as with a trusted server or at full
             participation.
 
-    Source: ours, after Reshef & Levy 2024 (anytime averaging: Cutkosky 2019).
+    Source: derived here, after Reshef & Levy 2024 (anytime averaging: Cutkosky 2019).
 
     >>> anytime_bound(step=0.25, rounds=1, per_round=1, radius=1.0, lipschitz=2.0, deviation=0.0, noise=2.0, fresh=True)
     AnytimeBound(optimisation=8.5, sampling=0.0, noise=0.5)
@@ -167,22 +168,22 @@ def step_size(
     increment: ArrayLike,
     smoothness: ArrayLike | None,
 ) -> Any:
-    """The default step of DP-μ²-FL: the noise that has gathered in the last iterate has norm D, up to the cap.
+    """Default step of DP-μ²-FL, at which the accumulated noise in the last iterate has norm D, up to a cap.
 
-    `η = min{μDm/(2ST√d·c), 1/(4LT)}` with `c = 1` for a trusted server, `c = √M` without one; the schedule
-    `proportional` spends `√(1 + ln T)` more. Full participation is `per_round == machines`.
+    `η = min{μDm/(2ST√d·c), 1/(4LT)}` with `c = 1` for a trusted server and `c = √M` without one. The noise schedule
+    "proportional" multiplies c by `√(1 + ln T)`. Full participation is `per_round == machines`.
 
     Args:
         trust: "server" or "none".
-        noise_schedule: "uniform", "proportional", "gap", or a given sequence, which gets the step of "uniform".
-        mu: positive; inf (non-private) leaves the cap alone.
-        smoothness: L; None drops the cap, as for clipped increments.
+        noise_schedule: "uniform", "proportional", "gap", or a sequence, which has the step of "uniform".
+        mu: positive GDP parameter; inf (non-private) leaves the cap only.
+        smoothness: L, or None to drop the cap, as for clipped increments.
 
     Returns:
         The step, broadcast over mu, diameter, increment and smoothness.
 
     Raises:
-        ValueError: for a number out of range, or where neither noise nor smoothness bounds the step.
+        Refusal: if a number is out of range, or neither noise nor smoothness bounds the step.
 
     Source: Reshef & Levy 2024 (both trust models), 2025 (`proportional`); `uniform` and `gap` by the same rule.
 
@@ -213,12 +214,12 @@ def fresh_noise_step(
     increment: ArrayLike,
     smoothness: ArrayLike | None,
 ) -> Any:
-    """The same rule for messages whose noise is never taken back: `η = min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
+    """Default step of DP-μ²-FL without noise cancellation: `η = min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
 
-    The noises add up in the server's aggregate and once more in the iterate, where their norm is
-    `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. Arguments, errors and result as for `step_size`.
+    The noise accumulates in the server's aggregate and again in the iterate, where its norm is
+    `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. Arguments, errors and result are as for `step_size`.
 
-    Source: the ablation of Reshef & Levy 2025; the step is ours.
+    Source: the ablation of Reshef & Levy 2025. This implementation adds the step, by the rule of `step_size`.
 
     >>> fresh_noise_step(mu=2.0, per_round=3, rounds=4, dimension=9, diameter=1.0, increment=2.0, smoothness=None)
     0.0625
@@ -229,17 +230,18 @@ def fresh_noise_step(
 
 
 def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, noise_step: ArrayLike = np.inf) -> Any:
-    """A step of DP-μ²-FL where no smoothness is known, for increments of norm C: `1/η² = 1/η_z² + T³·C²/(3D²)`.
+    """Step of DP-μ²-FL for increments clipped to norm C and unknown smoothness: `1/η² = 1/η_z² + T³·C²/(3D²)`.
 
-    The second term is that of the step `D/√(Σ_t (tC)²)`, which is best for the bound of `anytime_bound` without noise;
-    the first is that of the noise's own step. For losses that are not convex it is a rule of thumb.
+    The second term belongs to the step `D/√(Σ_t (tC)²)`, which minimises `anytime_bound` without noise, and the first
+    term to the noise-limited step η_z. For losses that are not convex it is a rule of thumb.
 
     Args:
-        diameter: D, how far the run may go.
+        diameter: D, distance that the run may cover, such as the diameter of the constraint set.
         increment: C, the clip.
-        noise_step: η_z, at which the gathered noise has norm D: `step_size` or `fresh_noise_step` without smoothness.
+        noise_step: η_z, at which the accumulated noise has norm D: `step_size` or `fresh_noise_step` without
+            smoothness.
 
-    Source: ours.
+    Source: derived here.
 
     >>> clipped_step(rounds=3, diameter=6.0, increment=1.0, noise_step=0.5)
     0.48507...
@@ -250,16 +252,16 @@ def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, nois
 
 
 def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> Any:
-    """The longest default step of DP-μ²-FL with clipped batches: `η = 2D/(CT)`.
+    """Longest default step of DP-μ²-FL with clipped batches: `η = 2D/(CT)`.
 
-    T rounds' increments add up to a norm of at most C·T, so that the last step, noise apart, crosses the set twice at
-    most. A rule of thumb for few rounds, where the noise's own step may be as long as one likes.
+    The increments of T rounds have a sum of norm at most C·T. Without noise, the last step thus moves the iterate by at
+    most 2D. This is a rule of thumb for few rounds, where the noise-limited step may be arbitrarily long.
 
     Args:
-        diameter: D, how far the run may go.
+        diameter: D, distance that the run may cover, such as the diameter of the constraint set.
         increment: C, the clip.
 
-    Source: ours.
+    Source: derived here.
 
     >>> longest_step(rounds=4, diameter=2.0, increment=0.5)
     2.0
@@ -271,10 +273,10 @@ def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> A
 def noisy_sgd_step(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
-    """The step of noisy SGD that is best for its bound: `η = D/√(T(G² + dσ²))`.
+    """Step of noisy SGD that minimises its bound: `η = D/√(T(G² + dσ²))`.
 
     Args:
-        noise_std_of_mean: σ, per coordinate, of the noise on the mean gradient of a round.
+        noise_std_of_mean: σ, standard deviation per coordinate of the noise on the mean gradient of a round.
 
     Source: the standard analysis of projected SGD (Zinkevich 2003; Bassily, Smith & Thakurta 2014).
 
@@ -288,9 +290,9 @@ def noisy_sgd_step(
 def noisy_sgd_bound(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
-    """Expected excess loss of noisy SGD's average iterate at that step: `D·√((G² + dσ²)/T)`.
+    """Expected excess loss of the average iterate of noisy SGD at `noisy_sgd_step`: `D·√((G² + dσ²)/T)`.
 
-    Arguments and source as for `noisy_sgd_step`.
+    Arguments and source are as for `noisy_sgd_step`.
 
     >>> noisy_sgd_bound(diameter=1.0, rounds=4, lipschitz=3.0, dimension=4, noise_std_of_mean=2.0)
     2.5
@@ -311,7 +313,7 @@ def _capped(step: np.ndarray, rounds: int, smoothness: ArrayLike | None):
     if smoothness is not None:
         step = np.minimum(step, 1 / (4 * rounds * positive("smoothness", smoothness)))
     if np.isinf(step).any():
-        raise Refusal("smoothness must be given where mu is inf: nothing else bounds the step, got None")
+        raise Refusal("smoothness must be given if mu is inf, because nothing else bounds the step, got None")
     return plain(step)
 
 

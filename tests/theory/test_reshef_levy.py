@@ -120,8 +120,8 @@ def test_noisy_sgd_step_minimises_the_bound_it_comes_with():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: step(mu=np.inf), "smoothness must be given where mu is inf: .*"),
-        (lambda: step(mu=[1.0, np.inf]), "smoothness must be given where mu is inf: .*"),
+        (lambda: step(mu=np.inf), "smoothness must be given if mu is inf, .*"),
+        (lambda: step(mu=[1.0, np.inf]), "smoothness must be given if mu is inf, .*"),
         (lambda: step(mu=0.0, smoothness=1.0), "mu must be positive, got 0.0"),
         (lambda: step(mu=[1.0, np.nan]), "mu must be positive, got nan"),
         (lambda: step(per_round=30), r"per_round must be at most machines \(20\), got 30"),

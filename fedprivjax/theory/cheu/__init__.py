@@ -1,12 +1,13 @@
 """Cheu, Joseph, Mao & Peng 2022, "Shuffle Private Stochastic Convex Optimization", as plain functions of numbers.
 
-Our words for the paper's letters: `users` n, `per_round` b, `rounds` T, `dimension` d, `diameter` D, `distance` a bound
-on the way from the start to the minimum, `lipschitz` L, `smoothness` β (of the loss or its envelopes),
-`strong_convexity` λ, `spread` S, `levels` g, `trials` q, `noise` C: a sum's noise variance, all coordinates together,
-over L². What is named `_bound`, `_scan` or `_phases` has explicit constants; `_rate` and `_order` have constant 1.
+Notation: `users` is the paper's n, `per_round` b, `rounds` T, `dimension` d, `diameter` D, `distance` a bound on the
+distance from the start to the minimum, `lipschitz` L, `smoothness` β (of the loss or its Moreau envelopes),
+`strong_convexity` λ, `spread` S, `levels` g, and `trials` q. `noise` is C, the noise variance of a sum of gradients,
+summed over coordinates and divided by L². Functions named `_bound`, `_scan` or `_phases` have explicit constants. Those
+named `_rate` or `_order` have constant 1.
 
-The bounds know of privacy by C alone, so they are also those of a trusted server (`gaussian_noise_constant`), of the
-pan-private method (`pan_private_noise_constant`) and, with C as a function of b, of noise that each user adds.
+The bounds depend on privacy only through C. They therefore also hold for a trusted server (`gaussian_noise_constant`),
+for the pan-private method (`pan_private_noise_constant`) and, with C as a function of b, for noise added by each user.
 """
 
 from fedprivjax.theory.cheu._passes import Phase

@@ -1,4 +1,4 @@
-"""The explicit bound of one AC-SA pass for many batches at once, on a smooth loss or on Moreau envelopes."""
+"""Explicit bound of one AC-SA pass for many batch sizes at once, on a smooth loss or on Moreau envelopes."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ from fedprivjax.theory.cheu.noise import Noise, oracle_variance
 
 
 class Phase(NamedTuple):
-    """One AC-SA pass: how it is set, and the bound on the expected excess loss of its output.
+    """Settings of one AC-SA pass, and the bound on the expected excess loss of its output.
 
-    `smoothness` is the β of its steps: the loss's, or that of the envelopes. `distance` is what `spread` was set for,
-    a bound on the (root mean square) distance from the pass's start to the minimum. `users` includes those left over
-    where `per_round` does not divide it.
+    `smoothness` is the β of its steps, of the loss or of its envelopes. `distance` is the bound for which `spread` was
+    set, on the (root mean square) distance from the start of the pass to the minimum. `users` includes the remainder if
+    `per_round` does not divide it.
     """
 
     users: int
@@ -29,7 +29,7 @@ class Phase(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What does not change from batch to batch. `smoothness` None lets every batch have its best envelope."""
+    """Settings that all batch sizes share. With `smoothness` None, every batch size has its best envelope."""
 
     lipschitz: float
     noise: Noise
@@ -41,7 +41,7 @@ class Pass(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Rounds, scale S, smoothness and bound of every batch, [batches]."""
+    """Rounds, scale S, smoothness and bound for every batch size; each of shape [batch sizes]."""
 
     rounds: np.ndarray
     spread: np.ndarray
@@ -68,7 +68,7 @@ def checked_pass(
 def runs(
     method: Pass, users: int, per_round: np.ndarray, distance: ArrayLike, gap: float | np.ndarray = np.inf
 ) -> Runs:
-    """Every batch's pass over so many users; `gap` bounds the start's excess loss, besides L·D."""
+    """Evaluate one pass over `users` users for every batch size. `gap` is a bound on the excess loss at the start."""
     rounds = users // per_round
     length = method.lipschitz * (2 if method.paper_2L else 1)
     variance = oracle_variance(per_round=per_round, lipschitz=length, noise=method.noise, sampling=method.sampling)
@@ -95,7 +95,7 @@ def phase(users: int, per_round: np.ndarray, computed: Runs, distance: float, in
 
 
 def _smoothness(method: Pass, rounds: np.ndarray, distance: np.ndarray) -> list[np.ndarray]:
-    """The given β, or the minimisers of the bound where L·D counts at the start and where the gap does."""
+    """Return candidates of β: the given one, or the minimisers of the bound for a start at L·D and at the gap."""
     if method.smoothness is not None:
         return [np.full(rounds.shape, method.smoothness)]
     still = shrinkage(rounds)

@@ -1,7 +1,7 @@
 """P_AGD: one pass of Lan's AC-SA on shuffled sums (Algorithm 4, Theorem 4.3).
 
-Round t = 1..T has `α_t = 2/(t + 2)` and steps by `(t + 1)/(2(β + S))`, which is the penalty `L_t·‖θ − θ_t‖²` with
-`L_t = (β + S)/(t + 1)`; with half of that penalty the method diverges even without noise.
+Round t = 1..T has `α_t = 2/(t + 2)` and the step `(t + 1)/(2(β + S))`, which corresponds to the penalty
+`L_t·‖θ − θ_t‖²` with `L_t = (β + S)/(t + 1)`. With half of this penalty the method diverges even without noise.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, plain,
 
 
 def agd_mixing(rounds: int) -> np.ndarray:
-    """The weights α_t of the new point in the running average: `α_t = 2/(t + 2)`, t = 1..T, [rounds].
+    """Weights of the new point in the running average, `α_t = 2/(t + 2)` for t = 1..T; shape [rounds].
 
     >>> agd_mixing(2)
     array([0.66666667, 0.5       ])
@@ -24,9 +24,9 @@ def agd_mixing(rounds: int) -> np.ndarray:
 
 
 def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
-    """The steps `(t + 1)/(2(β + S))`, t = 1..T, [rounds].
+    """Steps `(t + 1)/(2(β + S))` for t = 1..T; shape [rounds].
 
-    Source: Cheu et al. 2022, Algorithm 4, the lost penalty restored from Lan's proof.
+    Source: Cheu et al. 2022, Algorithm 4, with the missing penalty restored from Lan's proof.
 
     >>> agd_steps(rounds=2, smoothness=1.0, spread=1.0)
     array([0.5 , 0.75])
@@ -37,17 +37,17 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """The scale S that slows the steps down for the noise.
+    """Scale S that shortens the steps because of the noise.
 
-    * "optimal", the least `agd_bound`: `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)`, about `(T+2)^{3/2}·σ/(√12·D)`;
+    * "optimal" minimises `agd_bound`: `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)`, about `(T+2)^{3/2}·σ/(√12·D)`;
     * "paper": `S = (T+2)^{3/2}·σ/D`.
 
     Args:
         rounds: T.
-        deviation: σ, the root of `oracle_variance`.
-        distance: D, from the start to the minimum at most (its root mean square, where the start is random).
+        deviation: σ, the square root of `oracle_variance`.
+        distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
 
-    Source: "paper": Cheu et al. 2022, Lemma 4.4. "optimal": ours.
+    Source: "paper": Cheu et al. 2022, Lemma 4.4. "optimal": derived here.
 
     >>> agd_spread(rounds=2, deviation=1.0, distance=1.0, form="paper")
     8.0
@@ -69,21 +69,21 @@ def agd_bound(
     variance: ArrayLike,
     gap: ArrayLike,
 ) -> Any:
-    """The expected excess loss after T rounds, for any S > 0 (S = 0 too where σ = 0).
+    """Expected excess loss after T rounds, for any S > 0, and also for S = 0 if σ = 0.
 
     `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`
 
-    At the optimal S it is about `2βD²/T² + 1.155·σD/√T + 2·gap/T²` (2.17 in place of 1.155 at the paper's).
+    At the optimal S it is about `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the paper's S, 2.17 replaces 1.155.
 
     Args:
         rounds: T.
         smoothness: β.
         spread: S.
-        distance: D; its mean square may be over a random start.
+        distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
         variance: σ², `oracle_variance`.
-        gap: the excess loss at the start, at most; L·D always is.
+        gap: bound on the excess loss at the start, such as L·D.
 
-    Source: ours, by Lan's proof; Cheu et al. 2022, Lemma 4.4 is its order (σ there for σ²). Explicit.
+    Source: derived here by Lan's proof. Cheu et al. 2022, Lemma 4.4 states its order, with σ for σ². Explicit.
 
     >>> agd_bound(rounds=2, smoothness=1.0, spread=13**0.5, distance=1.0, variance=4.0, gap=1.0)
     1.535...
@@ -100,7 +100,7 @@ def agd_bound(
 
 
 def shrinkage(rounds: ArrayLike) -> Any:
-    """What the start still counts after T rounds: `Γ = 2/((T+1)(T+2))`.
+    """Factor of the start's contribution after T rounds: `Γ = 2/((T+1)(T+2))`.
 
     >>> shrinkage(2)
     0.16666666666666666

@@ -1,4 +1,4 @@
-"""The best batch by trying: few enough candidates that a scan over n = 10⁹ users takes milliseconds."""
+"""Candidate batch sizes for scans, few enough that a scan over n = 10⁹ users takes milliseconds."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ _MOST_USERS = 10**12
 
 
 def batches(users: int) -> np.ndarray:
-    """The batches b worth trying in one pass over n users, ascending: b ≤ √n, and ⌊n/T⌋ for T ≤ √n rounds.
+    """Candidate batch sizes b of one pass over n users, ascending: b ≤ √n, and ⌊n/T⌋ for T ≤ √n rounds.
 
-    Among the batches that leave equally many rounds `T = ⌊n/b⌋` the largest is always in the list, so the optimum of
-    anything that falls with b at fixed T is.
+    Of the batch sizes with equally many rounds `T = ⌊n/b⌋`, the largest is always a candidate. The candidates therefore
+    include the optimum of any function that decreases in b at fixed T.
 
     >>> batches(10)
     array([ 1,  2,  3,  5, 10])
@@ -27,7 +27,7 @@ def batches(users: int) -> np.ndarray:
 
 
 def best_batch(bound: Callable[[np.ndarray], np.ndarray], users: int) -> int:
-    """The batch of one pass with the least bound, for a bound that falls with b where ⌊n/b⌋ stays.
+    """Return the batch size of one pass with the smallest bound, for a bound that decreases in b at fixed ⌊n/b⌋.
 
     >>> best_batch(lambda b: 100 / b**2 + b / 1000, 1000)
     58
@@ -37,7 +37,7 @@ def best_batch(bound: Callable[[np.ndarray], np.ndarray], users: int) -> int:
 
 
 def candidates(users: int, per_round: int | None) -> np.ndarray:
-    """The candidates, or the one batch that is given; refused above the users."""
+    """Return the candidate batch sizes, or the given one. Raise Refusal if it exceeds the number of users."""
     if per_round is None:
         return batches(users)
     counts(per_round=per_round)
@@ -47,7 +47,7 @@ def candidates(users: int, per_round: int | None) -> np.ndarray:
 
 
 def geometric_counts(most: int, ratio: float = 2**0.25) -> np.ndarray:
-    """1, …, `most`, each about `ratio` times the last.
+    """Integers from 1 to `most`, each about `ratio` times the previous one; int64, ascending.
 
     >>> geometric_counts(10, ratio=2)
     array([ 1,  2,  4,  8, 10])

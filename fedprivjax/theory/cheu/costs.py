@@ -1,7 +1,7 @@
-"""What the sums cost: messages, bits and the analyzer's time, exactly and as Corollaries B.8–B.11 have them.
+"""Costs of the sums: messages, bits and the analyzer's time, exactly and by the orders of Corollaries B.8–B.11.
 
-A message is one bit with its coordinate's label. A user of a one-pass method sends to one sum over b users; a user of
-P_GD to T sums over all n.
+A message is one bit with the label of its coordinate. A user of a one-pass method contributes to one sum over b users,
+a user of P_GD to T sums over all n users.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ from fedprivjax.theory._numbers import at_least_one, counts, plain, positive, pr
 
 
 def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1) -> Any:
-    """One-bit messages of a user: `d·(g + q)` a sum. Exact.
+    """Number of one-bit messages of a user: `d·(g + q)` per sum. Exact.
 
     Args:
-        levels: g.
-        trials: q, noise trials of a user and coordinate.
-        sums: how many sums the user enters, T for P_GD.
+        levels: g, rounding levels of a coordinate.
+        trials: q, noise trials per user and coordinate.
+        sums: number of sums to which the user contributes; T for P_GD.
 
     Source: Cheu et al. 2022, Algorithms 1 and 2.
 
@@ -34,10 +34,10 @@ def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, s
 def bits_per_user(
     *, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1, labelled: bool = True
 ) -> Any:
-    """Bits of a user: each message is one, and ⌈log₂ d⌉ for its coordinate's label. Exact.
+    """Number of bits of a user: one per message, and ⌈log₂ d⌉ for the label of its coordinate. Exact.
 
     Args:
-        labelled: False for a shuffler for every coordinate, where no label is sent.
+        labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
 
     >>> bits_per_user(dimension=10, levels=64, trials=6)
     3500.0
@@ -51,7 +51,9 @@ def bits_per_user(
 def analyzer_time(
     *, users: ArrayLike, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1
 ) -> Any:
-    """Messages that the analyzer adds up in all: `n·d·(g + q)` a sum. Exact; n users in all for a one-pass method.
+    """Number of messages that the analyzer adds up: `n·d·(g + q)` per sum of a user. Exact.
+
+    For a one-pass method, `users` is the number of users in all rounds together.
 
     >>> analyzer_time(users=1000, dimension=10, levels=64, trials=6)
     700000.0
@@ -69,14 +71,15 @@ def bits_rate(
     rounds: ArrayLike = 1,
     printed: bool = False,
 ) -> Any:
-    """The order of a user's bits, constant 1: `d·T·[√b + ln²(d/δ)/ε_r²]`.
+    """Order of the number of bits of a user, with constant 1: `d·T·[√b + ln²(d/δ)/ε_r²]`.
 
     Args:
-        summed: users in a sum: b for the one-pass methods (Corollaries B.8–B.10), n for P_GD (B.11).
-        epsilon: ε in all.
-        rounds: T sums of one user, 1 in one pass; a sum's budget is then `ε_r² = ε²/(8T·ln(1/δ))`.
-        printed: the paper's `d·T·[√b + ln(1/δ)/ε²]`. It drops a logarithm that the coordinates' share of the budget
-            brings in, and in P_GD the rounds' share.
+        summed: users per sum: b for the one-pass methods (Corollaries B.8–B.10), n for P_GD (B.11).
+        epsilon: ε of all sums together.
+        rounds: T, sums of one user. It is 1 for one pass, with `ε_r = ε`; otherwise the budget of one sum is
+            `ε_r² = ε²/(8T·ln(1/δ))`.
+        printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It omits a logarithm that is due to splitting the budget over
+            the coordinates and, for P_GD, the factor that is due to splitting it over the rounds.
 
     Source: Cheu et al. 2022, Corollaries B.8–B.11, corrected.
 
@@ -102,9 +105,9 @@ def runtime_rate(
     rounds: ArrayLike = 1,
     printed: bool = False,
 ) -> Any:
-    """The order of the run time, constant 1: n times `bits_rate`; without that of smoothing.
+    """Order of the run time, with constant 1 and without the time of smoothing: n times `bits_rate`.
 
-    Args: `users` n in all, the others as in `bits_rate`.
+    Arguments other than n, the number of users in all, are as for `bits_rate`.
 
     Source: Cheu et al. 2022, Corollaries B.8–B.11.
 

@@ -1,7 +1,7 @@
-"""P_GD: projected gradient descent, every user in every round, the mean of the iterates (Algorithm 5, Theorem 4.9).
+"""P_GD: projected gradient descent with every user in every round, averaged over iterates (Algorithm 5, Theorem 4.9).
 
-`round_noise` is C_r, the noise constant of one round's sum at its share of the budget: `T·C` in the Gaussian limit. A
-user's T sums compose, so unlike the one-pass methods C grows with the rounds.
+`round_noise` is C_r, the noise constant of one round's sum at its part of the privacy budget: `T·C` in the Gaussian
+limit. The T sums of a user compose, so C_r grows with the rounds, unlike C in the one-pass methods.
 """
 
 from typing import Any
@@ -25,21 +25,21 @@ def gd_bound(
     envelope: bool = True,
     generalization: bool = True,
 ) -> Any:
-    """The expected excess population loss: `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`.
+    """Expected excess population loss: `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`.
 
-    The terms are optimisation, noise, generalisation (uniform stability, which is not proved for the part of the noise
-    that rounding makes, since it depends on the data) and, on envelopes, smoothing.
+    The terms are optimisation, noise, generalisation and, on envelopes, smoothing. Generalisation is by uniform
+    stability, which is not proved for rounding noise, because that noise depends on the data.
 
     Args:
         step: η, at most 2/β for the stability.
-        distance: D, from the start to the minimum at most.
+        distance: D, bound on the distance from the start to the minimum.
         round_noise: C_r.
         smoothness: β, of the envelopes or the loss.
-        envelope: False for a smooth loss, without the last term.
-        generalization: False leaves the third term out (the empirical excess loss).
+        envelope: False for a smooth loss, which has no last term.
+        generalization: False omits the third term, for the empirical excess loss.
 
     Raises:
-        ValueError: for η > 2/β.
+        Refusal: if η > 2/β.
 
     Source: Cheu et al. 2022, Lemmas B.4 and B.5, proof of Theorem 4.9. Explicit.
 
@@ -68,15 +68,15 @@ def gd_step(
     smoothness: ArrayLike | None = None,
     generalization: bool = True,
 ) -> Any:
-    """The step with the least `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
+    """Step that minimises `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
 
-    The 1/2 is that of envelopes with `β = 2/η`, the strongest that the step allows; a smooth loss does without it and
-    has η at most 2/β.
+    The term 1/2 is due to envelopes with `β = 2/η`, the largest β that the step allows. A smooth loss does not have it,
+    and its η is at most 2/β.
 
     Args:
-        smoothness: β of a smooth loss; None for envelopes.
+        smoothness: β of a smooth loss, or None for envelopes.
 
-    Source: ours; the paper's `η = D/(L√T)` is its order.
+    Source: derived here; the paper's `η = D/(L√T)` is of the same order.
 
     >>> round(gd_step(users=100, rounds=25, distance=1.0, lipschitz=1.0, round_noise=1e4), 6)
     0.11547

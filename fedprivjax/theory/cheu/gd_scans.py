@@ -1,4 +1,4 @@
-"""The rounds, step and envelopes of P_GD, by its explicit bound or by the paper (Theorem 4.9)."""
+"""Rounds, step and envelopes of P_GD, by its explicit bound or as in the paper (Theorem 4.9)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from fedprivjax.theory.cheu.gd import gd_bound, gd_step
 from fedprivjax.theory.cheu.noise import paper_noise_constant
 from fedprivjax.theory.cheu.strong import strong_phase_count
 
-RoundNoise = float | Callable[[int], float]  # C of one release, or C_r as a function of the rounds
+RoundNoise = float | Callable[[int], float]  # C of a single release, or a function from T to C_r
 
 
 class Descent(NamedTuple):
-    """One run of P_GD: how it is set, and the bound on the expected excess loss of its output.
+    """Settings of one run of P_GD, and the bound on the expected excess loss of its output.
 
-    `round_noise` is C_r, `smoothness` β of the envelopes or the loss, `distance` the bound on the (root mean square)
-    distance from the start to the minimum that the step is set for.
+    `round_noise` is C_r, and `smoothness` is β of the envelopes or the loss. `distance` is the bound for which the step
+    was set, on the (root mean square) distance from the start to the minimum.
     """
 
     users: int
@@ -41,22 +41,22 @@ def gd_scan(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> Descent:
-    """The fewest rounds whose bound is near the least that is to be had, with their best step and envelopes.
+    """Return the fewest rounds with a nearly minimal bound, with their best step and envelopes.
 
-    The bound of the best step falls with the rounds towards `L·D·√(C/n² + 2/n)`, so the cost is what limits T. Counts
-    of rounds a factor 2^{1/4} apart are tried.
+    The bound at the best step decreases in the rounds towards `L·D·√(C/n² + 2/n)`, so only the cost limits T. The scan
+    evaluates numbers of rounds that are a factor 2^{1/4} apart.
 
     Args:
-        users: n, all of them in every round.
-        distance: D, from the start to the minimum at most.
-        noise: C of a single release at the whole budget, then `C_r = T·C` (the Gaussian limit); or C_r as a function
-            of T (an exact accountant's).
-        smoothness: β of a smooth loss; None takes Moreau envelopes with β = 2/η.
-        most_rounds: T at most; None takes n.
-        tolerance: a bound this much above the least tried is near.
+        users: n, all in every round.
+        distance: D, bound on the distance from the start to the minimum.
+        noise: C of a single release at the whole budget, with `C_r = T·C` (the Gaussian limit); or a function from T to
+            C_r, such as an exact accountant's.
+        smoothness: β of a smooth loss, or None for Moreau envelopes with β = 2/η.
+        most_rounds: upper limit of T, or None for n.
+        tolerance: relative excess over the smallest evaluated bound that counts as nearly minimal.
         generalization: as in `gd_bound`.
 
-    Source: ours, minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Explicit.
+    Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Explicit.
 
     >>> gd_scan(users=1000, distance=1.0, lipschitz=1.0, noise=1e4, most_rounds=256)[:2]
     (1000, 181)
@@ -80,11 +80,11 @@ def gd_scan(
 
 
 def gd_groups(users: int) -> list[int]:
-    """The groups for strongly convex losses: `n_i = ⌊2^{i−2}·n/log₂ n⌋`, i = 1..⌈log₂ log₂ n⌉, at least one user each.
+    """Group sizes for strongly convex losses: `n_i = ⌊2^{i−2}·n/log₂ n⌋`, at least 1, for i = 1..⌈log₂ log₂ n⌉.
 
-    They hold two thirds to all of the users.
+    Together the groups contain between two thirds of the users and all of them.
 
-    Source: Feldman, Koren & Talwar 2020, Theorem 5.1, which Cheu et al. 2022 take over (Theorem 4.9).
+    Source: Feldman, Koren & Talwar 2020, Theorem 5.1, as used by Cheu et al. 2022, Theorem 4.9.
 
     >>> gd_groups(1000)
     [50, 100, 200, 401]
@@ -106,15 +106,16 @@ def gd_phases(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> list[Descent]:
-    """Strongly convex losses: P_GD on disjoint groups, each from the last one's output.
+    """Settings of P_GD on disjoint groups of users, for strongly convex losses. Each group starts at the last output.
 
-    `D_1 = min(D, 2L/λ)`, Δ_i the bound of group i, `D_{i+1} = min(D_i, √(2Δ_i/λ))`. The last group's bound is the
-    method's; every group has the whole budget.
+    The distances are `D_1 = min(D, 2L/λ)` and `D_{i+1} = min(D_i, √(2Δ_i/λ))`, where Δ_i is the bound of group i. The
+    bound of the last group is the bound of the method. Every group has the whole privacy budget. Arguments that are not
+    listed are as for `gd_scan`.
 
-    Args: as in `gd_scan` (`most_rounds` for each group), and
-
-        diameter: D, of the constraint set (or a bound on the first distance).
+    Args:
+        diameter: D, of the constraint set, or a bound on the first distance.
         strong_convexity: λ.
+        most_rounds: upper limit of the rounds of each group.
 
     Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
 
@@ -134,10 +135,10 @@ def gd_phases(
 
 
 def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float, printed: bool = False) -> int:
-    """The paper's rounds: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
+    """Number of rounds of the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
 
     Args:
-        printed: K² in place of K³, as the paper prints it; it does not give the rate that the paper states.
+        printed: use K² instead of K³, as printed in the paper. It does not give the rate that the paper states.
 
     Source: Cheu et al. 2022, Lemma B.6, corrected.
 
@@ -151,9 +152,9 @@ def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float,
 
 
 def gd_paper_budget(*, epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
-    """The paper's share of a round: `ε_r = ε/(2√(2T·ln(1/δ)))`, `δ_r = δ/(T + 1)`.
+    """Privacy budget of one round in the paper: `ε_r = ε/(2√(2T·ln(1/δ)))`, `δ_r = δ/(T + 1)`.
 
-    That T of them compose to (ε, δ) is for the accountant to assert: for large ε and δ they do not.
+    An accountant must check that T such budgets compose to (ε, δ). For large ε and δ they do not.
 
     Source: Cheu et al. 2022, Algorithm 5.
 
@@ -175,10 +176,10 @@ def gd_paper(
     lipschitz: float,
     rounds: int | None = None,
 ) -> Descent:
-    """The paper's rounds, step `η = D/(L√T)`, envelopes `β = L√T/D` and constants, with the bound that they have.
+    """Rounds, step `η = D/(L√T)`, envelopes `β = L√T/D` and noise constants of the paper, with their bound.
 
     Args:
-        rounds: T in place of `gd_paper_rounds`.
+        rounds: T, or None for `gd_paper_rounds`.
 
     Source: Cheu et al. 2022, Algorithm 5 and Theorem 4.9.
 

@@ -1,7 +1,7 @@
-"""The noise constant C, all that the bounds need to know of privacy.
+"""Noise constant C, through which alone the bounds depend on privacy.
 
-A sum of b gradients of norm at most L carries noise of standard deviation `s·L` per coordinate. With `C = d·s²` their
-mean has noise variance `L²C/b²`, all coordinates together. C does not depend on b but for the fixed-point rounding.
+A sum of b gradients of norm at most L has noise of standard deviation `s·L` per coordinate. With `C = d·s²`, the mean
+of the gradients has noise variance `L²C/b²`, summed over coordinates. C depends on b only by the fixed-point rounding.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from fedprivjax.privacy.accountants.binomial import default_levels
 from fedprivjax.privacy.accountants.binomial.paper import MOST_EPSILON, paper_vector
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
 
-Noise = float | Callable[[Any], Any]  # C, or C as a function of the users in a sum, vectorised
+Noise = float | Callable[[Any], Any]  # C, or a vectorised function from the number of users in a sum to C
 
 
 def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
-    """C for sums over so many users."""
+    """Return C for sums over `per_round` users."""
     return nonnegative("noise", noise(np.asarray(per_round, float)) if callable(noise) else noise)
 
 
 def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise, sampling: bool = True) -> Any:
-    """The mean squared distance of a noisy mean of b fresh gradients from the gradient: `σ² = L²/b + L²C/b²`.
+    """Mean squared error of a noisy mean of the gradients of b new users: `σ² = L²/b + L²C/b²`.
 
     Args:
         per_round: b.
-        sampling: False leaves L²/b out, to see the order that privacy alone gives.
+        sampling: False omits L²/b, which leaves the part that is due to privacy.
 
-    Source: Cheu et al. 2022, Theorem 3.2, with the variance of the mechanism in place of its order. Explicit.
+    Source: Cheu et al. 2022, Theorem 3.2, with the variance of the mechanism instead of its order. Explicit.
 
     >>> oracle_variance(per_round=10, lipschitz=2.0, noise=50.0)
     2.4
@@ -45,14 +45,17 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
 def gaussian_noise_constant(
     epsilon: float, delta: float, dimension: int, levels_ratio: float = 1.0, releases: int = 1
 ) -> float:
-    """C in the Gaussian limit: `C = d·(2·σ_G·K/g)²·T`, σ_G the multiplier at sensitivity 1 (analytic Gaussian).
+    """Noise constant in the Gaussian limit: `C = d·(2·σ_G·K/g)²·T`.
+
+    σ_G is the noise standard deviation of the analytic Gaussian mechanism at sensitivity 1.
 
     Args:
-        levels_ratio: K/g, by how much rounding to g levels stretches the sensitivity; 1 is a trusted server's Gaussian.
-        releases: T, the sums that one user enters; the budget is for all of them.
+        levels_ratio: K/g, factor by which rounding to g levels increases the sensitivity; 1 for the Gaussian mechanism
+            of a trusted server.
+        releases: T, sums to which one user contributes; they share the budget.
 
-    Source: the analytic Gaussian mechanism (Balle & Wang 2018). A limit: for binomial noise it is proved by the exact
-    accountant alone.
+    Source: the analytic Gaussian mechanism (Balle & Wang 2018). For binomial noise this is a limit, and only the exact
+    accountant proves it.
 
     >>> round(gaussian_noise_constant(1.0, 1e-6, 10, levels_ratio=1.1) ** 0.5, 1)
     29.4
@@ -64,14 +67,14 @@ def gaussian_noise_constant(
 
 
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
-    """C with the paper's constants: `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`, without rounding.
+    """Noise constant by the paper, without rounding: `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`.
 
     Args:
-        users: n, for p itself at g = ⌈max(2√n, √d, 4)⌉ levels and the least noise trials per user; None takes their
-            limit p = 1/2.
+        users: n, which gives p at g = ⌈max(2√n, √d, 4)⌉ levels and the smallest number of noise trials per user; or
+            None for the limit p = 1/2.
 
     Raises:
-        ValueError: for ε > 15 or δ ≥ 1/2, beyond the theorem.
+        Refusal: if ε > 15 or δ ≥ 1/2, outside the theorem.
 
     Source: Cheu et al. 2022, Theorem 3.2 and its proof (square roots restored). Explicit.
 
@@ -95,13 +98,14 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
 
 
 def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
-    """C of pan-private AC-SA, whose mean gradients carry two Gaussians of variance ζ²: `C = 2dζ²b²/L²`.
+    """Noise constant of pan-private AC-SA: `C = 2dζ²b²/L²`.
 
-    "exact" has `ζ = (2L/b)·σ_G(ε, δ)`, "paper" `ζ² = 8L²·ln(2/δ)/(bε)²`. With this C the bounds of AC-SA are those of
-    the pan-private method.
+    A mean gradient has two Gaussian noises of variance ζ² per coordinate. For `accounting` "exact" it is
+    `ζ = (2L/b)·σ_G(ε, δ)`, for "paper" `ζ² = 8L²·ln(2/δ)/(bε)²`. With this C, the bounds of AC-SA hold for the
+    pan-private method.
 
     Raises:
-        ValueError: for ε ≥ 1 with the paper's ζ.
+        Refusal: if ε ≥ 1 for "paper".
 
     Source: Cheu et al. 2022, Algorithm 6 and Theorem C.3. Explicit.
 
@@ -121,7 +125,7 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 
 
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
-    """What rounding n gradients to g levels adds to C, at most: `dn/g²`.
+    """Bound on the part of C that is due to rounding n gradients to g levels: `dn/g²`.
 
     >>> rounding_constant(users=100, levels=20, dimension=8)
     2.0

@@ -1,7 +1,7 @@
-"""The batches and the envelopes' smoothness that the paper takes: orders, with constant 1, as real numbers.
+"""Orders of the paper's batch sizes and of the smoothness of its envelopes: real numbers, with constant 1.
 
-The scans of the explicit bounds are what to use; these are for comparison. With `trust="pan-private"`, `ln(d/δ)` is
-`√ln(1/δ)`.
+They are for comparison. To choose settings, use the scans of the explicit bounds. With `trust="pan-private"`,
+`√ln(1/δ)` replaces `ln(d/δ)`.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from fedprivjax.theory.cheu.rates import private_size
 
 
 def sgd_per_round_order(*, dimension: ArrayLike, epsilon: ArrayLike, delta: float) -> Any:
-    """P_SGD: `b = √d·ln(d/δ)/ε`.
+    """Order of the batch size of P_SGD: `b = √d·ln(d/δ)/ε`.
 
     Source: Cheu et al. 2022, Theorem 4.1.
 
@@ -28,7 +28,7 @@ def sgd_per_round_order(*, dimension: ArrayLike, epsilon: ArrayLike, delta: floa
 def agd_per_round_order(
     problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, smoothness: ArrayLike, trust: str = "shuffler"
 ) -> Any:
-    """P_AGD: `b = n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
+    """Order of the batch size of P_AGD: `b = n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
 
     Source: Cheu et al. 2022, Theorem 4.3.
 
@@ -44,7 +44,9 @@ def agd_per_round_order(
 def smoothed_smoothness_order(
     problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, trust: str = "shuffler"
 ) -> Any:
-    """The envelopes of P_AGD: `β = (L/D)·(εn/(√d·ln(d/δ)))^{2/3}`; the minimiser of the bound's order is 2.15 times it.
+    """Order of the smoothness of the envelopes of P_AGD: `β = (L/D)·(εn/(√d·ln(d/δ)))^{2/3}`.
+
+    The β that minimises the order of the bound is 2.15 times as large.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 
@@ -59,7 +61,7 @@ def smoothed_smoothness_order(
 def smoothed_per_round_order(
     problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, trust: str = "shuffler"
 ) -> Any:
-    """P_AGD on those envelopes: `b = n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`.
+    """Order of the batch size of P_AGD on these envelopes: `b = n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 

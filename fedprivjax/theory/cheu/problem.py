@@ -8,7 +8,7 @@ from fedprivjax.theory._numbers import at_least_one, positive, validate
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProblemConstants:
-    """Constants of a Lipschitz problem with one record per user; each may be an array.
+    """Constants of a Lipschitz problem with one record per user. Each may be an array.
 
     Attributes:
         users: n.

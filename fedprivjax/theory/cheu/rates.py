@@ -1,6 +1,6 @@
-"""The theorems' rates, Table 1 and the parameters that the paper takes: orders, all with constant 1.
+"""Rates of the theorems, with constant 1, and the exponents of Table 1.
 
-With `trust="pan-private"` the logarithm `ln(d/δ)` is `√ln(1/δ)` throughout, and the rates are Theorem C.3's.
+With `trust="pan-private"`, `√ln(1/δ)` replaces the logarithm `ln(d/δ)`, and the rates are those of Theorem C.3.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from fedprivjax.theory.cheu.problem import ProblemConstants
 
 
 class Exponents(NamedTuple):
-    """A privacy term's exponents in the dimension, ε and the users."""
+    """Exponents of a privacy term in the dimension, ε and the number of users."""
 
     dimension: float
     epsilon: float
@@ -31,11 +31,11 @@ TABLE_1 = {
     ("strong-smooth", "sequential"): Exponents(1.0, -2.0, -2.0),
     ("strong-smooth", "full"): Exponents(1.0, -2.0, -2.0),
 }
-"""Table 1 by loss and interaction: the exponents of the terms that privacy costs, logarithms left out."""
+"""Table 1 by loss and interaction: exponents of the terms that are due to privacy, without logarithms."""
 
 
 def sgd_rate(problem: ProblemConstants, *, epsilon: ArrayLike, delta: float) -> Any:
-    """P_SGD, convex: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
+    """Rate of P_SGD for convex losses: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
 
     Source: Cheu et al. 2022, Theorem 4.1.
 
@@ -50,10 +50,10 @@ def sgd_rate(problem: ProblemConstants, *, epsilon: ArrayLike, delta: float) -> 
 def convex_rate(
     problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, trust: str = "shuffler", sampling: bool = True
 ) -> Any:
-    """One pass, convex, on envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
+    """Rate of one pass for convex losses, on envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
 
     Args:
-        sampling: False leaves the first term out.
+        sampling: False omits the first term, as for the other rates.
 
     Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
 
@@ -75,7 +75,7 @@ def smooth_rate(
     trust: str = "shuffler",
     sampling: bool = True,
 ) -> Any:
-    """One pass, convex and smooth: `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`.
+    """Rate of one pass for smooth convex losses: `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`.
 
     Source: Cheu et al. 2022, Theorems 4.3 and C.3 (2).
 
@@ -97,7 +97,7 @@ def strong_rate(
     trust: str = "shuffler",
     sampling: bool = True,
 ) -> Any:
-    """One pass, strongly convex: `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`.
+    """Rate of one pass for strongly convex losses: `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`.
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (3).
 
@@ -120,9 +120,9 @@ def strong_smooth_rate(
     trust: str = "shuffler",
     sampling: bool = True,
 ) -> Any:
-    """One pass, strongly convex and smooth: `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`.
+    """Rate of one pass for smooth strongly convex losses: `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`.
 
-    Source: Cheu et al. 2022, Theorems 4.8 and C.3 (4), the lost powers of λ restored from the proof.
+    Source: Cheu et al. 2022, Theorems 4.8 and C.3 (4), with the missing powers of λ restored from the proof.
 
     >>> problem = ProblemConstants(users=10**4, dimension=16, diameter=1.0, lipschitz=1.0)
     >>> round(strong_smooth_rate(problem, epsilon=1.0, delta=1e-6, smoothness=4.0, strong_convexity=1.0), 6)
@@ -136,7 +136,7 @@ def strong_smooth_rate(
 
 
 def full_rate(problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, sampling: bool = True) -> Any:
-    """P_GD, convex: `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, for δ ≤ 1/n.
+    """Rate of P_GD for convex losses: `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, for δ ≤ 1/n.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
@@ -157,7 +157,7 @@ def full_strong_rate(
     strong_convexity: ArrayLike,
     sampling: bool = True,
 ) -> Any:
-    """P_GD in groups, strongly convex: `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`.
+    """Rate of P_GD in groups for strongly convex losses: `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
@@ -171,7 +171,7 @@ def full_strong_rate(
 
 
 def private_size(trust: str, dimension: ArrayLike, epsilon: ArrayLike, delta: float) -> np.ndarray:
-    """`√d·ln(d/δ)/ε`, or `√(d·ln(1/δ))/ε`."""
+    """Return `√d·ln(d/δ)/ε`, or `√(d·ln(1/δ))/ε` for the pan-private method."""
     require_choice("trust", trust, ("shuffler", "pan-private"))
     d, small = at_least_one("dimension", dimension), probability("delta", delta)
     log = np.log(d / small) if trust == "shuffler" else np.sqrt(np.log(1 / small))

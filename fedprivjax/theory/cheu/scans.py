@@ -1,4 +1,4 @@
-"""The best batch of P_AGD by its explicit bound: smooth losses (Theorem 4.3) and Moreau envelopes (Theorem 4.7)."""
+"""Best batch size of P_AGD by its explicit bound, for smooth losses (Theorem 4.3) and envelopes (Theorem 4.7)."""
 
 from fedprivjax.theory._numbers import counts, one, positive
 from fedprivjax.theory.cheu._passes import Pass, Phase, checked_pass, phase, runs
@@ -17,17 +17,20 @@ def agd_scan(
     sampling: bool = True,
     form: str = "optimal",
 ) -> Phase:
-    """The batch with the least `agd_bound` for a β-smooth loss, `σ² = L²/b + L²C/b²` and a gap of L·D.
+    """Return the batch size with the smallest `agd_bound` for a β-smooth loss, and its settings.
+
+    The bound uses `σ² = L²/b + L²C/b²` and a gap of L·D.
 
     Args:
         users: n, each used once.
-        distance: D, from the start to the minimum at most.
-        noise: C (`gaussian_noise_constant`, an accountant's d·s², `pan_private_noise_constant`), or a function of b.
-        per_round: a batch to take instead of the best.
-        sampling: False leaves L²/b out of σ².
-        form: "optimal" or "paper", of `agd_spread`.
+        distance: D, bound on the distance from the start to the minimum.
+        noise: C (`gaussian_noise_constant`, d·s² by an accountant, `pan_private_noise_constant`), or a function of b.
+        per_round: batch size, or None for the best.
+        sampling: False omits L²/b from σ².
+        form: "optimal" or "paper", as in `agd_spread`.
 
-    Source: Cheu et al. 2022, Theorem 4.3 with explicit constants; the paper's batch is `agd_per_round_order`.
+    Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
+    `agd_per_round_order`.
 
     >>> agd_scan(users=20_000, distance=1.0, lipschitz=1.0, smoothness=1.0, noise=862.0)[:3]
     (20000, 500, 40)
@@ -48,13 +51,14 @@ def smoothed_scan(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> Phase:
-    """The batch and the envelopes' smoothness β with the least `agd_bound + L²/(2β)`, for losses that are not smooth.
+    """Return the batch size and the smoothness β of the envelopes with the smallest `agd_bound + L²/(2β)`.
 
-    At a given batch the best β has a closed form, so the scan is joint. Arguments as in `agd_scan`, and
+    It is for losses that are not smooth. The best β at a given batch size has a closed form, so the scan is joint.
+    Arguments that are not listed are as for `agd_scan`.
 
     Args:
-        smoothness: a β to take instead of the best.
-        paper_2L: the paper's Lipschitz constant 2L for the envelopes' gradients, in σ and at the start. L is enough.
+        smoothness: β, or None for the best.
+        paper_2L: use the paper's Lipschitz constant 2L of the envelopes, in σ and at the start, although L suffices.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 

@@ -1,4 +1,4 @@
-"""P_SGD: one pass of projected SGD on shuffled sums, the mean of the iterates (Algorithm 3, Theorem 4.1)."""
+"""P_SGD: one pass of projected SGD on shuffled sums, averaged over iterates (Algorithm 3, Theorem 4.1)."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from fedprivjax.theory.cheu.noise import Noise, noise_at
 
 
 class Choice(NamedTuple):
-    """A batch, the rounds and the step that go with it, and the bound on the expected excess loss."""
+    """Batch size with its rounds, step, and bound on the expected excess loss."""
 
     per_round: int
     rounds: int
@@ -22,14 +22,14 @@ class Choice(NamedTuple):
 def sgd_bound(
     *, users: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """The expected excess loss of P_SGD at its best step: `D·L·√((1 + C/b²)/T)` with `T = ⌊n/b⌋`.
+    """Expected excess loss of P_SGD at its best step: `D·L·√((1 + C/b²)/T)` with `T = ⌊n/b⌋`, or inf if b > n.
 
     Args:
         users, per_round: n and b.
-        distance: D, from the start to the minimum at most (the paper takes the diameter).
+        distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
         noise: C.
 
-    Source: Cheu et al. 2022, proof of Theorem 4.1. Explicit; inf where a batch has more than n users.
+    Source: Cheu et al. 2022, proof of Theorem 4.1. Explicit.
 
     >>> round(sgd_bound(users=20_000, per_round=29, distance=2.0, lipschitz=1.0, noise=862.0), 4)
     0.1084
@@ -43,9 +43,9 @@ def sgd_bound(
 def sgd_step(
     *, rounds: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """The step that attains the bound: `η = D/(L·√((1 + C/b²)T))`.
+    """Step that attains `sgd_bound`: `η = D/(L·√((1 + C/b²)T))`.
 
-    Source: Cheu et al. 2022, proof of Theorem 4.1 (its η is this in order).
+    Source: Cheu et al. 2022, proof of Theorem 4.1, whose η has the same order.
 
     >>> sgd_step(rounds=4, per_round=1, distance=2.0, lipschitz=1.0, noise=3.0)
     0.5
@@ -55,9 +55,9 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """The batch that minimises the bound where n is large: `b* = √C`, a real number.
+    """Batch size that minimises `sgd_bound` for large n: `b* = √C`, a real number.
 
-    Source: ours, minimising `sgd_bound`; the paper has b = √d·ln(d/δ)/ε, its order.
+    Source: derived here, by minimising `sgd_bound`; the paper's b = √d·ln(d/δ)/ε is of the same order.
 
     >>> sgd_best_per_round(841.0)
     29.0
@@ -66,7 +66,7 @@ def sgd_best_per_round(noise: ArrayLike) -> Any:
 
 
 def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per_round: int | None = None) -> Choice:
-    """The integer batch with the least `sgd_bound`, or the one given, with its rounds, step and bound.
+    """Return the integer batch size with the smallest `sgd_bound`, or the given one, with its rounds, step and bound.
 
     >>> sgd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0)
     Choice(per_round=29, rounds=689, step=0.0535..., bound=0.108...)
@@ -82,5 +82,5 @@ def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per
 
 
 def _length(per_round: np.ndarray, lipschitz: ArrayLike, noise: Noise) -> np.ndarray:
-    """The root mean squared length of a noisy mean gradient, at most."""
+    """Bound on the root mean squared norm of a noisy mean gradient."""
     return positive("lipschitz", lipschitz) * np.sqrt(1 + noise_at(noise, per_round) / per_round**2)

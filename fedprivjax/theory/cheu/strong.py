@@ -1,4 +1,4 @@
-"""Strongly convex losses in one pass: AC-SA in phases, each from the last one's output (Theorem 4.8)."""
+"""One pass for strongly convex losses: AC-SA in phases, each started at the output of the last (Theorem 4.8)."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from fedprivjax.theory.cheu.noise import Noise
 
 
 def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
-    """How many phases: `k = ⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1; with 1/2 it is `⌈log₂ log₂ n⌉`.
+    """Number of phases: `k = ⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1, which is `⌈log₂ log₂ n⌉` for shrinking 1/2.
 
-    A phase multiplies the logarithmic distance of its bound from the fixed point by `shrinking`: 1/2 on envelopes, 3/5
-    for smooth losses, so that log₂ log₂ n phases leave the exponent in n of a smooth loss at −2(1 − 0.6^k), which is
-    −1.84 for k = 5.
+    A phase multiplies the distance of its bound from the fixed point, on a logarithmic scale, by `shrinking`. This
+    factor is 1/2 on envelopes and 3/5 for smooth losses. After k = log₂ log₂ n phases, the exponent in n for a smooth
+    loss is therefore −2(1 − 0.6^k), which is −1.84 for k = 5.
 
     Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
 
@@ -44,20 +44,22 @@ def strong_phases(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> list[Phase]:
-    """The k phases, `⌊n/k⌋` fresh users each, every batch the best for its phase, or given.
+    """Settings of the k phases of `⌊n/k⌋` new users each, with the best or the given batch sizes.
 
-    `D_1 = min(D, 2L/λ)`, `Δ_j` the bound of phase j for D_j, `D_{j+1} = min(D_j, √(2Δ_j/λ))`. Phase j starts at an
-    excess loss of at most `min(L·D_j, Δ_{j−1})`, and on envelopes `min(L·D_j, Δ_{j−1} + L²/(2β))`. The constraint set
-    stays; only D_j, for which S (and the envelopes' β) is set, shrinks. The last phase's bound is the method's.
+    The distances are `D_1 = min(D, 2L/λ)` and `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j is the bound of phase j. The
+    excess loss at the start of phase j is at most `min(L·D_j, Δ_{j−1})`, or `min(L·D_j, Δ_{j−1} + L²/(2β))` on
+    envelopes. The constraint set does not change. Only D_j shrinks, for which S (and β of the envelopes) is set. The
+    bound of the last phase is the bound of the method.
 
     Args:
         users: n in all, each used once.
-        diameter: D, of the constraint set (or a bound on the first distance).
+        diameter: D, of the constraint set, or a bound on the first distance.
         strong_convexity: λ.
-        smoothness: β of the loss; None takes Moreau envelopes.
-        phases: k; None takes ⌈log₂ log₂ n⌉.
-        per_round: one batch for all phases (`strong_per_round` finds the best), or every phase's.
-        noise, sampling, form, paper_2L: as in `smoothed_scan`.
+        smoothness: β of the loss, or None for Moreau envelopes.
+        phases: k, or None for ⌈log₂ log₂ n⌉.
+        per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
+            the best of each phase.
+        noise, sampling, form, paper_2L: as for `smoothed_scan`.
 
     Source: Cheu et al. 2022, Theorem 4.8, with explicit constants and the smaller of two bounds at a phase's start.
 
@@ -91,9 +93,9 @@ def strong_per_round(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> int:
-    """The one batch for all phases with the least bound after the last, as a run with cohorts of one size needs it.
+    """Return the batch size that, used in all phases, has the smallest bound after the last phase.
 
-    Args: as in `strong_phases`.
+    Runs with equally large cohorts need one batch size. Arguments are as for `strong_phases`.
 
     >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
     >>> strong_per_round(users=10**6, **problem)
@@ -112,7 +114,7 @@ def strong_per_round(
 
 
 def _tried(each: int, per_round: int | Sequence[int] | None, count: int) -> list[np.ndarray]:
-    """The batches that every phase tries."""
+    """Return the candidate batch sizes of every phase."""
     if per_round is None or isinstance(per_round, int):
         return [candidates(each, per_round)] * count
     if len(per_round) != count:
@@ -121,7 +123,7 @@ def _tried(each: int, per_round: int | Sequence[int] | None, count: int) -> list
 
 
 def _split(users: int, phases: int | None) -> tuple[int, int]:
-    """The phases and the users of each."""
+    """Return the number of phases and the number of users of each."""
     counts(users=users)
     count = strong_phase_count(users) if phases is None else phases
     counts(phases=count)
@@ -131,6 +133,6 @@ def _split(users: int, phases: int | None) -> tuple[int, int]:
 
 
 def _first(diameter: float, lipschitz: float, strong_convexity: float) -> tuple[float, float]:
-    """The first distance, and λ."""
+    """Return the first distance and λ."""
     modulus = one(positive, "strong_convexity", strong_convexity)
     return min(one(positive, "diameter", diameter), 2 * one(positive, "lipschitz", lipschitz) / modulus), modulus

@@ -1,7 +1,7 @@
 """Algorithm 2, accelerated minibatch SGD (AC-SA of Ghadimi & Lan): schedules, the scale v, stages, explicit bounds.
 
-`variance` is V², the total mean squared distance of a round's mean from the gradient (`empirical_variance(...).total`,
-`population_variance(...).total`); `gap` is Δ, a bound on the first excess loss.
+`variance` is V², the total mean squared error of a round's mean gradient (`empirical_variance(...).total` or
+`population_variance(...).total`). `gap` is Δ, a bound on the excess loss at the start.
 """
 
 from typing import Any, NamedTuple
@@ -17,14 +17,14 @@ _FORMS = ("strong", "convex", "tight")
 
 
 class Stage(NamedTuple):
-    """One run of Algorithm 2 from the last stage's output: how many rounds, and v in its `acsa_step_weights`."""
+    """One run of Algorithm 2 from the output of the last stage: its rounds, and v in its `acsa_step_weights`."""
 
     rounds: int
     v: float
 
 
 def acsa_mixing(rounds: int) -> np.ndarray:
-    """The weights α_r of the new point in the running average: `α_r = 2/(r + 1)`, r = 1..R, [rounds].
+    """Weights of the new point in the running average, `α_r = 2/(r + 1)` for r = 1..R; shape [rounds].
 
     Source: Lowy & Razaviyayn 2023, section 2 and appendix E.5 (Ghadimi & Lan 2012).
 
@@ -36,9 +36,9 @@ def acsa_mixing(rounds: int) -> np.ndarray:
 
 
 def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
-    """The weights η_r of the squared distance to the last point: `η_r = 4v/(r(r + 1))`, r = 1..R, [rounds].
+    """Weights of the squared distance to the last point, `η_r = 4v/(r(r + 1))` for r = 1..R; shape [rounds].
 
-    They weigh the proximal term, so a step is long where they are small.
+    They multiply the proximal term, so small weights give long steps.
 
     Source: Lowy & Razaviyayn 2023, appendix E.5 (Ghadimi & Lan 2012).
 
@@ -58,17 +58,17 @@ def acsa_v(
     variance: ArrayLike = 0.0,
     diameter: ArrayLike | None = None,
 ) -> Any:
-    """The scale v of a single stage.
+    """Scale v of a single stage.
 
-    * "strong" (μ > 0, or a regulariser of modulus μ whose λ is in the smoothness): `2β`;
+    * "strong" (μ > 0, or a regulariser of modulus λ with β including λ): `2β`;
     * "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
-    * "tight" (convex, half its bound): `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
+    * "tight" (convex, with half the bound of "convex"): `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
 
     Args:
         variance: V².
         diameter: D; not needed for "strong".
 
-    Source: ours, minimising `acsa_bound`; the paper leaves "some choice" open (appendix E.5).
+    Source: derived here, by minimising `acsa_bound`. The paper leaves "some choice" open (appendix E.5).
 
     >>> acsa_v(rounds=2, smoothness=0.5, form="tight", variance=10.0, diameter=1.0)
     5.0
@@ -94,14 +94,14 @@ def acsa_bound(
     form: str = "tight",
     strong_convexity: ArrayLike | None = None,
 ) -> Any:
-    """The excess loss after one stage, for any v of at least 2β: `2vD²/(R(R+1))` and what the variance adds.
+    """Excess loss after one stage, for any v of at least 2β: `2vD²/(R(R+1))` plus a term for the variance.
 
-    "strong" adds `8V²/(μ(R+1))`, "convex" `4V²(R+2)/(3v)`, "tight" `V²(2R+1)/(6v)`.
+    The second term is `8V²/(μ(R+1))` for "strong", `4V²(R+2)/(3v)` for "convex", and `V²(2R+1)/(6v)` for "tight".
 
     Args:
-        strong_convexity: μ, for "strong" alone.
+        strong_convexity: μ, used by "strong" only.
 
-    Source: ours, from Ghadimi & Lan 2012.
+    Source: derived here, from Ghadimi & Lan 2012.
 
     >>> acsa_bound(rounds=2, v=5.0, diameter=1.0, variance=6.0, form="tight")
     2.666666666666667
@@ -119,10 +119,10 @@ def acsa_bound(
 
 
 def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
-    """The modulus of the regulariser `(λ/2)‖w − w_0‖²` for a convex loss: `λ = factor·V/(D√R)`.
+    """Modulus of the regulariser `(λ/2)‖w − w_0‖²` for a convex loss: `λ = factor·V/(D√R)`.
 
-    The paper has the factor 1/2 with a regulariser centred at 0 in its theorem, and 1 centred at the start in its
-    Lemma E.11; the start is right.
+    The paper's theorem has the factor 1/2 with a regulariser centred at 0. Its Lemma E.11 has the factor 1 with the
+    centre at the start w_0, which is the correct centre.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1 and Lemma E.11.
 
@@ -137,12 +137,12 @@ def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike
 def acsa_regularized_bound(
     *, rounds: int, smoothness: ArrayLike, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5
 ) -> Any:
-    """The excess loss of the regularised run with v = 2(β + λ): `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
+    """Excess loss of the regularised run with v = 2(β + λ): `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
 
     Args:
         variance: V², positive.
 
-    Source: ours, `acsa_bound` with μ := λ and the regulariser's value at the optimum.
+    Source: derived here, from `acsa_bound` with μ := λ and the value of the regulariser at the optimum.
 
     >>> acsa_regularized_bound(rounds=4, smoothness=2.0, variance=16.0, diameter=2.0)
     54.2
@@ -162,18 +162,18 @@ def acsa_stages(
     variance: float,
     printed: bool = False,
 ) -> list[Stage]:
-    """The stages that halve the excess loss of a strongly convex objective, as many as fit into the rounds.
+    """Return as many stages as fit into the rounds, each of which halves the excess loss of a strongly convex loss.
 
     Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
-    `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Rounds left over are not used; the noise is that of all
-    rounds all the same. Where the first stage does not fit, one stage of all rounds with v = 2β stands in its place.
+    `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Remaining rounds are not used, but the noise is calibrated
+    for all rounds. If the first stage does not fit, the result is one stage of all rounds with v = 2β.
 
     Args:
         rounds: R in all.
-        gap: Δ, a bound on the loss at the start above the minimum.
+        gap: Δ, bound on the excess loss at the start.
         variance: V².
-        printed: the paper's v_k, with R_k(R_k+1)(R_k+2) in the denominator, where v_k is just 2β. It does not minimise
-            the stage's bound.
+        printed: use the paper's v_k, with R_k(R_k+1)(R_k+2) in the denominator, which makes v_k equal to 2β. It does
+            not minimise the bound of the stage.
 
     Source: Lowy & Razaviyayn 2023, proof of Theorem E.1.2 (Ghadimi & Lan 2013), corrected.
 
@@ -199,13 +199,14 @@ def acsa_stages(
 
 
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
-    """The excess loss after the stages, from that of the start.
+    """Bound on the excess loss after the stages, by recursion from the excess loss at the start.
 
     `Δ_k = 4v_kΔ_{k−1}/(μR_k(R_k+1)) + V²·min{(2R_k+1)/(6v_k), 8/(μ(R_k+1))}`
 
-    At most `Δ/2^U` for the U stages of `acsa_stages`, and a bound for a single stage too, where it can exceed Δ.
+    It is at most `Δ/2^U` for the U stages of `acsa_stages`. For a single stage of all rounds it holds as well, but may
+    exceed Δ.
 
-    Source: ours: `acsa_bound` with `D² = 2Δ_{k−1}/μ`.
+    Source: derived here, from `acsa_bound` with `D² = 2Δ_{k−1}/μ`.
 
     >>> acsa_stages_bound([Stage(7, 2.0)], gap=1.0, strong_convexity=0.5, variance=0.0)
     0.2857142857142857

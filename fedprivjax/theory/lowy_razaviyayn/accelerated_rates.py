@@ -1,8 +1,8 @@
 """Rounds and rates of Algorithm 2 on the empirical loss, smooth (Theorem E.1) and by envelopes (Theorem 2.4).
 
-The rates have constant 1 and, with `bare_load`, no logarithms. `per_round` is M̃ and `load` ξ̃ as for Algorithm 1;
-`spread` is Φ̂², the mean squared distance of all records' gradients to the empirical gradient, at most L²: give 0 for
-full batches. The formal theorems omit the batch K from the second term of the rounds; `formal` does so too.
+The rates have constant 1 and, with `bare_load`, no logarithms. `per_round` is M̃ and `load` is ξ̃, as for Algorithm 1.
+`spread` is Φ̂², the mean squared distance of all records' gradients to the empirical gradient. It is at most L², and 0
+for full batches. The formal theorems omit the batch K from the second term of the rounds, as does `formal=True`.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 def accelerated_rounds(
     problem: ProblemConstants, *, smoothness: float, load: Load, spread: float, batch: int, formal: bool = False
 ) -> int:
-    """Rounds for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
+    """Number of rounds for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1.
 
@@ -54,10 +54,10 @@ def accelerated_strong_rounds(
     batch: int,
     formal: bool = False,
 ) -> int:
-    """Rounds for a smooth strongly convex loss: `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`.
+    """Number of rounds for a smooth strongly convex loss: `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`.
 
     Args:
-        gap: Δ, a bound on the loss at the start above the minimum; LD always is one.
+        gap: Δ, bound on the excess loss at the start, such as LD.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -78,9 +78,9 @@ def accelerated_strong_rounds(
 def accelerated_rate(
     problem: ProblemConstants, *, rounds: int, batch: int, smoothness: ArrayLike, load: ArrayLike, spread: ArrayLike
 ) -> Any:
-    """The excess empirical loss of a convex run after any rounds: `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`.
+    """Rate of the excess empirical loss for any R, smooth and convex: `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem E.1.1 (whose (30) prints a stray "+ ]").
+    Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose (30) prints a stray "+ ]".
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> accelerated_rate(problem, rounds=10, batch=10, smoothness=100.0, load=0.01, spread=1.0)
@@ -104,7 +104,7 @@ def accelerated_strong_rate(
     load: ArrayLike,
     spread: ArrayLike,
 ) -> Any:
-    """The same, strongly convex: `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`.
+    """Rate of the excess empirical loss for any R, strongly convex: `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -121,7 +121,7 @@ def accelerated_strong_rate(
 
 
 def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """The excess empirical loss after enough rounds, convex, smooth or not: `LD√(dξ̃/M̃)`.
+    """Rate of the excess empirical loss after enough rounds, for convex losses, smooth or not: `LD√(dξ̃/M̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -134,7 +134,7 @@ def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """The same, strongly convex: `(L²/μ)·dξ̃/M̃`.
+    """Rate of the excess empirical loss after enough rounds, for strongly convex losses: `(L²/μ)·dξ̃/M̃`.
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -147,7 +147,7 @@ def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayL
 
 
 def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """The envelope's smoothness for a convex empirical loss: `b = L√M̃/(D√(dξ̃))`.
+    """Smoothness of the envelope for a convex empirical loss: `b = L√M̃/(D√(dξ̃))`.
 
     Args:
         load: positive.
@@ -165,7 +165,7 @@ def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLik
 def accelerated_envelope_strong_smoothness(
     problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike
 ) -> Any:
-    """The same for a strongly convex loss: `b = μM̃/(dξ̃)`.
+    """Smoothness of the envelope for a strongly convex empirical loss: `b = μM̃/(dξ̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -180,10 +180,10 @@ def accelerated_envelope_strong_smoothness(
 def nonsmooth_accelerated_rounds(
     problem: ProblemConstants, *, load: Load, batch: int, sampled: bool = True, formal: bool = False
 ) -> int:
-    """Rounds for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
+    """Number of rounds for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
 
     Args:
-        sampled: False drops the second term: full batches of all records.
+        sampled: False drops the second term, for full batches of all records.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -206,7 +206,9 @@ def nonsmooth_accelerated_strong_rounds(
     sampled: bool = True,
     formal: bool = False,
 ) -> int:
-    """The same for a strongly convex loss: `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`.
+    """Number of rounds for a strongly convex loss that need not be smooth.
+
+    `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -227,12 +229,12 @@ def nonsmooth_accelerated_strong_rounds(
 
 
 def _relative(spread: float, problem: ProblemConstants) -> float:
-    """Φ̂²/L²."""
+    """Return Φ̂²/L²."""
     return one(nonnegative, "spread", spread) / problem.lipschitz**2
 
 
 def _noise_rounds(problem: ProblemConstants, load: Load, relative: float, batch: int, formal: bool):
-    """rounds ↦ (1/(dξ̃), the rounds after which the sampling's error is below the noise's)."""
+    """Return the function from R to 1/(dξ̃) and to the rounds after which sampling errors are below the noise."""
     counts(batch=batch)
     relative = relative if formal else relative / batch
 

@@ -1,6 +1,7 @@
 """Privacy of groups of records, and of machines whose data sets are shuffled (Theorem F.2, Corollary F.1).
 
-Everything is replace-one; `epsilon` and `delta` of an argument are those of one record against one machine's messages.
+All guarantees are for replace-one neighbours. Arguments `epsilon` and `delta` are the privacy of one record against the
+messages of its machine.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,16 @@ from fedprivjax.theory._numbers import counts, one, ordered, positive, probabili
 
 
 class Privacy(NamedTuple):
-    """An (ε, δ) guarantee."""
+    """Guarantee of (ε, δ)-DP."""
 
     epsilon: float
     delta: float
 
 
 def group_privacy(*, epsilon: float, delta: float, records: int) -> Privacy:
-    """What one-record privacy gives for a whole data set: `(nε, n·e^{(n−1)ε}·δ)`, user-level for n = all records.
+    """Privacy of a group of n records from that of one record: `(nε, n·e^{(n−1)ε}·δ)`.
+
+    If n is the size of a machine's dataset, this is user-level privacy.
 
     Source: Dwork & Roth 2014, section 2.3; Lowy & Razaviyayn 2023, appendix D.
 
@@ -34,9 +37,9 @@ def group_privacy(*, epsilon: float, delta: float, records: int) -> Privacy:
 
 
 def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
-    """The one-record privacy that gives (ε, δ) for a machine's whole data set: `(ε/n, δ/(n·e^{(n−1)ε/n}))`.
+    """Privacy of one record that implies (ε, δ)-DP of a machine's whole dataset: `(ε/n, δ/(n·e^{(n−1)ε/n}))`.
 
-    The paper's appendix G.1 takes δ/n, which leaves out the exponential, at most e^ε.
+    The paper's appendix G.1 uses δ/n, without the exponential factor, which is at most e^ε.
 
     Source: Lowy & Razaviyayn 2023, appendix G.1, corrected.
 
@@ -49,7 +52,7 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
 
 
 def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> float:
-    """The least C for which an algorithm is C-compositional: `√(Σ_r ε_r²)/ε`.
+    """Smallest C for which an algorithm is C-compositional: `√(Σ_r ε_r²)/ε`.
 
     Source: Lowy & Razaviyayn 2023, section 3 and appendix F.
 
@@ -63,17 +66,17 @@ def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> floa
 def shuffled_machines(
     *, epsilon: float, delta: float, failure: float, machines: int, records: int, printed: bool = False
 ) -> Privacy:
-    """The central privacy of one round in which the machines' data sets are shuffled among N machines.
+    """Central privacy of one round in which the datasets of the N machines are shuffled among them.
 
     `ε_r = ln[1 + (e^ε−1)/(e^ε+1)·(8√(e^{nε}·ln(4/δ'))/√N + 8e^{nε}/N)]`, `δ_r = δ' + (e^{ε_r}+1)·2Nn·e^{(n−1)ε}·δ`
 
     Args:
-        epsilon, delta: of one machine's message in this round, for one record; delta may be 0.
-        failure: δ', a free part of the result's delta.
-        printed: leave out the factor `e^{ε_r} + 1` as the theorem prints; its proof (Lemma F.6) needs it.
+        epsilon, delta: privacy of one record against one machine's message in this round; delta may be 0.
+        failure: δ', a freely chosen part of the resulting delta.
+        printed: omit the factor `e^{ε_r} + 1`, as in the printed theorem, although its proof (Lemma F.6) needs it.
 
     Raises:
-        ValueError: unless `ε ≤ ln(N/(16·ln(2/δ')))/n`, the theorem's hypothesis.
+        Refusal: unless `ε ≤ ln(N/(16·ln(2/δ')))/n`, the hypothesis of the theorem.
 
     Source: Lowy & Razaviyayn 2023, Theorem F.2, after Feldman, McMillan & Talwar 2021, Theorem 3.8.
 
@@ -105,18 +108,18 @@ def shuffled_rounds_privacy(
     records: int,
     printed: bool = False,
 ) -> Privacy:
-    """The central privacy of all rounds, the machines' data sets shuffled afresh in each.
+    """Central privacy of all rounds, if the datasets of the machines are shuffled independently in each round.
 
-    Theorem F.2 with `δ'_r = Nnδ_r` in every round, composed: `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with
-    `δ' = Nn·Σδ_r`. The paper gives it as `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r`.
+    The result composes Theorem F.2 with `δ'_r = Nnδ_r` in every round: `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with
+    `δ' = Nn·Σδ_r` and the central ε_r. The paper states it as `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r`.
 
     Args:
-        epsilon: of all rounds, for one record of one machine.
-        round_epsilons, round_deltas: of each round.
-        printed: as in `shuffled_machines`.
+        epsilon: ε of all rounds, for one record of one machine.
+        round_epsilons, round_deltas: ε_r and δ_r of each round, for one record of one machine.
+        printed: as for `shuffled_machines`.
 
     Raises:
-        ValueError: unless ε ≤ √N, ε_r ≤ 1/n and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)`, or as Theorem F.2 does.
+        Refusal: unless ε ≤ √N, ε_r ≤ 1/n and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)`, or if Theorem F.2 does not apply.
 
     Source: Lowy & Razaviyayn 2023, Corollary F.1; composition of Kairouz, Oh & Viswanath 2015.
 

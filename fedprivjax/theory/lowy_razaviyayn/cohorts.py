@@ -1,6 +1,6 @@
-"""How many machines take part in a round: distributions of M_r as arrays and the two means the bounds use.
+"""Number M_r of machines in a round: its distributions as arrays, and the two means that the bounds use.
 
-A distribution is a float array `pmf` of length `machines`: `pmf[m - 1]` is the probability that m machines take part.
+A distribution is a float array `pmf` of shape [machines], where `pmf[m - 1]` is the probability of m machines.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from fedprivjax.theory._numbers import counts
 
 
 def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:
-    """Always the same number of machines: the pmf of M_r, [machines].
+    """Pmf of M_r for a fixed number of machines in every round; shape [machines].
 
     Raises:
-        ValueError: for more machines per round than there are.
+        Refusal: if per_round exceeds machines.
 
     >>> fixed_cohort(machines=3, per_round=2)
     array([0., 1., 0.])
@@ -25,10 +25,10 @@ def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:
 
 
 def uniform_cohort(*, machines: int, least: int, most: int) -> np.ndarray:
-    """Every number from `least` to `most` equally likely: the pmf of M_r, [machines].
+    """Pmf of M_r that is uniform from `least` to `most`; shape [machines].
 
     Raises:
-        ValueError: unless 1 ≤ least ≤ most ≤ machines.
+        Refusal: unless 1 ≤ least ≤ most ≤ machines.
 
     >>> uniform_cohort(machines=3, least=2, most=3)
     array([0. , 0.5, 0.5])
@@ -43,10 +43,10 @@ def uniform_cohort(*, machines: int, least: int, most: int) -> np.ndarray:
 
 
 def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
-    """Every machine takes part with probability `rate`, given that one does: the pmf of M_r, [machines].
+    """Pmf of M_r if every machine takes part with probability `rate`, given that M_r > 0; shape [machines].
 
     Raises:
-        ValueError: for a rate outside (0, 1].
+        Refusal: if the rate is outside (0, 1].
 
     >>> binomial_cohort(machines=2, rate=0.5).round(6)
     array([0.666667, 0.333333])
@@ -59,7 +59,7 @@ def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
 
 
 def harmonic_machines(pmf: ArrayLike) -> float:
-    """The harmonic mean of the number of machines in a round: `M = 1/E[1/M_r]`.
+    """Harmonic mean of the number of machines in a round: `M = 1/E[1/M_r]`.
 
     Args:
         pmf: probabilities of 1, 2, …, machines.
@@ -74,9 +74,9 @@ def harmonic_machines(pmf: ArrayLike) -> float:
 
 
 def second_moment_machines(pmf: ArrayLike) -> float:
-    """The second-moment mean of the number of machines in a round: `M′ = 1/√E[1/M_r²]`, never above M.
+    """Second-moment mean of the number of machines in a round: `M′ = 1/√E[1/M_r²]`, at most M.
 
-    The paper prints the root inside the expectation, where M′ would be M; its use as a second moment settles it.
+    The paper prints the root inside the expectation, which would make M′ equal to M. Its proofs use a second moment.
 
     Args:
         pmf: probabilities of 1, 2, …, machines.
@@ -91,7 +91,7 @@ def second_moment_machines(pmf: ArrayLike) -> float:
 
 
 def checked(pmf: ArrayLike) -> np.ndarray:
-    """The pmf as an array; refused unless it is a list of probabilities that sum to 1."""
+    """Return the pmf as an array. Raise Refusal unless it is a list of probabilities that sum to 1."""
     array = np.asarray(pmf, float)
     if array.ndim != 1 or array.size == 0:
         raise Refusal(f"pmf must be a list of probabilities of 1..machines, got shape {array.shape}")

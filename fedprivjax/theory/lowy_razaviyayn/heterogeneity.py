@@ -1,4 +1,4 @@
-"""How different machines are: averages over the worst of them, and what choosing among them costs."""
+"""Heterogeneity of the machines: averages over the worst machines, and the variance of choosing among them."""
 
 from typing import Any, NamedTuple
 
@@ -11,19 +11,19 @@ from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines
 
 
 class Effective(NamedTuple):
-    """What stands for all machines in a bound: how many in a round, and their value (a load, a variance)."""
+    """Effective number of machines in a round and effective value (a load or a variance) in a bound."""
 
     per_round: float
     value: float
 
     @property
     def ratio(self) -> float:
-        """value / per_round, the form in which it enters every bound."""
+        """Ratio value / per_round, through which both enter every bound."""
         return self.value / self.per_round
 
 
 def top_averages(values: ArrayLike) -> np.ndarray:
-    """The mean of the m largest values, for every m: `ā_m = (1/m)·Σ_{i≤m} a_(i)`, [machines].
+    """Means of the m largest values, `ā_m = (1/m)·Σ_{i≤m} a_(i)` for m = 1, …, machines; shape [machines].
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -35,9 +35,10 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 
 
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
-    """The root mean square of the top average over a random number of machines: `√E[(ā_{M_r})²]`.
+    """Root mean square of `top_averages` over a random number of machines: `√E[(ā_{M_r})²]`.
 
-    Φ² is this of the squared deviations φ_i², Σ² of the noise variances σ_i², Ψ and Ξ of the loads ψ_i and ξ_i.
+    In the paper it is Φ² for the squared deviations φ_i², Σ² for the noise variances σ_i², and Ψ and Ξ for the loads
+    ψ_i and ξ_i.
 
     Args:
         values: one per machine, or one for all.
@@ -53,15 +54,15 @@ def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
 
 
 def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
-    """The better of the two ways to bound `E[ā_{M_r}/M_r]`: the mean top average over M′, or the largest value over M.
+    """Return the smaller of two bounds on `E[ā_{M_r}/M_r]`, as its number of machines and its value.
 
     Args:
         values: one per machine, or one for all: loads, noise variances, squared deviations.
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Returns:
-        (M′, √E[ā²]) where that has the smaller ratio, else (M, max). The paper prints √M′ and √M for the first entry,
-        and means M′ and M wherever it uses it.
+        (M′, √E[ā²]) if its ratio √E[ā²]/M′ is at most the ratio of the largest value to M, else (M, largest value). The
+        paper prints √M′ and √M for the first entry, but uses M′ and M.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -74,11 +75,11 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
 
 
 def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike) -> Any:
-    """What choosing machines adds to the variance of one of them: `Υ² = (1 − (M−1)/(N−1))·υ²`, 0 for one machine.
+    """Variance due to choosing the machines of a round: `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 for one machine.
 
     Args:
-        diversity: υ², the mean squared distance of the machines' gradients to their mean, or υ*², the mean of their
-            squares at the optimum.
+        diversity: υ², the mean squared distance of the machines' gradients to their mean; or υ*², the mean squared norm
+            of their gradients at the optimum.
         per_round: M, the harmonic mean of the number of machines in a round.
 
     Source: Lowy & Razaviyayn 2023, section 1.
@@ -95,10 +96,10 @@ def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike
 
 
 def client_diversity(gradients: ArrayLike) -> float:
-    """υ² at a point: the mean squared distance of the machines' gradients to their mean.
+    """Diversity υ² at a point: the mean squared distance of the machines' gradients to their mean.
 
     Args:
-        gradients: one row per machine, [machines, dimension].
+        gradients: gradient of each machine, shape [machines, dimension].
 
     >>> client_diversity([[1.0, 0.0], [-1.0, 0.0]])
     1.0

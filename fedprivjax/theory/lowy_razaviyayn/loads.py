@@ -1,6 +1,6 @@
-"""The privacy load ξ: one number for what privacy costs a machine, in which every bound and step size is written.
+"""Privacy load ξ: the cost of a machine's privacy as one number, on which all bounds and step sizes depend.
 
-A message's noise is `σ² = 256·R·L²·ξ` by advanced composition, so noise from elsewhere has a load too.
+By advanced composition, the noise of a message is `σ² = 256·R·L²·ξ`. Noise from any other source thus has a load, too.
 """
 
 from typing import Any
@@ -26,18 +26,18 @@ NOISE_CONSTANT = 256
 def privacy_load(
     *, records: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, rounds: int, lipschitz: ArrayLike = 1.0
 ) -> Any:
-    """What privacy costs a machine: `ψ = (L/(nε))²·ln(2.5R/δ)·ln(2/δ)`; with the default L it is `ξ = ψ/L²`.
+    """Privacy load `ξ = ψ/L²` with the default `lipschitz`, else `ψ = (L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
 
-    The noise of advanced composition is `σ² = 256·R·ψ`. Everything but `rounds` broadcasts over machines.
+    The noise of advanced composition is `σ² = 256·R·ψ`. All arguments but `rounds` broadcast over machines.
 
     Args:
-        records: n, a machine's records.
+        records: n, records of a machine.
         epsilon: at most 2·ln(2/δ), or inf for no privacy (load 0).
 
     Raises:
-        ValueError: for an epsilon beyond the range of the theorem.
+        Refusal: if epsilon is outside the range of the theorem.
 
-    Source: Lowy & Razaviyayn 2023, appendix E.1 (where one `ln(2δ)` is a slip for `ln(2/δ)`).
+    Source: Lowy & Razaviyayn 2023, appendix E.1, where one `ln(2δ)` should be `ln(2/δ)`.
 
     >>> round(privacy_load(records=100, epsilon=1.0, delta=1e-5, rounds=10), 6)
     0.017982
@@ -53,7 +53,9 @@ def privacy_load(
 
 
 def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """The load ξ without its logarithms, `1/(nε)²`, as in the paper's informal theorems; for plots and round counts.
+    """Load ξ without its logarithms, `1/(nε)²`, as in the paper's informal theorems.
+
+    It is for plots and for the informal numbers of rounds.
 
     >>> bare_load(records=100, epsilon=0.5)
     0.0004
@@ -62,12 +64,12 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
 
 
 def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
-    """The load ξ whose noise by advanced composition is the given one: `σ²/(256·R·L²)`.
+    """Load ξ that corresponds to given noise under advanced composition: `σ²/(256·R·L²)`.
 
-    With it the theorems' step sizes fit noise that came from an accountant.
+    It makes the step sizes of the theorems applicable to noise that an accountant calibrated.
 
     Args:
-        noise_std: σ, per coordinate, of a machine's message (a mean of gradients).
+        noise_std: σ, standard deviation per coordinate of a machine's message (a mean of gradients).
 
     >>> equivalent_load(noise_std=32.0, lipschitz=1.0, rounds=4)
     1.0
@@ -78,7 +80,7 @@ def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) 
 
 
 def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
-    """`min{n, 1/(dξ)}`, the smaller of the statistical and the private precision; its root is in every step size."""
+    """Return `min{n, 1/(dξ)}`, the smaller of the statistical and the private precision."""
     return np.minimum(problem.records, inverse(problem.dimension * nonnegative("load", load)))
 
 

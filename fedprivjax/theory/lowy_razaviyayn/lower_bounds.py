@@ -1,4 +1,4 @@
-"""What no private algorithm can beat: Theorems 3.1, F.3, F.4 and F.5, all machines in every round.
+"""Lower bounds for private algorithms with all machines in every round: Theorems 3.1, F.3, F.4 and F.5.
 
 `per_round` of the problem is N, the number of machines. The bounds hold up to constants and logarithms; these functions
 use constant 1 and no logarithms. Arguments outside a theorem's hypotheses raise Refusal. If a theorem says `δ = o(x)`,
@@ -30,20 +30,20 @@ def population_lower_bound(
     compositionality: float = 1.0,
     strong_convexity: float = 0.0,
 ) -> float:
-    """The excess population loss that an inter-silo record-level private algorithm must leave, machines alike.
+    """Lower bound on the excess population loss under inter-silo record-level privacy, for identical machines.
 
-    Convex: `φD/√(Nn) + LD·min{1, √d/(εn√N·C²)}`; strongly convex: `φ²/(μnN) + LD·min{1, d/((εn)²N·C⁴)}`.
+    Convex: `φD/√(Nn) + LD·min{1, √d/(εn√N·C²)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/((εn)²N·C⁴)}`.
 
     Args:
         epsilon: ε of all rounds, for one record of one machine.
         deviation: φ, at most L.
         round_epsilons, round_deltas: (ε_r, δ_r) of each round's messages; one entry for "sequential".
-        interaction: "sequential" (every machine is asked once) or "compositional".
+        interaction: "sequential" (every machine sends one message) or "compositional".
         compositionality: C; 1 for sequential or compositional algorithms, √R for the one-pass Algorithm 2.
-        strong_convexity: μ, 0 for a merely convex loss.
+        strong_convexity: μ, or 0 for a convex loss.
 
     Raises:
-        ValueError: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), δ (Σδ_r) < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L, μD ≤ L.
+        Refusal: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), δ (Σδ_r) < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L, μD ≤ L.
 
     Source: Lowy & Razaviyayn 2023, Theorem 3.1.
 
@@ -67,12 +67,12 @@ def empirical_lower_bound(
     interaction: str = "compositional",
     strong_convexity: float = 0.0,
 ) -> float:
-    """The excess empirical loss that an algorithm symmetric in its machines must leave, on some data.
+    """Lower bound on the excess empirical loss, on worst-case data, of algorithms symmetric in the machines.
 
-    Convex: `LD·min{1, √d/(εn√N)}`; strongly convex: `LD·min{1, d/((εn)²N)}`.
+    Convex: `LD·min{1, √d/(εn√N)}`. Strongly convex: `LD·min{1, d/((εn)²N)}`.
 
     Raises:
-        ValueError: as `population_lower_bound` (C = 1); the theorem's `δ_r ≥ 2e^{−N/16}/(Nn)` follows.
+        Refusal: as for `population_lower_bound` with C = 1, which implies `δ_r ≥ 2e^{−N/16}/(Nn)` of the theorem.
 
     Source: Lowy & Razaviyayn 2023, Theorem F.4.
 
@@ -90,14 +90,15 @@ def empirical_lower_bound(
 def central_population_lower_bound(
     problem: ProblemConstants, *, epsilon: float, delta: float, deviation: float, strong_convexity: float = 0.0
 ) -> float:
-    """The same with a trusted server: `εnN` in the place of `εn√N`.
+    """Lower bound on the excess population loss with a trusted server.
 
-    For strongly convex losses with L near μD the factor of the second term is L²/μ, which is LD at L = μD.
+    Convex: `φD/√(Nn) + LD·min{1, √d/(εnN)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/(εnN)²}`. For strongly convex
+    losses with L near μD, the factor LD of the second term is L²/μ in the theorem; both are equal at L = μD.
 
     Raises:
-        ValueError: unless δ < 1/(nN), φ ≤ L, μD ≤ L.
+        Refusal: unless δ < 1/(nN), φ ≤ L, μD ≤ L.
 
-    Source: Lowy & Razaviyayn 2023, Theorem F.3 (Bassily et al. 2019); section 3 prints φ²/√(Nn) for φD/√(Nn).
+    Source: Lowy & Razaviyayn 2023, Theorem F.3 (Bassily et al. 2019). Section 3 prints φ²/√(Nn) for φD/√(Nn).
 
     >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
     >>> central_population_lower_bound(problem, epsilon=0.002, delta=1e-9, deviation=1.0)
@@ -110,10 +111,12 @@ def central_population_lower_bound(
 def central_empirical_lower_bound(
     problem: ProblemConstants, *, epsilon: float, delta: float, strong_convexity: float = 0.0
 ) -> float:
-    """The excess empirical loss with a trusted server: `LD·min{1, √d/(εnN)}`, strongly convex its square's factor.
+    """Lower bound on the excess empirical loss with a trusted server.
+
+    Convex: `LD·min{1, √d/(εnN)}`. Strongly convex: `LD·min{1, d/(εnN)²}`.
 
     Raises:
-        ValueError: unless δ < 1/(nN) and μD ≤ L.
+        Refusal: unless δ < 1/(nN) and μD ≤ L.
 
     Source: Lowy & Razaviyayn 2023, Theorem F.5 (Bassily, Smith & Thakurta 2014).
 
@@ -128,12 +131,12 @@ def central_empirical_lower_bound(
 def classical_local_lower_bound(
     *, machines: int, dimension: int, epsilon: float, diameter: float, lipschitz: float
 ) -> float:
-    """Classical local privacy, one record a machine: `LD·min{1, √d/(ε√N)}`.
+    """Lower bound on the excess loss under local privacy with one record per machine: `LD·min{1, √d/(ε√N)}`.
 
     Raises:
-        ValueError: unless ε ≤ 1.
+        Refusal: unless ε ≤ 1.
 
-    Source: Duchi, Jordan & Wainwright 2013, Proposition 3, as Lowy & Razaviyayn 2023 cite it.
+    Source: Duchi, Jordan & Wainwright 2013, Proposition 3, as cited by Lowy & Razaviyayn 2023.
 
     >>> classical_local_lower_bound(machines=400, dimension=100, epsilon=1.0, diameter=1.0, lipschitz=2.0)
     1.0
@@ -146,7 +149,7 @@ def classical_local_lower_bound(
 
 
 def trivial_bound(*, lipschitz: ArrayLike, diameter: ArrayLike) -> Any:
-    """The excess loss of not moving at all, which caps every upper bound: `LD`.
+    """Bound on the excess loss at the start, `LD`, which caps every other upper bound.
 
     >>> trivial_bound(lipschitz=2.0, diameter=0.5)
     1.0
@@ -163,7 +166,7 @@ def _checked(problem: ProblemConstants, strong_convexity: float) -> ProblemConst
 
 
 def _central(problem: ProblemConstants, epsilon: float, delta: float) -> float:
-    """`√d/(εnN)`, with its hypothesis checked."""
+    """Return `√d/(εnN)`. Raise Refusal unless its hypothesis on δ holds."""
     total = problem.per_round * problem.records
     holds = one(probability, "delta", delta) < 1 / total
     _hypothesis("δ = o(1/(nN))", holds, delta=delta, limit=1 / total)
@@ -204,7 +207,7 @@ def _population(problem: ProblemConstants, deviation: float, private: float, str
 
 
 def _capped(problem: ProblemConstants, private: float, strong_convexity: float) -> float:
-    """`LD·min{1, √d/(...)}`; the square of the second for strongly convex losses."""
+    """Return `LD·min{1, private}`, or `LD·min{1, private²}` for a strongly convex loss."""
     scale = problem.lipschitz * problem.diameter
     return float(scale * min(1.0, private**2 if strong_convexity else private))
 

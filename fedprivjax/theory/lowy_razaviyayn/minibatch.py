@@ -1,8 +1,8 @@
-"""Algorithm 1, noisy minibatch SGD on independent data: steps, rounds, averaging weights and bounds (Theorem 2.1).
+"""Algorithm 1, noisy minibatch SGD on independent data, for convex losses: steps, rounds and bounds (Theorem 2.1).
 
-`per_round` is M̃ and `load` ξ̃: the pair that `average_or_max` chooses, or simply the machines of a round and the load
-where all machines are alike. L, β, μ and n are the worst machine's. A load may be a function of the rounds where rounds
-are asked for, since ξ holds a logarithm of R.
+`per_round` is M̃ and `load` is ξ̃: the pair that `average_or_max` chooses, or the machines of a round and the load if all
+machines are identical. L, β, μ and n are those of the worst machine. Functions that return a number of rounds also
+accept a load that is a function of the rounds, since ξ contains a logarithm of R.
 """
 
 from typing import Any
@@ -30,13 +30,13 @@ from fedprivjax.theory.lowy_razaviyayn.variance import Variance
 
 
 def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayLike, load: ArrayLike) -> Any:
-    """The step for a convex loss: `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`; average the iterates equally.
+    """Step for a convex loss and equally weighted iterates: `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`.
 
     Args:
         smoothness: β; 0 drops the cap.
         load: ξ̃; 0 for no privacy.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.1 (which prints √M̃ for M̃).
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1, which prints √M̃ for M̃.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> minibatch_step(problem, rounds=10, smoothness=0.5, load=0.01)
@@ -48,10 +48,10 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
 
 
 def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float, load: Load) -> int:
-    """The least rounds at which `minibatch_bound` holds: `R ≥ max{(βD√M̃/L)·√p, p/K}`, `p = min{n, 1/(dξ̃)}`.
+    """Smallest number of rounds for `minibatch_bound`: `R ≥ max{(βD√M̃/L)·√p, p/K}` with `p = min{n, 1/(dξ̃)}`.
 
     Args:
-        load: ξ̃, or a function of the rounds; `bare_load` gives the informal theorem's count.
+        load: ξ̃, or a function of the rounds; `bare_load` gives the number of rounds of the informal theorem.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
@@ -74,7 +74,7 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
 
 
 def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """The excess population loss at those steps and rounds: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+    """Excess population loss at `minibatch_step` and `minibatch_rounds`: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
@@ -95,18 +95,19 @@ def minibatch_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """The excess loss at any step up to 1/(4β): `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`.
+    """Excess loss at any step up to 1/(4β): `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`.
 
-    With stability α = 0 it bounds the empirical loss, for any data; with `uniform_stability` the population's.
+    With stability α = 0 it bounds the excess empirical loss, for any data. With `uniform_stability` it bounds the
+    excess population loss.
 
     Args:
-        variance: at the optimum: `population_variance` or `worst_variance`.
+        variance: at the optimum, by `population_variance` or `worst_variance`.
         stability: α.
 
     Raises:
-        ValueError: for a step above 1/(4·smoothness).
+        Refusal: if the step exceeds 1/(4·smoothness).
 
-    Source: Lowy & Razaviyayn 2023, Lemma E.4 and (27); (26) prints 4Rd for 128Rd.
+    Source: Lowy & Razaviyayn 2023, Lemma E.4 and (27). Equation (26) prints 4Rd for 128Rd.
 
     >>> minibatch_step_bound(step=0.5, rounds=4, diameter=1.0, smoothness=0.5, variance=Variance(0.25, 0.0, 0.5))
     1.0
@@ -119,9 +120,10 @@ def minibatch_step_bound(
 
 
 def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int) -> Any:
-    """How far the population loss may be from the empirical one, convex: `α = 2L²Rη/(nM)`, for η ≤ 1/β.
+    """Bound on the difference of population and empirical loss, convex: `α = 2L²Rη/(nM)`, for η ≤ 1/β.
 
-    For M below the machines it is loose: the average over who takes part would allow all machines in place of M.
+    It is loose if only some machines take part in a round: averaging over the choice of machines would allow the number
+    of all machines instead of M.
 
     Source: Lowy & Razaviyayn 2023, Lemmas E.1 and E.2.
 
@@ -135,10 +137,10 @@ def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int
 
 
 def strong_stability(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
-    """The same for a strongly convex loss, at any number of rounds: `α = 4L²/(μ(Mn − 1))`.
+    """Bound on the difference of population and empirical loss, strongly convex, any R: `α = 4L²/(μ(Mn − 1))`.
 
     Raises:
-        ValueError: for a single record in all.
+        Refusal: if M·n is at most 1.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.2.
 

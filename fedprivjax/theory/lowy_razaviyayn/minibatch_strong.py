@@ -1,6 +1,6 @@
-"""Algorithm 1 on strongly convex losses: Stich's step, weights in log space, rounds, rates (Theorem 2.1.2, Lemma E.9).
+"""Algorithm 1 for strongly convex losses: step, averaging weights, rounds, rates (Theorem 2.1.2, Lemma E.9).
 
-`per_round`, `load` and the rest as for the convex loss.
+Arguments such as `per_round` and `load` are as for convex losses.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
     """Stich's step for `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`: `η = min{1/g, ln(max{2, a²r_0T²/c})/(aT)}`.
 
     Args:
-        contraction, cap, start, drift: a, g, r_0 and c; c may be 0.
+        contraction, cap, start, drift: a, g, r_0 and c, which may be 0.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.9 (Stich 2019).
 
@@ -44,13 +44,15 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
-    """The weighted mean of s under that recursion, at any step: `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`.
+    """Bound on b times the weighted mean of s in the recursion of `recursion_step`, at any step.
 
-    The weights are those of `averaging_weights`; the sum telescopes exactly. At Stich's step it is
+    `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`
+
+    The weights are `averaging_weights`, for which the sum telescopes exactly. At Stich's step the bound is
     `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
 
     Raises:
-        ValueError: unless contraction·step is below 1.
+        Refusal: unless contraction·step is below 1.
 
     Source: Stich 2019, Lemma 2; Lowy & Razaviyayn 2023, Lemma E.9.
 
@@ -66,12 +68,12 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
 
 
 def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0) -> np.ndarray:
-    """The weights of the iterates w_0..w_{R−1} in the output: `γ_r ∝ (1 − μη)^{−(r+1)}`, summing to 1, [rounds].
+    """Weights of the iterates w_0..w_{R−1} in the output, `γ_r ∝ (1 − μη)^{−(r+1)}` with sum 1; shape [rounds].
 
-    Equal for μ = 0. Computed in log space, so that no number of rounds overflows.
+    They are equal for μ = 0. They are computed in log space, so that no number of rounds overflows.
 
     Raises:
-        ValueError: unless strong_convexity·step is below 1.
+        Refusal: unless strong_convexity·step is below 1.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.9.
 
@@ -85,9 +87,9 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
 
 
 def strong_drift(variance: Variance) -> float:
-    """The recursion's c of Algorithm 1: `2·(sampling + clients) + noise`, of a variance at the optimum.
+    """Constant c of the recursion for Algorithm 1: `2·(sampling + clients) + noise`, for a variance at the optimum.
 
-    With `worst_variance` it is `8L²/(MK) + 2Υ*²/M + dσ²/M`, as Lemma E.9 needs it; some printed forms differ.
+    With `worst_variance` it is `8L²/(MK) + 2Υ*²/M + dσ²/M`, as Lemma E.9 requires. Some printed forms differ.
 
     Source: Lowy & Razaviyayn 2023, (21).
 
@@ -100,13 +102,13 @@ def strong_drift(variance: Variance) -> float:
 def strong_step(
     *, rounds: int, diameter: ArrayLike, smoothness: ArrayLike, strong_convexity: ArrayLike, variance: Variance
 ) -> Any:
-    """The step for a strongly convex loss: `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`.
+    """Step for a strongly convex loss: `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`.
 
-    Average the iterates by `averaging_weights`. Where c is above μ²D²R strong convexity is drowned in noise, and
-    `minibatch_step` with equal weights does better.
+    Average the iterates with `averaging_weights`. If c exceeds μ²D²R, the noise outweighs strong convexity, and
+    `minibatch_step` with equal weights is better.
 
     Args:
-        variance: at the optimum: `worst_variance` or `population_variance`; c is its `strong_drift`.
+        variance: at the optimum, by `worst_variance` or `population_variance`; c is its `strong_drift`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2 and Lemma E.9.
 
@@ -128,14 +130,15 @@ def strong_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """The excess loss of the weighted mean at any step up to 1/(4β): `α + μD²/((1 − μη)^{−R} − 1) + cη`.
+    """Excess loss of the weighted mean at any step up to 1/(4β): `α + μD²/((1 − μη)^{−R} − 1) + cη`.
 
-    With stability α = 0 it bounds the empirical loss, with `strong_stability` the population's.
+    With stability α = 0 it bounds the excess empirical loss. With `strong_stability` it bounds the excess population
+    loss.
 
     Raises:
-        ValueError: for a step above 1/(4·smoothness).
+        Refusal: if the step exceeds 1/(4·smoothness).
 
-    Source: Lowy & Razaviyayn 2023, Lemma E.4, with the sum of Lemma E.9 carried out.
+    Source: Lowy & Razaviyayn 2023, Lemma E.4, with the sum of Lemma E.9 evaluated exactly.
 
     >>> strong_step_bound(step=0.25, rounds=1, diameter=1.0, smoothness=1.0, strong_convexity=1.0,
     ...                   variance=Variance(0.0, 0.0, 4.0))
@@ -158,11 +161,13 @@ def strong_rounds(
     load: Load,
     formal: bool = False,
 ) -> int:
-    """The least rounds at which `strong_rate` holds: `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}`, `p = min{n, 1/(dξ̃)}`.
+    """Smallest number of rounds for `strong_rate`: `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}`.
+
+    Here `p = min{n, 1/(dξ̃)}`.
 
     Args:
         load: positive, or a function of the rounds.
-        formal: the formal theorem's second term, `1/(dξ̃)` in place of p/K: a safe over-estimate.
+        formal: use the second term of the formal theorem, `1/(dξ̃)` instead of p/K, which may be larger than needed.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal.
 
@@ -184,7 +189,7 @@ def strong_rounds(
 
 
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """The rate of the excess population loss, with constant 1 and no logarithms: `(L²/(μM̃))·(1/n + dξ̃)`.
+    """Rate of the excess population loss, with constant 1 and no logarithms: `(L²/(μM̃))·(1/n + dξ̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2.
 

@@ -1,7 +1,8 @@
 """Algorithm 1 on the Moreau envelopes of losses that are not smooth (Theorem 2.2).
 
-Take the envelope's smoothness for β in the steps of `minibatch` and `minibatch_strong`; noise and Lipschitz constant
-stay, since an envelope's gradient on the constraint set is no longer than the loss's. Arguments as in those modules.
+Use the smoothness of the envelope as β in the steps of `minibatch` and `minibatch_strong`. The noise and the Lipschitz
+constant do not change, since the gradient of an envelope on the constraint set is at most as long as that of the loss.
+Arguments are as in those modules.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """The envelope's smoothness for a convex loss: `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`.
+    """Smoothness of the envelope for a convex loss: `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -28,7 +29,7 @@ def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """The envelope's smoothness for a strongly convex loss: `b = μM̃·min{n, 1/(dξ̃)}`.
+    """Smoothness of the envelope for a strongly convex loss: `b = μM̃·min{n, 1/(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -41,7 +42,9 @@ def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: A
 
 
 def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayLike) -> Any:
-    """The strong convexity that a loss's envelope of smoothness b keeps: `μb/(μ + b)`; for the step where b is not ≫ μ.
+    """Strong convexity of the envelope of smoothness b of a strongly convex loss: `μb/(μ + b)`.
+
+    Use it for the step unless b is much larger than μ.
 
     >>> envelope_strong_convexity(strong_convexity=1.0, smoothness=3.0)
     0.75
@@ -51,7 +54,7 @@ def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayL
 
 
 def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
-    """The least rounds at which `nonsmooth_bound` holds: `R ≥ M̃·min{n, 1/(dξ̃)}`.
+    """Smallest number of rounds for `nonsmooth_bound`: `R ≥ M̃·min{n, 1/(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -64,9 +67,9 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
 
 
 def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """The excess population loss of a convex loss that need not be smooth: `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+    """Excess population loss for a convex loss that need not be smooth: `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
 
-    The paper counts 2L for the envelope's Lipschitz constant; L is enough, and 272.5 then.
+    The paper uses 2L as the Lipschitz constant of the envelope. L suffices, with 272.5 instead of 545.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -78,7 +81,7 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: float, load: Load) -> int:
-    """The least rounds for `strong_rate` without smoothness: `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`.
+    """Smallest number of rounds for `strong_rate` without smoothness: `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`.
 
     Here `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
 

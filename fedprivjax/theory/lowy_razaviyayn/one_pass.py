@@ -1,7 +1,7 @@
-"""The one-pass Algorithm 2 on machines that differ: batches, rounds, rates of the population loss (Theorem 2.3).
+"""Algorithm 2 in one pass on heterogeneous machines: batches, rounds, rates of the population loss (Theorem 2.3).
 
-Every record is used once, so the noise of a round is that of one release, `σ² = 32L²·ln(1.25/δ)/(εK)²`, and the fewer
-rounds the less noise: the batch K is what is tuned. Rates have constant 1. `epsilon` must be at most 8·ln(1/δ).
+Every record is used once, so the noise of a round is that of one release, `σ² = 32L²·ln(1.25/δ)/(εK)²`. Larger batches
+K mean fewer rounds and less noise, so K is chosen. The rates have constant 1. `epsilon` must be at most 8·ln(1/δ).
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 
 
 def one_pass_rounds(*, records: int, batch: int) -> int:
-    """How many rounds one pass has: `R = ⌊n/K⌋`; the records left over are dropped.
+    """Number of rounds of one pass, `R = ⌊n/K⌋`, without the remaining records.
 
     >>> one_pass_rounds(records=100, batch=30)
     3
@@ -35,9 +35,9 @@ def one_pass_rounds(*, records: int, batch: int) -> int:
 
 
 def one_pass_batch(problem: ProblemConstants, *, epsilon: float, delta: float, smoothness: float) -> int:
-    """The batch for a convex loss, where the first error is as large as the noise's.
+    """Batch for a convex loss, at which the optimisation error equals the error due to noise.
 
-    `K = (L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded into 1..n.
+    `K = (L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded and clipped to 1..n.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
@@ -61,13 +61,13 @@ def one_pass_strong_batch(
     gap: float,
     deviation: float,
 ) -> int:
-    """The batch for a strongly convex loss: `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`, rounded into 1..n.
+    """Batch for a strongly convex loss: `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`.
 
-    κ = β/μ; where the logarithm is not positive K = n.
+    Here κ = β/μ. K is rounded and clipped to 1..n, and K = n if the logarithm is not positive.
 
     Args:
-        gap: Δ, a bound on the loss at the start above the minimum.
-        deviation: φ, a bound on a record gradient's standard deviation (all coordinates).
+        gap: Δ, bound on the excess loss at the start.
+        deviation: φ, bound on the standard deviation of a record's gradient (L2 norm over coordinates).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2.
 
@@ -95,14 +95,14 @@ def one_pass_bound(
     deviation: ArrayLike,
     diversity: ArrayLike = 0.0,
 ) -> Any:
-    """The rate of the convex run at any batch (a real number will do).
+    """Rate of the excess population loss for a convex loss and any batch, which may be a real number.
 
     `βD²K²/n² + φD/√(nM) + LD√(d·ln(1/δ))/(ε√(KnM)) + √K·υD/√(nM)·√((N−M)/(N−1))`
 
     Args:
-        diversity: υ², how far the machines' gradients are from their mean, mean squared.
+        diversity: υ², mean squared distance of the machines' gradients to their mean.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.3.1 (which prints β² for β).
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.1, which prints β² for β.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=4, diameter=1.0, lipschitz=1.0)
     >>> loss = {"smoothness": 16.0, "deviation": 2.0}
@@ -128,7 +128,7 @@ def one_pass_rate(
     deviation: ArrayLike,
     diversity: ArrayLike = 0.0,
 ) -> Any:
-    """The convex rate at the best batch, before its rounding.
+    """Rate of the excess population loss for a convex loss at the best batch, before its rounding.
 
     `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5}
     + √((N−M)/(N−1))·υL^{1/5}D^{4/5}β^{−1/5}·(√(d·ln(1/δ))/(εnM³))^{1/5}`
@@ -160,9 +160,11 @@ def one_pass_strong_rate(
     deviation: ArrayLike,
     diversity: ArrayLike = 0.0,
 ) -> Any:
-    """The strongly convex rate: `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`.
+    """Rate of the excess population loss for a strongly convex loss at the best batch.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2 (which drops 1/μ from the first term, and in (9) from the second).
+    `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the first term, and in (9) from the second.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=1, diameter=1.0, lipschitz=1.0)
     >>> loss = {"smoothness": 4.0, "strong_convexity": 1.0, "deviation": 2.0}
@@ -178,7 +180,7 @@ def one_pass_strong_rate(
 
 
 def _noise(problem: ProblemConstants, epsilon: ArrayLike, delta: float) -> np.ndarray:
-    """`√(d·ln(1/δ))/ε`, within the theorem's range."""
+    """Return `√(d·ln(1/δ))/ε`. Raise Refusal if ε is outside the range of the theorem."""
     epsilon, log = positive("epsilon", epsilon), np.log(1 / probability("delta", delta))
     ordered("epsilon", epsilon, "8·ln(1/delta)", 8 * log)
     return np.sqrt(problem.dimension * log) / epsilon

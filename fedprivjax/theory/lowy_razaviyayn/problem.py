@@ -11,7 +11,9 @@ from fedprivjax.theory._numbers import at_least_one, counts, ordered, positive, 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProblemConstants:
-    """Constants of a Lipschitz problem on machines with equally many records; all but the dimension may be arrays.
+    """Constants of a Lipschitz problem on machines with equally many records.
+
+    All but the dimension may be arrays.
 
     Attributes:
         records: n, records of one machine; the fewest if machines differ.

@@ -1,7 +1,7 @@
-"""Algorithm 1 with a shuffler, machines alike, M of them in every round, one record each: Theorem 4.1.
+"""Algorithm 1 with a shuffler and M identical machines in every round, each with a batch of one record (Theorem 4.1).
 
-The noise is `σ² = C·R·L²·load` with the load below in place of ξ (and an unnamed constant C in place of 256), so the
-steps, bounds and rates are those of Algorithm 1 at this load: `minibatch_step`, `strong_step`, `strong_rate`.
+The noise is `σ² = C·R·L²·load`, where `shuffled_load` replaces ξ and an unspecified constant C replaces 256. The steps,
+bounds and rates of Algorithm 1 hold at this load: `minibatch_step`, `strong_step`, `strong_rate`.
 """
 
 from typing import Any
@@ -26,10 +26,10 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, epsilon: float, delta: float) -> float:
-    """The load with a shuffler: `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
+    """Load with a shuffler: `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
 
     Raises:
-        ValueError: unless ε ≤ ln(2/δ) and M ≥ 16·ln(18RM²/(Nδ)), the theorem's hypotheses.
+        Refusal: unless ε ≤ ln(2/δ) and M ≥ 16·ln(18RM²/(Nδ)), the hypotheses of the theorem.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1.
 
@@ -49,7 +49,7 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
 
 
 def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """The same without logarithms: `M/(εnN)²`, for round counts and plots.
+    """Load with a shuffler, without logarithms, for numbers of rounds and plots: `M/(εnN)²`.
 
     >>> shuffled_bare_load(machines=10, per_round=4, records=2, epsilon=0.1)
     1.0
@@ -63,12 +63,12 @@ def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLik
 def shuffled_rounds(
     problem: ProblemConstants, *, machines: int, epsilon: float, smoothness: float, strong_convexity: float = 0.0
 ) -> int:
-    """Rounds with a shuffler, so many that a round's privacy is small enough to be amplified.
+    """Number of rounds with a shuffler, enough for the ε of one round to be small enough for amplification.
 
-    `R ≥ max{(εnN)²/M, N/M, p, T}` with `p = min{n, (εnN)²/(dM)}` and `T = (βD√M/L)·√p`, or for a strongly convex loss
-    `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))`.
+    `R ≥ max{(εnN)²/M, N/M, p, T}` with `p = min{n, (εnN)²/(dM)}`, and `T = (βD√M/L)·√p` for a convex loss or
+    `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))` for a strongly convex loss.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 4.1 (proved for one record a round).
+    Source: Lowy & Razaviyayn 2023, Theorem 4.1, proved for one record of a machine per round.
 
     >>> problem = ProblemConstants(records=10, per_round=50, dimension=5, diameter=1.0, lipschitz=1.0)
     >>> shuffled_rounds(problem, machines=100, epsilon=0.1, smoothness=1.0)
@@ -86,7 +86,7 @@ def shuffled_rounds(
 
 
 def shuffled_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """The rate of the excess population loss, convex: `(LD/√M)·(1/√n + √(d·load))`, with constant 1.
+    """Rate of the excess population loss for a convex loss: `(LD/√M)·(1/√n + √(d·load))`, with constant 1.
 
     With `shuffled_load` it is `LD·(1/√(nM) + √(d·logs)/(εnN))`.
 

@@ -1,7 +1,7 @@
-"""The variance of the server's mean of noisy minibatch gradients: exactly, and as the paper bounds it.
+"""Variance of the server's mean of noisy minibatch gradients: its exact value, and the bounds of the paper.
 
-It has three parts: the records a machine draws, the machines a round draws, and the noise. A bound on the first two at
-the optimum and the noise give Algorithm 1's steps; their sum V² gives Algorithm 2's.
+It has three parts: the sampled records of a machine, the sampled machines of a round, and the noise. The steps of
+Algorithm 1 use bounds on the first two parts at the optimum, and the noise. Those of Algorithm 2 use the sum V².
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 class Variance(NamedTuple):
-    """Mean squared distance (all coordinates together) of the server's mean from the gradient, by cause."""
+    """Mean squared error of the server's mean gradient, summed over coordinates, by cause."""
 
     sampling: float
     clients: float
@@ -26,7 +26,7 @@ class Variance(NamedTuple):
 
     @property
     def total(self) -> float:
-        """V², the sum."""
+        """Sum V² of the parts."""
         return self.sampling + self.clients + self.noise
 
 
@@ -40,23 +40,24 @@ def aggregate_variance(
     noise_std: ArrayLike,
     pmf: ArrayLike,
 ) -> Variance:
-    """The exact variance of one round's mean around the empirical gradient, M_r machines chosen uniformly.
+    """Exact variance of one round's mean around the empirical gradient, for M_r uniformly chosen machines.
 
-    `E[1/M_r]·mean_i(s_i²·c_i/K_i) + E[(N−M_r)/((N−1)M_r)]·υ̂² + E[1/M_r]·d·mean_i σ_i²`, where c is 1 with replacement,
-    (n−K)/(n−1) for subsets and (marginally) disjoint batches, and 0 for full ones; a Poisson sample of rate K/n with
-    divisor K has `(1−K/n)·(s² + ‖∇F̂_i‖²)` for `s²·c`.
+    `E[1/M_r]·mean_i(s_i²·c_i/K_i) + E[(N−M_r)/((N−1)M_r)]·υ̂² + E[1/M_r]·d·mean_i σ_i²`
+
+    Here c is 1 for sampling with replacement, (n−K)/(n−1) for subsets and for disjoint batches (marginally), and 0 for
+    full batches. For a Poisson sample of rate K/n with divisor K, `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`.
 
     Args:
         sampler: "replacement", "subset", "disjoint", "poisson" or "full".
-        gradients: ∇F̂_i, [machines, dimension].
-        spread: s_i², the mean squared distance of a machine's record gradients to its own gradient, [machines].
+        gradients: ∇F̂_i, shape [machines, dimension].
+        spread: s_i², mean squared distance of a machine's per-record gradients to their mean ∇F̂_i; shape [machines].
         records, batch, noise_std: n_i, K_i and σ_i, one per machine or one for all; batch must be n for "full".
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Raises:
-        ValueError: for a batch above the records, or shapes that do not agree.
+        Refusal: if a batch exceeds the records, or the shapes are inconsistent.
 
-    Source: our own, by conditioning on the machines; the paper bounds it in Lemma E.5.
+    Source: derived here, by conditioning on the machines. The paper has bounds in Lemma E.5.
 
     >>> aggregate_variance(sampler="replacement", gradients=[[1.0], [-1.0]], spread=[4.0, 4.0], records=8, batch=2,
     ...                    noise_std=0.5, pmf=[1.0, 0.0])
@@ -82,14 +83,17 @@ def aggregate_variance(
 def population_variance(
     *, deviation: ArrayLike, batch: int, noise_std: ArrayLike, dimension: int, diversity: float, pmf: ArrayLike
 ) -> Variance:
-    """The paper's bound around the population gradient.
+    """Bound of the paper on the variance around the population gradient.
 
-    `min{Φ²/(M′K), φ²_max/(MK)} + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. At the optimum with deviations φ* and diversity υ*² it
-    is what Theorem 2.1 needs. It takes the records for fresh draws, which they are in a single pass alone.
+    `min{Φ²/(M′K), φ²_max/(MK)} + Υ²/M + d·min{Σ²/M′, σ²_max/M}`
+
+    At the optimum, with deviations φ* and diversity υ*², this is the variance in Theorem 2.1. It assumes that records
+    are new samples from the population, which holds in a single pass only.
 
     Args:
-        deviation: φ_i, a bound on a record gradient's standard deviation (all coordinates), one per machine or for all.
-        batch: K, the least batch.
+        deviation: φ_i, bound on the standard deviation of a record's gradient (L2 norm over coordinates), one per
+            machine or one for all.
+        batch: K, the smallest batch.
         noise_std: σ_i, one per machine or one for all.
         diversity: υ².
         pmf: probabilities of 1, 2, …, machines in a round.
@@ -116,17 +120,17 @@ def empirical_variance(
     diversity: float,
     total_records: int | None = None,
 ) -> Variance:
-    """A bound around the empirical gradient: `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`.
+    """Bound on the variance around the empirical gradient: `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`.
 
-    It holds with replacement and for subsets where the machines have equally many records; for full batches give
-    spread 0.
+    It holds for sampling with replacement and for subsets if the machines have equally many records. For full batches,
+    use spread 0.
 
     Args:
-        spread: Φ̂², the mean squared distance of all records' gradients to the empirical gradient.
-        diversity: υ̂². The paper leaves this term out, which is wrong where M < N: one of two machines with full batches
-            and gradients ±1 has variance 1.
-        total_records: Ñ; where given, the paper's indicator drops the first term if MK ≥ Ñ. That is false with
-            replacement.
+        spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
+        diversity: υ̂². The paper omits this term, which is wrong if M < N: one of two machines with full batches and
+            gradients ±1 has variance 1.
+        total_records: Ñ. If given, the first term is dropped if MK ≥ Ñ, as by the paper's indicator, which is wrong for
+            sampling with replacement.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5, corrected.
 
@@ -143,10 +147,10 @@ def empirical_variance(
 
 
 def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, clients: float = 0.0) -> Variance:
-    """The variance that a Lipschitz loss allows, machines alike: `4L²/(MK) + Υ*²/M + dσ²/M`.
+    """Largest variance for a Lipschitz loss and machines with equal noise: `4L²/(MK) + Υ*²/M + dσ²/M`.
 
     Args:
-        clients: Υ*²/M, 0 for machines alike.
+        clients: Υ*²/M, or 0 for identical machines.
 
     Source: Lowy & Razaviyayn 2023, (21).
 
@@ -162,7 +166,7 @@ def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, c
 
 
 def _choice(pmf: np.ndarray) -> float:
-    """`E[(N−M_r)/((N−1)M_r)]`, 0 for one machine."""
+    """Return `E[(N−M_r)/((N−1)M_r)]`, or 0 for one machine."""
     machines, size = pmf.size, sizes(pmf)
     return 0.0 if machines == 1 else float(pmf @ ((machines - size) / ((machines - 1) * size)))
 

@@ -1,9 +1,10 @@
 """Tran & Cutkosky 2022, "Momentum Aggregation for Private Non-convex ERM", as plain functions of numbers.
 
-Our words for the paper's letters: `records` N, also the rounds of an epoch, `rounds` T, `alpha` α, `step_size` η,
+Notation: `records` is the paper's N, also the number of rounds of an epoch, `rounds` T, `alpha` α, `step_size` η,
 `reset_rate` γ, `dimension` d, `lipschitz` G, `smoothness` L, `gap` R (F(w_1) − inf F), `noise_multiplier` σ, `nodes` V,
-`ratio` ρ. What begins with `momentum_` is of Algorithm 1, with `reduced_` of Algorithm 2. What is named `_bound` or
-`_norm` has explicit constants; `_rate` has constant 1. All is from the paper's appendix, corrected where said.
+and `ratio` ρ. Names that begin with `momentum_` belong to Algorithm 1, and those with `reduced_` to Algorithm 2.
+Functions named `_bound` or `_norm` have explicit constants; those named `_rate` have constant 1. The statements are
+those of the paper's appendix; corrections are marked.
 """
 
 from fedprivjax.theory.tran_cutkosky.composition import composition_epsilon, composition_zcdp

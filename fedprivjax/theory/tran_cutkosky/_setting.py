@@ -1,4 +1,4 @@
-"""What the theorems share: the checked rounds and α, the discount's powers, powers of two."""
+"""Shared parts of the theorems: validation of the rounds and α, powers of the discount, logarithms to base 2."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,7 +8,7 @@ from fedprivjax.theory._numbers import at_least_one, positive
 
 
 def checked_rounds(records: ArrayLike, rounds: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """N and T, refused where T < N."""
+    """Return N and T. Raise Refusal if T < N."""
     n, t = np.broadcast_arrays(at_least_one("records", records), at_least_one("rounds", rounds))
     short = t < n
     if short.any():
@@ -17,7 +17,7 @@ def checked_rounds(records: ArrayLike, rounds: ArrayLike) -> tuple[np.ndarray, n
 
 
 def checked_alpha(records: ArrayLike, alpha: ArrayLike) -> np.ndarray:
-    """α, refused outside [1/N, 1]; a relative 1e-9 is rounding."""
+    """Return α. Raise Refusal if it is outside [1/N, 1], apart from a relative rounding error of 1e-9."""
     n, value = np.broadcast_arrays(at_least_one("records", records), positive("alpha", alpha))
     wrong = (value > 1) | (value * n < 1 - 1e-9)
     if wrong.any():
@@ -26,13 +26,13 @@ def checked_alpha(records: ArrayLike, alpha: ArrayLike) -> np.ndarray:
 
 
 def decay(alpha: ArrayLike, steps: ArrayLike) -> np.ndarray:
-    """`(1 − α)^steps`; 0 at α = 1, for steps of at least 1."""
+    """Return `(1 − α)^steps` for steps of at least 1."""
     with np.errstate(divide="ignore"):
         return np.exp(np.asarray(steps, float) * np.log1p(-np.asarray(alpha, float)))
 
 
 def recurrences(alpha: ArrayLike, records: ArrayLike, count: ArrayLike) -> np.ndarray:
-    """`Σ_{j<count} (1 − α)^{jN}`; a count of inf gives the whole series."""
+    """Return `Σ_{j<count} (1 − α)^{jN}`, or the whole series for a count of inf."""
     count, epoch = np.asarray(count, float), decay(alpha, records)
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(count == 0, 1.0, epoch**count)
@@ -40,16 +40,16 @@ def recurrences(alpha: ArrayLike, records: ArrayLike, count: ArrayLike) -> np.nd
 
 
 def floor_log2(value: ArrayLike) -> np.ndarray:
-    """`⌊log₂ value⌋`, exactly."""
+    """Return `⌊log₂ value⌋` exactly."""
     return np.frexp(np.asarray(value, float))[1] - 1
 
 
 def ceil_log2(value: ArrayLike) -> np.ndarray:
-    """`⌈log₂ value⌉`, exactly."""
+    """Return `⌈log₂ value⌉` exactly."""
     mantissa, exponent = np.frexp(np.asarray(value, float))
     return exponent - (mantissa == 0.5)
 
 
 def whole_epochs(records: int, rounds: float) -> int:
-    """T rounded up to a multiple of N."""
+    """Return T rounded up to a multiple of N."""
     return int(np.ceil(rounds / records * (1 - 1e-12))) * records

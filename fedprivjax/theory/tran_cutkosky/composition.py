@@ -1,4 +1,4 @@
-"""Theorem 10: what Gaussian noise on the nodes of a tree costs together."""
+"""Theorem 10: composition of Gaussian noise on the nodes of a tree."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ _FORMS = ("exact", "renyi", "paper")
 
 
 def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
-    """The zCDP of releasing sets with noise in proportion to their sensitivity: `Vρ²/2`.
+    """zCDP parameter of releasing sums of records with noise proportional to their sensitivities: `Vρ²/2`.
 
-    It is that of √V·ρ-GDP, so its Rényi divergence of order a is `a·Vρ²/2`. Later releases may depend on earlier ones.
+    The release is √V·ρ-GDP, so its Rényi divergence of order a is `a·Vρ²/2`. Later releases may depend on earlier ones.
 
     Args:
-        nodes: V, how many of the sets one record is in, at most.
-        ratio: ρ, a set's sensitivity over the standard deviation of its noise, the same for all.
+        nodes: V, largest number of sums that contain one record.
+        ratio: ρ, sensitivity of a sum divided by the standard deviation of its noise; the same for all sums.
 
     Source: Tran & Cutkosky 2022, Theorem 10.
 
@@ -31,21 +31,22 @@ def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
 
 
 def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """The ε of releasing sets with noise in proportion to their sensitivity.
+    """ε of releasing sums of records with noise proportional to their sensitivities.
 
-    * "exact": that of √V·ρ-GDP;
-    * "renyi", at the best order: `Vρ²/2 + ρ·√(2V·log(1/δ))`;
-    * "paper": `2ρ·√(V·log(1/δ))`, at least "renyi" where `ρ√V ≤ 2(2 − √2)·√log(1/δ)` (1.17 in place of the paper's 1).
+    * "exact": the ε of √V·ρ-GDP;
+    * "renyi": at the best order, `Vρ²/2 + ρ·√(2V·log(1/δ))`;
+    * "paper": `2ρ·√(V·log(1/δ))`, which is at least "renyi" if `ρ√V ≤ 2(2 − √2)·√log(1/δ)`. The factor 2(2 − √2) is
+      1.17; the paper has 1.
 
     Args:
-        nodes: V, how many of the sets one record is in, at most.
-        ratio: ρ, a set's sensitivity over the standard deviation of its noise.
+        nodes: V, largest number of sums that contain one record.
+        ratio: ρ, sensitivity of a sum divided by the standard deviation of its noise.
 
     Raises:
-        ValueError: for "paper" beyond its condition.
+        Refusal: if the condition of "paper" does not hold.
 
-    Source: Tran & Cutkosky 2022, Theorem 10. At the paper's order its ε is `Vρ²/2 + 1.5ρ√(V·log(1/δ))`, not what is
-    printed; the condition of "paper" is ours.
+    Source: Tran & Cutkosky 2022, Theorem 10. At the paper's order, ε is `Vρ²/2 + 1.5ρ√(V·log(1/δ))`, which differs from
+    the printed one. The condition of "paper" is derived here.
 
     >>> settings = {"nodes": 4, "ratio": 0.5, "delta": 1e-5}
     >>> [round(composition_epsilon(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
@@ -59,12 +60,12 @@ def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike,
 
 
 def epsilon_of(mu: ArrayLike, delta: ArrayLike, form: str) -> Any:
-    """μ-GDP's ε, exact or by its Rényi divergences."""
+    """Return the ε of μ-GDP, exactly or by Rényi divergences."""
     return gdp.epsilon(mu, delta) if form == "exact" else gdp.paper_epsilon(mu, delta)
 
 
 def mu_of(epsilon: ArrayLike, delta: ArrayLike, form: str) -> Any:
-    """The μ that has this ε, exactly or by its Rényi divergences."""
+    """Return the μ of μ-GDP with this ε, exactly or by Rényi divergences."""
     if form == "exact":
         return gdp.mu(epsilon, delta)
     log = 2 * np.log(1 / probability("delta", delta))

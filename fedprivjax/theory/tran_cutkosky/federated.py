@@ -1,4 +1,4 @@
-"""The methods in a federation: what stands for N and for a leaf's sensitivity, and what the average's noise is."""
+"""The methods on several machines: N of the theorems, the sensitivity of a leaf, and the noise of the average."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from fedprivjax.theory._numbers import counts, one, positive
 
 
 class Federated(NamedTuple):
-    """Rounds of an epoch (the theorems' N), a leaf's sensitivity, and the average's noise over one tree's."""
+    """Rounds of an epoch (N of the theorems), sensitivity of a leaf, and ratio of the average's noise to one tree's."""
 
     epoch: int
     sensitivity: float
@@ -16,22 +16,25 @@ class Federated(NamedTuple):
 
 
 def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz: float = 1.0) -> Federated:
-    """Trees over M machines, each of which uses K of its n records a round, without replacement: n/K rounds an epoch.
+    """Constants of trees over M machines that each use K of their n records per round, without replacement.
 
-    * "server": one tree on the mean gradient, a leaf's sensitivity 2G/(KM);
-    * "none": a tree for every machine on its own gradient, sensitivity 2G/K, and the server averages: a standard
-      deviation of 1/√M of a tree's, so √M times that of "server".
+    An epoch has n/K rounds.
 
-    Every theorem holds with `epoch` for N in the privacy and the noise (there with `lipschitz=sensitivity/2`), and as
-    many rounds as participations. Replace-one record; a record lives on one machine, so nothing composes across them.
+    * "server": one tree on the mean gradient, with sensitivity 2G/(KM) of a leaf;
+    * "none": one tree per machine on the machine's gradient, with sensitivity 2G/K of a leaf. The server averages the
+      trees. The standard deviation of the average is 1/√M of that of one tree, and √M times that of "server".
+
+    The theorems on privacy and noise hold with `epoch` as N and, for the noise, `lipschitz=sensitivity/2`. The number
+    of rounds is the number of participations. Neighbours replace one record. A record belongs to one machine, so there
+    is no composition over machines.
 
     Args:
         machines: M.
-        records: n, of one machine.
+        records: n, records of one machine.
         batch: K, a divisor of n.
         lipschitz: G.
 
-    Source: ours; the paper has one machine.
+    Source: derived here; the paper has one machine.
 
     >>> federated(machines=4, records=100, batch=10, trust="server")
     Federated(epoch=10, sensitivity=0.05, noise=1.0)

@@ -15,7 +15,7 @@ from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 
 class MomentumSettings(NamedTuple):
-    """T, α and η of Algorithm 1: numbers, or arrays for the bounds of many runs."""
+    """Settings T, α and η of Algorithm 1: numbers, or arrays for the bounds of many runs."""
 
     rounds: Any
     alpha: Any
@@ -23,10 +23,13 @@ class MomentumSettings(NamedTuple):
 
 
 class GradientBound(NamedTuple):
-    """Terms that bound E‖∇F(w)‖ of an iterate w drawn uniformly.
+    """Terms of a bound on E‖∇F(w)‖ for a uniformly random iterate w.
 
-    `optimisation` is `3·gap/(2ηT) + 3Lη/4`, `bias` `6ηNL + 3ηL/α`, of old gradients, `variance` `6G√α`, of sampled
-    records, `noise` 3 times the noise's mean norm, and `start` `3G(1−α)/(αT)`, of a momentum that begins at 0.
+    * `optimisation`: `3·gap/(2ηT) + 3Lη/4`;
+    * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
+    * `variance`: `6G√α`, due to sampled records;
+    * `noise`: 3 times the mean norm of the noise;
+    * `start`: `3G(1−α)/(αT)`, due to a momentum that starts at 0.
     """
 
     optimisation: Any
@@ -43,17 +46,17 @@ class GradientBound(NamedTuple):
 def momentum_settings(
     *, records: int, epsilon: float, delta: float, dimension: int, rounds: int | None = None
 ) -> MomentumSettings:
-    """The rounds, α and step of Theorem 6.
+    """Rounds, α and step of Theorem 6.
 
-    `T·log₂T = εN²/√(d·log(1/δ))`, rounded up to whole epochs, `α = εN/(T·log₂T·√(d·log(1/δ)))` in [1/N, 1], which is
-    1/N at that T, and `η = 1/√(NT)`.
+    T solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs. `α = εN/(T·log₂T·√(d·log(1/δ)))`, clipped
+    to [1/N, 1], is 1/N at that T, and `η = 1/√(NT)`.
 
     Args:
         records: N.
-        rounds: a T to take instead, as where it is capped; α is larger then.
+        rounds: T, or None for that of the theorem. A smaller T, such as an upper limit, has a larger α.
 
     Raises:
-        ValueError: for fewer rounds than records, the theorem's or given.
+        Refusal: if T, given or by the theorem, is smaller than N.
 
     Source: Tran & Cutkosky 2022, Theorem 6.
 
@@ -67,7 +70,7 @@ def momentum_settings(
     if rounds is None:
         best = load * np.log(2) / float(scipy.special.lambertw(load * np.log(2)).real)
         if best < records:
-            raise Refusal(f"rounds must be at least records ({records}), the theorem's are {best:.6g}: give others")
+            raise Refusal(f"rounds must be at least records ({records}), the theorem's are {best:.6g}. Set rounds")
         rounds = whole_epochs(records, best)
     counts(rounds=rounds)
     checked_rounds(records, rounds)
@@ -86,17 +89,19 @@ def momentum_noise_norm(
     order: str = "reshuffled",
     form: str = "counted",
 ) -> Any:
-    """The mean norm of Algorithm 1's noise in a round, at most, where every node has the same: `Δσ·√(d·V·nodes)`.
+    """Bound on the mean norm of Algorithm 1's noise in a round, with equal noise on every node: `Δσ·√(d·V·nodes)`.
 
-    * "counted": Δ is 2αG times `sensitivity_cap` of the order, V `node_count`, and a round's sum has ⌊log₂(T+1)⌋ nodes;
-    * "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T` and log₂T nodes, whatever the order.
+    * "counted": Δ is 2αG times `sensitivity_cap` of the order, V is `node_count`, and the sum of a round has
+      ⌊log₂(T+1)⌋ nodes;
+    * "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T` and log₂T nodes, for any order.
 
     Args:
         rounds: T.
         noise_multiplier: σ, `momentum_multiplier`.
-        order: of an epoch, "cyclic" or "reshuffled"; not for "paper".
+        order: order of the records in an epoch, "cyclic" or "reshuffled"; not used by "paper".
 
-    Source: Tran & Cutkosky 2022, Lemma 12 ("paper"), whose log₂T is less than the nodes where T + 1 is a power of 2.
+    Source: Tran & Cutkosky 2022, Lemma 12 ("paper"), whose log₂T is less than the number of nodes if T + 1 is a power
+    of 2.
 
     >>> problem = ProblemConstants(records=256, dimension=1, lipschitz=1.0, smoothness=1.0)
     >>> settings = {"rounds": 2048, "alpha": 1 / 256, "noise_multiplier": 1.0}
@@ -115,21 +120,22 @@ def momentum_noise_norm(
 def momentum_bound(
     problem: ProblemConstants, settings: MomentumSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """The expected gradient norm of Algorithm 1's output, term by term; `.total` is the bound.
+    """Expected gradient norm of Algorithm 1's output, by term. The bound is `.total`.
 
     `3·gap/(2ηT) + 3Lη/4 + 6ηNL + 3ηL/α + 6G√α + 3·noise + 3G(1−α)/(αT)`
 
-    For any step, α and noise, so for any T: `momentum_settings(rounds=T)` has the theorem's others. Every epoch must be
-    freshly shuffled (after its first one, a cyclic order depends on the iterates, and 6G√α is not proved).
+    It holds for any T, step, α and noise; `momentum_settings(rounds=T)` returns the theorem's α and step for a given T.
+    Every epoch must be shuffled independently. In a cyclic order the iterates depend on the order after the first
+    epoch, and the term 6G√α is not proved.
 
     Args:
-        settings: rounds T of at least N, α in [1/N, 1] and η, the length of a step.
-        gap: a bound on F(w_1) − inf F (the paper's R).
-        noise: the mean over rounds of the noise's mean norm in the momentum: of the mechanism at hand (√d times its
-            root mean square), or `momentum_noise_norm`.
+        settings: T of at least N, α in [1/N, 1], and η, the length of a step.
+        gap: bound on F(w_1) − inf F (the paper's R).
+        noise: mean over rounds of the mean norm of the noise in the momentum: √d times the root mean square of the
+            mechanism in use, or `momentum_noise_norm`.
 
-    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Explicit; with the paper's noise, 48 stands where its Theorem 6 has
-    12, and its d^{1/4}·d^{1/4} is d^{1/4}.
+    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Explicit. With the paper's noise, this bound has a factor 48 where
+    Theorem 6 has 12, and d^{1/4} where it has d^{1/4}·d^{1/4}.
 
     >>> problem = ProblemConstants(records=100, dimension=10, lipschitz=1.0, smoothness=0.1)
     >>> settings = MomentumSettings(rounds=10_000, alpha=0.01, step_size=1e-3)
@@ -151,10 +157,10 @@ def momentum_bound(
 
 
 def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Algorithm 1's rate: `d^{1/4}/√(εN) + 1/√N`, constants and logarithms left out.
+    """Rate of Algorithm 1, without constants and logarithms: `d^{1/4}/√(εN) + 1/√N`.
 
     Args:
-        sampling: False leaves 1/√N out.
+        sampling: False omits 1/√N.
 
     Source: Tran & Cutkosky 2022, Theorem 6.
 

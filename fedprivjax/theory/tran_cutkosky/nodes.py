@@ -1,7 +1,8 @@
-"""How many nodes of the tree a record is in, and how much of it: V and the nodes' sensitivities.
+"""Nodes of the tree that contain a record: their number V and their sensitivities.
 
-Round t = 1..T uses one record and every record is used once in N rounds; a node is `[first, last]`, as
-`[c·2^k + 1, (c + 1)·2^k]`. Sensitivities are in units of α times a leaf's, 2G where gradients of norm G are replaced.
+Round t = 1..T uses one record, and every record is used once in N rounds. A node is an interval of rounds
+`[first, last]` of the form `[c·2^k + 1, (c + 1)·2^k]`. Sensitivities are in units of α times the sensitivity of a leaf,
+which is 2G for gradients of norm at most G.
 """
 
 from typing import Any, NamedTuple
@@ -18,25 +19,25 @@ ORDERS = ("cyclic", "reshuffled")
 
 
 class ReducedNodes(NamedTuple):
-    """Algorithm 2's V: of its nodes that end by 2N, and of the others; those of the residuals' tree are all late."""
+    """V of Algorithm 2 for nodes that end by round 2N, and for the others, with all nodes of the residuals' tree."""
 
     early: Any
     late: Any
 
 
 def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
-    """The nodes of the whole tree that one record is in, at most.
+    """Bound on the number of nodes of the whole tree that contain one record.
 
-    `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋`, `R = ⌊log₂T⌋`, at most `4(T/N)·log₂T`.
+    `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with `R = ⌊log₂T⌋`, at most `4(T/N)·log₂T`.
 
-    Right children are never released: about half of V would do for shuffled epochs, up to nine tenths for cyclic ones
-    (the first record, N a power of 2).
+    Right children are never released. About half of V would therefore suffice for shuffled epochs, and up to nine
+    tenths of V for cyclic epochs (for the first record, if N is a power of 2).
 
     Args:
         records: N.
         rounds: T, at least N.
 
-    Source: Tran & Cutkosky 2022, Theorem 4, with ⌈T/N⌉ for T/N, which is too few where N does not divide T.
+    Source: Tran & Cutkosky 2022, Theorem 4, with ⌈T/N⌉ for T/N, which is too small if N does not divide T.
 
     >>> node_count(records=100, rounds=1024)
     92.0
@@ -49,13 +50,13 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
 
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
-    """The numbers of nodes that Algorithm 2's noise is scaled by, `V_<` and `V_>`.
+    """Numbers of nodes `V_<` and `V_>` that scale the noise of Algorithm 2.
 
     * "paper": `3·log₂N` and `4(T/N)·log₂N`;
-    * "corrected": `3(⌊log₂N⌋ + 1)`, as a record occurs twice by 2N in one tree and once in the other, and
-      `4(T/N)·log₂N`, which is enough also where N does not divide T.
+    * "corrected": `3(⌊log₂N⌋ + 1)`, because up to round 2N a record occurs twice in one tree and once in the other; and
+      `4(T/N)·log₂N`, which suffices also if N does not divide T.
 
-    Only nodes of N rounds at most are used, but for the residuals' tree.
+    Except in the residuals' tree, only nodes of at most N rounds are used.
 
     Args:
         records: N, at least 2.
@@ -75,21 +76,21 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
 def node_sensitivity(
     *, first: ArrayLike, last: ArrayLike, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic"
 ) -> Any:
-    """A node's sensitivity over α times a leaf's: how much of one record its discounted sum holds, at most.
+    """Sensitivity of a node divided by α times that of a leaf: the largest weight of one record in its discounted sum.
 
-    * "cyclic", every epoch in the same order: `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59 for α ≥ 1/N;
-    * "reshuffled", the worst orders of the epochs: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that meet the
-      node, at most 2.59: a record may be last in one epoch and first in the next.
+    * "cyclic", with the same order in every epoch: `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59 for α ≥ 1/N;
+    * "reshuffled", with the worst orders: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that intersect the node,
+      at most 2.59. A record may be last in one epoch and first in the next.
 
-    Both are attained.
+    Both values are attained.
 
     Args:
-        first: y, from 1.
+        first: y, counted from 1.
         last: z.
         records: N.
 
-    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 at a leaf. "reshuffled": ours, for the
-    orders that the paper runs with.
+    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 for a leaf. "reshuffled": derived
+    here, for the orders in the paper's experiments.
 
     >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5)
     1.0625
@@ -110,9 +111,10 @@ def node_sensitivity(
 
 
 def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
-    """What no node's `node_sensitivity` exceeds: `1/(1−(1−α)^N)`, and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled".
+    """Upper bound on `node_sensitivity` of any node.
 
-    The paper's cap is 2 (4αG). It holds for "cyclic"; for "reshuffled" only where `(1−α)^N ≤ α`.
+    It is `1/(1−(1−α)^N)` for "cyclic" and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound is 2 (4αG). It
+    holds for "cyclic"; for "reshuffled" it holds only if `(1−α)^N ≤ α`.
 
     >>> sensitivity_cap(records=1, alpha=1.0)
     1.0

@@ -1,7 +1,7 @@
 """Theorems 4 and 8: ε from the noise multiplier σ of Algorithms 1 and 2, and σ from ε.
 
-σ multiplies √V times a node's sensitivity. Algorithm 1 is 1/σ-GDP (`1/(2σ²)`-zCDP), Algorithm 2 √3/σ-GDP, in three
-groups of nodes; both where the node counts and sensitivities are at least the true ones.
+The noise of a node is σ times √V times its sensitivity. Algorithm 1 is 1/σ-GDP (`1/(2σ²)`-zCDP). Algorithm 2 has three
+groups of nodes and is √3/σ-GDP. Both require node counts and sensitivities that are at least the true ones.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _MULTIPLIERS = ("exact", "renyi", "paper")
 
 
 def momentum_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """The ε of Algorithm 1: "exact", that of 1/σ-GDP, or "renyi", `1/(2σ²) + √(2·log(1/δ))/σ`.
+    """ε of Algorithm 1: "exact" is the ε of 1/σ-GDP, "renyi" is `1/(2σ²) + √(2·log(1/δ))/σ`.
 
     Source: Tran & Cutkosky 2022, Theorem 4 ("renyi").
 
@@ -31,16 +31,16 @@ def momentum_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str
 
 
 def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """The σ at which Algorithm 1 is (ε, δ)-DP.
+    """Noise multiplier σ at which Algorithm 1 is (ε, δ)-DP.
 
-    * "exact" and "renyi": the least, the inverses of `momentum_epsilon`; "renyi" is
+    * "exact" and "renyi": the smallest σ, by the inverse of `momentum_epsilon`; "renyi" is
       `1/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
-    * "paper": `2·√log(1/δ)/ε`, enough for `ε ≤ momentum_most_epsilon(δ)`, about 2.34·log(1/δ).
+    * "paper": `2·√log(1/δ)/ε`, which suffices for `ε ≤ momentum_most_epsilon(δ)`, about 2.34·log(1/δ).
 
     Raises:
-        ValueError: for "paper" beyond its condition.
+        Refusal: if the condition of "paper" does not hold.
 
-    Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) is the wrong way round.
+    Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) has the inequality reversed.
 
     >>> settings = {"epsilon": 2.0, "delta": 1e-5}
     >>> [round(momentum_multiplier(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
@@ -50,9 +50,9 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 
 
 def momentum_most_epsilon(delta: ArrayLike) -> Any:
-    """The largest ε for which the paper's σ of Algorithm 1 is enough by its Rényi divergences: `4(2 − √2)·log(1/δ)`.
+    """Largest ε for which the paper's σ of Algorithm 1 suffices by Rényi divergences: `4(2 − √2)·log(1/δ)`.
 
-    Source: ours, in place of the condition of Tran & Cutkosky 2022, Theorem 4.
+    Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4.
 
     >>> round(momentum_most_epsilon(1e-6), 1)
     32.4
@@ -61,7 +61,7 @@ def momentum_most_epsilon(delta: ArrayLike) -> Any:
 
 
 def reduced_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """The ε of Algorithm 2: "exact", that of √3/σ-GDP, or "renyi", `3/(2σ²) + 2√(3·log(1/δ)/(2σ²))`.
+    """ε of Algorithm 2: "exact" is the ε of √3/σ-GDP, "renyi" is `3/(2σ²) + 2√(3·log(1/δ)/(2σ²))`.
 
     Source: Tran & Cutkosky 2022, Theorem 8 ("renyi").
 
@@ -72,13 +72,13 @@ def reduced_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str 
 
 
 def reduced_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """The σ at which Algorithm 2 is (ε, δ)-DP.
+    """Noise multiplier σ at which Algorithm 2 is (ε, δ)-DP.
 
-    * "exact" and "renyi": the least, the inverses of `reduced_epsilon`;
-    * "paper": `4·√log(1/δ)/ε`, enough for `ε ≤ reduced_most_epsilon(δ)`, about 4.13·log(1/δ).
+    * "exact" and "renyi": the smallest σ, by the inverse of `reduced_epsilon`;
+    * "paper": `4·√log(1/δ)/ε`, which suffices for `ε ≤ reduced_most_epsilon(δ)`, about 4.13·log(1/δ).
 
     Raises:
-        ValueError: for "paper" beyond its condition.
+        Refusal: if the condition of "paper" does not hold.
 
     Source: Tran & Cutkosky 2022, Theorem 8, which states no condition.
 
@@ -90,9 +90,9 @@ def reduced_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exa
 
 
 def reduced_most_epsilon(delta: ArrayLike) -> Any:
-    """The largest ε for which the paper's σ of Algorithm 2 is enough: `(32/3 − 8√(2/3))·log(1/δ)`.
+    """Largest ε for which the paper's σ of Algorithm 2 suffices: `(32/3 − 8√(2/3))·log(1/δ)`.
 
-    Source: ours; Tran & Cutkosky 2022, Theorem 8 states no condition.
+    Source: derived here; Tran & Cutkosky 2022, Theorem 8 states no condition.
 
     >>> round(reduced_most_epsilon(1e-6), 1)
     57.1
@@ -117,7 +117,7 @@ def _multiplier(groups: int, epsilon: ArrayLike, delta: ArrayLike, form: str) ->
 
 
 def _most(groups: int, delta: ArrayLike) -> Any:
-    """Where μ²/2 + μ√(2·log(1/δ)) = ε at μ = √groups/σ."""
+    """Return the ε that solves μ²/2 + μ√(2·log(1/δ)) = ε at μ = √groups/σ, with the paper's σ."""
     slope = _factor(groups) / np.sqrt(groups)  # ε = slope·μ·√log(1/δ)
     return plain(2 * slope * (slope - np.sqrt(2)) * np.log(1 / probability("delta", delta)))
 

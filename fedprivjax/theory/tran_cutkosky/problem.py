@@ -8,7 +8,7 @@ from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, positi
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProblemConstants:
-    """Constants of a smooth Lipschitz problem; all but the dimension may be arrays.
+    """Constants of a smooth Lipschitz problem. All but the dimension may be arrays.
 
     Attributes:
         records: N, also the rounds of an epoch.

@@ -1,4 +1,4 @@
-"""Theorem 9: the sensitivity-reduced method (Algorithm 2), its settings and its bound. Cyclic order only."""
+"""Theorem 9: the sensitivity-reduced method (Algorithm 2), its settings and its bound, for cyclic order only."""
 
 from typing import Any, NamedTuple
 
@@ -21,11 +21,11 @@ from fedprivjax.theory.tran_cutkosky.nodes import at_least_two, reduced_node_cou
 from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 from fedprivjax.theory.tran_cutkosky.sensitivities import reduced_sensitivities
 
-_LEAST_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 needs 1 + log 2
+_LEAST_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requires 1 + log 2
 
 
 class ReducedSettings(NamedTuple):
-    """T, α, η and γ of Algorithm 2: numbers, or arrays for the bounds of many runs."""
+    """Settings T, α, η and γ of Algorithm 2: numbers, or arrays for the bounds of many runs."""
 
     rounds: Any
     alpha: Any
@@ -36,18 +36,19 @@ class ReducedSettings(NamedTuple):
 def reduced_settings(
     *, records: int, epsilon: float, dimension: int, rounds: int | None = None, form: str = "corrected"
 ) -> ReducedSettings:
-    """The rounds, α, step and reset rate of Theorem 9.
+    """Rounds, α, step and reset rate of Theorem 9.
 
-    `T = N^{7/3}·ε^{4/3}/d^{2/3}`, rounded up to whole epochs, `η = 1/√(NT)`, `γ = ηN`, `α = N^{3/4}·ε/(T^{3/4}·√d)`, at
-    most 1 and, for "corrected", at least 1.7/N. At that T the last is 1/N ("paper"), less than the paper's Proposition
-    14 needs; `reduced_bound` holds for it all the same.
+    `T = N^{7/3}·ε^{4/3}/d^{2/3}` is rounded up to whole epochs, `η = 1/√(NT)` and `γ = ηN`.
+    `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least 1.7/N ("corrected") or 1/N ("paper"). At the
+    theorem's T, the formula gives 1/N, which is less than the paper's Proposition 14 requires. `reduced_bound` holds
+    for it nevertheless.
 
     Args:
         records: N, at least 2.
-        rounds: a T to take instead, as where it is capped: the theorem's is huge.
+        rounds: T, or None for that of the theorem, which is very large.
 
     Raises:
-        ValueError: for fewer than 4N rounds, the theorem's or given: γ must be at most 1/2.
+        Refusal: if T, given or by the theorem, is smaller than 4N, because γ must be at most 1/2.
 
     Source: Tran & Cutkosky 2022, Theorem 9.
 
@@ -63,7 +64,7 @@ def reduced_settings(
     if rounds is None:
         best = n ** (7 / 3) * epsilon ** (4 / 3) / dimension ** (2 / 3)
         if best < 4 * n:
-            raise Refusal(f"rounds must be at least 4·records ({4 * n:.0f}), the theorem's are {best:.6g}: give others")
+            raise Refusal(f"rounds must be at least 4·records ({4 * n:.0f}), the theorem's are {best:.6g}. Set rounds")
         rounds = whole_epochs(records, best)
     counts(rounds=rounds)
     _, t = (float(value) for value in checked_rounds(records, rounds))
@@ -79,20 +80,20 @@ def reduced_noise_norm(
     noise_multiplier: ArrayLike,
     form: str = "corrected",
 ) -> Any:
-    """The mean norm of Algorithm 2's noise in a round, at most, with its noise of `√V·σδ` on every node.
+    """Bound on the mean norm of Algorithm 2's noise in a round, with noise of `√V·σδ` on every node.
 
-    * "corrected": `ασ√d` times the root of
+    * "corrected": `ασ√d` times the square root of
       `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) + ⌊log₂(T+1)⌋·V_>·δ_r²`,
-      where `C = 1/(1 − (1−α)^N/(1−γ))` sums the weights of old epochs, `n = 2(1 + ⌈log₂N⌉)` bounds an epoch's nodes,
-      and V and δ are `reduced_node_counts` and `reduced_sensitivities`;
+      where `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs, `n = 2(1 + ⌈log₂N⌉)` is a bound on the
+      nodes of an epoch, and V and δ are `reduced_node_counts` and `reduced_sensitivities`;
     * "paper": `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
 
     Args:
-        problem: with N of at least 2.
-        settings: α of at least 1/N and γ in (0, 1/2].
+        problem: constants with N of at least 2.
+        settings: T, η, α of at least 1/N, and γ in (0, 1/2].
         noise_multiplier: σ, `reduced_multiplier`.
 
-    Source: Tran & Cutkosky 2022, Lemma 7 ("paper"); its proof with the weights summed ("corrected"). Explicit.
+    Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Explicit.
 
     >>> settings = reduced_settings(records=64, epsilon=2.0, dimension=10, rounds=1024)
     >>> problem = ProblemConstants(records=64, dimension=10, lipschitz=1.0, smoothness=1.0)
@@ -120,22 +121,23 @@ def reduced_noise_norm(
 def reduced_bound(
     problem: ProblemConstants, settings: ReducedSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """The expected gradient norm of Algorithm 2's output, term by term; `.total` is the bound.
+    """Expected gradient norm of Algorithm 2's output, by term. The bound is `.total`.
 
-    The terms are those of `momentum_bound`, as without noise both methods are the same; the reset rate enters by the
-    noise, and is refused above 1/2.
+    The terms are those of `momentum_bound`, because both methods are equal without noise. The reset rate, at most 1/2,
+    only affects the noise.
 
-    Explicit, on one condition that the paper passes over: its term 6G√α is proved for epochs shuffled afresh, and the
-    method needs one order for all. With `reduced_noise_norm` it is below Algorithm 1's only beyond N = 10¹² or so (at
-    d = 100, ε = 1); the noise of the mechanism at hand is far less.
+    The bound is explicit, but its term 6G√α is proved only for epochs that are shuffled independently, whereas the
+    method requires the same order in all epochs. The paper does not mention this. With `reduced_noise_norm`, the bound
+    is below that of Algorithm 1 only for N above about 10¹² (at d = 100, ε = 1). The actual noise of the mechanism is
+    much smaller.
 
     Args:
-        noise: the mean over rounds of the noise's mean norm in the momentum: of the mechanism at hand (√d times its
-            root mean square), or `reduced_noise_norm`.
+        settings: as for `momentum_bound`, and γ in (0, 1/2].
+        gap: bound on F(w_1) − inf F (the paper's R).
+        noise: mean over rounds of the mean norm of the noise in the momentum: √d times the root mean square of the
+            mechanism in use, or `reduced_noise_norm`.
 
-    The other arguments are those of `momentum_bound` and `reduced_settings`.
-
-    Source: Tran & Cutkosky 2022, Theorem 9 (Lemmas 5, 7 and 11), with the term of a momentum that begins at 0.
+    Source: Tran & Cutkosky 2022, Theorem 9 (Lemmas 5, 7 and 11), with the term of a momentum that starts at 0.
 
     >>> settings = reduced_settings(records=10**6, epsilon=1.0, dimension=10)
     >>> problem = ProblemConstants(records=10**6, dimension=10, lipschitz=1.0, smoothness=1.0)
@@ -148,10 +150,10 @@ def reduced_bound(
 
 
 def reduced_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Algorithm 2's rate: `d^{1/3}/(εN)^{2/3} + 1/√N`, constants and logarithms left out.
+    """Rate of Algorithm 2, without constants and logarithms: `d^{1/3}/(εN)^{2/3} + 1/√N`.
 
     Args:
-        sampling: False leaves 1/√N out.
+        sampling: False omits 1/√N.
 
     Source: Tran & Cutkosky 2022, Theorem 9.
 

@@ -1,7 +1,7 @@
-"""Sensitivities of Algorithm 2's three trees, without the factor α: of anchors, differences and residuals.
+"""Sensitivities of Algorithm 2's three trees (anchors, differences, residuals), without the factor α.
 
-The anchor of an epoch is its first iterate. Steps have length η, so anchors are ηN apart, and the iterate of the round
-at position p of its epoch (0..N−1) is pη from its anchor, at most.
+The anchor of an epoch is its first iterate. Steps have length η. Consecutive anchors are therefore at most ηN apart,
+and the iterate at position p = 0..N−1 of an epoch is at most pη from the anchor.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 
 class Sensitivities(NamedTuple):
-    """Of gradients at the anchors (the paper's G), of their differences over an epoch (Δ), and of the residuals (r)."""
+    """Sensitivities for gradients at anchors (G in the paper), their differences over an epoch (Δ), residuals (r)."""
 
     anchors: Any
     differences: Any
@@ -25,21 +25,22 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """What one record moves in a node of Algorithm 2, at most, in cyclic order and for α ≥ 1/N.
+    """Bounds on the sensitivity of a node of Algorithm 2 to one record, in cyclic order and for α ≥ 1/N.
 
-    * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, of nodes of any length;
-    * "short": `2G`, `2ηNL` and `2η(N−1)L`, of nodes of N rounds at most, where a record is once; all that are used of
-      the trees of G and Δ;
-    * "paper": `4G`, `2ηNL` and `2ηNL`, too little for a node of the residuals' tree that is longer than an epoch.
+    * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, for nodes of any length;
+    * "short": `2G`, `2ηNL` and `2η(N−1)L`, for nodes of at most N rounds, which contain a record once. In the trees of
+      G and Δ, the method uses only such nodes;
+    * "paper": `4G`, `2ηNL` and `2ηNL`, the last of which is too small for a node of the residuals' tree that is longer
+      than an epoch.
 
-    A node's own: `node_sensitivity` times 2G or 2ηNL, and `residual_sensitivity`.
+    The sensitivity of a given node is `node_sensitivity` times 2G or 2ηNL, or `residual_sensitivity`.
 
     Args:
-        problem: with N of at least 2.
+        problem: constants with N of at least 2.
         step_size: η.
 
     Source: Tran & Cutkosky 2022, Theorem 8, with the geometric factor that its δ_Δ and δ_r lack. The constants of
-    Lemma 7 are those of 8ηNL.
+    Lemma 7 correspond to 8ηNL.
 
     >>> problem = ProblemConstants(records=10, dimension=1, lipschitz=1.0, smoothness=2.0)
     >>> reduced_sensitivities(problem, step_size=0.01)
@@ -57,19 +58,19 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 def residual_sensitivity(
     *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
 ) -> float:
-    """What one record moves in a node of the residuals' tree, at most: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
+    """Sensitivity of a node of the residuals' tree to one record: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
 
-    p is the record's place in an epoch, from 0. Attained, in cyclic order. At most 2η(N−1)L for a node of N rounds, and
-    3.17η(N−1)L for any.
+    Here p is the position of the record in an epoch, counted from 0. The value is attained in cyclic order. It is at
+    most 2η(N−1)L for a node of N rounds, and 3.17η(N−1)L for any node.
 
     Args:
-        first: y, from 1.
+        first: y, counted from 1.
         last: z.
         records: N.
         step_size: η.
         smoothness: L.
 
-    Source: ours, for F^r of Tran & Cutkosky 2022, Theorem 8.
+    Source: derived here, for F^r of Tran & Cutkosky 2022, Theorem 8.
 
     >>> residual_sensitivity(first=1, last=4, records=4, alpha=0.25, step_size=0.5, smoothness=1.0)
     3.0
@@ -78,7 +79,7 @@ def residual_sensitivity(
     checked_node(first, last)
     alpha = one(lambda _, value: checked_alpha(records, value), "alpha", alpha)
     reach = one(positive, "step_size", step_size) * one(nonnegative, "smoothness", smoothness)
-    latest = np.arange(max(first, last - records + 1), last + 1)  # of every record that the node holds
+    latest = np.arange(max(first, last - records + 1), last + 1)  # last round of every record in the node
     often = recurrences(alpha, records, (latest - first) // records + 1)
     away = np.where(latest == last, 1.0, decay(alpha, np.maximum(last - latest, 1)))
     return float(2 * reach * np.max((latest - 1) % records * away * often))
