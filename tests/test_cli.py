@@ -384,8 +384,8 @@ def test_a_fault_in_ones_own_module_is_told_in_one_line_or_by_its_traceback(call
 SLOWLY = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored by what runs in the background
-from fedprivjax.sweeps import sweep
-chunk, begun = sweep._chunk, []
+from fedprivjax.sweeps import execute
+chunk, begun = execute._chunk, []
 
 def slowly(*arguments):
     begun.append(1)
@@ -394,7 +394,7 @@ def slowly(*arguments):
         time.sleep(60)
     return chunk(*arguments)
 
-sweep._chunk = slowly
+execute._chunk = slowly
 from fedprivjax.cli import main
 main()
 """

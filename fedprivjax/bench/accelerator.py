@@ -12,7 +12,8 @@ from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, side_by_side
 from fedprivjax.noise.normals import normals
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sweeps.sweep import execute, ready_sweep
+from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.prepare import ready_sweep
 
 MEMBERS = {100: (5, 20), 1_000: (20, 50), 10_000: (100, 100)}  # runs: (privacy levels, seeds)
 MEMORY = 32 * 2**30

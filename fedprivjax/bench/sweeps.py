@@ -10,7 +10,8 @@ import jax
 from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sweeps.sweep import execute, ready_sweep
+from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.prepare import ready_sweep
 
 MU, SEEDS, ROUNDS = [4.0, 8.0, 12.0], 20, 600
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"

@@ -34,7 +34,8 @@ from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.sweep import ReadySweep, number_of, ready_sweep
+from fedprivjax.sweeps.draws import number_of
+from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
 Progress = Callable[[int, int], None]
 Problems = dict[tuple[int | None, ...], Problem]

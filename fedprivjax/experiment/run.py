@@ -20,9 +20,10 @@ from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, jobs
 from fedprivjax.experiment.ready import ReadyExperiment, ready_experiment
 from fedprivjax.experiment.tuning import at_choices, choices, marked
+from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.shapes import joined
-from fedprivjax.sweeps.sweep import ReadySweep, execute
 from fedprivjax.sweeps.variable_descriptions import described
 
 Done = dict[str, xr.Dataset]

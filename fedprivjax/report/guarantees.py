@@ -14,7 +14,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.number_format import epsilon_text, points_of
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.sweeps.sweep import ReadySweep
+from fedprivjax.sweeps.prepare import ReadySweep
 
 
 def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:

@@ -16,9 +16,11 @@ from fedprivjax.engine.simulate import Run, execute
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.problem.constraints import Ball
+from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
 from fedprivjax.sweeps.members import RADIUS
+from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.results import of_iterate
-from fedprivjax.sweeps.sweep import chunk_arguments, ready_sweep, run_chunk, sweep
+from fedprivjax.sweeps.sweep import sweep
 from fedprivjax.testing.trial import PROBE, TARGETS, Trial, close, compiled, default_of
 
 MEMBERS, SEEDS, DELTA = 8, (2, 5), 1e-5

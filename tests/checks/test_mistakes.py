@@ -34,7 +34,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine import transcript as transcripts
-from fedprivjax.sweeps import sweep as sweeping
+from fedprivjax.sweeps import execute as sweeping
 from fedprivjax.sweeps.results import sweep_dataset
 
 DRAWN = np.random.default_rng(0)

@@ -22,7 +22,8 @@ from fedprivjax import (
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.problem.procedural import Procedural
-from fedprivjax.sweeps.sweep import execute, ready_sweep
+from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.prepare import ready_sweep
 
 RECORDS, FEATURES, MACHINES = 60, 3, 6
 X = np.random.default_rng(3).normal(size=(RECORDS, FEATURES)).astype(np.float32)

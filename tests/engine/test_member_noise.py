@@ -18,8 +18,9 @@ from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.problem.build import general_problem
+from fedprivjax.sweeps.execute import sweep_fingerprint
 from fedprivjax.sweeps.memory import run_bytes
-from fedprivjax.sweeps.sweep import ready_sweep, sweep_fingerprint
+from fedprivjax.sweeps.prepare import ready_sweep
 
 DIMENSION, ROUNDS = 6, 70  # drawn in two blocks where nothing is recorded in between
 LEVELS = np.array([3, -1, 2, 5], np.int32)

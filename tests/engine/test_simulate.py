@@ -27,7 +27,7 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.sweeps.sweep import run_chunk
+from fedprivjax.sweeps.execute import run_chunk
 
 SETTINGS = {"mu": 8.0, "clip": 0.5, "step_size": 0.05}
 PARTIAL = Uniform(5, 3)

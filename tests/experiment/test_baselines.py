@@ -16,9 +16,9 @@ from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run
 from fedprivjax.protocols import PROTOCOLS
 from fedprivjax.report import display as reports
+from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.results import constant, with_alone
 from fedprivjax.sweeps.shapes import joined
-from fedprivjax.sweeps.sweep import ready_sweep
 
 FILE = """
 title = "small"

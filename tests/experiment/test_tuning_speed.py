@@ -9,7 +9,8 @@ from oracles import lowy_razaviyayn as oracle
 
 from fedprivjax import Logistic, Uniform, linear_problem
 from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
-from fedprivjax.sweeps.sweep import execute, ready_sweep
+from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.prepare import ready_sweep
 
 pytestmark = pytest.mark.optimised
 

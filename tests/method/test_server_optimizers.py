@@ -31,8 +31,8 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.method.server_checks import optimizers as named
 from fedprivjax.protocols import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.sweeps.chunk_store import program_text
+from fedprivjax.sweeps.execute import run_chunk
 from fedprivjax.sweeps.results import of_iterate
-from fedprivjax.sweeps.sweep import run_chunk
 
 ADAM = ServerOptimizer("adam", b1=0.8, b2=0.9)
 LOCAL = {"batch": 3, "step_size": 0.5}

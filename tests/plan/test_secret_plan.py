@@ -25,7 +25,7 @@ from fedprivjax.plan import draw as plans
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.samplers import Poisson, Subset
 from fedprivjax.plan.seeds import as_seeds, samples_rng
-from fedprivjax.sweeps.sweep import ready_sweep
+from fedprivjax.sweeps.prepare import ready_sweep
 
 ROWS = np.random.default_rng(0).normal(size=(4, 8, 3))
 LABELS = (ROWS[..., 0] > 0).astype(int)

@@ -29,7 +29,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.plan import draw as plans
 from fedprivjax.plan import size_limits as room
 from fedprivjax.privacy import calibration
-from fedprivjax.sweeps import sweep as sweeps
+from fedprivjax.sweeps import prepare as sweeps
 
 X = np.random.default_rng(0).normal(size=(4, 6, 3))
 OWN = linear_problem(X, (X[..., 0] > 0).astype(int), Logistic(), constraint=Ball(1.0))

@@ -13,7 +13,7 @@ from fedprivjax import Ball, ConstraintSet, DPMu2, Full, NoisySGD, Refusal, Soft
 from fedprivjax.engine.prepare import ready
 from fedprivjax.problem.constraints import Box, L1Ball, Simplex
 from fedprivjax.problem.projection_check import _projections, require_true_projection
-from fedprivjax.sweeps.sweep import ready_sweep
+from fedprivjax.sweeps.prepare import ready_sweep
 
 RNG = np.random.default_rng(1)
 X, Y = RNG.normal(size=(2, 8, 3)).astype(np.float32), RNG.integers(0, 2, (2, 8))

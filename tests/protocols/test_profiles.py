@@ -23,7 +23,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.noise import chooser
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy import gdp
-from fedprivjax.sweeps.sweep import run_chunk
+from fedprivjax.sweeps.execute import run_chunk
 
 PROFILE = (1.0, 4.0, 2.0, 0.5)
 SHARES = np.array(PROFILE) / 4

@@ -29,7 +29,7 @@ from fedprivjax import (
 from fedprivjax.engine.prepare import ready
 from fedprivjax.noise.factors.tree import compose
 from fedprivjax.privacy.cross_check import AGREES, entry
-from fedprivjax.sweeps.sweep import ready_sweep
+from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.testing import PROPERTIES, Trial
 
 PROFILE = (1.0, 4.0, 2.0, 0.5)

@@ -9,7 +9,7 @@ from cases import sparing
 from fedprivjax import Ball, Logistic, OnePass, UserAGD, UserSGD, WholeSpace, linear_problem, simulate, transcript
 from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy.accountants.binomial import scalar_epsilon
-from fedprivjax.sweeps.sweep import ready_sweep
+from fedprivjax.sweeps.prepare import ready_sweep
 
 DELTA = 1e-5
 DROPPING = OnePass(12, 6, dropouts=0.5)

@@ -11,7 +11,7 @@ from fedprivjax import Ball, Full, Huber, OnePass, Squared, UserAGD, UserSGD, li
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.plan.seeds import protocol_key, round_keys
-from fedprivjax.sweeps.sweep import run_chunk
+from fedprivjax.sweeps.execute import run_chunk
 from fedprivjax.testing import sweeps as swept
 from fedprivjax.testing.trial import PROBE, Trial, close
 from fedprivjax.theory import cheu

@@ -17,9 +17,10 @@ import pytest
 
 from fedprivjax import Balanced, Ball, DPMu2, Full, Given, Seeds, Softmax, Uniform, linear_problem, sweep
 from fedprivjax.sweeps import chunk_store
-from fedprivjax.sweeps import sweep as sweeps
+from fedprivjax.sweeps import execute as sweeps
 from fedprivjax.sweeps.chunk_store import ChunkStore, fingerprint
-from fedprivjax.sweeps.sweep import execute, ready_sweep, sweep_fingerprint
+from fedprivjax.sweeps.execute import execute, sweep_fingerprint
+from fedprivjax.sweeps.prepare import ready_sweep
 
 SOME = Uniform(6, 3)
 GRID = {"mu": [1.0, 4.0]}

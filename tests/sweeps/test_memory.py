@@ -20,9 +20,10 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import ready
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
+from fedprivjax.sweeps.execute import run_chunk
 from fedprivjax.sweeps.members import stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks, run_bytes
-from fedprivjax.sweeps.sweep import ready_sweep, run_chunk
+from fedprivjax.sweeps.prepare import ready_sweep
 
 RNG = np.random.default_rng(51)
 FEATURES = RNG.normal(size=(60, 5))

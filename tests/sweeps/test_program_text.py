@@ -8,7 +8,8 @@ from types import ModuleType
 import jax
 import pytest
 
-from fedprivjax.sweeps.sweep import execute, ready_sweep, sweep_fingerprint
+from fedprivjax.sweeps.execute import execute, sweep_fingerprint
+from fedprivjax.sweeps.prepare import ready_sweep
 
 USERS = """
 import flax
@@ -89,7 +90,8 @@ CHANGES = {
 }
 
 PRINTED = """
-from fedprivjax.sweeps.sweep import ready_sweep, sweep_fingerprint
+from fedprivjax.sweeps.execute import sweep_fingerprint
+from fedprivjax.sweeps.prepare import ready_sweep
 print(sweep_fingerprint(ready_sweep(protocol, problem, fpj.Uniform(6, 3), **settings)))
 """
 

@@ -26,7 +26,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.sweeps.sweep import ready_sweep
+from fedprivjax.sweeps.prepare import ready_sweep
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,10 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
+from fedprivjax.sweeps.draws import seed_labels
+from fedprivjax.sweeps.execute import execute, run_chunk
 from fedprivjax.sweeps.members import axes_of, sweepable
-from fedprivjax.sweeps.sweep import _labels, execute, ready_sweep, run_chunk
+from fedprivjax.sweeps.prepare import ready_sweep
 
 RNG = np.random.default_rng(71)
 FEATURES = RNG.normal(size=(56, 5)).astype(np.float32)
@@ -116,9 +118,9 @@ def test_streams_of_a_seed_may_be_set_apart(grid, seed):
 
 def test_seeds_are_named_by_their_noise_where_that_tells_them_apart():
     named = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=[7, Seeds(1, 1, 9)], **COMMON)
-    assert _labels(named.seeds).tolist() == [7, 9]
+    assert seed_labels(named.seeds).tolist() == [7, 9]
     alike = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=[Seeds(1, 1, 9), Seeds(2, 2, 9)], **COMMON)
-    assert _labels(alike.seeds).tolist() == [0, 1]
+    assert seed_labels(alike.seeds).tolist() == [0, 1]
 
 
 def least_budget():

@@ -1,0 +1,60 @@
+"""Draws of a sweep: seeds, and the configurations that share one draw of everything random."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
+
+
+def shared_draws(axes: Mapping[str, np.ndarray], resample: Sequence[str]) -> np.ndarray:
+    """Which members of the grid share a draw: int [points of the axes that resample, members of the other axes]."""
+    for name in resample:
+        require_choice("axis to resample", name, axes)
+    members = np.arange(np.prod([axis.size for axis in axes.values()], dtype=int))
+    members = members.reshape([axis.size for axis in axes.values()])
+    outer = [place for place, name in enumerate(axes) if name in resample]
+    points = np.prod([members.shape[place] for place in outer], dtype=int)
+    return np.moveaxis(members, outer, range(len(outer))).reshape(points, -1)
+
+
+def resampled_rows(index: np.ndarray, resampled: np.ndarray) -> np.ndarray:
+    """The row of `resampled` that each row of a finer index is in, int [points]; all −1 where nothing is resampled."""
+    if len(resampled) == 1:
+        return np.full(len(index), -1)
+    return np.array([np.flatnonzero((resampled == row[0]).any(axis=1))[0] for row in index])
+
+
+def seeds_of_draw(seed: Seeds, resampled: np.ndarray, point: int, common_noise: bool) -> Seeds:
+    """A seed's own at a point: others where it is resampled; where members share no noise, nor do points that share the
+    rest."""
+    own = seed if resampled[point] < 0 else seed.resample(int(resampled[point]))
+    apart = np.flatnonzero(resampled == resampled[point]).size > 1 and not common_noise
+    return own._replace(noise=member_seed(own, point)) if apart else own
+
+
+def number_of(seeds: int | Sequence[int | Seeds]) -> int:
+    """Number of seeds."""
+    if isinstance(seeds, Sequence) or np.ndim(seeds):
+        return len(seeds)  # type: ignore[arg-type]
+    require_at_least("seeds", seeds, 1)
+    return int(seeds)  # type: ignore[arg-type]
+
+
+def seed_list(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:
+    if isinstance(seeds, Sequence) or np.ndim(seeds):
+        each = [as_seeds(seed) for seed in seeds]  # type: ignore[union-attr]
+    else:
+        require_at_least("seeds", seeds, 1)
+        each = [as_seeds(seed) for seed in range(int(seeds))]  # type: ignore[arg-type]
+    require_at_least("seeds", len(each), 1)
+    if len(set(each)) != len(each):
+        raise Refusal(f"seeds must be distinct, got {list(seeds)}")  # type: ignore[arg-type]
+    return each
+
+
+def seed_labels(seeds: Sequence[Seeds]) -> np.ndarray:
+    labels = np.array([seed.noise for seed in seeds])
+    return labels if np.unique(labels).size == labels.size else np.arange(len(seeds))

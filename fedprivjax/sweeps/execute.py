@@ -1,0 +1,134 @@
+"""Execution of a prepared sweep in chunks: `vmap` over configurations inside `vmap` over draws."""
+
+from dataclasses import replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jax.sharding import Mesh
+
+from fedprivjax.engine.costs import Stopwatch
+from fedprivjax.engine.prepare import Arguments, Recipe
+from fedprivjax.engine.progress import Told, wait
+from fedprivjax.engine.simulate import trajectory
+from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.chunk_store import ChunkStore, fingerprint, program_text
+from fedprivjax.sweeps.devices import Spread, over_devices, spread
+from fedprivjax.sweeps.members import stacked
+from fedprivjax.sweeps.memory import chunks
+from fedprivjax.sweeps.prepare import ReadySweep
+from fedprivjax.sweeps.results import sweep_dataset
+from fedprivjax.sweeps.variable_descriptions import metric_words
+
+
+def execute(
+    start: ReadySweep,
+    progress: Told | None = None,
+    folder: Path | None = None,
+    mesh: Mesh | None = None,
+) -> xr.Dataset:
+    """Run a prepared sweep in chunks; arguments as in `sweep`."""
+    store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
+    metrics, seconds = _metrics(start, store, progress, mesh)
+    return _dataset(start, metrics, seconds)
+
+
+def _metrics(
+    start: ReadySweep, store: ChunkStore | None, progress: Told | None, mesh: Mesh | None
+) -> tuple[dict[str, np.ndarray], float]:
+    """Metrics of all runs, shape [seeds, members, ...] each, and seconds per computed run (NaN if none was)."""
+    sizes = start.sizes if store is None else store.settle()
+    over = spread(mesh, sizes)
+    metrics: dict[str, np.ndarray] = {}
+    done, timed = 0, Stopwatch()
+    for number, (draws, columns) in enumerate(chunks(start.runs, sizes)):
+        count = np.unique(draws).size * np.unique(columns).size
+        values = store.load(number) if store else None
+        if values is None:
+            values = timed(count, partial(_chunk, start, draws, columns, over))
+            if store:
+                store.save(number, values)
+        place = (draws // len(start.index))[:, None], start.members_of(draws, columns)
+        for name, value in values.items():
+            shape = (len(start.seeds), start.index.size, *value.shape[2:])
+            metrics.setdefault(name, np.full(shape, np.nan))[place] = value
+        done += count
+        if progress:
+            progress(done, prod(start.runs))
+    return metrics, timed.each
+
+
+def _dataset(start: ReadySweep, metrics: dict[str, np.ndarray], seconds: float) -> xr.Dataset:
+    """The metrics with the privacy and the costs of all runs, under named axes."""
+    (privacy, members), (costs, of_members) = start.privacy(), start.costs()
+    members = {**members, **of_members, "seconds": np.full(start.index.size, seconds)}
+    values = {**metrics, **privacy, **costs}
+    words = metric_words(start.recipe.metrics, start.first.problem)
+    return sweep_dataset(values, members, start.coordinates(), start.attributes(), words)
+
+
+def _chunk(start: ReadySweep, draws: np.ndarray, columns: np.ndarray, over: Spread | None) -> dict[str, np.ndarray]:
+    """The metrics of a chunk's draws and of members that share them, [draws, members, ...]."""
+    values = run_chunk(*chunk_arguments(start, draws, columns), start.recipe, over)
+    wait(values)
+    return {name: np.asarray(value) for name, value in values.items()}
+
+
+def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -> tuple[Any, ...]:
+    """What `run_chunk` takes, before the recipe, for a chunk's draws and the columns of `index` that share them."""
+    members = start.members_of(draws, columns)
+    leaves = jax.tree.map(lambda leaf: leaf[members], (start.members.protocol, start.members.constraint))
+    drawn = [start.starts[draw] for draw in draws]
+    tapes = stacked([stacked([start.tape(draw, m) for m in row]) for draw, row in zip(draws, members, strict=True)])
+    seeds = (
+        stacked([one.mechanism for one in drawn]),
+        stacked([one.inputs for one in drawn]),
+        jnp.stack([one.key for one in drawn]),
+    )
+    member_ids = None if start.common_noise else jnp.asarray(columns)
+    return leaves, seeds, tapes, start.first.problem.traced, member_ids
+
+
+@partial(jax.jit, static_argnames=("recipe", "over"))
+def run_chunk(members, drawn, tapes, problem: Problem, member_ids, recipe: Recipe, over: Spread | None = None):
+    """Metrics with leaves [draws, members, evaluations].
+
+    Args:
+        members: protocol and constraint, leaves [draws, members, ...].
+        drawn: mechanism, round inputs and noise key, leaves [draws, ...].
+        tapes: host-made noise, leaves [draws, members, rounds, ...], or None.
+        member_ids: [members] where each draws noise of its own, or None.
+        over: a mesh and which axis divides over it, or None for one device.
+    """
+
+    def run_all(members, drawn, tapes, problem, member_ids):
+        def one(member, tape, member_id, drawn):
+            (protocol, constraint), (mechanism, inputs, key) = member, drawn
+            key = key if member_id is None else jax.random.fold_in(key, member_id)
+            arguments = Arguments(protocol, replace(problem, constraint=constraint), mechanism, inputs, tape, key)
+            params, metrics = trajectory(arguments, recipe)
+            finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
+            return {**metrics, "diverged": ~finite}
+
+        over_members = jax.vmap(one, in_axes=(0, 0, None if member_ids is None else 0, None))
+        return jax.vmap(over_members, in_axes=(0, 0, None, 0))(members, tapes, member_ids, drawn)
+
+    return over_devices(run_all, over)(members, drawn, tapes, problem, member_ids)
+
+
+def sweep_fingerprint(start: ReadySweep) -> str:
+    """What tells a sweep's numbers from every other's: its inputs, and the text of one member's program."""
+    text = program_text(start.member(0, 0), start.recipe)
+    members = start.members.protocol, start.members.constraint, start.index
+    drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
+    tapes = [
+        fingerprint(start.tape(draw, int(member)))  # one at a time, for together they may not fit in memory
+        for draw in range(len(start.starts))
+        for member in start.index[draw % len(start.index)]
+    ]
+    return fingerprint(text, start.first.problem.traced, members, drawn, tapes, start.common_noise)

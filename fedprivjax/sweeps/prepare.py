@@ -1,0 +1,270 @@
+"""Preparation of a sweep on the host: plans, calibration and every check, nothing compiled."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprivjax.engine.costs import taken, totals
+from fedprivjax.engine.iterates import iterate_names
+from fedprivjax.engine.metrics import MetricLike, non_private
+from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, evaluation_rounds, ready
+from fedprivjax.method.interface import Protocol
+from fedprivjax.plan.arguments import plain_numbers
+from fedprivjax.plan.feasibility import require_possible
+from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.seeds import Seeds, member_seed
+from fedprivjax.privacy.terms import RECORD
+from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.checksums import data_checksums
+from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draw, shared_draws
+from fedprivjax.sweeps.members import SIZES, Member, Members, axes_of, calibrated, grid
+from fedprivjax.sweeps.memory import chunk_sizes
+from fedprivjax.sweeps.results import attributes
+
+MEMORY_BUDGET = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class ReadySweep:
+    """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet.
+
+    Randomness is drawn for every *draw*: a seed at a point of the axes along which it is resampled, or along which a
+    protocol's mechanism differs (`noise_follows`; of the same seed); draw i is seed i // points at point i % points.
+
+    Attributes:
+        starts: one run of each draw, ready, with the draw's plan and mechanism.
+        axes: the swept values by name.
+        members: the grid's, calibrated for the plans that they run on.
+        grid: the members before calibration.
+        seeds: the sweep's.
+        index: which members of the grid share a draw, int [points, members of a draw].
+        sizes: a chunk's draws and members.
+        common_noise: whether members share each seed's noise.
+    """
+
+    starts: list[ReadyRun]
+    axes: dict[str, np.ndarray]
+    grid: list[Member]
+    members: Members
+    seeds: list[Seeds]
+    index: np.ndarray
+    sizes: tuple[int, int]
+    common_noise: bool
+
+    @property
+    def first(self) -> ReadyRun:
+        return self.starts[0]
+
+    @property
+    def delta(self) -> float:
+        return self.first.delta
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.first.recipe
+
+    @property
+    def noise(self) -> str:
+        """How the noise is produced and shared, in words."""
+        shared = (
+            "shared by the grid's members, whose guarantees do not compose"
+            if self.common_noise
+            else "drawn anew for each member"
+        )
+        return f"{self.first.mechanism.name}, {shared}"
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Draws, and members that share one."""
+        return len(self.starts), self.index.shape[1]
+
+    @property
+    def iterates(self) -> tuple[str, ...]:
+        """The iterates that metrics of parameters are recorded for."""
+        return iterate_names(self.first.protocol, self.first.problem, self.recipe.size)
+
+    def members_of(self, draws: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Members of the grid on these draws, int [draws, columns].
+
+        Args:
+            columns: places among the members that share a draw.
+        """
+        return self.index[draws % len(self.index)][:, columns]
+
+    def coordinates(self) -> dict[str, np.ndarray]:
+        """Coordinates of the dataset: the swept values, seeds, evaluations and iterates."""
+        of_run = {"round": evaluation_rounds(self.recipe), "iterate": np.array(self.iterates)}
+        return {**self.axes, "seed": seed_labels(self.seeds), **of_run}
+
+    def attributes(self) -> dict[str, Any]:
+        """What the dataset says of the sweep."""
+        private = non_private(self.first.problem, self.recipe.metrics)
+        problem = self.first.problem
+        sums = data_checksums(problem)
+        said = attributes(self.first.protocol, self.delta, self.noise, private, problem.not_covered, checksums=sums)
+        run = {
+            "data_used": self.first.plan.data_used,
+            "delta_warning": self._delta_warning,
+            "weights": _weights(self.first),
+        }
+        return said | {name: text for name, text in run.items() if text}
+
+    @property
+    def _delta_warning(self) -> str:
+        return next(filter(None, (start.delta_warning for start in self.starts)), "")
+
+    def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What every run's schedule makes of privacy, [seeds, members] each; and of every member, [members] each, its
+        noise and step, the ε that was asked for (NaN where it was the noise), and its guarantee."""
+        members = self.members
+        realised = members.realised(self.delta)
+        asked = [np.nan if member.target.noise_std is not None else member.target.worst_epsilon for member in self.grid]
+        return realised, {
+            "noise_std": members.noise_std,
+            "step_size": members.step_size,
+            "target_epsilon": np.array(asked),
+            "guarantee": members.guarantees(realised["realised_epsilon"], self.delta),
+        }
+
+    def costs(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What every run takes, [seeds, members] each: `gradients_per_record` and `sent_bytes`; and of every member,
+        [members] each, what a machine does in a round, and `rounds_taken`."""
+        each = self.members.costs([member.problem for member in self.grid])
+        by_draw = np.array([taken(start.problem, start.plan) for start in self.starts])
+        by_run = np.empty((len(self.seeds), self.index.size, by_draw.shape[1]))
+        by_run[:, self.index] = by_draw.reshape(len(self.seeds), len(self.index), 1, -1)
+        rounds, messages, uses = np.moveaxis(by_run, 2, 0)
+        return totals(each, messages, uses), each | {"rounds_taken": rounds[0].astype(int)}
+
+    def tape(self, draw: int, member: int) -> Any:
+        """A member's host-made noise on a draw."""
+        start = self.starts[draw]
+        seed = start.seeds.noise if self.common_noise else member_seed(start.seeds, member)
+        return start.tape_of(self.members.protocols[member], seed, start.problem.dimension)
+
+    def member(self, draw: int, member: int) -> Arguments:
+        """The program's arguments of one run."""
+        start = self.starts[draw]
+        protocol, constraint = jax.tree.map(lambda leaf: leaf[member], (self.members.protocol, self.members.constraint))
+        problem = replace(start.problem.traced, constraint=constraint)
+        return Arguments(protocol, problem, start.mechanism, start.inputs, self.tape(draw, member), start.key)
+
+
+def _weights(start: ReadyRun) -> str:
+    """Influence of machines of unequal sizes that count equally, in words; empty if they are equal or weighted."""
+    table, uses = start.problem.partition_table, start.plan.schedule.total
+    if table is None or start.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or np.ptp(uses) != 0:
+        return ""
+    least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
+    sizes, total = table.sizes, int(table.sizes.sum())
+    private = start.event.terms.unit == RECORD and start.protocol.noise_std and np.ndim(start.target.epsilon) == 0
+    small, large = map(start.problem.machine_name, (least, most))
+    louder = f", and {small} sets the noise" if private else ""
+    sized = f"{small} ({sizes[least]:,} of {total:,} records) as much as {large} ({sizes[most]:,})"
+    return f"every machine counts equally: {sized}{louder}"
+
+
+def ready_sweep(
+    protocol: Protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    over: Mapping[str, Sequence[float]] | None = None,
+    seeds: int | Sequence[int | Seeds] = 8,
+    rounds: int | None = None,
+    metrics: Sequence[MetricLike] | None = None,
+    eval_every: int | None = None,
+    delta: float = 1e-5,
+    common_noise: bool = True,
+    resample: Sequence[str] = (),
+    order: str = "shuffled",
+    noise_method: str = "auto",
+    memory_budget: int = MEMORY_BUDGET,
+    devices: int = 1,
+    preparing: Callable[[str, int, int], Any] | None = None,
+) -> ReadySweep:
+    """Prepare a sweep on the host: sample the plans, calibrate the noise, make every check.
+
+    Args:
+        over: values by name: any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or a
+            number of the constraint set (`radius`, `low`, …); the grid is their product. A value that the protocol was
+            given is overridden; another target that it was given is refused.
+        seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
+        common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
+        resample: swept names along which everything random (participation, samples, noise) is drawn anew. Needed where
+            one selects along an axis: common random numbers keep each member's law, but not that of the selected best.
+        memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
+        devices: over which runs are spread.
+        preparing: called with (step, number, total) before each schedule is sampled and each noise calibrated.
+        protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method: as in `ready`.
+    """
+    protocol = plain_numbers(protocol)
+    axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
+    index = shared_draws(axes, (*resample, *(name for name in axes if name in protocol.noise_follows)))
+    draws = len(index) * number_of(seeds)
+    require_possible(problem, participation, rounds, order=order, sampler=protocol.minibatches, draws=draws)
+    seeds = seed_list(seeds)
+    points = grid(protocol, problem, axes, delta)
+    resampled = resampled_rows(index, shared_draws(axes, resample))
+    seeded = [seeds_of_draw(seed, resampled, point, common_noise) for seed in seeds for point in range(len(index))]
+    settings = {"rounds": rounds, "metrics": metrics, "eval_every": eval_every, "delta": delta, "order": order}
+    starts = _starts(
+        _examples(points, index), seeded, participation, {**settings, "noise_method": noise_method}, preparing
+    )
+    telling = None if preparing is None else partial(preparing, "calibrating noise")
+    members = calibrated(points, _plans(starts, index), telling)
+    for member in members.protocols:
+        member.check_method(noise_method)
+    sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, devices)
+    return ReadySweep(starts, axes, points, members, seeds, index, sizes, common_noise)
+
+
+def _examples(points: Sequence[Member], index: np.ndarray) -> list[Member]:
+    """The member that each draw of a seed is prepared with: a private one if there is one."""
+    private = [place for place, point in enumerate(points) if not point.target.non_private]
+    of_any = private[0] if private else 0
+    return [points[next((m for m in row if not points[m].target.non_private), of_any)] for row in index]
+
+
+def _starts(
+    examples: list[Member],
+    seeded: list[Seeds],
+    participation: Participation,
+    settings: dict[str, Any],
+    preparing: Callable[[str, int, int], Any] | None,
+) -> list[ReadyRun]:
+    """One prepared run of every draw, with mechanisms of equal shapes.
+
+    Args:
+        examples: a member for each draw of a seed.
+        seeded: the draws' seeds, all draws of a seed together.
+        settings: other arguments of `ready`.
+    """
+    starts = []
+    for number, seed in enumerate(seeded):
+        if preparing is not None:
+            preparing("sampling schedules", number + 1, len(seeded))
+        one = examples[number % len(examples)]
+        starts.append(ready(one.protocol, one.problem, participation, target=one.target, seed=seed, **settings))
+    return [replace(start, mechanism=m) for start, m in zip(starts, _aligned(starts), strict=True)]
+
+
+def _plans(starts: Sequence[ReadyRun], index: np.ndarray) -> list[list[Plan]]:
+    """Plans that each member runs on, one for each seed: [members][seeds]."""
+    place = {member: point for point, members in enumerate(index) for member in members}
+    return [[start.plan for start in starts[place[member] :: len(index)]] for member in range(index.size)]
+
+
+def _aligned(starts: Sequence[ReadyRun]) -> list[Any]:
+    """The draws' mechanisms, of one kind and equal shapes: where the cheapest differs, all take that of the longest
+    gap, for what fits in memory there fits everywhere."""
+    mechanisms = [start.mechanism for start in starts]
+    if len({mechanism.name for mechanism in mechanisms}) > 1:
+        method = max(starts, key=lambda start: start.plan.schedule.gaps.max()).mechanism.method
+        mechanisms = [start.protocol.mechanism(start.problem, start.plan, method) for start in starts]
+    return mechanisms[0].align(mechanisms)
