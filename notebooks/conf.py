@@ -86,6 +86,7 @@ PUBLIC_ELSEWHERE = {  # by where it is defined
 nitpick_ignore = [  # not documented anywhere
     ("py:class", "dict[~collections.abc.Hashable"),  # cut in two by Sphinx
     ("py:class", "collections.abc.Mapping[str"),
+    ("py:obj", "typing.Literal['tanh'"),
     ("py:class", "dp_accounting.dp_event.DpEvent"),
     ("py:class", "flax.core.scope.Scope"),
     ("py:class", "flax.linen.module._Sentinel"),
