@@ -1,4 +1,4 @@
-"""Problems from one's own arrays, functions and generators, checked before anything is compiled."""
+"""Problems from user-supplied arrays, functions and generators, validated before anything is compiled."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -52,31 +52,31 @@ def linear_problem(
     distance: float | None = None,
     machine_weights: Sequence[float] | str | None = None,
 ) -> Problem:
-    """A linear predictor on one's own arrays.
+    """Return the problem of a linear predictor on user-supplied arrays.
 
     Args:
         features: [examples, features], or [machines, examples, features] for data already split over machines.
         labels: [examples] or [machines, examples].
         loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
         feature_bound: public bound on the norm of a feature vector; needed by protocols that do not clip.
-        constraint: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or a `ConstraintSet` of your
-            own; the whole space if None.
+        constraint: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or a custom
+            `ConstraintSet`. None is the whole space.
         test: held-out (features, labels).
-        start: first point; the set's nearest to zero if None.
-        optimum: exact minimiser where known.
-        excess: exact excess risk of parameters, where known; else it is measured against `optimum` on the test set.
+        start: first point, or None for the point of the set nearest to zero.
+        optimum: exact minimiser, if known.
+        excess: exact excess risk as a function of the parameters, if known. Otherwise it is evaluated against `optimum`
+            on the test set.
         partition_table: int [machines, most], padded with −1: which examples each machine owns.
-        lipschitz: G where it is declared rather than the loss's own: one constant, or one for each machine; promised,
-            not looked at.
-        distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
-        machine_weights: p_i of the objective Σ_i p_i·F_i of methods that sample machines' own records, positive and
-            adding up to 1; "sizes" is in proportion to machines' numbers of records, which are then public; None is
-            equal weights.
+        lipschitz: declared G, which replaces the loss's: one number, or one per machine. It is not verified.
+        distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
+        machine_weights: weights p_i of the objective Σ_i p_i·F_i, positive with sum 1, for methods that sample records
+            of each machine. "sizes" is proportional to the machines' numbers of records, which are then public. None
+            is equal weights.
 
     Raises:
-        ValueError: features or parameters that are not finite, labels out of range or between two classes, shapes that
-            do not match, a norm above the bound, a start outside the constraint set, declared constants that no
-            problem has.
+        ValueError: if features or parameters are not finite, labels are out of range or not integers for classes,
+            shapes do not match, a norm exceeds the bound, the start is outside the constraint set, or declared constants are
+            impossible.
 
     >>> import numpy as np
     >>> from fedprivjax import Softmax
@@ -129,21 +129,21 @@ def general_problem(
     partition_table: np.ndarray | None = None,
     split: bool = False,
 ) -> Problem:
-    """Any scalar loss of parameters and one example; a flax module's `apply` fits in.
+    """Return the problem of any scalar loss of parameters and one example, such as a loss on a flax module's `apply`.
 
     Args:
         function: `(params, example) -> scalar`.
         pool: pytree with leaves [examples, ...] (with `split`, [machines, examples, ...]).
         start: first parameters, a pytree.
-        lipschitz, smoothness: G (one constant, or one for each machine) and L on the constraint set where known; needed
-            by protocols that do not clip.
-        correct: `(params, example) -> 1.0 where the prediction is right`, for accuracies.
+        lipschitz: G on the constraint set, if known: one number, or one per machine. Needed without a clip.
+        smoothness: L on the constraint set, if known. Needed without a clip.
+        correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
         test, optimum, excess, partition_table, distance, machine_weights: as in `linear_problem`.
-        split: the pool's leaves have a leading machines axis.
+        split: True if the pool's leaves have a leading machines axis.
 
     Raises:
-        ValueError: a loss that is not a scalar, data or parameters that are not finite, leaves that do not match, a
-            start of integers or outside the constraint set.
+        ValueError: if the loss is not a scalar, data or parameters are not finite, leaves do not match, or the start
+            has integers or is outside the constraint set.
 
     >>> import jax.numpy as jnp
     >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples
@@ -194,16 +194,16 @@ def procedural_problem(
     optimum: Any = None,
     excess: Callable[[Any], Any] | None = None,
 ) -> Problem:
-    """A problem whose examples are computed when they are used: a million machines take no memory.
+    """Return a problem whose examples are computed on demand, so that a million machines need no memory.
 
     Args:
-        generate: `(key, machine) -> example`, pure; (features, label) for a linear predictor. A machine's k-th
-            participation gets a key of its own, so no two examples are alike.
+        generate: pure function `(key, machine) -> example`, (features, label) for a linear predictor. Each
+            participation of a machine has its own key, so examples are independent.
         loss: a `LinearLoss`, or `(params, example) -> scalar` as in `general_problem`.
-        seed: of the data.
-        start: first parameters; needed unless the predictor is linear.
-        feature_bound: public bound on the norm of a feature vector: longer ones are scaled to it. Those that are not
-            finite become zero, and labels outside the loss's range its ends.
+        seed: seed of the data.
+        start: first parameters. Required unless the predictor is linear.
+        feature_bound: public bound on the norm of a feature vector. Longer vectors are scaled to it. Non-finite vectors
+            become zero, and labels are clipped to the loss's range.
         lipschitz, smoothness, correct: as in `general_problem`.
         constraint, distance, test, optimum, excess: as in `linear_problem`.
 
@@ -222,7 +222,7 @@ def procedural_problem(
     options = {"lipschitz": lipschitz, "distance": distance, "excess": excess}
     if not isinstance(loss, LinearLoss):
         if start is None:
-            raise Refusal("start must be given, unless the loss is a linear predictor's")
+            raise Refusal("start must be given unless the loss is that of a linear predictor")
         toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
         options = {**options, "smoothness": smoothness, "correct": correct}
         built = general_problem(loss, toy, start, constraint=constraint, test=test, optimum=optimum, **options)
@@ -235,12 +235,12 @@ def procedural_problem(
     return replace(built, pool=pool, own_smoothness=smoothness)
 
 
-SMALL = 1e-10  # of a feature vector's norm: below, float32 loses the squares of its parts
+SMALL = 1e-10  # norm of a feature vector below which squares underflow in float32
 
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A generator of (features, label) as one of `Example`s, which keep the bounds that privacy rests on."""
+    """Generator of `Example`s from one of (features, label). It enforces the bounds that privacy needs."""
 
     generate: Callable[[Any, Any], Any]
     feature_bound: float | None
@@ -258,7 +258,7 @@ class _Labelled:
 
 
 def _merge_machines(features, labels, table):
-    """Data split over machines as one pool, and the table of who owns what."""
+    """Return data with a machines axis as one pool, with labels and partition table."""
     if table is not None:
         raise Refusal("partition_table must be None when features are [machines, examples, features]")
     require_paired(labels, "features", features.shape[:2])
@@ -314,7 +314,7 @@ def _nearest_to_zero(constraint: ConstraintSet | None, shape: tuple[int, ...]):
 
 
 def _start_inside(problem: Problem) -> Problem:
-    """The problem, its set told how many parameters there are."""
+    """Return the problem with its constraint set fitted to the parameters. Raise Refusal if the start is outside."""
     require_projection(problem.constraint, problem.start)
     fitted = replace(problem, constraint=problem.constraint.of(problem.start))
     if not fitted.constraint.contains(fitted.start):

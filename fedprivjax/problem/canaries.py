@@ -1,4 +1,4 @@
-"""Canaries: records whose gradient is a vector of one's own, put into any problem by its model rather than its data."""
+"""Canaries: records with a prescribed gradient, inserted into any problem through its model."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,16 +12,16 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.gradients import Dense, scaled
 from fedprivjax.problem.problem import Problem
 
-STREAM = 0xCA9A_4135  # sets canaries' directions apart from all else
+STREAM = 0xCA9A_4135  # separates the canaries' random stream from all others
 
 
 class Planted(NamedTuple):
-    """An example as it was, and what its gradient is instead.
+    """An example, with the gradient that replaces its own if it is a canary.
 
     Attributes:
-        example: the problem's own.
-        charge: the canary's norm, negative for the opposite vector; 0 for examples that are none.
-        number: the canary's, which tells its direction.
+        example: the original example.
+        charge: norm of the canary's gradient, negative for the opposite vector, 0 if the example is not a canary.
+        number: index of the canary, which determines its direction.
     """
 
     example: Any
@@ -31,7 +31,7 @@ class Planted(NamedTuple):
 
 @dataclass(frozen=True)
 class CanaryModel:
-    """A model whose planted examples have the gradient `charge·direction(number)`, whatever the point."""
+    """A model whose canaries have the gradient `charge·direction(number)` at every point."""
 
     inner: Any
 
@@ -39,11 +39,11 @@ class CanaryModel:
     squared = False
 
     def value(self, params, example: Planted):
-        """The loss of the example as it was."""
+        """Return the loss of the original example."""
         return self.inner.value(params, example.example)
 
     def gradients(self, points: tuple[Any, ...], example: Planted) -> tuple[Dense, ...]:
-        """Gradients at several parameters, written out."""
+        """Return gradients at several parameters, as dense pytrees."""
         flat, unravel = ravel_pytree(points[0])
         canary = unravel(example.charge * direction(example.number, flat.size))
 
@@ -53,7 +53,7 @@ class CanaryModel:
         return tuple(chosen(one.written_out()) for one in self.inner.gradients(points, example.example))
 
     def summed_gradients(self, points: tuple[Any, ...], examples: Planted, weights=None) -> tuple[Dense, ...]:
-        """Gradients of the (weighted) sum of the examples' losses."""
+        """Return gradients of the (weighted) sum of the examples' losses."""
         rows = jax.vmap(lambda example: self.gradients(points, example))(examples)
         rows = rows if weights is None else tuple(jax.vmap(scaled)(row, weights) for row in rows)
         return tuple(Dense(row.total()) for row in rows)
@@ -69,7 +69,7 @@ class CanaryModel:
 
 
 def direction(number, dimension: int):
-    """A canary's unit vector, [dimension]: random signs, so that two are orthogonal up to 1/√d.
+    """Return a canary's unit vector, [dimension]: random signs. Two canaries are orthogonal up to about 1/√d.
 
     >>> one, other = direction(0, 10_000), direction(1, 10_000)
     >>> bool(abs(one @ one - 1) < 1e-3), bool(abs(one @ other) < 0.05)
@@ -80,15 +80,15 @@ def direction(number, dimension: int):
 
 
 def with_canaries(problem: Problem, rows: np.ndarray, charges: np.ndarray) -> Problem:
-    """The problem with canaries in the place of some of its examples; its data stay where they are.
+    """Return the problem with some examples replaced by canaries. The stored data do not change.
 
     Args:
-        problem: with a stored pool.
-        rows: of the pool, int [canaries]; canary i has the direction `direction(i)`.
-        charges: norms of their gradients, with a sign, [canaries].
+        problem: a problem with a stored pool.
+        rows: rows of the pool, int [canaries]. Canary i has the direction `direction(i)`.
+        charges: signed norms of the canaries' gradients, shape [canaries].
 
     Raises:
-        Refusal: examples that are computed.
+        Refusal: if examples are computed on demand.
 
     >>> from fedprivjax import Squared, linear_problem
     >>> problem = linear_problem(np.eye(4), np.zeros(4), Squared(label_bound=1.0), feature_bound=1.0)
@@ -98,7 +98,7 @@ def with_canaries(problem: Problem, rows: np.ndarray, charges: np.ndarray) -> Pr
     True
     """
     if not problem.stored:
-        raise Refusal("pool must be stored, for canaries stand in the place of its examples, and these are computed")
+        raise Refusal("pool must be stored, since canaries replace stored examples; got examples computed on demand")
     charge, number = np.zeros(int(problem.examples), np.float32), np.zeros(int(problem.examples), np.int32)
     charge[rows], number[rows] = charges, np.arange(len(rows))
     planted = Planted(problem.pool, charge, number)

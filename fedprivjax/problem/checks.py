@@ -1,4 +1,4 @@
-"""Refusals of data, parameters and tables that a problem cannot use: one line each, before anything is compiled."""
+"""Validation of data, parameters and partition tables of a problem, before anything is compiled."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedprivjax.problem.losses import LinearLoss
 
 
 def numbers(name: str, values) -> np.ndarray:
-    """Values as an array of numbers.
+    """Return values as a numeric array.
 
     >>> numbers("labels", ["a", "b"])
     Traceback (most recent call last):
@@ -30,7 +30,7 @@ def numbers(name: str, values) -> np.ndarray:
 
 
 def require_finite_examples(name: str, leaves) -> None:
-    """Refuse leaves [examples, ...] in which any entry is infinite or NaN."""
+    """Raise Refusal if a leaf [examples, ...] has an infinite or NaN entry."""
     for leaf in leaves:
         array = np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jnp.inexact):
@@ -40,7 +40,7 @@ def require_finite_examples(name: str, leaves) -> None:
 
 
 def require_features(name: str, features: np.ndarray, width: int) -> None:
-    """Refuse features that are not finite, [examples, width], with at least one example."""
+    """Raise Refusal unless features are finite, of shape [examples, width], with at least one example."""
     if features.ndim != 2 or features.shape[1] != width:
         raise Refusal(f"{name} must have shape [examples, {width}], got {features.shape}")
     if not features.size:
@@ -49,13 +49,13 @@ def require_features(name: str, features: np.ndarray, width: int) -> None:
 
 
 def require_paired(labels: np.ndarray, name: str, shape: tuple[int, ...]) -> None:
-    """Refuse labels that are not one for each of the examples `name`, whose leading axes have this shape."""
+    """Raise Refusal unless there is one label per example; `shape` holds the examples' leading axes."""
     if labels.shape != shape:
         raise Refusal(f"labels must have shape {shape} to match {name}, got {labels.shape}")
 
 
 def require_loss(loss: Any) -> None:
-    """Refuse what is no linear predictor's loss.
+    """Raise Refusal unless `loss` is a `LinearLoss`.
 
     >>> require_loss("softmax")
     Traceback (most recent call last):
@@ -66,7 +66,7 @@ def require_loss(loss: Any) -> None:
 
 
 def require_constraint(constraint: Any) -> None:
-    """Refuse what is neither None nor a constraint set.
+    """Raise Refusal unless `constraint` is None or a `ConstraintSet`.
 
     >>> require_constraint(2.0)
     Traceback (most recent call last):
@@ -83,7 +83,7 @@ def require_constraint(constraint: Any) -> None:
 
 
 def require_projection(constraint: ConstraintSet, params: Any) -> None:
-    """Refuse a set of one's own that does not project parameters of this structure onto the like."""
+    """Raise Refusal if a custom set's `project` does not preserve the structure and shapes of the parameters."""
     kind = type(constraint)
     if kind in BUILT_IN:
         return
@@ -100,7 +100,7 @@ def require_projection(constraint: ConstraintSet, params: Any) -> None:
 
 
 def require_pair(name: str, values: Any) -> None:
-    """Refuse what is not (features, labels).
+    """Raise Refusal unless `values` is a pair (features, labels).
 
     >>> require_pair("test", np.eye(3))
     Traceback (most recent call last):
@@ -111,7 +111,7 @@ def require_pair(name: str, values: Any) -> None:
 
 
 def require_labels(labels: np.ndarray, loss: LinearLoss) -> None:
-    """Refuse labels outside the loss's range, infinite ones, and fractions where they are classes."""
+    """Raise Refusal if a label is outside the loss's range, infinite, or not an integer for a classification loss."""
     low, high = loss.label_range()
     wrong = labels[~((labels >= low) & (labels <= high) & np.isfinite(labels))]
     if wrong.size:
@@ -122,7 +122,7 @@ def require_labels(labels: np.ndarray, loss: LinearLoss) -> None:
 
 
 def require_parameters(name: str, params: Any) -> None:
-    """Refuse parameters, a pytree of arrays, that cannot be differentiated in or are not finite."""
+    """Raise Refusal unless all leaves of the parameters are finite floating-point arrays."""
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise Refusal(f"{name} must be floating-point numbers, got {leaf.dtype}")
@@ -131,7 +131,7 @@ def require_parameters(name: str, params: Any) -> None:
 
 
 def leading_axes(name: str, data, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """The sizes of the named leading axes, which all leaves share.
+    """Return the sizes of the named leading axes, which all leaves must share.
 
     >>> leading_axes("the data", {"x": np.zeros((3, 4)), "scale": np.float32(2)}, ("examples",))
     Traceback (most recent call last):
@@ -151,7 +151,7 @@ def leading_axes(name: str, data, axes: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def require_alike(name: str, tree, other, described: str, *, skip: int = 0) -> None:
-    """Refuse a pytree whose leaves, their first `skip` axes aside, are not shaped as the other's."""
+    """Raise Refusal unless both pytrees have the same structure and leaf shapes, without the first `skip` axes."""
     structure, wanted = jax.tree.structure(tree), jax.tree.structure(other)
     if structure != wanted:
         raise Refusal(f"{name} must have the structure of {described} ({wanted}), got {structure}")
@@ -161,7 +161,7 @@ def require_alike(name: str, tree, other, described: str, *, skip: int = 0) -> N
 
 
 def require_scalar_loss(model, params, example) -> None:
-    """Refuse a loss of one example that is not a scalar; all may be shapes only."""
+    """Raise Refusal unless the loss of one example is a floating-point scalar. Arguments may be shapes only."""
     value = jax.eval_shape(model.value, params, example)
     if getattr(value, "shape", None) != ():
         raise Refusal(f"the loss must return a scalar for one example, got {_what(value)}")

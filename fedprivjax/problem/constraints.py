@@ -1,7 +1,7 @@
-"""Constraint sets: a projection, a diameter, and how far a point of the set can be from zero.
+"""Constraint sets: projection, diameter, and radius (the largest norm of a point).
 
-A custom set is a `flax.struct.dataclass` that subclasses `ConstraintSet`, convex and closed, with the numbers that a
-sweep may vary as its fields. `projection_check` tries its projection and its sizes before every run.
+A custom set is a `flax.struct.dataclass` that subclasses `ConstraintSet`, convex and closed. Its numeric fields can be
+swept. `projection_check` tests its projection and its sizes before every run.
 
     @flax.struct.dataclass
     class Halfspace(ConstraintSet):
@@ -27,18 +27,18 @@ from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_positive
 
-LARGEST = 1e18  # size whose square is still finite in float32
-CLOSE = 1e-6  # what float32 rounding may add, relative to a set's size
-NEWTON_STEPS = 4  # exact once the same parameters are above zero
-FAR = 16  # more than 1, so that rounding takes nothing at this distance for a part of the simplex
+LARGEST = 1e18  # largest size, whose square is finite in float32
+CLOSE = 1e-6  # tolerance for float32 rounding, relative to a set's size
+NEWTON_STEPS = 4  # exact once the set of positive parameters is found
+FAR = 16  # more than 1, so that rounding at this distance cannot affect the projection
 
 
 class ConstraintSet(Decorated):
-    """A convex set of parameters; subclasses define `project` and, where a theory's numbers need them, the sizes.
+    """Base class of convex sets of parameters. Subclasses define `project` and, if theory needs them, the sizes.
 
     Attributes:
-        diameter: the largest Euclidean distance of two of its points: steps, and noise without a clip, rest on it.
-        radius: the largest Euclidean norm of a point: a linear predictor's Lipschitz constant may rest on it.
+        diameter: largest Euclidean distance between two points. Step sizes, and noise without a clip, depend on it.
+        radius: largest Euclidean norm of a point. A linear predictor's Lipschitz constant may depend on it.
     """
 
     kind, decorator = "constraint", PYTREE
@@ -46,30 +46,30 @@ class ConstraintSet(Decorated):
     radius: Any = inf
 
     def project(self, params):
-        """The nearest point of the set, of the same pytree structure as `params`."""
+        """Return the nearest point of the set, with the pytree structure of `params`."""
         raise Undefined(f"{type(self).__name__} must define project(params)")
 
     def contains(self, params) -> bool:
-        """Whether concrete `params` lie in the set, up to float32 rounding; by default, whether they stay in place."""
+        """Return True if concrete `params` are in the set, up to float32 rounding. Default: the projection is exact."""
         before, after = flat(params), flat(self.project(params))
         return bool(np.linalg.norm(after - before) <= CLOSE * (1 + np.linalg.norm(before)))
 
     def within(self, other) -> bool:
-        """Whether the set is surely a part of the other: what was declared there then holds here; by default, no."""
+        """Return True if this set is known to be a subset of the other, so that constants declared there hold here."""
         return False
 
     def of(self, params):
-        """The set for parameters of this structure, whose number a size may need."""
+        """Return the set for parameters of this structure, since a size may depend on their number."""
         return self
 
     @property
     def described(self) -> str:
-        """The set in a refusal."""
+        """Description of the set in messages."""
         return f"{self}"
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The names of its numbers, which may be swept."""
+        """Names of the numeric fields, which can be swept."""
         return tuple(field.name for field in fields(self) if field.metadata.get("pytree_node", True))  # type: ignore[arg-type]
 
 
@@ -119,8 +119,9 @@ class Box(ConstraintSet):
     Either bound may be infinite. The diameter is √d·(high − low).
 
     Attributes:
-        low, high: the least and the largest value of every parameter.
-        dimension: d, the number of parameters; a problem fills it in.
+        low: smallest value of every parameter.
+        high: largest value of every parameter.
+        dimension: d, the number of parameters. A problem fills it in.
 
     >>> Box(-1.0, 2.0, dimension=4).diameter
     6.0
@@ -148,7 +149,7 @@ class Box(ConstraintSet):
     @property
     def _known_dimension(self) -> int:
         if self.dimension is None:
-            raise Refusal("dimension must be given for a box's sizes, outside of a problem, got None")
+            raise Refusal("dimension must be given for the sizes of a Box outside a problem, got None")
         return self.dimension
 
     def of(self, params):
@@ -201,7 +202,7 @@ class Simplex(ConstraintSet):
 
     def of(self, params):
         if flat(params).size < 2:
-            raise Refusal("a simplex must have at least two parameters, got one: it is a point")
+            raise Refusal("a simplex must have at least two parameters, got one")
         return self
 
     def project(self, params):
@@ -262,7 +263,7 @@ class L1Ball(ConstraintSet):
 
 @struct.dataclass
 class WholeSpace(ConstraintSet):
-    """No constraint: the projection is the identity and the diameter infinite."""
+    """No constraint: the projection is the identity and the diameter is inf."""
 
     def project(self, params):
         return params
@@ -276,11 +277,11 @@ class WholeSpace(ConstraintSet):
 
 
 CONSTRAINTS = {"ball": Ball, "box": Box, "simplex": Simplex, "l1_ball": L1Ball}  # by name in experiment files
-BUILT_IN = (*CONSTRAINTS.values(), WholeSpace)  # these types themselves: a subclass may define another `project`
+BUILT_IN = (*CONSTRAINTS.values(), WholeSpace)  # exact types: a subclass may override `project`
 
 
 def flat(params) -> np.ndarray:
-    """Concrete parameters as one vector, float64 [d].
+    """Return concrete parameters as one vector, float64 [d].
 
     >>> flat({"a": 1.0, "b": np.zeros((2, 2))}).shape
     (5,)
@@ -290,10 +291,10 @@ def flat(params) -> np.ndarray:
 
 
 def _on_simplex(values, scale):
-    """The nearest point of the simplex: optax's threshold τ, and Newton steps on Σ_i max(0, v_i − τ) = scale from it.
+    """Return the nearest point of the simplex: optax's threshold τ, then Newton steps on Σ_i max(0, v_i − τ) = scale.
 
-    Without these float32 is off by a percent among 10⁵ parameters, and guarantees rest on points being in the set. What
-    is `FAR` scales below the largest is 0 there, so the first τ need not add it up.
+    Without the Newton steps the float32 error is a per cent for 10⁵ parameters, and guarantees need points in the set.
+    Values more than `FAR` scales below the largest are projected to 0, so the first τ does not need them.
     """
     import optax
 

@@ -1,7 +1,7 @@
 """Gradients as vectors: sums, scaling and norms without materialising them.
 
-A linear predictor's gradient stays factored (`Outer`) until the cohort's sum, where it is one matrix product; any other
-model's is a pytree (`Dense`). A machine is written once, against these operations.
+A linear predictor's gradient stays factored (`Outer`) until the cohort's sum, which is one matrix product. The gradient
+of any other model is a pytree (`Dense`). A method's machine code uses only these operations, and works for both.
 """
 
 from dataclasses import replace
@@ -13,9 +13,9 @@ from flax import struct
 
 
 class Vector:
-    """Arithmetic shared by both kinds; `_map` applies a function to the part that operations act on."""
+    """Arithmetic shared by both classes. `_map` applies a function to the component on which operations act."""
 
-    __array_ufunc__ = None  # a NumPy scalar times a vector is the vector's business
+    __array_ufunc__ = None  # NumPy scalars defer to the vector's __rmul__
 
     def _map(self, function, *others) -> Any:
         raise TypeError("a gradient must define _map")
@@ -37,7 +37,7 @@ class Vector:
 
 @struct.dataclass
 class Outer(Vector):
-    """`residual ⊗ features`: residual [outputs] or [], features [features], feature_norm []."""
+    """Factored gradient `residual ⊗ features`: residual [outputs] or [], features [features], feature_norm []."""
 
     residual: jax.Array
     features: jax.Array
@@ -53,13 +53,13 @@ class Outer(Vector):
         return jnp.multiply.outer(self.residual, self.features)
 
     def total(self):
-        """Sum over a leading axis of vectors, of the parameters' shape: one matrix product."""
+        """Return the sum over a leading axis of vectors, with the parameters' shape: one matrix product."""
         return jnp.tensordot(self.residual, self.features, axes=(0, 0))
 
 
 @struct.dataclass
 class Dense(Vector):
-    """A gradient written out, a pytree of the parameters' structure."""
+    """Dense gradient, a pytree with the parameters' structure."""
 
     value: Any
 
@@ -77,7 +77,7 @@ class Dense(Vector):
 
 
 def length(vector):
-    """The Euclidean norm of an array, of numbers too whose squares float32 takes for 0 or for infinity.
+    """Return the Euclidean norm of an array, accurate also if squares underflow or overflow float32.
 
     >>> [round(float(length(jnp.array(one))), 3) for one in ([3.0, 4.0], -2.0, [0.0, 0.0])]
     [5.0, 2.0, 0.0]
@@ -89,7 +89,7 @@ def length(vector):
 
 
 def scaled(vector, weight):
-    """`weight · vector`, and exactly 0 for weight 0 whatever comes in: what is not used may be infinite.
+    """Return `weight · vector`, exactly 0 for weight 0 even if the vector is infinite or NaN.
 
     >>> scaled(Dense(jnp.array([jnp.inf, 4.0])), 0.0).value.tolist()
     [0.0, 0.0]

@@ -1,7 +1,7 @@
 """Losses of one example under a linear predictor, with their Lipschitz and smoothness constants.
 
-A linear predictor's score is `params @ features`; a loss sees scores and a label only, so every gradient is an outer
-product `residual ⊗ features` and every constant is a function of a bound on the feature norm.
+A linear predictor's score is `params @ features`. A loss depends on scores and a label only. Every gradient is thus
+an outer product `residual ⊗ features`, and every constant is a function of a bound on the feature norm.
 """
 
 from dataclasses import dataclass
@@ -16,70 +16,68 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """A loss `value(score, label)` of a linear predictor; subclasses say what it is.
-
-    `outputs` is the number of scores (0: one scalar score). `bounds`, where given, are the smallest and largest label.
-    """
+    """Base class of losses `value(score, label)` of a linear predictor."""
 
     @property
     def outputs(self) -> int:
+        """Number of scores, or 0 for one scalar score."""
         return 0
 
     @property
     def classifies(self) -> bool:
-        """Whether labels are classes, so whole numbers."""
+        """True if labels are classes, and therefore integers."""
         return self.outputs > 0
 
     @property
     def squared(self) -> bool:
-        """Whether it is half the squared error."""
+        """True if the loss is half the squared error."""
         return False
 
     @property
     def convex(self) -> bool:
-        """Whether it is convex in the score, so in the parameters."""
+        """True if the loss is convex in the score, and therefore in the parameters."""
         return True
 
     @property
     def least(self) -> float:
-        """A bound that it is never below; −∞ of a loss that says none."""
+        """Lower bound on the loss, or −inf if it declares none."""
         return -inf
 
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
-        """Loss of one example: scalar. score: [outputs] or []."""
+        """Return the loss of one example, a scalar. The score has shape [outputs] or []."""
         raise Undefined("a linear loss must define value(score, label)")
 
     def residual(self, score: jax.Array, label: jax.Array) -> jax.Array:
-        """Derivative of the loss in the score, of the score's shape."""
+        """Return the derivative of the loss with respect to the score, with the score's shape."""
         return jax.grad(self.value)(score, label)
 
     @property
     def unsmoothed(self) -> "LinearLoss":
-        """The loss that this is an envelope of (`Moreau`); else itself."""
+        """Loss of which this is the envelope (`Moreau`); otherwise the loss itself."""
         return self
 
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
-        """The loss of an example whose features have this norm: itself, unless it depends on the norm (`Moreau`)."""
+        """Return the loss for features of this norm. Only `Moreau` depends on the norm."""
         return self
 
     def correct(self, score: jax.Array, label: jax.Array) -> jax.Array | None:
-        """1.0 where the predicted class is the label, or None for a regression loss."""
+        """Return 1.0 if the predicted class is the label, otherwise 0.0. None for a regression loss."""
         return None
 
     def lipschitz(self, feature_bound: float, radius: float = inf) -> float:
-        """Largest gradient norm over features of norm ≤ `feature_bound` and parameters of norm ≤ `radius`."""
+        """Return the largest gradient norm for features of norm ≤ `feature_bound` and parameters of norm ≤ `radius`."""
         raise Undefined("a linear loss must define lipschitz(feature_bound, radius)")
 
     def smoothness(self, feature_bound: float) -> float:
-        """Largest curvature over features of norm at most `feature_bound`."""
+        """Return the largest curvature for features of norm at most `feature_bound`."""
         raise Undefined("a linear loss must define smoothness(feature_bound)")
 
     def shape(self, features: int) -> tuple[int, ...]:
-        """Shape of the predictor's parameters."""
+        """Return the shape of the predictor's parameters."""
         return (self.outputs, features) if self.outputs else (features,)
 
     def label_range(self) -> tuple[float, float]:
-        """Smallest and largest label allowed."""
+        """Return the smallest and the largest valid label."""
         return (-inf, inf)
 
 
@@ -113,7 +111,7 @@ class Softmax(LinearLoss):
         return optax.losses.softmax_cross_entropy_with_integer_labels(score, label)
 
     def residual(self, score, label):
-        # in closed form: differentiating the label's look-up would scatter, one label at a time
+        # closed form: the derivative of the label's look-up would be a slow scatter
         return jax.nn.softmax(score) - (jnp.arange(self.classes) == label).astype(score.dtype)
 
     def correct(self, score, label):
@@ -135,9 +133,10 @@ class Logistic(LinearLoss):
 
     The loss is `log(1 + e^s) − y·s`: G = B, L = B²/4.
 
-    With a `score_bound` b it is what the experiments of Lowy & Razaviyayn 2023 run (b = 15): with `c = clip(s, −b, b)`
-    and `p = sigmoid(c)`, the value `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)` and the residual `p − y`. Past the
-    bound the value is flat, so not convex, while the residual stays that of the last slope; G and L are unchanged.
+    With a `score_bound` b it is the loss in the experiments of Lowy & Razaviyayn 2023 (b = 15). With
+    `c = clip(s, −b, b)` and `p = sigmoid(c)`, the value is `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)` and the
+    residual `p − y`. Beyond the bound the value is constant, hence not convex, but the residual stays at its last
+    value. G and L do not change.
 
     Args:
         score_bound: largest absolute score, or None for no limit.
@@ -267,13 +266,13 @@ class Huber(LinearLoss):
 
 @dataclass(frozen=True)
 class Robust(LinearLoss):
-    """A smooth loss of `r = s − y` that is bounded: `r²/2` near zero, flat far out, where outliers do not pull.
+    """Base class of bounded losses of `r = s − y`: `r²/2` near zero and constant far away, robust to outliers.
 
-    Smooth and not convex. With `u = r/scale` the residual is `scale·ψ(u)`, and ψ has its steepest slope 1 at zero, so
-    G = scale·max ψ·B and L = B².
+    They are smooth and not convex. With `u = r/scale` the residual is `scale·ψ(u)`. ψ has its steepest slope 1 at zero,
+    so G = scale·max ψ·B and L = B².
 
     Args:
-        scale: error at which the loss bends: half its limit (`GemanMcClure`), or constant from there on (`Tukey`).
+        scale: error at which the loss reaches half its limit (`GemanMcClure`) or its limit (`Tukey`).
     """
 
     scale: float
@@ -299,7 +298,7 @@ class GemanMcClure(Robust):
 
     The loss is `(c²/2)·u²/(1 + u²)` with u = (s − y)/c, c the `scale`: G = (3√3/16)·c·B, L = B².
 
-    The residual `c·u/(1 + u²)²` is largest at u² = 1/3; its slope `(1 − 3u²)/(1 + u²)³` lies in [−1/4, 1].
+    The residual `c·u/(1 + u²)²` is largest at u² = 1/3. Its slope `(1 − 3u²)/(1 + u²)³` is in [−1/4, 1].
 
     >>> round(GemanMcClure(2.0).lipschitz(1.0), 4), GemanMcClure(2.0).smoothness(3.0)
     (0.6495, 9.0)
@@ -326,7 +325,7 @@ class Tukey(Robust):
 
     The loss is `(c²/6)·(1 − (1 − u²)³)` where `|u| ≤ 1`, u = (s − y)/c, else c²/6; c is the `scale`.
 
-    The residual `c·u·(1 − u²)²` is largest at u² = 1/5, and 0 from `|u| = 1` on; its slope `(1 − u²)·(1 − 5u²)` lies in
+    The residual `c·u·(1 − u²)²` is largest at u² = 1/5, and 0 for `|u| ≥ 1`. Its slope `(1 − u²)·(1 − 5u²)` is in
     [−4/5, 1]. G = (16/(25√5))·c·B, L = B².
 
     >>> round(Tukey(2.0).lipschitz(1.0), 4), float(Tukey(2.0).residual(jnp.array(9.0), jnp.array(1.0)))
@@ -347,10 +346,10 @@ class Tukey(Robust):
 
 @dataclass(frozen=True)
 class Kinked(LinearLoss):
-    """Two slopes that meet in zero at a kink: `max(low·(s − kink), high·(s − kink))` with low ≤ 0 ≤ high.
+    """Base class of losses with one kink: `max(low·(s − kink), high·(s − kink))` with low ≤ 0 ≤ high.
 
-    The residual is a slope; at the kink it is 0, the sub-gradient of least norm, and so says `jax.grad` of the value.
-    The curvature is unbounded: L is infinite, and methods that need it take the loss smoothed (`Moreau`).
+    The residual is one of the slopes. At the kink it is 0, the subgradient of smallest norm, as in `jax.grad` of the
+    value. L is inf. Methods that need a finite L use the smoothed loss (`Moreau`).
     """
 
     @property
@@ -358,11 +357,11 @@ class Kinked(LinearLoss):
         return 0.0
 
     def kink(self, label: jax.Array) -> jax.Array:
-        """The score at which the slope changes."""
+        """Return the score at which the slope changes."""
         raise Undefined("a kinked loss must define kink(label)")
 
     def slopes(self, label: jax.Array) -> tuple[jax.Array | float, jax.Array | float]:
-        """The slopes `(low, high)` in the score, below and above the kink."""
+        """Return the slopes `(low, high)` below and above the kink."""
         raise Undefined("a kinked loss must define slopes(label)")
 
     def value(self, score, label):
@@ -472,5 +471,5 @@ LOSSES = {  # by name in experiment files
 
 
 def _right_side(score, label):
-    """1.0 where a score above zero (a probability above 1/2) meets the label 1, or one at most zero the label 0."""
+    """Return 1.0 if the label is 1 and the score positive (a probability above 1/2), or the label 0 and it is not."""
     return ((score > 0) == (label > 0.5)).astype(jnp.float32)

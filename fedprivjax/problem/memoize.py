@@ -1,4 +1,4 @@
-"""What follows from an object that does not change, computed once."""
+"""Memoised values of immutable objects."""
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
@@ -8,16 +8,16 @@ import numpy as np
 
 
 class Once:
-    """An object that keeps what was computed from it."""
+    """Base class of objects that cache values computed from them."""
 
     @cached_property
     def _known(self) -> dict[Hashable, Any]:
         return {}
 
     def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
-        """What follows from the object and the name alone, computed at the first call by this name."""
+        """Return the cached value of this name, computed at the first call from the object and name only."""
         if name not in self._known:
             self._known[name] = value = compute()
             if isinstance(value, np.ndarray):
-                value.setflags(write=False)  # others get the same array
+                value.setflags(write=False)  # callers share the array
         return self._known[name]

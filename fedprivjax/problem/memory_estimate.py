@@ -1,4 +1,4 @@
-"""What one example takes in memory on the way to its loss: from it follows how many are computed at once."""
+"""Memory of one example's loss computation, which determines the number of examples computed together."""
 
 from math import prod
 from typing import Any
@@ -10,9 +10,9 @@ from fedprivjax.problem.problem import Problem
 
 
 def numbers_of_one(problem: Problem) -> int:
-    """Numbers computed on the way from parameters and one example to its loss: as many as its gradient may keep.
+    """Return the number of intermediate values of one example's loss: an upper bound on those its gradient stores.
 
-    Counted in the loss's trace, nothing is run; what a loop computes again counts once.
+    They are counted in the loss's trace. Nothing is executed, and the body of a loop counts once.
 
     >>> from fedprivjax import general_problem
     >>> import jax.numpy as jnp

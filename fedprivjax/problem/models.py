@@ -1,4 +1,4 @@
-"""What is fitted: a linear predictor, whose gradients stay factored, or any function `(params, example) -> loss`."""
+"""Models: a linear predictor, whose gradients stay factored, or any function `(params, example) -> loss`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedprivjax.problem.losses import LinearLoss
 
 
 class Example(NamedTuple):
-    """One labelled example (or, with a leading axis, many) and its feature norm, computed once per pool."""
+    """One labelled example (or several, with a leading axis) and its feature norm, computed once per pool."""
 
     features: Any
     label: Any
@@ -31,20 +31,20 @@ class LinearModel:
 
     @property
     def squared(self) -> bool:
-        """Whether the loss is half the squared error of the prediction."""
+        """True if the loss is half the squared error of the prediction."""
         return self.loss.squared
 
     @property
     def least(self) -> float:
-        """What no example's loss is below."""
+        """Lower bound on the loss of any example."""
         return self.loss.least
 
     def value(self, params, example: Example):
-        """Loss of one example."""
+        """Return the loss of one example."""
         return self.loss.for_norm(example.feature_norm).value(params @ example.features, example.label)
 
     def gradients(self, points: tuple[Any, ...], example: Example) -> tuple[Outer, ...]:
-        """Gradients of one example's loss at several parameters, factored: the features are read once for all."""
+        """Return factored gradients of one example's loss at several parameters. The features are read once."""
         scores = jnp.stack(points) @ example.features
         loss = self.loss.for_norm(example.feature_norm)
         return tuple(
@@ -52,13 +52,13 @@ class LinearModel:
         )
 
     def summed_gradients(self, points: tuple[Any, ...], examples: Example, weights=None) -> tuple[Dense, ...]:
-        """Gradients of the (weighted) sum of the examples' losses, one matrix product each."""
+        """Return gradients of the (weighted) sum of the examples' losses, one matrix product each."""
         rows = jax.vmap(partial(self.gradients, points))(examples)
         rows = rows if weights is None else tuple(jax.vmap(scaled)(row, weights) for row in rows)
         return tuple(Dense(row.total()) for row in rows)
 
     def correct(self, params, example: Example):
-        """1.0 where the prediction is right; None for regression."""
+        """Return 1.0 if the prediction is correct, otherwise 0.0. None for regression."""
         return self.loss.correct(params @ example.features, example.label)
 
     def lipschitz(self, feature_bound: float, radius: float) -> float:
@@ -70,30 +70,30 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class GeneralModel:
-    """Any differentiable scalar loss `function(params, example)`; `is_correct(params, example)` judges it."""
+    """Any differentiable scalar loss `function(params, example)`, with an optional `is_correct(params, example)`."""
 
     function: Callable[[Any, Any], Any]
     is_correct: Callable[[Any, Any], Any] | None = None
 
     factored = False
-    squared = False  # as far as one knows
+    squared = False  # unknown
 
     @property
     def least(self) -> float:
-        """What no example's loss is below, where the function says so."""
+        """Lower bound on the loss of any example: the function's `least`, or −inf."""
         return getattr(self.function, "least", -inf)
 
     def value(self, params, example):
         return self.function(params, example)
 
     def gradients(self, points: tuple[Any, ...], example) -> tuple[Dense, ...]:
-        """Gradients of one example's loss at several parameters."""
+        """Return gradients of one example's loss at several parameters."""
         return tuple(Dense(jax.grad(self.function)(params, example)) for params in points)
 
     def summed_gradients(self, points: tuple[Any, ...], examples, weights=None) -> tuple[Dense, ...]:
-        """Gradients of the (weighted) sum of the examples' losses: no example's own gradient is ever written out.
+        """Return gradients of the (weighted) sum of the examples' losses, without materialising per-example gradients.
 
-        They are 0 where all weights are, whatever the examples; otherwise every example's own must be finite.
+        They are 0 if all weights are 0, for any examples. Otherwise every example's gradient must be finite.
         """
 
         def total(params):

@@ -1,8 +1,8 @@
-"""Networks as what is fitted: any flax module, linen or nnx, gives the scores of which a `LinearLoss` is taken.
+"""Networks as models: a flax module, linen or nnx, computes the scores for a `LinearLoss`.
 
-A module sees a batch of examples, [1, features] or [1, height, width, channels], as flax's own do, and gives their
-scores, [1, classes] (a single score for two classes and for regression). Its gradients take the dense path: that of one
-record is clipped as a whole, over all parameters together. G and L of a network are not known; G may be declared.
+A module receives a batch of examples, [1, features] or [1, height, width, channels], and returns their scores,
+[1, classes] (one score for binary classification and regression). Its gradients are dense. A record's gradient is
+clipped as a whole, over all parameters together. G and L of a network are unknown. G can be declared.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class MLP(nn.Module):
 
     Attributes:
         hidden: widths of the hidden layers.
-        scores: how many it gives; None is what the loss needs.
+        scores: number of scores, or None for the number that the loss needs.
         activation: function after each hidden layer, a key of `ACTIVATIONS`. All but "relu" are smooth, and then the
             loss is smooth in the parameters.
 
@@ -64,12 +64,12 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """Convolutional network on pictures: 3×3 convolutions, each with an activation and a 2×2 mean, then dense layers.
 
-    A convolution is one matrix product on patches: within a scan, XLA's own are slow on CPU, and so is their gradient
-    record by record.
+    A convolution is one matrix product on patches. XLA's convolutions and their per-record gradients are slow inside a
+    scan on CPU.
 
     Attributes:
-        channels: output channels of each convolution. Each halves the picture.
-        hidden: widths of dense layers before the last.
+        channels: output channels of each convolution. Each convolution halves height and width.
+        hidden: widths of the hidden dense layers.
         scores: as in `MLP`.
         activation: function after each hidden layer, a key of `ACTIVATIONS`.
 
@@ -103,11 +103,11 @@ NETWORKS = {"mlp": MLP, "cnn": CNN}  # by name in experiment files
 
 @dataclass(frozen=True, repr=False)
 class NetworkLoss:
-    """The loss of one example (features, label) under a network, for `general_problem`.
+    """Loss of one example (features, label) under a network, for `general_problem`.
 
     Attributes:
-        network: a flax linen module, its settings fixed, or an nnx module's graph.
-        loss: of its scores.
+        network: a flax linen module with fixed settings, or an nnx module's graph.
+        loss: loss of the network's scores.
     """
 
     network: nn.Module | SplitModule
@@ -115,7 +115,7 @@ class NetworkLoss:
 
     @property
     def least(self) -> float:
-        """What it is never below."""
+        """Lower bound on the loss."""
         return self.loss.least
 
     def __call__(self, params, example):
@@ -127,7 +127,7 @@ class NetworkLoss:
 
 @dataclass(frozen=True, repr=False)
 class NetworkCorrect:
-    """Whether a network's prediction is right; None for regression."""
+    """Correctness of a network's prediction for one example, or None for regression."""
 
     of: NetworkLoss
 
@@ -140,7 +140,7 @@ class NetworkCorrect:
 
 
 def scores(network: nn.Module | SplitModule, loss: LinearLoss, params, features):
-    """The scores of one example, of the shape that the loss takes, [outputs] or []."""
+    """Return the scores of one example in the loss's shape, [outputs] or []."""
     found: Any = network.apply({"params": params}, features[None])
     wanted = (1, loss.outputs or 1)
     if found.shape != wanted and not (found.shape == (1,) and not loss.outputs):
@@ -149,7 +149,10 @@ def scores(network: nn.Module | SplitModule, loss: LinearLoss, params, features)
 
 
 def ready_network(network: Any, loss: LinearLoss) -> nn.Module | SplitModule:
-    """A network with as many scores as the loss needs; refused where it is none, or cannot be part of a program.
+    """Return the network with the number of scores that the loss needs.
+
+    Raises:
+        Refusal: if it is not a flax module, has unhashable settings, or the loss is smoothed.
 
     >>> from fedprivjax.problem.losses import Softmax
     >>> ready_network(MLP((4,)), Softmax(3)).scores
@@ -163,7 +166,7 @@ def ready_network(network: Any, loss: LinearLoss) -> nn.Module | SplitModule:
     try:
         hash(network)
     except TypeError:
-        raise Refusal(f"network {name} must have settings that can be hashed: tuples, no lists") from None
+        raise Refusal(f"network {name} must have hashable settings. Use tuples instead of lists") from None
     if loss.unsmoothed is not loss:
         raise Refusal(f"loss must not be smoothed for a network, got {loss}")
     if isinstance(network, MLP | CNN) and network.scores is None:
@@ -172,19 +175,20 @@ def ready_network(network: Any, loss: LinearLoss) -> nn.Module | SplitModule:
 
 
 def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], seed: int, start: Any = None) -> Any:
-    """The parameters that a network starts from: given ones, an nnx module's own, or as linen's initialisers draw.
+    """Return a network's initial parameters: given ones, those of an nnx module, or a sample of linen's initialisers.
 
     Args:
-        shape: of one example's features.
-        seed: of the draw.
+        shape: shape of one example's features.
+        seed: seed of the initialisers.
+        start: given parameters, or None.
 
     Raises:
-        Refusal: a network that keeps more than parameters, such as running means over records, or needs random numbers;
-            other parameters; a seed for a module that brings its own.
+        Refusal: if the network has state besides parameters (such as running means over records), needs random numbers,
+            does not fit the given parameters, or is an nnx module with parameters and a seed is given.
     """
     require_at_least("start_seed", seed, 0)
     if isinstance(network, SplitModule) and seed and start is None:
-        raise Refusal(f"start_seed must be left out for an nnx module, which brings its parameters, got {seed}")
+        raise Refusal(f"start_seed must be left out for an nnx module, which has parameters already, got {seed}")
 
     def drawn(key):
         if isinstance(network, SplitModule):
@@ -193,7 +197,7 @@ def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], s
 
     variables: Any = jax.eval_shape(drawn, jax.random.key(0))
     if set(variables) - {"params"}:
-        raise Refusal(f"network must have parameters only, for records may share nothing else, got {list(variables)}")
+        raise Refusal(f"network must have parameters only, since records must not share state, got {list(variables)}")
     if "params" not in variables:
         raise Refusal(f"network must have parameters, got none in {type(network).__name__}")
     _require_no_randomness(network, variables, shape)
@@ -208,7 +212,7 @@ def _require_no_randomness(network: nn.Module | SplitModule, variables: Any, sha
         jax.eval_shape(lambda params: network.apply(params, jnp.zeros((1, *shape))), variables)
     except InvalidRngError as error:
         reason = str(error).partition("(")[0].strip()
-        raise Refusal(f"network must draw no random numbers, such as dropout's, when it is called: {reason}") from None
+        raise Refusal(f"network must not use random numbers (such as dropout) when it is called: {reason}") from None
 
 
 def _shown(network: Any) -> str:
@@ -216,7 +220,7 @@ def _shown(network: Any) -> str:
 
 
 def _patches(pictures):
-    """The 3×3 neighbourhood of each pixel, zero beyond the edge: [batch, height, width, 9·channels]."""
+    """Return the 3×3 neighbourhood of each pixel, zero beyond the border: [batch, height, width, 9·channels]."""
     height, width = pictures.shape[1:3]
     padded = jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)))
     shifted = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
@@ -224,7 +228,7 @@ def _patches(pictures):
 
 
 def _halved(pictures):
-    """The means of 2×2 pixels; an odd last row or column is left out."""
+    """Return the means of 2×2 pixels. An odd last row or column is dropped."""
     batch, height, width, channels = pictures.shape
     even = pictures[:, : height // 2 * 2, : width // 2 * 2]
     return even.reshape(batch, height // 2, 2, width // 2, 2, channels).mean((2, 4))
@@ -240,6 +244,10 @@ def _require_layers(name: str, widths: Any) -> None:
 
 def _require_pictures(shape: tuple[int, ...], halvings: int) -> None:
     if len(shape) != 3:
-        raise Refusal(f"a CNN must have pictures [height, width, channels], got features of shape {list(shape)}")
+        raise Refusal(f"a CNN must have images [height, width, channels], got features of shape {list(shape)}")
     if min(shape[:2]) < 2**halvings:
-        raise Refusal(f"channels must halve pictures of {shape[0]}×{shape[1]} down to a pixel at most, got {halvings}")
+        most = min(shape[:2]).bit_length() - 1
+        raise Refusal(
+            f"channels must have at most {most} entries for images of {shape[0]}×{shape[1]}, since each halves them, "
+            f"got {halvings}"
+        )

@@ -1,4 +1,4 @@
-"""Flax nnx modules as functions of their parameters: the graph is fixed, the parameters are a pytree beside it."""
+"""Flax nnx modules as functions of their parameters: a fixed graph and a separate pytree of parameters."""
 
 import sys
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from fedprivjax.checks.refusal import Refusal
 
 @dataclass(frozen=True)
 class SplitModule:
-    """An nnx module without its parameters, called as a linen module is: equal ones are one program.
+    """An nnx module without its parameters, with the interface of a linen module. Equal modules share one program.
 
     Attributes:
-        name: of its class.
-        graph: what `flax.nnx.split` leaves beside the parameters.
-        start: the parameters that it was made with, nested dicts of arrays.
+        name: name of the module's class.
+        graph: the graph definition from `flax.nnx.split`.
+        start: initial parameters of the module, nested dicts of arrays.
     """
 
     name: str
@@ -24,14 +24,14 @@ class SplitModule:
     start: Any = field(repr=False, compare=False)
 
     def apply(self, variables, inputs):
-        """The scores of a batch; what the module writes into itself on the way is dropped."""
+        """Return the scores of a batch. Changes that the module makes to its state are discarded."""
         from flax import nnx
 
         return nnx.merge(self.graph, nnx.State(variables["params"]))(inputs)
 
 
 def is_nnx(network: Any) -> bool:
-    """Whether it is an nnx module, without an import where nobody has made one.
+    """Return True if `network` is an nnx module. flax.nnx is not imported unless the caller has imported it.
 
     >>> is_nnx("mlp")
     False
@@ -41,11 +41,11 @@ def is_nnx(network: Any) -> bool:
 
 
 def split_module(module: Any) -> SplitModule:
-    """An nnx module's graph and parameters.
+    """Split an nnx module into graph and parameters.
 
     Raises:
-        Refusal: a module that keeps more than parameters: running means would be shared between records, and a
-            dropout's random state would be the same in every round.
+        Refusal: if the module has state besides parameters. Running means would be shared between records, and the
+            random state of dropout would be the same in every round.
 
     >>> from flax import nnx
     >>> split_module(nnx.Linear(4, 2, rngs=nnx.Rngs(0))).start["kernel"].shape
@@ -57,5 +57,5 @@ def split_module(module: Any) -> SplitModule:
     is_variable = {"is_leaf": lambda leaf: isinstance(leaf, nnx.Variable)}
     others = sorted({type(leaf).__name__ for leaf in jax.tree.leaves(rest, **is_variable)})
     if others:
-        raise Refusal(f"network must have parameters only, for records may share nothing else, got {others}")
+        raise Refusal(f"network must have parameters only, since records must not share state, got {others}")
     return SplitModule(type(module).__name__, graph, nnx.to_pure_dict(params))

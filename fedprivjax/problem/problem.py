@@ -1,4 +1,4 @@
-"""A problem: examples, one example's loss, a constraint set, and the constants that noise and steps follow from."""
+"""The optimisation problem: examples, loss of one example, constraint set, and constants for noise and step sizes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,11 +18,13 @@ from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.models import GeneralModel, LinearModel
 from fedprivjax.problem.procedural import Procedural
 
-SIZES = "sizes"  # machine_weights in proportion to machines' numbers of records
+SIZES = "sizes"  # machine_weights proportional to the machines' numbers of records
 
 
 class Table(Once):
-    """Which examples each machine owns: int32 [machines, most], padded with −1. Host data, compared by identity.
+    """Partition of the examples over machines: int32 [machines, max_records], padded with −1.
+
+    Host data, compared by identity.
 
     Attributes:
         names: the clients' names, one for each machine, or empty if clients have none.
@@ -39,35 +41,36 @@ class Table(Once):
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Examples of each machine, [machines]."""
+        """Number of examples of each machine, shape [machines]."""
         return np.sum(self.rows >= 0, axis=1)
 
 
 @struct.dataclass
 class Problem:
-    """What is minimised, on which data, over which set.
+    """Objective, data and constraint set of an optimisation problem.
 
-    Build one with `linear_problem` or `general_problem`. Arrays are leaves; what fixes the program is static.
+    Build one with `linear_problem` or `general_problem`. Arrays are pytree leaves. Everything that determines the
+    compiled program is static.
 
     Attributes:
         pool: examples, a pytree with leaves [examples, ...], shared by all machines; or `Procedural`.
         test: held-out examples of the same structure, or None.
         start: first point of every run, a pytree of parameters.
-        constraint: `Ball`, `Box`, `Simplex`, `L1Ball`, `WholeSpace`, or one of your own.
-        optimum: the exact minimiser where known, of the structure of `start`, or None.
-        model: the loss of one example and its gradient.
+        constraint: `Ball`, `Box`, `Simplex`, `L1Ball`, `WholeSpace`, or a custom set.
+        optimum: exact minimiser, with the structure of `start`, or None if unknown.
+        model: loss of one example, and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
-        own_lipschitz: declared on the constraint set, instead of the model's: one constant, or one for each machine.
-        own_smoothness: likewise, one constant.
-        lipschitz_note: what a guarantee must say of that constant.
-        partition_table: a fixed partition of the pool over machines, or None: samples are dealt in order of use.
-        machine_weights: p_i of the objective Σ_i p_i·F_i of methods that sample machines' own records, adding up to 1;
-            "sizes" is in proportion to machines' numbers of records, which are then public; None is equal weights.
-            Recorded training losses weigh all records alike.
-        distance: a public bound on the distance from the start to the optimum; None is the constraint set's diameter.
-        excess: exact excess risk `params -> scalar` where known.
-        not_covered: what of the data was computed from private records before any run, in words: no guarantee covers
-            it.
+        own_lipschitz: declared Lipschitz constant on the constraint set, which replaces the model's: one number, or
+            one per machine.
+        own_smoothness: declared smoothness constant, which replaces the model's.
+        lipschitz_note: note on the Lipschitz constant for guarantees.
+        partition_table: fixed partition of the pool over machines, or None if records are assigned in order of use.
+        machine_weights: weights p_i of the objective Σ_i p_i·F_i, with sum 1, for methods that sample records of each
+            machine. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
+            weights. Evaluated training losses weight all records equally.
+        distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
+        excess: exact excess risk `params -> scalar`, or None if unknown.
+        not_covered: descriptions of quantities computed from private records before any run, which no guarantee covers.
     """
 
     pool: Any
@@ -88,7 +91,7 @@ class Problem:
 
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):
-            if isinstance(getattr(self, name), list | np.ndarray):  # what is static must be hashable
+            if isinstance(getattr(self, name), list | np.ndarray):  # static fields must be hashable
                 object.__setattr__(self, name, tuple(np.asarray(getattr(self, name), float).tolist()))
         _check_declared(self)
 
@@ -107,18 +110,17 @@ class Problem:
 
     @property
     def stored(self) -> bool:
-        """Whether examples are arrays, rather than computed when they are used."""
+        """True if examples are stored arrays, False if they are computed on demand."""
         return not isinstance(self.pool, Procedural)
 
     @property
     def examples(self) -> int | float:
-        """Examples in the pool; infinite where they are computed."""
+        """Number of examples in the pool, or inf if they are computed on demand."""
         return jax.tree.leaves(self.pool)[0].shape[0] if self.stored else inf
 
     @property
     def held(self) -> int | float:
-        """Records that machines hold together: those of a split, else the whole pool; infinite where they are
-        computed."""
+        """Number of records on all machines: those of the partition, or the whole pool. Inf if computed on demand."""
         return self.examples if self.partition_table is None else int(self.partition_table.sizes.sum())
 
     @property
@@ -137,23 +139,23 @@ class Problem:
 
     @property
     def lipschitz(self) -> float:
-        """G: bound on the gradient norm of one example's loss on the constraint set; infinite where unknown."""
+        """G: bound on the gradient norm of one example's loss on the constraint set, or inf if unknown."""
         if self.own_lipschitz is not None:
             return float(np.max(self.own_lipschitz))
         return inf if self.feature_bound is None else self.model.lipschitz(self.feature_bound, self.constraint.radius)
 
     @property
     def distance_to_optimum(self) -> float:
-        """D: the declared bound, or the constraint set's diameter (infinite where there is none)."""
+        """D: the declared bound, or the constraint set's diameter (inf if unbounded)."""
         return self.constraint.diameter if self.distance is None else self.distance
 
     @property
     def travel(self) -> float:
-        """How far a run goes that takes a default step: the set's diameter, else the declared distance.
+        """Distance scale of default steps: the set's diameter, or the declared distance if the set is unbounded.
 
-        Without either, and of a model that is no linear predictor, the diameter of the ball about zero on whose edge it
-        starts: a network settles about as far from its start as that is from zero. A rule of thumb, public like the
-        others; infinite for a start at zero.
+        Without either, a nonlinear model uses the diameter of the ball about zero with the start on its boundary. This
+        is a rule of thumb: a network's solution is about as far from the start as the start is from zero. It uses
+        public quantities only. It is inf for a start at zero.
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
@@ -161,8 +163,10 @@ class Problem:
 
     @property
     def reach(self) -> float:
-        """How far the best point is from the start at most: the declared distance, or as far as the set allows; of a
-        network without either, `travel`."""
+        """Bound on the distance from the start to the optimum: the declared distance, or the largest in the set.
+
+        For a network without either it is `travel`.
+        """
         if self.distance is not None:
             return self.distance
         known = min(float(self.constraint.diameter), float(self.constraint.radius) + self._start_norm)
@@ -174,12 +178,12 @@ class Problem:
 
     @property
     def message_factors(self) -> float | np.ndarray:
-        """What machines' messages are multiplied by, p_i times the number of machines."""
+        """Factor of each machine's messages: p_i times the number of machines, or 1.0 for equal weights."""
         return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """p_i of each machine as numbers, those of "sizes" too; None is equal weights."""
+        """Weight p_i of each machine as a number, also for "sizes", or None for equal weights."""
         if self.weighted_by_size:
             assert self.partition_table is not None
             return tuple((self.partition_table.sizes / self.partition_table.sizes.sum()).tolist())
@@ -187,40 +191,40 @@ class Problem:
 
     @property
     def weighted_by_size(self) -> bool:
-        """True if machines' weights are in proportion to their numbers of records."""
+        """True if machines' weights are proportional to their numbers of records."""
         return self.machine_weights == SIZES
 
     @property
     def smoothness(self) -> float:
-        """L: bound on the curvature of one example's loss; infinite where unknown."""
+        """L: bound on the curvature of one example's loss, or inf if unknown."""
         if self.own_smoothness is not None:
             return self.own_smoothness
         return inf if self.feature_bound is None else self.model.smoothness(self.feature_bound)
 
     @property
     def traced(self) -> "Problem":
-        """Without what only the host reads, so that other constants or another split are no other program."""
+        """The problem without host-only fields, so that other constants or partitions do not recompile."""
         host = ("partition_table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
         return replace(self, **dict.fromkeys(host), lipschitz_note="", not_covered=())
 
     def take(self, samples, machine=0):
-        """Examples, leaves [..., per-example shape].
+        """Return examples, a pytree with leaves [..., per-example shape].
 
         Args:
-            samples: indices into the pool, or into the machine's own examples where these are computed.
-            machine: whose examples they are; its shape is that of the leading axes of `samples`.
+            samples: indices into the pool, or into the machine's own examples if they are computed on demand.
+            machine: owner of the examples, with the shape of the leading axes of `samples`.
         """
         if isinstance(self.pool, Procedural):
             return self.pool.take(samples, machine)
         return jax.tree.map(lambda leaf: leaf[samples], self.pool)
 
     def unravel(self, vector):
-        """A flat vector [d] in the structure of the parameters."""
+        """Return a flat vector [d] as parameters, with the structure of `start`."""
         return ravel_pytree(self.start)[1](vector)
 
 
 def _check_declared(problem: Problem) -> None:
-    """Refuse declared constants that cannot be true of any problem, or not of one with so many machines."""
+    """Raise Refusal if declared constants are impossible, or do not fit the number of machines."""
     require_positive("distance", problem.distance, optional=True)
     require_positive("smoothness", problem.own_smoothness, optional=True)
     if isinstance(problem.own_lipschitz, tuple):

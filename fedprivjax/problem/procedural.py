@@ -1,4 +1,4 @@
-"""Examples that are computed when they are used: federations too large to store."""
+"""Examples that are computed on demand, for federations too large to store."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,27 +7,27 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-STREAM = 0xDA7A_5EED  # sets the data's keys apart from those of a run's noise, which may have the same seed
+STREAM = 0xDA7A_5EED  # separates the data's keys from those of a run's noise with the same seed
 
 
 @struct.dataclass
 class Procedural:
-    """A machine's k-th example is a pure function of (seed, machine, k): nothing is stored.
+    """Examples that are a pure function of (seed, machine, k), for the machine's k-th example. Nothing is stored.
 
     Attributes:
-        seed: of the data, uint32.
-        generate: `(key, machine) -> example`, a pytree; one key for each (machine, k).
+        seed: seed of the data, uint32.
+        generate: function `(key, machine) -> example`, a pytree. Each pair (machine, k) has its own key.
     """
 
     seed: Any
     generate: Callable[[Any, Any], Any] = struct.field(pytree_node=False)
 
     def take(self, samples, machine):
-        """Examples, leaves [..., per-example shape].
+        """Return examples, a pytree with leaves [..., per-example shape].
 
         Args:
             samples: k, int [machines] or [machines, batch].
-            machine: whose, int [machines].
+            machine: owner of the examples, int [machines].
 
         >>> stream = Procedural(0, lambda key, machine: jax.random.uniform(key, (3,)))
         >>> stream.take(jnp.array([[0, 1]]), jnp.array([7])).shape

@@ -1,4 +1,4 @@
-"""The program that a function computes, as a key: it changes if code or globals that the function reads change."""
+"""Key of the program that a function computes. It changes if the code or the globals that it reads change."""
 
 import re
 from collections.abc import Callable, Hashable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def program_of(function: Callable, *arguments: Any) -> Hashable:
-    """Text and constants of a function's trace, on arguments or their shapes.
+    """Return text and constants of a function's trace. Arguments may be arrays or shapes.
 
     >>> scale = 2.0
     >>> before = program_of(lambda x: scale * x, 1.0)
@@ -22,5 +22,5 @@ def program_of(function: Callable, *arguments: Any) -> Hashable:
 
 
 def contents(arrays: Sequence[Any]) -> Hashable:
-    """Shapes, types and bytes of arrays."""
+    """Return shapes, types and bytes of arrays."""
     return tuple((array.shape, str(array.dtype), array.tobytes()) for array in map(np.asarray, arrays))

@@ -1,9 +1,9 @@
 """Numerical check of custom constraint sets: `project` must project onto a convex set of the declared sizes.
 
-Noise and steps follow from the declared `radius` and `diameter`, so a set outside the package is tried on the host
-before a run, with the sizes of that run. Points near and far are projected; norms, distances and ratios of distances
-are then driven up, so that a single bad direction or jump is found. Pairs of points that a set which only scales points
-down would move apart follow from the planes that support a convex set.
+Noise and steps follow from the declared `radius` and `diameter`. A custom set is therefore tested on the host before a
+run, with the sizes of that run. Near and far points are projected. Norms, distances and ratios of distances are then
+maximised, to find a single bad direction or jump. The supporting planes of a convex set give pairs of points that a set
+which only scales points down would move apart.
 """
 
 from collections.abc import Callable, Hashable
@@ -21,10 +21,10 @@ from fedprivjax.problem.program import contents, program_of
 
 TOLERANCE = 1e-4  # relative to the set's size
 ROUNDING = 32 * float(np.finfo(np.float32).eps)  # relative to the norm of the projected point
-DISTANCES = (0.01, 0.3, 1.0, 3.0, 30.0, 1e3, 1e6)  # of points from the start, relative to the set's size
+DISTANCES = (0.01, 0.3, 1.0, 3.0, 30.0, 1e3, 1e6)  # distances of points from the start, relative to the set's size
 FAR = 1e3  # distance at which a projection is almost the extreme point of a direction
 ASCENTS, BISECTIONS = 4, 12
-POINTS_FLOATS = 2**22  # numbers of all points together
+POINTS_FLOATS = 2**22  # largest number of coordinates of all points together
 MOST_KNOWN = 4096
 
 _passed: set[Hashable] = set()
@@ -32,9 +32,9 @@ _programs: dict[Hashable, Hashable] = {}
 
 
 def require_true_projection(constraint: ConstraintSet, start: Any) -> None:
-    """Raise Refusal if a custom set's `project` is no projection onto a convex set of the declared sizes.
+    """Raise Refusal if a custom set's `project` is not a projection onto a convex set of the declared sizes.
 
-    The package's own sets are exempt. A set that passed is not tried again with the same numbers and start.
+    The package's own sets are exempt. A set that passed is not tested again with the same numbers and start.
 
     Args:
         start: first point of the run, a pytree of parameters that must be in the set.
@@ -53,7 +53,7 @@ def require_true_projection(constraint: ConstraintSet, start: Any) -> None:
 
 
 class _Trial:
-    """Tries one set; every method raises Refusal at the first violation."""
+    """Test of one set. Every method raises Refusal at the first violation."""
 
     def __init__(self, constraint: ConstraintSet, start: Any, radius: float, diameter: float):
         self.constraint, self.start, self.radius, self.diameter = constraint, start, radius, diameter
@@ -88,7 +88,7 @@ class _Trial:
             self._no_jump(beyond, nearest)
 
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """The start, and points on opposite sides of it in random directions; each [points, d]."""
+        """Return the start and points on opposite sides of it in random directions, each of shape [points, d]."""
         rng, dimension = np.random.default_rng(0), self.centre.size
         count = int(np.clip(POINTS_FLOATS // (2 * len(DISTANCES) * dimension), 2, 8))
         directions = rng.normal(size=(len(DISTANCES), count, dimension))
@@ -111,7 +111,7 @@ class _Trial:
         return np.asarray(function(self.constraint, self.start, jnp.asarray(points, jnp.float32)), float)
 
     def _slack(self, points: np.ndarray) -> np.ndarray:
-        """Largest error of the norm of each point's image from rounding; shape [points]."""
+        """Return the largest rounding error of the norm of each point's image, shape [points]."""
         return TOLERANCE * self.size + ROUNDING * np.linalg.norm(points, axis=1)
 
     def _starts_inside(self, image: np.ndarray) -> None:
@@ -121,7 +121,7 @@ class _Trial:
             raise Refusal(f"{self.name} must leave the start in place, {got}")
 
     def _inside(self, points: np.ndarray, images: np.ndarray) -> None:
-        """Images have norm at most `radius`, and stay in place when they are projected again."""
+        """Check that images have norm at most `radius` and do not move if they are projected again."""
         slack, norms = self._slack(points), np.linalg.norm(images, axis=1)
         over = norms > self.radius + slack
         if over.any():
@@ -133,7 +133,7 @@ class _Trial:
             raise Refusal(f"{self.name} must leave points of the set in place, {got}")
 
     def _apart(self, points: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
-        """Two images are at most `diameter` apart."""
+        """Check that pairs of images are at most `diameter` apart."""
         distances = np.linalg.norm(first - second, axis=1)
         over = distances > self.diameter + self._slack(points)
         if over.any():
@@ -141,15 +141,15 @@ class _Trial:
             raise Refusal(f"{self.name} must return points at most its diameter ({self.diameter:g}) apart, {got}")
 
     def _climbed(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Points that are moved along the gradient of their image's distance from the start, and their images.
+        """Return points moved along the gradient of their image's distance from the start, and their images.
 
-        A set that scales points down has long images in few directions, to which far points do not lead.
+        A set that scales points down may have long images in few directions, which far points do not reach.
         """
         images = self._projected(points)
         for _ in range(ASCENTS):
             try:
                 slopes = self._of(_slopes, points)
-            except Exception:  # such as of a loop without a derivative
+            except Exception:  # e.g. a loop without a derivative
                 return points, images
             steps = np.linalg.norm(points - self.centre, axis=1, keepdims=True) * _unit(np.nan_to_num(slopes))
             moved = self._projected(points + steps)
@@ -160,13 +160,13 @@ class _Trial:
         return points, images
 
     def _beyond(self, points: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each point, the point of the set that is farthest beyond the plane through the image, normal to the way
-        from there to the point; and the point on that way which is nearest to it.
+        """Return the set's point farthest beyond each point's supporting plane, and the nearest point on the segment.
 
-        All of a convex set is behind that plane, if the image is the nearest point.
+        The plane contains the point's image and is normal to the segment from the image to the point. A convex set is
+        behind this plane if the image is the nearest point.
 
         Args:
-            others: points of the set, of which one is chosen.
+            others: points of the set, from which one is chosen per plane.
         """
         images = self._projected(points)
         ways = points - images
@@ -177,7 +177,7 @@ class _Trial:
         return beyond, nearest
 
     def _no_jump(self, first: np.ndarray, second: np.ndarray) -> None:
-        """Two points do not move apart, nor do any two on the way between them that bisection finds."""
+        """Check that pairs of points, and pairs between them found by bisection, do not move apart."""
         images = self._projected(first), self._projected(second)
         self._apart(first, *images)
         for _ in range(BISECTIONS):
@@ -197,14 +197,14 @@ class _Trial:
 
 @jax.jit
 def _projections(constraint, start, points):
-    """Projections of flat points, [points, d]; the set's numbers are traced, as in a run."""
+    """Return projections of flat points, [points, d]. The set's numbers are traced, as in a run."""
     unravel = ravel_pytree(start)[1]
     return jax.vmap(lambda point: ravel_pytree(constraint.project(unravel(point)))[0])(points)
 
 
 @jax.jit
 def _slopes(constraint, start, points):
-    """Gradients, at flat points [points, d], of the squared distance of their images from the start, halved."""
+    """Return gradients, at flat points [points, d], of half the squared distance of their images from the start."""
     centre, unravel = ravel_pytree(start)
 
     def distance(point):
@@ -227,10 +227,10 @@ def _declared(constraint: ConstraintSet, name: str) -> float:
 
 
 def _program(constraint: ConstraintSet, start: Any) -> Hashable:
-    """What `project` computes now, with the globals that it reads.
+    """Return the program of `project`, including the globals that it reads.
 
-    Where it computed something else before, of a set and a start of the same structure, all compiled programs are
-    forgotten: jax would run what it did before, which the sizes of now do not describe.
+    If it was another program before, for a set and start of the same structure, all compiled programs are dropped.
+    Otherwise JAX would run the old program, to which the present sizes do not apply.
     """
     program = program_of(lambda constraint, params: constraint.project(params), constraint, start)
     leaves, tree = jax.tree.flatten((constraint, start))
@@ -242,7 +242,7 @@ def _program(constraint: ConstraintSet, start: Any) -> Hashable:
 
 
 def _case(constraint: ConstraintSet, start: Any) -> Hashable:
-    """The numbers and static fields of a set, and a hash of the start."""
+    """Return the numbers and static fields of a set, and a hash of the start."""
     numbers, fields = jax.tree.flatten(constraint)
     points, structure = jax.tree.flatten(start)
     return fields, contents(numbers), structure, hash(contents(points))

@@ -1,13 +1,15 @@
-"""Moreau smoothing, one record at a time: `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`, b-smooth and G-Lipschitz.
+"""Moreau smoothing of each record's loss: `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`, b-smooth and G-Lipschitz.
 
-For a linear predictor's loss `f(w) = h(⟨w, x⟩)` the minimum over all of space is one of scores: with `τ = ‖x‖²/b`,
+For a linear predictor's loss `f(w) = h(⟨w, x⟩)` the minimum over the whole space is a minimum over scores. With
+`τ = ‖x‖²/b`,
 
     u = the minimiser of h(u) + (u − s)²/(2τ),    r = (s − u)/τ = h'(u),    f_b = h(u) + τ·r²/2,    ∇f_b = r·x
 
-(Lowy & Razaviyayn 2023, theorems 2.2 and 2.4, after Nesterov 2005.) The facts they rest on: f_b is convex and b-smooth,
-`f_b ≤ f ≤ f_b + G²/(2b)`, and `‖∇f_b‖ ≤ G`. The paper says 2G for a minimum over a convex set W, yet G holds on W as
-well: v minimises, so `b·(w − v) = g + n` with g a sub-gradient of f at v and n normal to W there; `⟨n, w − v⟩ ≤ 0`
-gives `b·‖w − v‖² ≤ ⟨g, w − v⟩ ≤ G·‖w − v‖`. So noise calibrated to the loss itself covers its envelope.
+(Lowy & Razaviyayn 2023, Theorems 2.2 and 2.4, after Nesterov 2005.) They use that f_b is convex and b-smooth,
+`f_b ≤ f ≤ f_b + G²/(2b)`, and `‖∇f_b‖ ≤ G`. The paper states 2G for a minimum over a convex set W, but G holds on W
+too. Since v is the minimiser, `b·(w − v) = g + n` with g a subgradient of f at v and n normal to W there.
+`⟨n, w − v⟩ ≤ 0` then gives `b·‖w − v‖² ≤ ⟨g, w − v⟩ ≤ G·‖w − v‖`. Noise calibrated to the loss therefore covers its
+envelope.
 """
 
 from collections.abc import Callable
@@ -23,26 +25,26 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.problem.losses import Kinked, LinearLoss
 
-BISECTIONS = 30  # then NEWTON_STEPS, each of which squares the error
+BISECTIONS = 30  # followed by NEWTON_STEPS, each of which squares the error
 NEWTON_STEPS = 3
-BALL_BISECTIONS = 60  # one bit of the slope each
+BALL_BISECTIONS = 60  # one bit of the slope per bisection
 
 
 @dataclass(frozen=True)
 class Moreau(LinearLoss):
-    """The Moreau envelope of a loss over all of space, record by record: G is the loss's, L is `strength`.
+    """Moreau envelope of each record's loss over the whole space. G is that of the loss, L is `strength`.
 
-    In closed form for `Hinge`, `Absolute` and `Pinball`, whose residual becomes `clip((s − kink)/τ, low, high)`; by a
-    fixed number of bisections and Newton steps for any smooth loss of one score. Features of norm 0 have gradient 0.
-    Losses that a run records are then the envelope's, and so is an excess risk, but for a problem that knows its own.
+    It is in closed form for `Hinge`, `Absolute` and `Pinball`, whose residual becomes `clip((s − kink)/τ, low, high)`.
+    For a smooth loss of one score it uses a fixed number of bisections and Newton steps. Features of norm 0 have
+    gradient 0. A run evaluates the losses and excess risk of the envelope, unless the problem defines its excess risk.
 
     Args:
-        loss: a `Kinked` loss, or a convex smooth one of one score.
-        strength: b, the smoothness of the envelope; it lies at most G²/(2b) below the loss.
+        loss: a `Kinked` loss, or a convex smooth loss of one score.
+        strength: b, the smoothness of the envelope, which is at most G²/(2b) below the loss.
 
     Raises:
-        ValueError: a strength that is not positive; a loss of several scores, not convex, smoothed already, or not
-            smooth without being `Kinked`.
+        ValueError: if the strength is not positive, or the loss has several scores, is not convex, is already smoothed,
+            or is neither smooth nor `Kinked`.
 
     >>> from fedprivjax import Absolute, linear_problem
     >>> problem = linear_problem(jnp.eye(2), jnp.ones(2), Moreau(Absolute(), 4.0), feature_bound=1.0)
@@ -90,7 +92,7 @@ class Moreau(LinearLoss):
 
 @dataclass(frozen=True)
 class _Envelope(LinearLoss):
-    """`min over u of h(u) + (u − s)²/(2τ)` of the score s; h itself for τ = 0."""
+    """Envelope `min over u of h(u) + (u − s)²/(2τ)` at the score s; h itself for τ = 0."""
 
     loss: LinearLoss
     tau: Any
@@ -100,13 +102,13 @@ class _Envelope(LinearLoss):
 
     def residual(self, score, label):
         if isinstance(self.loss, Kinked):
-            # the least positive number stands for τ = 0: its slope is the loss's own, never 0/0
+            # the smallest positive number replaces τ = 0: the slope is the loss's, not 0/0
             tau = jnp.maximum(self.tau, jnp.finfo(score.dtype).tiny)
             return jnp.clip((score - self.loss.kink(label)) / tau, *self.loss.slopes(label))
         return self.loss.residual(_smooth_prox(self.loss, score, label, self.tau), label)
 
 
-# a rule of its own: where two of the formula's branches meet, the value is smooth and their derivatives are not
+# custom derivative: the value is smooth where two branches of the formula meet, their derivatives are not
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _envelope(loss: LinearLoss, score, label, tau):
     residual = _Envelope(loss, tau).residual(score, label)
@@ -121,7 +123,7 @@ def _envelope_jvp(loss: LinearLoss, primals, tangents):
 
 
 def _smooth_prox(loss: LinearLoss, score, label, tau):
-    """The root u of the increasing `u − score + tau·h'(u)`, differentiable once in the score and in tau."""
+    """Return the root u of the increasing `u − score + tau·h'(u)`, once differentiable in the score and in tau."""
 
     def halve(_, bracket):
         low, high = bracket
@@ -144,25 +146,26 @@ def _smooth_prox(loss: LinearLoss, score, label, tau):
 
 
 def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any, Any], Any]:
-    """The Moreau envelope over a ball, record by record: the exact variant of `Moreau`, where v stays in the ball.
+    """Return the Moreau envelope of each record's loss over a ball: the exact variant of `Moreau` with v in the ball.
 
         f_b(w) = min over ‖v‖ ≤ radius of h(⟨v, x⟩) + (b/2)·‖w − v‖²,    ∇f_b(w) = b·(w − v)
 
-    The minimiser is the projection of `w − c·x/b` for the slope c that h has at its score. The score falls as c grows,
-    so c is found by bisection between the two slopes. Equal to `Moreau` wherever that one's minimiser lies in the ball;
-    costs a full gradient vector, where `Moreau` stays factored. On the ball, G and L are those of `Moreau`.
+    The minimiser is the projection of `w − c·x/b`, where c is the slope of h at the minimiser's score. The score
+    decreases in c, so bisection between the two slopes finds c. The envelope equals `Moreau` if the minimiser of that
+    is in the ball. It needs a full gradient vector, while `Moreau` stays factored. On the ball, G and L are those of
+    `Moreau`.
 
     Args:
         loss: `Hinge`, `Absolute` or `Pinball`.
         strength: b.
-        radius: of the ball, the problem's constraint.
+        radius: radius of the ball, the problem's constraint.
 
     Returns:
-        `function(params [features], example) -> scalar` for `general_problem`, differentiable in the parameters; an
+        A function `(params [features], example) -> scalar` for `general_problem`, differentiable in the parameters. An
         example is `(features, label)` or an `Example`.
 
     Raises:
-        ValueError: another loss, a strength or a radius that is not positive.
+        ValueError: if the loss is another one, or the strength or the radius is not positive.
 
     >>> from fedprivjax import Absolute, Ball, general_problem
     >>> data, loss = (jnp.eye(2), jnp.array([1.0, 3.0])), Absolute()
@@ -189,13 +192,13 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
 
 
 def _ball_gradient(loss: Kinked, strength: float, radius: float, params, features, label):
-    """`b·(w − v)` for the minimiser v over the ball."""
+    """Return `b·(w − v)` for the minimiser v over the ball."""
 
-    # w − slope·x/b has its norm and score from three products, so that a bisection costs no vector
+    # norm and score of w − slope·x/b follow from three inner products, so a bisection needs no vector
     squared, score, span = params @ params, params @ features, features @ features / strength
 
     def shrink(slope):
-        """The factor that takes `w − slope·x/b` into the ball."""
+        """Return the factor that scales `w − slope·x/b` into the ball."""
         norm = jnp.sqrt(jnp.maximum(squared - slope * (2 * score - slope * span) / strength, radius**2))
         return radius / norm
 
@@ -209,7 +212,7 @@ def _ball_gradient(loss: Kinked, strength: float, radius: float, params, feature
     low, high = jax.lax.fori_loop(0, BALL_BISECTIONS, halve, bracket)
     slope = (low + high) / 2
     factor = shrink(slope)
-    # not b·(w − v), which cancels inside the ball, where the factor is 1
+    # b·(w − v) would cancel inside the ball, where the factor is 1
     return factor * slope * features + strength * (1 - factor) * params
 
 
@@ -221,4 +224,4 @@ def _require_smoothable(loss: LinearLoss) -> None:
     if not loss.convex:
         raise Refusal(f"loss must be convex, got {loss}")
     if not isinstance(loss, Kinked) and isinf(loss.smoothness(1.0)):
-        raise Refusal(f"loss must be smooth or a Kinked one, got {loss}")
+        raise Refusal(f"loss must be smooth or Kinked, got {loss}")

@@ -493,14 +493,14 @@ def test_a_network_is_reached_by_its_settings(settings, network):
             "or leave model out for a linear predictor",
         ),
         ({"model": "mlp", "activation": "thanh"}, "unknown problem.activation 'thanh', did you mean 'tanh'?"),
-        ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must halve pictures of 8×8 down to a pixel at most"),
+        ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must have at most 3 entries for images of 8×8"),
         (
             {"model": "mlp", "loss": "logistic", "smoothing": 1.0},
             "problem.smoothing must be left out for model 'mlp'",
         ),
         (
             {"model": "cnn", "dataset": "least_squares", "options": {"examples": 30, "features": 3}},
-            "a CNN must have pictures [height, width, channels], got features of shape [3]",
+            "a CNN must have images [height, width, channels], got features of shape [3]",
         ),
     ],
 )

@@ -282,7 +282,7 @@ def test_the_size_of_a_set_is_swept(which, over):
         (lambda: Box(1.0, 1.0), "high must be above low (1), got 1"),
         (lambda: Box("a", 1.0), "low must be a number, got 'a'"),
         (lambda: Box(0.0, np.nan), "high must be a number, got nan"),
-        (lambda: Box(0.0, 1.0).diameter, "dimension must be given for a box's sizes, outside of a problem, got None"),
+        (lambda: Box(0.0, 1.0).diameter, "dimension must be given for the sizes of a Box outside a problem, got None"),
         (lambda: Simplex(0.0), "scale must be positive, got 0.0"),
         (lambda: L1Ball(-1.0), "radius must be positive, got -1.0"),
         (lambda: on(8.0), "constraint must be a set, such as Ball(8.0), got 8.0"),
@@ -300,7 +300,7 @@ def test_the_size_of_a_set_is_swept(which, over):
         ),
         (
             lambda: general_problem(lambda w, x: jnp.sum(w) * x, np.ones(3), np.ones(1), constraint=Simplex(1.0)),
-            "a simplex must have at least two parameters, got one: it is a point",
+            "a simplex must have at least two parameters, got one",
         ),
         (
             lambda: sweep(PROTOCOLS["sgd"], on(Simplex(1.0)), SOME_MACHINES, over={"scale": [1.0, 2.0]}, seeds=1),

@@ -203,7 +203,7 @@ def test_what_a_network_computes_on_the_way_is_counted():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: from_dataset(LINE, network=CNN((2,))), "a CNN must have pictures [height, width, channels], got fea"),
+        (lambda: from_dataset(LINE, network=CNN((2,))), "a CNN must have images [height, width, channels], got fea"),
         (lambda: from_dataset(PICTURES, network=CNN((2, 2, 2))), "channels must halve pictures of 4×4 down to a pixe"),
         (lambda: MLP((0,)), "hidden must be at least 1, got 0"),
         (lambda: MLP(32), "hidden must be a list of widths, such as (32,), got 32"),  # pyright: ignore
@@ -227,7 +227,7 @@ def test_what_a_network_computes_on_the_way_is_counted():
         ),
         (
             lambda: from_dataset(LINE, network=Listed(np.ones(2))),
-            "network Listed must have settings that can be hashed: tuples, no lists",
+            "network Listed must have hashable settings. Use tuples instead of lists",
         ),
         (
             lambda: from_dataset(LINE, Moreau(Absolute(), 1.0), network=MLP()),

@@ -71,20 +71,20 @@ def test_equal_modules_are_one_program():
         (
             lambda: Stateful(nnx.BatchNorm(3, rngs=nnx.Rngs(0))),
             {},
-            "network must have parameters only, for records may share nothing else, got ['BatchStat']",
+            "network must have parameters only, since records must not share state, got ['BatchStat']",
         ),
         (
             lambda: Stateful(nnx.Dropout(0.5, rngs=nnx.Rngs(0))),
             {},
-            "network must have parameters only, for records may share nothing else, got ['RngCount', 'RngKey']",
+            "network must have parameters only, since records must not share state, got ['RngCount', 'RngKey']",
         ),
-        (lambda: LinenDropout(), {}, "network must draw no random numbers, such as dropout's, when it is called:"),
+        (lambda: LinenDropout(), {}, "network must not use random numbers (such as dropout) when it is called:"),
         (lambda: Bare(), {}, "network must have parameters, got none in Bare"),
         (lambda: Twin, {}, "network must be a flax.linen.Module or a flax.nnx.Module, got the class Twin"),
         (
             lambda: Twin(nnx.Rngs(0)),
             {"start_seed": 3},
-            "start_seed must be left out for an nnx module, which brings its parameters, got 3",
+            "start_seed must be left out for an nnx module, which has parameters already, got 3",
         ),
         (
             lambda: nnx.Linear(4, 2, rngs=nnx.Rngs(0)),

@@ -161,7 +161,7 @@ def test_an_experiment_file_cannot_split_a_stream():
         ),
         (
             lambda p: procedural_problem(example, lambda w, z: 0.0),
-            "start must be given, unless the loss is a linear predictor's",
+            "start must be given unless the loss is that of a linear predictor",
         ),
         (lambda p: datasets.load("stream", classes=1), "classes must be at least 2, got 1"),
         (lambda p: datasets.load("stream", heterogeneity=1.5), "heterogeneity must lie in 0..1, got 1.5"),

@@ -312,7 +312,7 @@ class Cliff(LinearLoss):
             lambda: Moreau(Logistic(15.0), 1.0),
             "loss must be convex, got Logistic(score_bound=15.0)",
         ),
-        (lambda: Moreau(Cliff(), 1.0), "loss must be smooth or a Kinked one, got Cliff()"),
+        (lambda: Moreau(Cliff(), 1.0), "loss must be smooth or Kinked, got Cliff()"),
         (
             lambda: ball_envelope(Squared(), 1.0, 1.0),
             "loss must be Hinge, Absolute or Pinball, got Squared(label_bound=inf)",
