@@ -75,8 +75,8 @@ def linear_problem(
 
     Raises:
         ValueError: if features or parameters are not finite, labels are out of range or not integers for classes,
-            shapes do not match, a norm exceeds the bound, the start is outside the constraint set, or declared constants are
-            impossible.
+            shapes do not match, a norm exceeds the bound, the start is outside the constraint set, or declared
+            constants are impossible.
 
     >>> import numpy as np
     >>> from fedprivjax import Softmax
