@@ -204,7 +204,7 @@ def test_what_a_network_computes_on_the_way_is_counted():
     ("make", "message"),
     [
         (lambda: from_dataset(LINE, network=CNN((2,))), "a CNN must have images [height, width, channels], got fea"),
-        (lambda: from_dataset(PICTURES, network=CNN((2, 2, 2))), "channels must have at most 2 entries for images of 4×4"),
+        (lambda: from_dataset(PICTURES, network=CNN((2, 2, 2))), "channels must have at most 2 entries for images"),
         (lambda: MLP((0,)), "hidden must be at least 1, got 0"),
         (lambda: MLP(32), "hidden must be a list of widths, such as (32,), got 32"),  # pyright: ignore
         (lambda: MLP("32"), "hidden must be a list of widths, such as (64,), got '32'"),  # pyright: ignore
@@ -216,7 +216,7 @@ def test_what_a_network_computes_on_the_way_is_counted():
             lambda: from_dataset(PICTURES, network="mlp"),
             "network must be a flax.linen.Module or a flax.nnx.Module, got",
         ),
-        (lambda: from_dataset(PICTURES, network=Averaging()), "network must have parameters only, for records may sh"),
+        (lambda: from_dataset(PICTURES, network=Averaging()), "network must have parameters only, since records must"),
         (
             lambda: from_dataset(PICTURES, network=Unflattened()),
             "network must give scores of shape [1, 3] for one example, got [1, 4, 4, 3]",
