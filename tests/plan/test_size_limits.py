@@ -27,7 +27,7 @@ from fedprivjax import (
 from fedprivjax.cli import app
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan import draw as plans
-from fedprivjax.plan import size_limits as room
+from fedprivjax.plan import size_limits
 from fedprivjax.privacy import calibration
 from fedprivjax.sweeps import prepare as sweeps
 
@@ -48,7 +48,7 @@ def nothing_happens(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("something is drawn or calibrated")
 
-    monkeypatch.setattr(room, "memory", lambda: GIB_8)
+    monkeypatch.setattr(size_limits, "memory", lambda: GIB_8)
     monkeypatch.setattr(plans, "draw_schedule", refuse)
     monkeypatch.setattr(calibration, "cached_min_noise", refuse)
     monkeypatch.setattr(sweeps, "grid", refuse)
