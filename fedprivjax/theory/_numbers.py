@@ -13,7 +13,7 @@ from fedprivjax.checks.values import require_at_least
 Load = float | Callable[[int], float]  # a number, or a function from the number of rounds to it
 
 _Constants = TypeVar("_Constants")
-_MOST_ROUNDS = 2**53
+_MAX_ROUNDS = 2**53
 
 
 def validate(constants: Any, **checks: Callable[[str, ArrayLike], np.ndarray]) -> None:
@@ -76,12 +76,12 @@ def plain(value: Any) -> Any:
     return np.asarray(value).item() if np.ndim(value) == 0 else value
 
 
-def least_rounds(need: Callable[[int], float]) -> int:
+def min_rounds(need: Callable[[int], float]) -> int:
     """Return the smallest R with `R ≥ need(R)`, for a function `need` that does not increase with R."""
     high = 1
     while high < need(high):
         high *= 2
-        if high > _MOST_ROUNDS:
+        if high > _MAX_ROUNDS:
             raise Refusal(f"load must be positive enough for a finite number of rounds, got {need(high):.6g} rounds")
     low = high // 2
     while high - low > 1:

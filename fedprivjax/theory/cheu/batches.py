@@ -7,7 +7,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import counts
 
-_MOST_USERS = 10**12
+_MAX_USERS = 10**12
 
 
 def batches(users: int) -> np.ndarray:
@@ -20,7 +20,7 @@ def batches(users: int) -> np.ndarray:
     array([ 1,  2,  3,  5, 10])
     """
     counts(users=users)
-    if users > _MOST_USERS:
+    if users > _MAX_USERS:
         raise Refusal(f"users must be at most 10¹² for a scan, got {users}")
     few = np.arange(1, int(users**0.5) + 1)
     return np.unique(np.concatenate([few, users // few]))
@@ -46,12 +46,12 @@ def candidates(users: int, per_round: int | None) -> np.ndarray:
     return np.array([per_round])
 
 
-def geometric_counts(most: int, ratio: float = 2**0.25) -> np.ndarray:
-    """Integers from 1 to `most`, each about `ratio` times the previous one; int64, ascending.
+def geometric_counts(largest: int, ratio: float = 2**0.25) -> np.ndarray:
+    """Integers from 1 to `largest`, each about `ratio` times the previous one; int64, ascending.
 
     >>> geometric_counts(10, ratio=2)
     array([ 1,  2,  4,  8, 10])
     """
-    counts(most=most)
-    steps = np.arange(int(np.log(most) / np.log(ratio)) + 1)
-    return np.unique(np.append(np.rint(ratio**steps), most).clip(1, most).astype(np.int64))
+    counts(largest=largest)
+    steps = np.arange(int(np.log(largest) / np.log(ratio)) + 1)
+    return np.unique(np.append(np.rint(ratio**steps), largest).clip(1, largest).astype(np.int64))

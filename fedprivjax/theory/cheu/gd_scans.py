@@ -37,7 +37,7 @@ def gd_scan(
     lipschitz: float,
     noise: RoundNoise,
     smoothness: float | None = None,
-    most_rounds: int | None = None,
+    max_rounds: int | None = None,
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> Descent:
@@ -52,18 +52,18 @@ def gd_scan(
         noise: C of a single release at the whole budget, with `C_r = T·C` (the Gaussian limit); or a function from T to
             C_r, such as an exact accountant's.
         smoothness: β of a smooth loss, or None for Moreau envelopes with β = 2/η.
-        most_rounds: upper limit of T, or None for n.
+        max_rounds: upper limit of T, or None for n.
         tolerance: relative excess over the smallest evaluated bound that counts as nearly minimal.
         generalization: as in `gd_bound`.
 
     Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Explicit.
 
-    >>> gd_scan(users=1000, distance=1.0, lipschitz=1.0, noise=1e4, most_rounds=256)[:2]
+    >>> gd_scan(users=1000, distance=1.0, lipschitz=1.0, noise=1e4, max_rounds=256)[:2]
     (1000, 181)
     """
     counts(users=users)
     tolerance = one(nonnegative, "tolerance", tolerance)
-    tried = geometric_counts(users if most_rounds is None else most_rounds)
+    tried = geometric_counts(users if max_rounds is None else max_rounds)
     known = {"users": users, "distance": distance, "lipschitz": lipschitz, "generalization": generalization}
 
     def descent(rounds: int) -> Descent:
@@ -102,7 +102,7 @@ def gd_phases(
     strong_convexity: float,
     noise: RoundNoise,
     smoothness: float | None = None,
-    most_rounds: int | None = None,
+    max_rounds: int | None = None,
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> list[Descent]:
@@ -115,17 +115,17 @@ def gd_phases(
     Args:
         diameter: D, of the constraint set, or a bound on the first distance.
         strong_convexity: λ.
-        most_rounds: upper limit of the rounds of each group.
+        max_rounds: upper limit of the rounds of each group.
 
     Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
 
-    >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 1.0, "noise": 100.0, "most_rounds": 100}
+    >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 1.0, "noise": 100.0, "max_rounds": 100}
     >>> [(g.users, round(g.distance, 3)) for g in gd_phases(users=1000, **problem)]
     [(50, 2.0), (100, 1.16), (200, 0.732), (401, 0.513)]
     """
     modulus = one(positive, "strong_convexity", strong_convexity)
     distance = min(one(positive, "diameter", diameter), 2 * one(positive, "lipschitz", lipschitz) / modulus)
-    problem = {"lipschitz": lipschitz, "noise": noise, "smoothness": smoothness, "most_rounds": most_rounds}
+    problem = {"lipschitz": lipschitz, "noise": noise, "smoothness": smoothness, "max_rounds": max_rounds}
     phases = []
     for group in gd_groups(users):
         settings = {"distance": distance, "tolerance": tolerance, "generalization": generalization}

@@ -14,8 +14,8 @@ from fedprivjax.theory._numbers import (
     Load,
     counts,
     inverse,
-    least_rounds,
     load_at,
+    min_rounds,
     nonnegative,
     one,
     ordered,
@@ -40,7 +40,7 @@ def accelerated_rounds(
     problem = single(problem)
     scale = one(positive, "smoothness", smoothness) * problem.diameter / problem.lipschitz * np.sqrt(problem.per_round)
     noise_of = _noise_rounds(problem, load, _relative(spread, problem), batch, formal)
-    return least_rounds(lambda rounds: max(np.sqrt(scale * np.sqrt(noise_of(rounds)[0])), noise_of(rounds)[1]))
+    return min_rounds(lambda rounds: max(np.sqrt(scale * np.sqrt(noise_of(rounds)[0])), noise_of(rounds)[1]))
 
 
 def accelerated_strong_rounds(
@@ -72,7 +72,7 @@ def accelerated_strong_rounds(
     scale = one(positive, "gap", gap) * mu * problem.per_round / problem.lipschitz**2
     slope = np.sqrt(beta / mu)
     noise_of = _noise_rounds(problem, load, _relative(spread, problem), batch, formal)
-    return least_rounds(lambda rounds: max(slope * np.log(scale * noise_of(rounds)[0]), noise_of(rounds)[1]))
+    return min_rounds(lambda rounds: max(slope * np.log(scale * noise_of(rounds)[0]), noise_of(rounds)[1]))
 
 
 def accelerated_rate(
@@ -193,7 +193,7 @@ def nonsmooth_accelerated_rounds(
     """
     problem = single(problem)
     noise_of = _noise_rounds(problem, load, float(sampled), batch, formal)
-    return least_rounds(lambda rounds: max(np.sqrt(problem.per_round * noise_of(rounds)[0]), noise_of(rounds)[1]))
+    return min_rounds(lambda rounds: max(np.sqrt(problem.per_round * noise_of(rounds)[0]), noise_of(rounds)[1]))
 
 
 def nonsmooth_accelerated_strong_rounds(
@@ -225,7 +225,7 @@ def nonsmooth_accelerated_strong_rounds(
         unbounded, second = noise_of(rounds)
         return max(np.sqrt(problem.per_round * unbounded) * np.log(scale * unbounded), second)
 
-    return least_rounds(need)
+    return min_rounds(need)
 
 
 def _relative(spread: float, problem: ProblemConstants) -> float:

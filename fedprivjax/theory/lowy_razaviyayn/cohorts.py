@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.theory._numbers import counts
+from fedprivjax.theory._numbers import counts, ordered
 
 
 def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:
@@ -21,24 +21,26 @@ def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:
     >>> fixed_cohort(machines=3, per_round=2)
     array([0., 1., 0.])
     """
-    return uniform_cohort(machines=machines, least=per_round, most=per_round)
+    counts(machines=machines, per_round=per_round)
+    ordered("per_round", per_round, "machines", machines)
+    return uniform_cohort(machines=machines, min_machines=per_round, max_machines=per_round)
 
 
-def uniform_cohort(*, machines: int, least: int, most: int) -> np.ndarray:
-    """Pmf of M_r that is uniform from `least` to `most`; shape [machines].
+def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np.ndarray:
+    """Pmf of M_r that is uniform from `min_machines` to `max_machines`; shape [machines].
 
     Raises:
-        Refusal: unless 1 ≤ least ≤ most ≤ machines.
+        Refusal: unless 1 ≤ min_machines ≤ max_machines ≤ machines.
 
-    >>> uniform_cohort(machines=3, least=2, most=3)
+    >>> uniform_cohort(machines=3, min_machines=2, max_machines=3)
     array([0. , 0.5, 0.5])
     """
-    counts(machines=machines, least=least)
-    require_at_least("most", most, least)
-    if most > machines:
-        raise Refusal(f"most must be at most machines ({machines}), got {most}")
+    counts(machines=machines, min_machines=min_machines)
+    require_at_least("max_machines", max_machines, min_machines)
+    if max_machines > machines:
+        raise Refusal(f"max_machines must be at most machines ({machines}), got {max_machines}")
     pmf = np.zeros(machines)
-    pmf[least - 1 : most] = 1 / (most - least + 1)
+    pmf[min_machines - 1 : max_machines] = 1 / (max_machines - min_machines + 1)
     return pmf
 
 

@@ -15,8 +15,8 @@ from fedprivjax.theory._numbers import (
     Load,
     counts,
     inverse,
-    least_rounds,
     load_at,
+    min_rounds,
     nonnegative,
     one,
     ordered,
@@ -70,7 +70,7 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
         p = float(precision(problem, load_at(load, rounds)))
         return max(slope * np.sqrt(p), p / batch)
 
-    return least_rounds(need)
+    return min_rounds(need)
 
 
 def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:

@@ -13,8 +13,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import (
     Load,
     counts,
-    least_rounds,
     load_at,
+    min_rounds,
     nonnegative,
     ordered,
     plain,
@@ -185,7 +185,7 @@ def strong_rounds(
         second = unbounded if formal else float(precision(problem, xi)) / batch
         return max(8 * beta / mu * np.log(scale * unbounded), second)
 
-    return least_rounds(need)
+    return min_rounds(need)
 
 
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.theory._numbers import Load, least_rounds, load_at, one, plain, positive, single
+from fedprivjax.theory._numbers import Load, load_at, min_rounds, one, plain, positive, single
 from fedprivjax.theory.lowy_razaviyayn.loads import precision
 from fedprivjax.theory.lowy_razaviyayn.minibatch import minibatch_bound
 from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
@@ -63,7 +63,7 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
     16
     """
     problem = single(problem)
-    return least_rounds(lambda rounds: problem.per_round * float(precision(problem, load_at(load, rounds))))
+    return min_rounds(lambda rounds: problem.per_round * float(precision(problem, load_at(load, rounds))))
 
 
 def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
@@ -104,4 +104,4 @@ def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: floa
         unbounded = float("inf") if xi == 0 else 1 / (problem.dimension * xi)
         return max(8 * machines * p * np.log(scale * p * unbounded), unbounded)
 
-    return least_rounds(need)
+    return min_rounds(need)

@@ -26,10 +26,10 @@ from fedprivjax.theory.tran_cutkosky.nodes import (
 )
 from fedprivjax.theory.tran_cutkosky.privacy import (
     momentum_epsilon,
-    momentum_most_epsilon,
+    momentum_max_epsilon,
     momentum_multiplier,
     reduced_epsilon,
-    reduced_most_epsilon,
+    reduced_max_epsilon,
     reduced_multiplier,
 )
 from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
@@ -55,7 +55,7 @@ __all__ = [
     "federated",
     "momentum_bound",
     "momentum_epsilon",
-    "momentum_most_epsilon",
+    "momentum_max_epsilon",
     "momentum_multiplier",
     "momentum_noise_norm",
     "momentum_rate",
@@ -64,7 +64,7 @@ __all__ = [
     "node_sensitivity",
     "reduced_bound",
     "reduced_epsilon",
-    "reduced_most_epsilon",
+    "reduced_max_epsilon",
     "reduced_multiplier",
     "reduced_node_counts",
     "reduced_noise_norm",

@@ -35,7 +35,7 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 
     * "exact" and "renyi": the smallest σ, by the inverse of `momentum_epsilon`; "renyi" is
       `1/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
-    * "paper": `2·√log(1/δ)/ε`, which suffices for `ε ≤ momentum_most_epsilon(δ)`, about 2.34·log(1/δ).
+    * "paper": `2·√log(1/δ)/ε`, which suffices for `ε ≤ momentum_max_epsilon(δ)`, about 2.34·log(1/δ).
 
     Raises:
         Refusal: if the condition of "paper" does not hold.
@@ -49,12 +49,12 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
     return _multiplier(1, epsilon, delta, form)
 
 
-def momentum_most_epsilon(delta: ArrayLike) -> Any:
+def momentum_max_epsilon(delta: ArrayLike) -> Any:
     """Largest ε for which the paper's σ of Algorithm 1 suffices by Rényi divergences: `4(2 − √2)·log(1/δ)`.
 
     Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4.
 
-    >>> round(momentum_most_epsilon(1e-6), 1)
+    >>> round(momentum_max_epsilon(1e-6), 1)
     32.4
     """
     return _most(1, delta)
@@ -75,7 +75,7 @@ def reduced_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exa
     """Noise multiplier σ at which Algorithm 2 is (ε, δ)-DP.
 
     * "exact" and "renyi": the smallest σ, by the inverse of `reduced_epsilon`;
-    * "paper": `4·√log(1/δ)/ε`, which suffices for `ε ≤ reduced_most_epsilon(δ)`, about 4.13·log(1/δ).
+    * "paper": `4·√log(1/δ)/ε`, which suffices for `ε ≤ reduced_max_epsilon(δ)`, about 4.13·log(1/δ).
 
     Raises:
         Refusal: if the condition of "paper" does not hold.
@@ -89,12 +89,12 @@ def reduced_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exa
     return _multiplier(3, epsilon, delta, form)
 
 
-def reduced_most_epsilon(delta: ArrayLike) -> Any:
+def reduced_max_epsilon(delta: ArrayLike) -> Any:
     """Largest ε for which the paper's σ of Algorithm 2 suffices: `(32/3 − 8√(2/3))·log(1/δ)`.
 
     Source: derived here; Tran & Cutkosky 2022, Theorem 8 states no condition.
 
-    >>> round(reduced_most_epsilon(1e-6), 1)
+    >>> round(reduced_max_epsilon(1e-6), 1)
     57.1
     """
     return _most(3, delta)

@@ -21,7 +21,7 @@ from fedprivjax.theory.tran_cutkosky.nodes import at_least_two, reduced_node_cou
 from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 from fedprivjax.theory.tran_cutkosky.sensitivities import reduced_sensitivities
 
-_LEAST_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requires 1 + log 2
+_MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requires 1 + log 2
 
 
 class ReducedSettings(NamedTuple):
@@ -57,7 +57,7 @@ def reduced_settings(
     >>> reduced_settings(records=64, epsilon=2.0, dimension=10, rounds=1024)
     ReducedSettings(rounds=1024, alpha=0.079..., step_size=0.00390625, reset_rate=0.25)
     """
-    require_choice("form", form, _LEAST_ALPHA)
+    require_choice("form", form, _MIN_ALPHA)
     counts(records=records, dimension=dimension)
     at_least_two(records)
     epsilon, n = one(positive, "epsilon", epsilon), float(records)
@@ -69,7 +69,7 @@ def reduced_settings(
     counts(rounds=rounds)
     _, t = (float(value) for value in checked_rounds(records, rounds))
     reset_rate = float(_checked_reset(np.sqrt(n / t)))
-    alpha = np.clip((n / t) ** 0.75 * epsilon / np.sqrt(dimension), min(_LEAST_ALPHA[form] / n, 1.0), 1)
+    alpha = np.clip((n / t) ** 0.75 * epsilon / np.sqrt(dimension), min(_MIN_ALPHA[form] / n, 1.0), 1)
     return ReducedSettings(rounds, float(alpha), float(1 / np.sqrt(n * t)), reset_rate)
 
 

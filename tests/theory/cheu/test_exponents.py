@@ -111,7 +111,7 @@ def test_full_interaction_strongly_convex():
     """Without the generalisation term, and rounds enough: −2 in the users of the last group, which are 8n/log₂ n."""
 
     def bound(users, noise=CENTRAL):
-        settings = {"generalization": False, "most_rounds": 10**14, "tolerance": 0.01}
+        settings = {"generalization": False, "max_rounds": 10**14, "tolerance": 0.01}
         problem = {"diameter": 1.0, "lipschitz": 1.0, "strong_convexity": 0.5}
         return cheu.gd_phases(users=users, noise=noise, **problem, **settings)[-1].bound
 

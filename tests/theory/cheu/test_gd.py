@@ -34,11 +34,11 @@ def test_the_bound_by_hand():
 
 def test_more_rounds_approach_the_limit_and_the_scan_stops_nearby():
     settings = {"users": 2000, "noise": 5000.0, **PROBLEM}
-    bounds = [cheu.gd_scan(most_rounds=most, tolerance=0.0, **settings).bound for most in (10, 100, 1000, 10**7)]
+    bounds = [cheu.gd_scan(max_rounds=most, tolerance=0.0, **settings).bound for most in (10, 100, 1000, 10**7)]
     limit = 6 * np.sqrt(5000 / 2000**2 + 2 / 2000)
     assert sorted(bounds, reverse=True) == bounds
     assert limit < bounds[-1] < 1.001 * limit
-    near = cheu.gd_scan(most_rounds=10**7, tolerance=0.1, **settings)
+    near = cheu.gd_scan(max_rounds=10**7, tolerance=0.1, **settings)
     assert near.bound <= 1.1 * bounds[-1]
     assert near.rounds < 10**5
     assert near.round_noise == near.rounds * 5000.0
@@ -57,7 +57,7 @@ def test_a_given_composition():
 def test_runs_keep_the_bound():
     """A linear loss over a ball, the hardest for the mean of the iterates, without what generalisation adds."""
     rng, runs, dimension = np.random.default_rng(0), 200, 10
-    scanned = cheu.gd_scan(users=300, noise=2000.0, smoothness=1e-3, generalization=False, most_rounds=300, **PROBLEM)
+    scanned = cheu.gd_scan(users=300, noise=2000.0, smoothness=1e-3, generalization=False, max_rounds=300, **PROBLEM)
     slope, start = 3.0 * np.eye(dimension)[0], np.eye(dimension)[0]
     theta, mean = np.tile(start, (runs, 1)), np.zeros((runs, dimension))
     deviation = 3.0 * np.sqrt(scanned.round_noise / dimension) / 300
@@ -78,7 +78,7 @@ def test_groups():
 
 
 def test_phases_shrink_by_their_bounds():
-    problem = {"lipschitz": 1.0, "noise": 100.0, "most_rounds": 500}
+    problem = {"lipschitz": 1.0, "noise": 100.0, "max_rounds": 500}
     phases = cheu.gd_phases(users=10**6, diameter=3.0, strong_convexity=0.5, **problem)
     assert [phase.users for phase in phases] == cheu.gd_groups(10**6)
     for before, after in itertools.pairwise(phases):
@@ -113,7 +113,7 @@ def test_the_papers_setting():
     assert delta == pytest.approx(1e-6 / 301)
     assert setting.round_noise == cheu.paper_noise_constant(epsilon, delta, 10, 20_000)
     assert (setting.step, setting.smoothness) == pytest.approx((2 / np.sqrt(300), np.sqrt(300) / 2))
-    scanned = cheu.gd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0, most_rounds=300)
+    scanned = cheu.gd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0, max_rounds=300)
     assert scanned.bound < setting.bound / 100
 
 

@@ -14,7 +14,7 @@ def test_a_fixed_number_is_both_means(machines, per_round):
 
 
 def test_uniform_cohort_by_hand():
-    pmf = lr.uniform_cohort(machines=10, least=2, most=4)
+    pmf = lr.uniform_cohort(machines=10, min_machines=2, max_machines=4)
     assert lr.harmonic_machines(pmf) == pytest.approx(3 / (1 / 2 + 1 / 3 + 1 / 4))
     assert lr.second_moment_machines(pmf) == pytest.approx((3 / (1 / 4 + 1 / 9 + 1 / 16)) ** 0.5)
 
@@ -55,9 +55,9 @@ def test_refuses_a_bad_pmf(pmf, message):
 
 
 def test_refuses_bad_sizes():
-    with pytest.raises(ValueError, match=r"most must be at most machines \(3\), got 4"):
+    with pytest.raises(ValueError, match=r"per_round must be at most machines \(3\), got 4"):
         lr.fixed_cohort(machines=3, per_round=4)
-    with pytest.raises(ValueError, match="most must be at least 3, got 2"):
-        lr.uniform_cohort(machines=5, least=3, most=2)
+    with pytest.raises(ValueError, match="max_machines must be at least 3, got 2"):
+        lr.uniform_cohort(machines=5, min_machines=3, max_machines=2)
     with pytest.raises(ValueError, match="rate must be above 0 and at most 1, got 0"):
         lr.binomial_cohort(machines=5, rate=0)

@@ -46,7 +46,7 @@ def test_average_or_max_takes_the_smaller_ratio():
 
 def test_loads_of_unequal_machines_reach_the_noise():
     """Σ² = 256·R·Ψ."""
-    pmf = lr.uniform_cohort(machines=3, least=1, most=3)
+    pmf = lr.uniform_cohort(machines=3, min_machines=1, max_machines=3)
     records, epsilon, rounds = np.array([50, 200, 100]), np.array([1.0, 0.5, 2.0]), 20
     psi = lr.privacy_load(records=records, epsilon=epsilon, delta=1e-5, rounds=rounds, lipschitz=[1.0, 2.0, 3.0])
     noise = 256 * rounds * psi

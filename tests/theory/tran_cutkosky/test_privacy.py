@@ -8,8 +8,8 @@ from fedprivjax.privacy import gdp
 from fedprivjax.theory import tran_cutkosky as tc
 
 METHODS = {
-    "momentum": (tc.momentum_epsilon, tc.momentum_multiplier, tc.momentum_most_epsilon, 1),
-    "reduced": (tc.reduced_epsilon, tc.reduced_multiplier, tc.reduced_most_epsilon, 3),
+    "momentum": (tc.momentum_epsilon, tc.momentum_multiplier, tc.momentum_max_epsilon, 1),
+    "reduced": (tc.reduced_epsilon, tc.reduced_multiplier, tc.reduced_max_epsilon, 3),
 }
 FORMS = ("exact", "renyi", "paper")
 DELTAS = np.array([1e-2, 1e-5, 1e-12])
