@@ -1,4 +1,4 @@
-"""The bound of DP-μ²-FL at any step and participation: against the steps it is proved for, and against runs."""
+"""Bound of DP-μ²-FL at any step and participation, compared with the steps of its proof and with runs."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SETTINGS = {"step": 0.01, "rounds": 30, "per_round": 4, "radius": 2.0, "lipschit
 
 
 def written_out(step, rounds, per_round, radius, lipschitz, deviation, noise, fresh):
-    """The proof's sum, round by round."""
+    """Sum of the proof, by round."""
     total = 2 * radius**2 / step
     for t in range(1, rounds + 1):
         e, z = deviation * (t / per_round) ** 0.5, noise[t - 1]
@@ -62,7 +62,7 @@ def squares(seed):
 
 @pytest.mark.parametrize(("trust", "scale"), [("none", 1.0), ("none", 300.0), ("server", 1.0), ("server", 100.0)])
 def test_runs_stay_below(trust, scale):
-    """Several steps, some of them long, so that each of the terms has its turn."""
+    """Several steps, some of them long, so that each term dominates in turn."""
     problem = squares(0)
     runs = [
         simulate(

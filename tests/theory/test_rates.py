@@ -1,4 +1,4 @@
-"""Rates: the worst excess over linear losses of all strengths falls with rounds, machines and μ as the theorems say."""
+"""Rates: the worst excess over linear losses of all strengths decreases as the theorems state."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,7 @@ from fedprivjax import Ball, DPMu2, Full, NoisySGD, general_problem, sweep
 pytestmark = pytest.mark.slow
 
 DIMENSION, RADIUS = 50, 0.5
-STRENGTHS = 2.0 ** np.arange(-11, 1)  # slopes of the loss, up to G: each setting has its own hardest
+STRENGTHS = 2.0 ** np.arange(-11, 1)  # slopes of the loss, up to G; the hardest slope depends on the setting
 
 
 def value(w, z):
@@ -21,7 +21,7 @@ def excess_risk(w):
 
 
 def linear(strength, examples):
-    """f(w) = strength·w₁ on a ball, with G = 1 announced: only privacy noise stands in the way."""
+    """f(w) = strength·w₁ on a ball, with G = 1 declared: only privacy noise causes an error."""
     direction = np.zeros((examples, DIMENSION), np.float32)
     direction[:, 0] = strength
     return general_problem(
@@ -36,7 +36,7 @@ def linear(strength, examples):
 
 
 def worst(protocol, *, rounds=64, machines=4, mu=8.0):
-    """The largest mean excess over the strengths."""
+    """Largest mean excess over the strengths."""
     excess = []
     for strength in STRENGTHS:
         problem = linear(strength, rounds * machines)
@@ -58,7 +58,7 @@ def slope(protocol, name, values):
         (DPMu2(), "mu", [2.0, 32.0], -1.0),
         (DPMu2(trust="server"), "rounds", [32, 512], -1.0),
         (DPMu2(trust="server"), "machines", [1, 16], -1.0),
-        (DPMu2(cancel=False), "rounds", [32, 512], -0.5),  # noise that stays in costs half the rate
+        (DPMu2(cancel=False), "rounds", [32, 512], -0.5),  # noise that persists halves the exponent
         (NoisySGD(average=True), "rounds", [32, 512], -0.5),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -13,7 +13,7 @@ def step(**changes):
 
 
 def standing_noise(rng, machines, per_round, rounds, noise_std, dimension):
-    """Σ_t of the mean of all machines' last noises, balanced participation, [dimension]."""
+    """Σ_t of the mean of all machines' last noises under balanced participation; shape [dimension]."""
     last, total = np.zeros((machines, dimension)), np.zeros(dimension)
     for t in range(rounds):
         cohort = (np.arange(per_round) + t * per_round) % machines
@@ -30,7 +30,7 @@ def test_increment_bound_of_the_papers_experiments():
 
 @pytest.mark.parametrize("per_round", [10, 20])
 def test_noise_in_the_last_iterate_has_norm_of_the_diameter(per_round):
-    """Simulated with σ² = 4S²·n/μ²: the step is what makes η·Σ_t noise_t as long as D, at full and half rate."""
+    """With σ² = 4S²·n/μ², η·Σ_t noise_t has norm D at the default step, for all and for half of the machines."""
     rng = np.random.default_rng(0)
     machines, rounds, mu, dimension = 20, 200, 4.0, 4000
     noise_std = 2 * 118.1 * np.sqrt(rounds * per_round / machines) / mu

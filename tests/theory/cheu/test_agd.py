@@ -1,4 +1,4 @@
-"""AC-SA's explicit bound against runs whose expected loss is known, and the penalty that the bound needs."""
+"""Explicit bound of AC-SA, compared with exact expected losses of runs, and the penalty that the bound requires."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ CURVATURES = np.concatenate([np.linspace(0.001, 1, 49), [1.0]])
 
 
 class ExactRun:
-    """The mean and covariance of AC-SA on ½Σh·θ² without constraint; `shorter` divides its steps."""
+    """Mean and covariance of AC-SA on ½Σh·θ² without constraint; `shorter` divides its steps."""
 
     def __init__(self, curvatures, start):
         self.h = curvatures
@@ -66,7 +66,7 @@ def test_without_noise_it_converges_and_with_half_the_penalty_it_diverges():
 
 
 def test_the_mean_of_projected_runs_keeps_the_bound():
-    """½‖θ − c‖² over the unit ball, c outside: the minimum is c/‖c‖, and the constraint binds."""
+    """½‖θ − c‖² over the unit ball for c outside the ball. The minimum is c/‖c‖, and the constraint is active."""
     rng, dimension, runs, rounds = np.random.default_rng(2), 8, 400, 60
     centre, best = np.eye(dimension)[0] * 1.5, np.eye(dimension)[0]
     for deviation in (0.0, 0.3, 3.0):

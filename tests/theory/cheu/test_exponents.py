@@ -1,4 +1,4 @@
-"""The scanned explicit bounds have the theorems' exponents, with the terms left out that sampling alone costs."""
+"""Exponents of the scanned explicit bounds equal the theorems', without the terms that are due to sampling."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_in_the_users(loss, least, most):
 
 
 def test_in_the_users_for_smooth_and_strongly_convex_losses():
-    """With ⌈log₂ log₂ n⌉ phases −2 is near only over n in 10⁵..10¹¹; five phases have −2(1 − 0.6⁵) = −1.84."""
+    """With ⌈log₂ log₂ n⌉ phases, the slope is near −2 only over n in 10⁵..10¹¹; with five it is −2(1 − 0.6⁵)."""
     users = [10**k for k in range(5, 10)]
     assert slope(users, lambda n: strong_smooth(n, CENTRAL)) == pytest.approx(-2, abs=CLOSE)
     assert slope(users, lambda n: few_phases(n, CENTRAL)) == pytest.approx(-2 * (1 - 0.6**5), abs=0.03)
@@ -59,7 +59,7 @@ def test_in_the_users_for_smooth_and_strongly_convex_losses():
 
 
 def test_the_first_gap_alone_is_too_shallow():
-    """A phase that forgets the last phase's bound starts from L·D_j, and loses a quarter of the exponent."""
+    """If a phase ignores the bound of the last phase, it starts from L·D_j, and a quarter of the exponent is lost."""
 
     def forgetful(users):
         distance = 1.0
@@ -73,14 +73,14 @@ def test_the_first_gap_alone_is_too_shallow():
 
 
 def test_sgd_is_slower():
-    """Theorem 4.1: n^{−1/2} and d^{1/4}."""
+    """Exponents n^{−1/2} and d^{1/4} of Theorem 4.1."""
     assert slope([10**4, 10**5, 10**6], lambda n: sgd(n, CENTRAL)) == pytest.approx(-0.5, abs=0.01)
     assert slope([1, 10, 100], lambda d: sgd(10**6, d * CENTRAL)) == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize("loss", BOUNDS)
 def test_in_the_dimension_and_epsilon(loss):
-    """C as d/ε² times a constant, as in the paper; the analytic Gaussian's σ falls as ε^{−0.93} near 1/2."""
+    """C is a constant times d/ε², as in the paper; σ of the analytic Gaussian decreases as ε^{−0.93} near 1/2."""
     expected = cheu.TABLE_1[loss, "sequential"]
     dimension = slope([10, 20, 40, 80], lambda d: BOUNDS[loss](10**7, d / 10 * CENTRAL))
     epsilon = slope([0.25, 0.5, 1.0], lambda e: BOUNDS[loss](10**7, CENTRAL / e**2))
@@ -94,7 +94,7 @@ def full(users, noise, smoothness=None):
 
 @pytest.mark.parametrize("smoothness", [None, 1.0])
 def test_full_interaction(smoothness):
-    """Where √C < n ≪ C: below nothing is learnt, above generalisation's 1/√n rules. At d = 1000 n is about 10³."""
+    """For √C < n ≪ C, n is about 10³ at d = 1000. Nothing is learnt for smaller n; 1/√n dominates for larger n."""
     noise = 100 * CENTRAL
     users = [800, 1000, 1250]
     assert np.sqrt(noise) < users[0] < users[-1] < noise / 10
@@ -108,7 +108,7 @@ def test_full_interaction(smoothness):
 
 
 def test_full_interaction_strongly_convex():
-    """Without the generalisation term, and rounds enough: −2 in the users of the last group, which are 8n/log₂ n."""
+    """Without generalisation and with enough rounds, the exponent in the last group's users, 8n/log₂ n, is −2."""
 
     def bound(users, noise=CENTRAL):
         settings = {"generalization": False, "max_rounds": 10**14, "tolerance": 0.01}

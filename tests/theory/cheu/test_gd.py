@@ -46,7 +46,7 @@ def test_more_rounds_approach_the_limit_and_the_scan_stops_nearby():
 
 
 def test_a_given_composition():
-    """Noise that grows faster than the rounds: the scan takes it as it is."""
+    """The scan accepts noise that grows faster than the rounds."""
     steep = cheu.gd_scan(users=2000, noise=lambda rounds: 10.0 * rounds**2, **PROBLEM)
     linear = cheu.gd_scan(users=2000, noise=10.0, **PROBLEM)
     assert steep.round_noise == 10.0 * steep.rounds**2
@@ -55,7 +55,7 @@ def test_a_given_composition():
 
 
 def test_runs_keep_the_bound():
-    """A linear loss over a ball, the hardest for the mean of the iterates, without what generalisation adds."""
+    """A linear loss over a ball, the worst case for the mean of the iterates, without the generalisation term."""
     rng, runs, dimension = np.random.default_rng(0), 200, 10
     scanned = cheu.gd_scan(users=300, noise=2000.0, smoothness=1e-3, generalization=False, max_rounds=300, **PROBLEM)
     slope, start = 3.0 * np.eye(dimension)[0], np.eye(dimension)[0]
@@ -92,7 +92,7 @@ def test_phases_shrink_by_their_bounds():
     ("users", "dimension", "epsilon", "delta"), [(10**5, 100, 0.1, 1e-6), (10**6, 10**4, 0.05, 1e-2)]
 )
 def test_the_papers_rounds_need_the_cube(users, dimension, epsilon, delta):
-    """With K³ the order of the bound is the theorem's within 1.5; with the printed K² it is 2 times as much."""
+    """With K³ the bound is at most 1.55 times the theorem's order; with the printed K² it is more than 2 times."""
     log, ratios = np.log(users * dimension / delta), []
     noise = dimension * log**3 / (users * epsilon) ** 2
     target = 1 / np.sqrt(users) + np.sqrt(noise)

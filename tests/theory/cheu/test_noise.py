@@ -35,7 +35,7 @@ def test_stds_of_the_specifications_table(users, dimension, epsilon, paper, cent
 
 
 def test_the_papers_probability_where_few_trials_are_enough():
-    """Large ε and tiny dimension: p is off 1/2, by the paper's g and q worked out here."""
+    """For large ε and tiny dimension p differs from 1/2; g and q of the paper are computed here."""
     epsilon, delta, d, n = 15.0, 0.4, 1, 100
     share = epsilon / (18 * np.sqrt(np.log(2 / delta)))
     c = 20**2 * np.log(2 / (delta / 2)) / (share**2 * n)

@@ -1,4 +1,4 @@
-"""The theorems' orders: their exponents are Table 1's, and the paper's parameters are those that give them."""
+"""Orders of the theorems: their exponents equal Table 1, and the paper's parameters attain them."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_table_1(loss, interaction, rate, needs):
 
 @pytest.mark.parametrize("loss", NEEDS)
 def test_units(loss):
-    """A loss in other units, or a parameter in others, has the rate in those units."""
+    """The rate scales with the units of the loss, and does not depend on the units of the parameters."""
     rate, needs = NEEDS[loss]
     settings = settings_of(needs)
     units = {"diameter": 0, "lipschitz": 1, "smoothness": 1, "strong_convexity": 1}
@@ -82,7 +82,7 @@ def test_rates_by_hand():
 
 @pytest.mark.parametrize("trust", ["shuffler", "pan-private"])
 def test_the_papers_parameters_balance_its_orders(trust):
-    """With b and β as the paper takes them, βD²/T² + σD/√T + L²/β is of the theorem's order."""
+    """With the paper's b and β, βD²/T² + σD/√T + L²/β has the order of the theorem."""
     settings = TARGET | {"trust": trust}
     log = np.log(1e7) if trust == "shuffler" else np.sqrt(np.log(1e6))
 
@@ -111,7 +111,7 @@ def test_costs():
 
 
 def test_cost_orders():
-    """The corrected order follows the paper's own trials per user; the printed one falls short of them with d/δ."""
+    """The corrected order grows like the trials per user in the paper; the printed order grows more slowly in d/δ."""
     ratios = {True: [], False: []}
     for delta in (1e-3, 1e-9, 1e-27):
         log, doubled = np.log(11 / delta), np.log(2 * 11 / delta)
@@ -126,7 +126,7 @@ def test_cost_orders():
 
 
 def test_cost_order_of_many_sums():
-    """T sums share the budget: each of them is a single sum at the paper's share ε_r."""
+    """Each of T sums that share a budget costs as much as a single sum at the paper's ε_r."""
     share, _ = cheu.gd_paper_budget(epsilon=1.0, delta=1e-6, rounds=30)
     single = cheu.bits_rate(summed=1000, dimension=10, epsilon=share, delta=1e-6)
     assert cheu.bits_rate(summed=1000, dimension=10, epsilon=1.0, delta=1e-6, rounds=30) == pytest.approx(30 * single)

@@ -1,4 +1,4 @@
-"""The scans against brute force, the specification's numbers, and what must fall or rise."""
+"""Scans, compared with brute force and with the specification's numbers, and monotonicity."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PAPER = cheu.paper_noise_constant(1.0, 1e-6, 10)
 
 
 def agd_value(users, per_round, smoothness, noise, lipschitz=1.0, distance=1.0):
-    """The explicit bound at the optimal S, written out."""
+    """Explicit bound at the optimal S, computed directly."""
     rounds = users // per_round
     deviation = lipschitz * np.sqrt(1 / per_round + noise / per_round**2)
     squares = sum((t + 1) ** 2 for t in range(1, rounds + 1))
@@ -48,7 +48,7 @@ def test_a_billion_users():
 
 
 def test_bounds_of_the_reference_outcomes():
-    """Section A4.7 of the specification: the ball of diameter 2 for P_SGD, its radius 1 for P_AGD that starts at 0."""
+    """Section A4.7 of the specification: distance 2 for P_SGD on a unit ball, and 1 for P_AGD, which starts at 0."""
     wide = {"distance": 2.0, "lipschitz": 1.0}
     sgd = cheu.sgd_scan(users=20_000, noise=EXACT, **wide)
     assert sgd[:2] == (29, 689)
@@ -63,7 +63,7 @@ def test_bounds_of_the_reference_outcomes():
 
 
 def test_the_paper_pays():
-    """A larger noise constant, twice the Lipschitz constant, the paper's S, fewer users: never a better bound."""
+    """A larger noise constant, twice the Lipschitz constant, the paper's S or fewer users never improve the bound."""
     best = cheu.smoothed_scan(users=10_000, noise=EXACT, **PROBLEM)
     worse = [
         cheu.smoothed_scan(users=9_000, noise=EXACT, **PROBLEM),
@@ -79,7 +79,7 @@ def test_the_paper_pays():
 
 
 def test_scales():
-    """Loss in units of L·D: bounds scale, batches stay; an envelope's β is in units of L/D."""
+    """Bounds scale as L·D and β of the envelopes as L/D, while batch sizes do not change."""
     one = cheu.smoothed_scan(users=10_000, noise=EXACT, **PROBLEM)
     other = cheu.smoothed_scan(users=10_000, noise=EXACT, distance=0.2, lipschitz=5.0)
     assert other.per_round == one.per_round
@@ -88,7 +88,7 @@ def test_scales():
 
 
 def test_noise_of_each_user_favours_single_users():
-    """With C = b·C₁, as in local privacy, a larger batch of P_SGD brings nothing."""
+    """With C = b·C₁, as in local privacy, larger batches of P_SGD have no advantage."""
     assert cheu.sgd_scan(users=1000, noise=lambda b: 70 * b, **PROBLEM).per_round == 1
 
 

@@ -1,4 +1,4 @@
-"""The phases for strongly convex losses: their recursion, and runs that keep its bounds."""
+"""Phases for strongly convex losses: their recursion, and runs below its bounds."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PROBLEM = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "noise": 
 @pytest.mark.parametrize("smoothness", [None, 2.0])
 @pytest.mark.parametrize("per_round", [None, 50])
 def test_the_recursion_by_hand(smoothness, per_round):
-    """D_j shrinks by the last bound; S, rounds and the bound are those of one pass from there."""
+    """D_j follows from the last bound; S, rounds and the bound equal those of one pass from there."""
     phases = cheu.strong_phases(users=10_000, smoothness=smoothness, per_round=per_round, **PROBLEM)
     distance, gap = 2.0, np.inf
     assert [phase.users for phase in phases] == [2500] * 4
@@ -65,7 +65,7 @@ def test_a_batch_for_each_phase():
 
 
 def test_runs_keep_the_bounds():
-    """½Σh·θ² with exact means and covariances, every phase from the last one's random output."""
+    """Exact means and covariances on ½Σh·θ², with each phase started at the random output of the last."""
     curvatures = np.concatenate([[0.5, 1.0], np.random.default_rng(0).uniform(0.5, 1, 8)])
     noise, lipschitz = 300.0, 2.0
     problem = {"diameter": 2.0, "lipschitz": lipschitz, "strong_convexity": 0.5, "smoothness": 1.0, "noise": noise}

@@ -8,7 +8,7 @@ CONVEX_FORMS = ["convex", "tight"]
 
 
 class ExactRun:
-    """Algorithm 2's exact mean and covariance on ½Σh_i·w_i² (plus (λ/2)‖w − w_0‖²), noise V² in all, no constraint."""
+    """Exact mean and covariance of Algorithm 2 on ½Σh_i·w_i² (+ (λ/2)‖w − w_0‖²), total noise V², unconstrained."""
 
     def __init__(self, curvatures, start, variance, mu, regularization=0.0):
         self.h, self.start, self.mu, self.lam = curvatures, start, mu, regularization
@@ -141,7 +141,7 @@ def test_the_numerator_form_of_v_minimises_the_stages_bound():
 
 
 def test_the_printed_form_is_the_least_v():
-    """It is harmless while every stage keeps μ; without μ it misses its target, and the corrected form does not."""
+    """It is harmless if every stage uses μ. Without μ it misses its target, unlike the corrected form."""
     settings = {"rounds": 10_000, "gap": 12.5, "smoothness": 1.0, "strong_convexity": 0.05}
     printed = lr.acsa_stages(**settings, variance=1.0, printed=True)
     corrected = lr.acsa_stages(**settings, variance=1.0)

@@ -30,7 +30,7 @@ def test_strong_rounds_by_hand():
 
 
 def test_nonsmooth_rounds_are_the_smooth_ones_at_the_envelope():
-    """Theorem 2.4 is Theorem E.1 at smoothness b with Φ̂² := L²."""
+    """Theorem 2.4 equals Theorem E.1 at smoothness b with Φ̂² := L²."""
     common = {"batch": 3, "load": 2e-6}
     smoothness = lr.accelerated_envelope_smoothness(PROBLEM, load=2e-6)
     rounds = lr.accelerated_rounds(PROBLEM, smoothness=smoothness * (1 - 1e-9), spread=9.0, **common)
@@ -42,7 +42,7 @@ def test_nonsmooth_rounds_are_the_smooth_ones_at_the_envelope():
 
 
 def test_informal_nonsmooth_rounds():
-    """R = max{√M·εn/√d, ε²n²/(Kd)}, the second only where records are sampled."""
+    """R = max{√M·εn/√d, ε²n²/(Kd)}, with the second term only if records are sampled."""
     load = lr.bare_load(records=1000, epsilon=0.5)
     problem = lr.ProblemConstants(records=1000, per_round=16, dimension=100, diameter=1.0, lipschitz=1.0)
     settings = {"load": load, "batch": 2}

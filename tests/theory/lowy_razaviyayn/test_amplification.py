@@ -22,7 +22,7 @@ def test_group_privacy_holds_for_a_gaussian_mechanism(mu, records):
 
 
 def test_compositionality():
-    """d = 2C² rounds of ε each, with every record used once: (ε, δ)-private, but √2·C-compositional."""
+    """d = 2C² rounds of ε each that use every record once are (ε, δ)-private, but √2·C-compositional."""
     assert lr.compositionality(round_epsilons=[0.3] * 18, epsilon=0.3) == pytest.approx(np.sqrt(2) * 3)
     epsilon, delta, rounds = 1.0, 1e-6, 100
     each = epsilon / (2 * np.sqrt(2 * rounds * np.log(2 / delta)))
@@ -30,7 +30,7 @@ def test_compositionality():
 
 
 def shuffled_answers_delta(epsilon, machines, total):
-    """The exact hockey-stick divergence of the number of ones among shuffled randomised answers, one bit changed."""
+    """Exact hockey-stick divergence of the number of ones among shuffled randomised responses, for one changed bit."""
     lie = 1 / (1 + np.exp(epsilon))
     others = stats.binom.pmf(np.arange(machines), machines - 1, lie)
     zero, one = np.append(others, 0.0), np.append(0.0, others)

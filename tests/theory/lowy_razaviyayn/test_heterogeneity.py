@@ -21,7 +21,7 @@ def test_expected_top_by_enumeration():
 
 
 def test_average_or_max_bounds_the_mean_over_subsets():
-    """E[(1/M_r²)·Σ_{i∈S} a_i], enumerated over sizes and subsets, is below the chosen ratio; equal values attain it."""
+    """E[(1/M_r²)·Σ_{i∈S} a_i] over all sizes and subsets is at most the chosen ratio; equal values attain it."""
     rng = np.random.default_rng(1)
     chosen = set()
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""Units: a loss in units of s and models in units of t must give every step, scale and bound in its own units."""
+"""Units: every step, scale and bound must scale correctly with the units of the loss (s) and of the model (t)."""
 
 import inspect
 

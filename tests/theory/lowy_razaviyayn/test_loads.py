@@ -5,7 +5,7 @@ from fedprivjax.theory import lowy_razaviyayn as lr
 
 
 def test_the_noise_of_advanced_composition():
-    """The constant 256, from the paper's chain: composition over rounds, subsampling, Gaussian mechanism; K cancels."""
+    """The constant 256 follows from composition over rounds, subsampling and the Gaussian mechanism; K cancels."""
     lipschitz, records, epsilon, delta, rounds = 3.0, 500, 2.0, 1e-6, 40
     for batch in (60, 500):
         round_epsilon = epsilon / (2 * np.sqrt(2 * rounds * np.log(2 / delta)))

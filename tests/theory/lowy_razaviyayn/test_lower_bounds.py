@@ -55,7 +55,7 @@ def test_nothing_exceeds_the_trivial_bound():
 
 
 def algorithm_one(rng):
-    """Algorithm 1 in a regime where the lower bounds apply too: its rounds' privacy by advanced composition."""
+    """Algorithm 1 in a regime where the lower bounds apply, with the privacy of its rounds by advanced composition."""
     records, machines, rounds = int(rng.integers(1, 30)), int(rng.integers(1000, 100_000)), int(rng.integers(1, 300))
     delta = 0.1 / (records * machines) ** 2
     most = 2 * np.sqrt(2 * rounds * np.log(2 / delta))
@@ -103,7 +103,7 @@ def test_the_shuffled_rate_is_optimal_in_the_central_model():
 
 
 def test_models_of_trust_are_ordered():
-    """One record a machine: central is easier than local, and local is classical."""
+    """With one record per machine, the central bound is below the local one, which equals the classical one."""
     one = lr.ProblemConstants(**{**CONSTANTS, "records": 1, "per_round": 100_000})
     local = lr.empirical_lower_bound(one, epsilon=0.5, round_epsilons=[0.5], round_deltas=[1e-12])
     assert lr.central_empirical_lower_bound(one, epsilon=0.5, delta=1e-8) < local

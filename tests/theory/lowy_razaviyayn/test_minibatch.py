@@ -28,7 +28,7 @@ def bound_at_the_theorems_step(problem, smoothness, load, rounds, batch):
 
 
 def test_the_constant_272_covers_271():
-    """2 + 256 + 8 + 1 + 4 = 271, at the theorem's step, for its rounds and for more; noise alone comes near it."""
+    """The constant is 2 + 256 + 8 + 1 + 4 = 271 at the theorem's step, for its rounds or more. Noise comes close."""
     rng, worst = np.random.default_rng(0), 0.0
     for _ in range(300):
         problem, smoothness, load = random_setting(rng)
@@ -106,7 +106,7 @@ def test_the_step_is_near_the_best_of_its_bound():
 
 
 def quadratic_average(rounds, step, start, variance):
-    """E½‖mean iterate − w*‖² of w ← w − η(w − w* + noise) from w* + start, exactly."""
+    """Exact E½‖mean iterate − w*‖² of w ← w − η(w − w* + noise), started at w* + start."""
     powers = (1 - step) ** np.arange(rounds)
     bias = powers.mean() * start
     reach = np.array([step * powers[: rounds - 1 - s].sum() / rounds for s in range(rounds)])
@@ -116,7 +116,7 @@ def quadratic_average(rounds, step, start, variance):
 @pytest.mark.parametrize("step", [0.01, 0.1, 0.25])
 @pytest.mark.parametrize("deviation", [0.0, 1.0, 20.0])
 def test_the_empirical_bound_holds_on_quadratics(step, deviation):
-    """Means of ½‖w − x‖²: β = 1 and the exact loss of the average iterate is known."""
+    """For means of ½‖w − x‖², β = 1 and the exact loss of the average iterate is known."""
     variance = lr.Variance(deviation**2 / 2, deviation**2 / 4, deviation**2 / 4)
     bound = lr.minibatch_step_bound(step=step, rounds=60, diameter=5.0, smoothness=1.0, variance=variance)
     assert 0 < quadratic_average(60, step, 5.0, variance.total) <= bound

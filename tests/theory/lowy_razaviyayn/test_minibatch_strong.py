@@ -19,7 +19,7 @@ def test_recursion_bound_is_the_telescoped_sum():
 
 
 def test_stichs_step_attains_the_lemmas_rate():
-    """`g·r_0·exp(−aT/g) + (c/(aT))·(1/ln 2 + ln max{2, a²r_0T²/c})`; logarithms from the best if c < a²r_0T."""
+    """`g·r_0·exp(−aT/g) + (c/(aT))·(1/ln 2 + ln max{2, a²r_0T²/c})`, optimal up to logarithms if c ≤ a²r_0T."""
     rng, ratios = np.random.default_rng(1), []
     for _ in range(300):
         g, start, drift = 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-4, 2)
@@ -74,7 +74,7 @@ def test_strong_step_by_hand():
 @pytest.mark.parametrize("rounds", [5, 50, 500])
 @pytest.mark.parametrize("deviation", [0.0, 0.3, 10.0])
 def test_the_bound_holds_on_quadratics(rounds, deviation):
-    """½‖w − w*‖² with a noisy gradient, the weighted mean's exact loss against the bound at the default step."""
+    """On ½‖w − w*‖² with noisy gradients, the weighted mean's exact loss is below the bound at the default step."""
     problem = {"diameter": 5.0, "smoothness": 1.0, "strong_convexity": 1.0}
     variance = lr.Variance(deviation**2 / 2, deviation**2 / 4, deviation**2 / 4)
     step = lr.strong_step(rounds=rounds, variance=variance, **problem)
@@ -88,7 +88,7 @@ def test_the_bound_holds_on_quadratics(rounds, deviation):
 
 
 def test_the_rate_is_attained_up_to_logarithms():
-    """The explicit bound at the informal theorem's rounds is within logarithms (and 256) of the rate."""
+    """The explicit bound at ten times the informal rounds is the rate up to logarithms and a factor 256."""
     rng = np.random.default_rng(3)
     for _ in range(50):
         records, per_round, load = float(rng.integers(10, 2000)), rng.uniform(1, 30), 10 ** rng.uniform(-6, -2)

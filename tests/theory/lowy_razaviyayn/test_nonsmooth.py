@@ -11,7 +11,7 @@ def random_setting(rng):
 
 
 def test_the_constant_545_covers_the_envelopes_run():
-    """The smooth bound at the envelope's step and rounds plus L²/(2b): 271.5 with L, 542.5 with the paper's 2L."""
+    """The smooth bound for the envelope plus L²/(2b) has the constant 271.5 with L, and 542.5 with the paper's 2L."""
     rng, worst = np.random.default_rng(0), 0.0
     for _ in range(200):
         problem, load = random_setting(rng)

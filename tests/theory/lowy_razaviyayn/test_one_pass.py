@@ -38,7 +38,7 @@ def test_batch_stays_within_the_records():
 
 
 def test_the_rate_is_the_bound_at_the_unrounded_batch():
-    """φ- and υ-terms agree exactly; the start and the noise are equal there, and the rate counts them once."""
+    """The φ- and υ-terms are equal. The start and the noise are equal at this batch, and the rate counts them once."""
     records = 20_000
     problem, loss = problem_of(records), {"smoothness": 0.8, "deviation": 1.3, "diversity": 0.6}
     start = 0.8 * 4 * (real_batch(records, 10.0) / records) ** 2

@@ -18,7 +18,7 @@ def test_load_by_hand():
 
 
 def test_noise_step_and_rates_are_the_papers():
-    """σ²/(C·L²) = R·M·logs/(nNε)² and Theorem 4.1's step and rates, all by the load."""
+    """σ²/(C·L²) = R·M·logs/(nNε)², and the step and rates of Theorem 4.1, computed from the load."""
     scale = 0.5 * 30 * 2000
     assert 500 * load() == pytest.approx(500 * 800 * LOGS / scale**2)
     step = lr.minibatch_step(PROBLEM, rounds=500, smoothness=0.8, load=load())
@@ -44,7 +44,7 @@ def test_rounds_by_hand(epsilon, smoothness):
 
 
 def test_shuffling_beats_no_shuffling():
-    """With all machines and the same ε the load is smaller by N, up to logarithms."""
+    """With all machines and the same ε, shuffling divides the load by N, up to logarithms."""
     plain = lr.bare_load(records=30, epsilon=0.5)
     assert lr.shuffled_bare_load(machines=50, per_round=50, records=30, epsilon=0.5) == pytest.approx(plain / 50)
 

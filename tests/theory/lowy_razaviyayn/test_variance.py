@@ -16,7 +16,7 @@ def record_gradients():
 
 
 def outcomes(sampler, gradients, batch):
-    """Every value of a machine's minibatch mean with its probability."""
+    """All values of a machine's minibatch mean, with their probabilities."""
     n = len(gradients)
     if sampler == "full":
         return [(1.0, gradients.mean(axis=0))]
@@ -71,7 +71,7 @@ def test_aggregate_variance_by_enumeration(sampler):
 
 
 def test_noise_of_unequal_machines():
-    """E[1/M_r]·d·mean σ_i², and it does not touch the rest."""
+    """The noise is E[1/M_r]·d·mean σ_i², and the other parts do not change."""
     data, noise_std = record_gradients(), np.array([0.5, 1.0, 2.0])
     with_noise, without = exact("subset", data, BATCH, noise_std), exact("subset", data, BATCH)
     expected = 2 * sum(
@@ -91,7 +91,7 @@ def test_one_machine_has_no_client_variance():
 
 
 def random_machines(rng):
-    """Three machines with as many records, their φ_i² ≥ s_i², K = 2."""
+    """Three machines with equally many records, φ_i² ≥ s_i² and K = 2."""
     data = [rng.normal(rng.normal(size=2), rng.uniform(0.1, 2), (4, 2)) for _ in range(3)]
     noise_std = rng.uniform(0, 1, 3)
     deviation = [np.sqrt(np.mean(np.sum((g - g.mean(axis=0)) ** 2, axis=1))) for g in data]
@@ -126,7 +126,7 @@ def test_the_bound_is_attained_by_equal_machines():
 
 
 def test_the_printed_empirical_bound_misses_the_choice_of_machines():
-    """Two machines with gradients ±1, one a round, full batches: the variance is 1, the printed lemma's 1/n."""
+    """Two machines with gradients ±1, one per round, full batches: the variance is 1, and 1/n by the printed lemma."""
     n = 5
     found = lr.aggregate_variance(
         sampler="full", gradients=[[1.0], [-1.0]], spread=0.0, records=n, batch=n, noise_std=0.0, pmf=[1.0, 0.0]

@@ -1,4 +1,4 @@
-"""Theorems 6 and 9: settings, the bounds against runs, refusals."""
+"""Theorems 6 and 9: settings, bounds compared with runs, invalid arguments."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SETTINGS = tc.ReducedSettings(rounds=1000, alpha=0.02, step_size=1e-3, reset_rat
 
 
 def test_settings():
-    """At the theorems' T, before it is rounded up, α is 1/N; capped, α is larger and 1 at most."""
+    """α is 1/N at the theorems' T before rounding up. With a smaller T, α is larger, and at most 1."""
     settings = tc.momentum_settings(records=60_000, dimension=7850, epsilon=2.0, delta=1e-6)
     assert settings.rounds == 19 * 60_000  # 18.2 epochs
     assert settings.alpha == 1 / 60_000
@@ -26,7 +26,7 @@ def test_settings():
     paper = tc.reduced_settings(records=60_000, dimension=7850, epsilon=2.0, form="paper")
     assert paper.alpha * 60_000 == pytest.approx(1, rel=1e-3)
     assert tc.reduced_settings(records=60_000, dimension=7850, epsilon=2.0).alpha * 60_000 == pytest.approx(1.7)
-    assert 60_000 * (1 + np.log(2)) <= 60_000 * 1.7  # what Proposition 14 asks of α at γ = 1/2
+    assert 60_000 * (1 + np.log(2)) <= 60_000 * 1.7  # Proposition 14's requirement on α at γ = 1/2
     assert paper.rounds == pytest.approx(60_000 ** (7 / 3) * 2 ** (4 / 3) / 7850 ** (2 / 3), rel=1e-3)
     capped = tc.reduced_settings(records=100, dimension=50, epsilon=2.0, rounds=400)
     assert capped.reset_rate == pytest.approx(capped.step_size * 100)
@@ -34,7 +34,7 @@ def test_settings():
 
 
 def run(records, rounds, alpha, step, rng, noise=0.0):
-    """Shuffled normalised SGD with momentum on the mean of sin⟨x_j, w⟩, ‖x_j‖ = 1, which has G = L = 1."""
+    """Run shuffled normalised SGD with momentum on the mean of sin⟨x_j, w⟩ with ‖x_j‖ = 1, so G = L = 1."""
     centres = rng.normal(size=(records, 3))
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
 
@@ -56,7 +56,7 @@ def run(records, rounds, alpha, step, rng, noise=0.0):
 
 
 def test_runs_keep_the_bounds():
-    """The gradient's norm under the whole bound, the momentum's error under its three terms."""
+    """The gradient norm is below the bound, and the error of the momentum below its three terms."""
     ratios, errors = [], []
     for alpha_times, noise in ((1.0, 0.0), (4.0, 0.0), (64.0, 0.0), (4.0, 0.3)):
         records, rounds = 64, 64 * 8

@@ -1,4 +1,4 @@
-"""The bounds at the theorems' settings have their exponents, with sampling's term 6G√α left out."""
+"""Exponents of the bounds at the theorems' settings, without the sampling term 6G√α."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ CLOSE = 0.05
 
 
 def momentum(records, dimension, *, form="counted", logs=True, rounds=None, epsilon=1.0):
-    """Theorem 6's bound without sampling's 6G√α; `logs` False divides by √log₂T, which every other term has."""
+    """Bound of Theorem 6 without the sampling term 6G√α; `logs=False` divides the other terms by √log₂T."""
     settings = tc.momentum_settings(records=records, epsilon=epsilon, delta=1e-6, dimension=dimension, rounds=rounds)
     sigma = tc.momentum_multiplier(epsilon=epsilon, delta=1e-6, form="paper")
     problem = tc.ProblemConstants(records=records, dimension=dimension, lipschitz=1.0, smoothness=1.0)
@@ -20,7 +20,7 @@ def momentum(records, dimension, *, form="counted", logs=True, rounds=None, epsi
 
 
 def reduced(records, dimension, *, form="corrected", logs=True, rounds=None, epsilon=1.0):
-    """Theorem 9's bound without sampling's 6G√α; `logs` False divides the noise by log₂N, which its terms have."""
+    """Bound of Theorem 9 without the sampling term 6G√α; `logs=False` divides the noise by its factor log₂N."""
     settings = tc.reduced_settings(records=records, epsilon=epsilon, dimension=dimension, rounds=rounds)
     sigma = tc.reduced_multiplier(epsilon=epsilon, delta=1e-6, form="paper")
     problem = tc.ProblemConstants(records=records, dimension=dimension, lipschitz=1.0, smoothness=1.0)
@@ -47,7 +47,7 @@ def decades(low, high):
     ],
 )
 def test_exponents(bound, form, power, root):
-    """Over N in 10⁵..10⁸ with the logarithms divided out, with them in 10¹⁰..10¹⁶; d in 1..10⁴ either way."""
+    """N is in 10⁵..10⁸ without logarithms and in 10¹⁰..10¹⁶ with them; d is in 1..10⁴ for both."""
     assert slope(decades(5, 8), lambda n: bound(n, 100, form=form, logs=False)) == pytest.approx(power, abs=CLOSE)
     assert slope(decades(10, 16), lambda n: bound(n, 100, form=form)) == pytest.approx(power, abs=CLOSE)
     assert slope(decades(0, 4), lambda d: bound(10**8, d, form=form)) == pytest.approx(root, abs=CLOSE)
@@ -73,7 +73,7 @@ def test_the_better_rate_needs_many_records():
 
 
 def test_another_t_has_another_exponent():
-    """One epoch: the optimisation's √(N/T) stands still. T = N²: the settings' own T is what makes −2/3 of −1/2."""
+    """For one epoch, √(N/T) of the optimisation is constant. With T = N², the exponent is above −0.6, not −2/3."""
     values = decades(5, 8)
     assert slope(values, lambda n: momentum(n, 100, rounds=n)) > -0.1
     assert slope(values, lambda n: reduced(n, 100, rounds=n**2, logs=False)) > -0.6

@@ -1,4 +1,4 @@
-"""Node counts and sensitivities against every record, node and order of small trees."""
+"""Node counts and sensitivities, compared with every record, node and order of small trees."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def drawn(records, epochs, order):
 
 
 def held(uses, node, record, alpha):
-    """How much of a record the discounted sum of a node holds; `uses` is the record of every round."""
+    """Weight of a record in the discounted sum of a node; `uses` is the record of every round."""
     times = np.arange(node[0], node[1] + 1)
     return np.sum((uses[times - 1] == record) * (1 - alpha) ** (node[1] - times))
 
@@ -42,7 +42,7 @@ def test_no_record_is_in_more_nodes_than_counted(rounds, records):
 
 
 def test_the_printed_count_is_too_small():
-    """With T/N in place of ⌈T/N⌉: 86.7 for T = 1024 and N = 100, where a record is in 92 nodes."""
+    """With T/N instead of ⌈T/N⌉ it is 86.7 for T = 1024 and N = 100, although a record is in 92 nodes."""
     assert 7 * 1024 / 100 + sum(1024 // 2**j for j in range(7, 11)) < 87
     assert tc.node_count(records=100, rounds=1024) == 92
     assert tc.node_count(records=[8, 100], rounds=[[512], [1024]]).tolist() == [[319, 49], [639, 92]]
@@ -79,7 +79,7 @@ def test_longer_epochs_at_random():
 
 
 def test_caps():
-    """The paper's 2 holds in cyclic order alone; both caps are approached; at α = 1 a node holds its last round."""
+    """The paper's 2 holds in cyclic order only. Both caps are approached. At α = 1 a node is its last round."""
     for times in (1.0, 2.0, 8.0):
         alpha = times / 10**5
         caps = [tc.sensitivity_cap(order=order, records=10**5, alpha=alpha) for order in ("cyclic", "reshuffled")]
@@ -94,7 +94,7 @@ def test_caps():
 
 @pytest.mark.parametrize(("records", "epochs"), [(8, 8), (16, 16), (5, 9), (2, 6), (13, 4), (3, 5)])
 def test_the_nodes_of_algorithm_2(records, epochs):
-    """Of all nodes that its reconstruction reads, one record is in no more than the corrected counts."""
+    """The number of nodes read by the reconstruction that contain one record is at most the corrected count."""
     rounds = records * epochs
     anchors, differences = set(), set()
     for t in range(1, rounds + 1):
@@ -123,7 +123,7 @@ def test_the_nodes_of_algorithm_2(records, epochs):
 
 
 def test_the_late_nodes_also_where_the_records_do_not_divide_the_rounds():
-    """At most `(⌊log₂N⌋ + 1)(2⌈T/N⌉ − 1)` are read, in both trees together."""
+    """At most `(⌊log₂N⌋ + 1)(2⌈T/N⌉ − 1)` nodes are read, in both trees together."""
     records, rounds = (grid.ravel() for grid in np.meshgrid(np.arange(2, 100), np.arange(2, 700)))
     records, rounds = records[rounds >= records], rounds[rounds >= records]
     late = tc.reduced_node_counts(records=records, rounds=rounds).late

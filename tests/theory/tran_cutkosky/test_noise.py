@@ -1,4 +1,4 @@
-"""Lemmas 7 and 12: the noise in the momentum against the literal variance and the printed constants."""
+"""Lemmas 7 and 12: noise in the momentum, compared with the exact variance and the printed constants."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fedprivjax.theory import tran_cutkosky as tc
 
 
 def test_the_noise_is_at_most_what_the_appendix_makes_of_it():
-    """Theorem 6's noise is 48αG·log₂T·√(dT·log(1/δ))/(ε√N) and not 12; the counted V is below it in cyclic order."""
+    """Theorem 6's noise is 48αG·log₂T·√(dT·log(1/δ))/(ε√N), not 12…; with counted V in cyclic order it is less."""
     for records, epochs in ((64, 7), (1000, 30), (60_000, 18)):
         problem = tc.ProblemConstants(records=records, dimension=9, lipschitz=2.0, smoothness=1.0)
         sigma = tc.momentum_multiplier(epsilon=1.0, delta=1e-6, form="paper")
@@ -24,7 +24,7 @@ def test_the_noise_is_at_most_what_the_appendix_makes_of_it():
 
 
 def exact_reduced_variance(records, rounds, alpha, gamma, stds):
-    """Lemma 17's noise at the round where it is largest, over α², a coordinate: every node's own coefficient."""
+    """Largest noise variance of Lemma 17 over rounds, per coordinate and over α², by the nodes' coefficients."""
     early, late, differences, residuals = stds
     keep, epoch, most = 1 - alpha, (1 - alpha) ** records, 0.0
 
@@ -50,7 +50,7 @@ def exact_reduced_variance(records, rounds, alpha, gamma, stds):
 
 @pytest.mark.parametrize("form", ["corrected", "paper"])
 def test_lemma_7_covers_the_noise(form):
-    """The literal variance of every round; the bound is no more than a few times it, and α = 1/N is covered too."""
+    """The bound covers the exact variance of every round by a small factor, also at α = 1/N."""
     records, rounds = 8, 8 * 16
     settings = tc.reduced_settings(records=records, epsilon=0.1, dimension=1, rounds=rounds, form=form)
     problem = tc.ProblemConstants(records=records, dimension=1, lipschitz=1.0, smoothness=0.5)
@@ -64,7 +64,7 @@ def test_lemma_7_covers_the_noise(form):
 
 @pytest.mark.parametrize(("alpha", "gamma"), [(1 / 64, 0.5), (1.7 / 64, 0.5), (1 / 64, 0.05), (0.5, 0.3)])
 def test_the_weights_of_old_epochs(alpha, gamma):
-    """Without smoothness the bound's C² is what is left; the literal weights over (1−γ)^{q−1} come to C from below."""
+    """Without smoothness only C² remains in the bound. The exact weights over (1−γ)^{q−1} approach C from below."""
     problem = tc.ProblemConstants(records=64, dimension=1, lipschitz=1.0, smoothness=0.0)
     settings = tc.ReducedSettings(rounds=64 * 50, alpha=alpha, step_size=1.0, reset_rate=gamma)
     noise = tc.reduced_noise_norm(problem, settings, noise_multiplier=1.0)
@@ -80,7 +80,7 @@ def test_the_weights_of_old_epochs(alpha, gamma):
 
 
 def test_the_residuals_count_the_nodes_of_a_round():
-    """α = 1 and hardly any gradient leave one node for every bit of t, and the differences of one epoch."""
+    """With α = 1 and tiny gradients, one node per bit of t and the differences of one epoch remain."""
     problem = tc.ProblemConstants(records=64, dimension=1, lipschitz=1e-9, smoothness=1.0)
     settings = tc.ReducedSettings(rounds=64 * 50, alpha=1.0, step_size=1.0, reset_rate=0.5)
     delta = tc.reduced_sensitivities(problem, step_size=1.0)

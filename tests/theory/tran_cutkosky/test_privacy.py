@@ -1,4 +1,4 @@
-"""Theorems 4, 8 and 10: conversions invert each other, and the paper's σ is enough exactly up to the stated ε."""
+"""Theorems 4, 8 and 10: inverse conversions; the paper's σ suffices up to the stated ε and not beyond."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_the_paper_multiplier_is_enough_up_to_the_limit_and_not_beyond(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_condition_the_wrong_way_round_is_false_even_exactly(method):
-    """δ ≥ exp(−ε) holds at ε = 12·log(1/δ), where the paper's σ gives almost nothing."""
+    """δ ≥ exp(−ε) holds at ε = 12·log(1/δ), where the paper's σ gives almost no privacy."""
     groups = METHODS[method][3]
     epsilon, factor = 12 * np.log(1e5), {1: 2.0, 3: 4.0}[groups]
     sigma = factor * np.sqrt(np.log(1e5)) / epsilon
@@ -58,7 +58,7 @@ def test_the_condition_the_wrong_way_round_is_false_even_exactly(method):
 
 
 def test_composition():
-    """The zCDP of V sets, the three ε in order, and the paper's condition at ρ√V = 2(2 − √2)·√log(1/δ)."""
+    """zCDP of V sets, order of the three ε, and the paper's condition at ρ√V = 2(2 − √2)·√log(1/δ)."""
     settings = {"nodes": 7, "delta": 1e-5}
     assert tc.composition_zcdp(nodes=7, ratio=0.3) == pytest.approx(sum([gdp.zcdp(0.3)] * 7))
     most = 2 * (2 - np.sqrt(2)) * np.sqrt(np.log(1e5) / 7)

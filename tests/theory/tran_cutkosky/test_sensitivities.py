@@ -12,7 +12,7 @@ PROBLEM = tc.ProblemConstants(records=RECORDS, dimension=1, lipschitz=LIPSCHITZ,
 
 
 def moved(node, record, amount):
-    """‖Σ (1−α)^{z−t}·(change at t)‖ where a replaced record changes every term by twice its `amount`, all in line."""
+    """‖Σ (1−α)^{z−t}·(change at t)‖ if replacing a record changes each of its terms by twice `amount`, all parallel."""
     total = 0.0
     for t in range(node[0], node[1] + 1):
         if (t - 1) % RECORDS == record:
@@ -28,7 +28,7 @@ NODES = [(c * 2**k + 1, (c + 1) * 2**k) for k in range(6) for c in range(RECORDS
 
 
 def test_residuals_are_exact_by_position():
-    """Straight steps: at position p the iterate is pη from its anchor, and a record's gradient moves by L·pη."""
+    """With straight steps, the iterate at position p is pη from its anchor, and a record's gradient changes by L·pη."""
     for node in NODES:
         stated = tc.residual_sensitivity(first=node[0], last=node[1], alpha=ALPHA, **SETTINGS)
         found = worst(node, lambda t: SMOOTH * STEP * ((t - 1) % RECORDS))
@@ -47,9 +47,7 @@ def test_forms_against_all_nodes():
         short = max(worst(node, amount) for node in NODES if node[1] - node[0] < RECORDS)
         assert short == pytest.approx(getattr(forms["short"], name))
         assert 0.6 * getattr(forms["corrected"], name) < long <= getattr(forms["corrected"], name)
-        assert (
-            long > getattr(forms["paper"], name) or name == "anchors"
-        )  # the printed 2ηNL forgets the geometric factor
+        assert long > getattr(forms["paper"], name) or name == "anchors"  # the printed 2ηNL lacks the geometric factor
 
 
 def test_differences_are_node_sensitivities():
@@ -68,7 +66,7 @@ def test_refusals():
 
 
 def test_federated():
-    """The untrusted average is √M noisier at the same multiplier, and one machine is the same either way."""
+    """The untrusted average has √M times the noise at the same multiplier; for one machine both are equal."""
     server, none = (tc.federated(machines=16, records=60, batch=5, trust=trust) for trust in ("server", "none"))
     assert server.epoch == none.epoch == 12
     assert none.sensitivity * none.noise == pytest.approx(4 * server.sensitivity * server.noise)
