@@ -1,4 +1,4 @@
-"""How a table of one's own becomes a data set: its columns, their public bounds, clients, and what is held out."""
+"""Preparation of a user-supplied table: its columns, public bounds, clients and held-out rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,33 +15,34 @@ EMPTY = ("error", "drop")
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is made of a table's columns; checked at construction.
+    """Options that turn a table into a dataset; checked at construction.
 
     Its fields are the keys of `[problem.options]` in an experiment file, and the options of `read_table` and
     `from_frame`.
 
     Attributes:
-        target: the column that is predicted.
-        features: columns, or arrays of an archive, that it is predicted from; None is all but `target` and `client`.
-        client: the column that says whose a row is; every client is a machine, in sorted order.
-        clients: instead, who they are and in which order; rows of others are refused.
+        target: column that is predicted.
+        features: columns, or arrays of an archive, that the target is predicted from; None is all but `target` and
+            `client`.
+        client: column with the client of each row; every client is a machine, in sorted order.
+        clients: public list of the clients, in the order of the machines; rows of others are rejected.
         task: "classification" or "regression"; None is regression for numbers, but classification for texts, truth
-            values, and whole numbers of which there are 20 different ones at most.
-        classes: the target's values in the order of the classes, public; None is those in the data, sorted, which
+            values, and whole numbers with at most 20 different values.
+        classes: public values of the target in the order of the classes; None is those in the data, sorted, which
             is marked as not private.
-        bounds: public limits [low, high] by column. What is beyond is moved to the limit, then low … high becomes
-            −1 … 1; the target's likewise, in regression. Truth values are within 0 … 1 as they are.
+        bounds: public limits [low, high] of columns by name, scaled to −1 … 1. Values beyond a limit are moved to it;
+            the target likewise, in regression. Truth values are within 0 … 1 without bounds.
         standardise: "statistics" brings columns without bounds to mean 0 and variance 1 of the training rows, and is
             marked as not private.
-        categories: public values by column; a column that has them, or that holds texts, becomes a 0 or 1 for each.
-            Texts without them take those in the data, which is marked as not private.
-        fill: a public value by column, in the place of those that are missing.
-        test_fraction: the share of rows that are held out, of each client alike; every client keeps one at least.
-        seed: of the rows that are held out.
+        categories: public values of categorical columns by name, each of which becomes a 0 or 1. Text columns without
+            them take the values in the data, which is marked as not private.
+        fill: public values for missing ones, by column.
+        test_fraction: fraction of each client's rows that is held out for testing; every client keeps at least one row.
+        seed: seed of the held-out rows.
         feature_bound: public bound on the norm of a row's features, before the constant; longer rows are shortened to
-            it. None is √(number of columns), no restriction where all of them have public bounds or categories.
-        bias: append a constant 1.
-        empty: clients in `clients` without a row are refused by name, or with "drop" left out.
+            it. None is √(number of columns), no restriction if all of them have public bounds or categories.
+        bias: whether a constant feature 1 is appended.
+        empty: "error" rejects clients in `clients` without a row, "drop" leaves them out.
 
     Raises:
         Refusal: an option out of range or of another kind.
