@@ -47,16 +47,16 @@ def clusters(
 
     Args:
         examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
-        features, classes: number of each; more features than classes.
-        accuracy: of the best rule, on labels without noise; above 1/classes.
-        label_noise: the probability that a training label is drawn anew; those for testing have none.
+        features: number of features, more than classes.
+        classes: number of classes.
+        accuracy: accuracy of the best linear rule on labels without noise; above 1/classes.
+        label_noise: probability that a training label is replaced by a random one; test labels have no noise.
         feature_bound: public bound on the norm, twice its root mean square; longer vectors, which hardly occur, are
             scaled back.
-        heterogeneity: the probability that an example is of the class that its machine has most of, machine mod
-            classes; needs `machines`.
-        machines: fills `machine_of`, one machine after the other. None: the data is not split.
-        trial: which sample of the population.
-        seed: of the population and its samples.
+        heterogeneity: probability that an example is of its machine's main class, machine mod classes.
+        machines: number of machines among which the examples are divided in order; None leaves them undivided.
+        trial: number of the sample from the population.
+        seed: seed of the population and its samples.
 
     Raises:
         Refusal: a number out of range.

@@ -44,7 +44,7 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
     Args:
         machines: number of machines.
         trial: seed of the held-out records.
-        path: a file of the same columns, of any number of rows; None looks for insurance.csv in `$FEDPRIVJAX_DATA`
+        path: file with the same columns and any number of rows; None looks for insurance.csv in `$FEDPRIVJAX_DATA`
             and in the cache.
 
     Returns:

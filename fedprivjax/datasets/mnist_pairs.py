@@ -45,8 +45,8 @@ def mnist_pairs(
     The components and their mean are computed from the training images, which no guarantee covers.
 
     Args:
-        similarity: p in [0, 1]; 0 for machines with digits of their own, 1 for machines alike.
-        components: how many features, at most 784.
+        similarity: fraction p of images from all digits, in [0, 1]; the others are of the machine's own pair.
+        components: number of features, at most 784.
         per_digit: images of each digit that a machine draws from.
         draw: "bootstrap" or "disjoint".
         trial: seed of the draw.

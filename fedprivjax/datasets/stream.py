@@ -51,7 +51,8 @@ def stream(
     """Examples `x = (c_y + spread·u)/‖c_y + spread·u‖` about unit centres c, u with independent uniform coordinates.
 
     Args:
-        features, classes: number of each.
+        features: number of features.
+        classes: number of classes.
         spread: root mean square norm of u.
         heterogeneity: probability that a machine's example is of the machine's own class, machine mod classes.
         test_examples: number of test examples, of uniform class.

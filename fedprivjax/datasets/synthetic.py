@@ -42,11 +42,11 @@ def least_squares(
 
     Args:
         examples, test_examples: number of examples; a multiple of `machines`, which own equally many. No test set if 0.
-        features: p, at least 2.
+        features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
-        optimum_norm: ‖w*‖; its direction is drawn.
+        optimum_norm: norm ‖w*‖ of the optimum; its direction is random.
         heterogeneity: how far machines lie apart; needs `machines`.
-        machines: fills `machine_of`, one machine after the other. None: the data is not split.
+        machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.
 
     Returns:
@@ -86,8 +86,8 @@ def logistic(
 
     Args:
         examples, test_examples: number of examples. No test set if 0.
-        features: p, at least 2.
-        optimum_norm: ‖w*‖, the larger the more separable; its direction is drawn.
+        features: number of features p, at least 2.
+        optimum_norm: norm ‖w*‖ of the optimum, larger for more separable classes; its direction is random.
         seed: seed of the data.
 
     Returns:
@@ -127,10 +127,10 @@ def least_absolute(
 
     Args:
         examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
-        features: p, at least 2.
-        noise: half the width of z's range; positive.
-        optimum_norm: ‖w*‖; its direction is drawn.
-        machines: fills `machine_of`, one machine after the other. None: the data is not split.
+        features: number of features p, at least 2.
+        noise: half the width of the range of the label noise z; positive.
+        optimum_norm: norm ‖w*‖ of the optimum; its direction is random.
+        machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.
 
     Returns:
@@ -178,12 +178,12 @@ def robust_regression(
 
     Args:
         examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
-        features: p, at least 2.
+        features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
-        outliers: the share of examples whose label is an outlier, in expectation.
-        outlier_size: half the width of an outlier's z.
-        optimum_norm: ‖w*‖; its direction is drawn.
-        machines: fills `machine_of`, one machine after the other. None: the data is not split.
+        outliers: expected fraction of examples whose label is an outlier.
+        outlier_size: half the width of the range of an outlier's label noise.
+        optimum_norm: norm ‖w*‖ of the optimum; its direction is random.
+        machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.
 
     Returns:
