@@ -1,4 +1,4 @@
-"""Settings into what runs: problems, participation and protocols."""
+"""Build problems, participation schemes and protocols from the settings of an experiment."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,11 +34,12 @@ def make_problem(
     records: int | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Problem:
-    """The problem of an experiment; a partition, where asked for, deals the samples over `machines`.
+    """Return the problem of an experiment, with its partition over `machines` if the file has one.
 
     Args:
-        records: of each machine, where they are swept; None is what the partition says.
-        say: called with what happens, in words: feature maps may take long.
+        trial: value of the dataset's option `trial`, or None without trials.
+        records: number of records of each machine if it is swept, or None for the partition's own number.
+        say: progress callback, called with a line of text; feature maps may take long.
     """
     data, table = make_data(settings, machines, trial, records)
     if isinstance(data, Problem):
@@ -54,7 +55,10 @@ def make_problem(
 def make_data(
     settings: ProblemSettings, machines: int, trial: int | None = None, records: int | None = None
 ) -> tuple[Data, np.ndarray | None]:
-    """The data of an experiment, and which examples each machine owns, [machines, most], where that is fixed."""
+    """Return the data of an experiment and their partition table.
+
+    The table has shape [machines, max_records]. It is None if the data are not partitioned.
+    """
     data = settings.source.load(settings.options if trial is None else {**settings.options, TRIAL: trial})
     if settings.partition is not None:
         return _dealt(settings.partition, data, machines, records or settings.partition.records)
@@ -67,7 +71,7 @@ def make_data(
 
 
 def _as_it_is(settings: ProblemSettings, problem: Problem) -> Problem:
-    """A problem that a function of one's own returned whole."""
+    """Return the whole problem of a user-defined function. Raise Refusal if the file sets parts of it."""
     names = {"features", "picture", "loss", "model", "radius", "lipschitz", "distance", "machine_weights"}
     said = settings.model_dump(include=names)
     for name in (name for name, value in said.items() if value not in (None, [])):
@@ -76,7 +80,7 @@ def _as_it_is(settings: ProblemSettings, problem: Problem) -> Problem:
 
 
 def _with_features(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream, say: Any) -> Any:
-    """The data after the feature maps, and with the picture's sides, where the file gives any."""
+    """Return the data with the file's feature maps applied and its picture shape set."""
     for one in unimported(settings.maps):
         one()
     if not settings.maps and settings.picture is None:
@@ -94,7 +98,7 @@ def _constraint(settings: ProblemSettings) -> ConstraintSet:
 
 
 def machines_of(settings: AnyKind, shape: Mapping[str, int]) -> int:
-    """Machines in all, as the file or the sweep gives them."""
+    """Return the number of machines from the sweep or the file. Raise Refusal if neither gives it."""
     machines = shape.get("machines", settings.machines)
     if machines is None:
         raise Refusal("participation.machines must be given, or swept")
@@ -102,7 +106,10 @@ def machines_of(settings: AnyKind, shape: Mapping[str, int]) -> int:
 
 
 def natural_machines(settings: ProblemSettings) -> int | None:
-    """How many machines the data themselves have, the clients of a table or the values of a column; None if any."""
+    """Return the number of machines that the data fix: clients of a table, or values of a column.
+
+    None means that the data can be partitioned over any number of machines.
+    """
     dealt = settings.partition
     if dealt is not None and dealt.kind != "by_value":
         return None
@@ -117,30 +124,40 @@ def natural_machines(settings: ProblemSettings) -> int | None:
 
 
 def present(settings: ProblemSettings, problem: Problem, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """A combination of sizes with the machines that are there, where a partition drops those left with nothing."""
+    """Return `shape` with the number of machines that have records, if the partition drops the others."""
     if settings.partition is None or settings.partition.empty != "drop" or problem.partition_table is None:
         return dict(shape)
     return {**shape, "machines": int(problem.partition_table.sizes.size)}
 
 
 def make_participation(settings: AnyKind, shape: Mapping[str, Any]) -> tuple[Participation, int | None]:
-    """Participation and rounds (None: as many as the samples allow) at one combination of the swept integers."""
+    """Return (participation, rounds) at one combination of the swept integers.
+
+    `rounds` is None if the run has as many rounds as the samples allow.
+    """
     per_round = shape.get("per_round", settings.model_dump().get("per_round"))
     return settings.make(machines_of(settings, shape), per_round), shape.get("rounds", settings.planned)
 
 
 def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | None = None) -> Any:
-    """The protocol object of one `[[protocol]]` entry.
+    """Return the protocol object of one `[[protocol]]` entry.
 
     Args:
-        over: the sweep's values; what has no default and is swept stands at its first.
+        over: swept values. A required setting that is swept takes its first value.
     """
     swept = {**(over or {}), **settings.grid}
     return settings.make({name: swept[name][0] for name in settings.required})
 
 
 class Point(NamedTuple):
-    """A protocol's settings where what fixes a shape depends on ε: the point of the sweep, the shape and loss there."""
+    """Settings of a protocol at one swept ε, if its batch, cohort size, rounds or smoothing depend on ε.
+
+    Attributes:
+        settings: settings of the protocol, with this ε.
+        at: {"epsilon": ε}, or empty if nothing depends on ε.
+        shape: sizes at this ε.
+        problem: problem at this ε, with the smoothed loss.
+    """
 
     settings: ProtocolSettings
     at: dict[str, float]
@@ -151,7 +168,10 @@ class Point(NamedTuple):
 def points(
     experiment: Experiment, settings: ProtocolSettings, problem: Problem, shape: Mapping[str, int]
 ) -> list[Point]:
-    """One for each swept ε where the batch is "moments", or a cohort's size, rounds or smoothing "theory"; else one."""
+    """Return one point for each swept ε if a size depends on ε, else a single point.
+
+    The batch "moments" and the values "theory" of `per_round`, `rounds` and `smoothing` depend on ε.
+    """
     batch = settings.settings.get("batch")
     participation = experiment.participation_of(settings)
     given = participation.model_dump()
@@ -177,7 +197,7 @@ def _at(point: Point, epsilon: float) -> Point:
 
 
 def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) -> Point:
-    """With the envelope that the protocol's theory chooses in place of the loss, if any."""
+    """Return the point with the loss replaced by the Moreau envelope that the protocol's theory chooses, if any."""
     protocol = make_protocol(point.settings, point.settings.grid)
     target = target_of(protocol, delta=experiment.evaluation.delta)
     participation = experiment.participation_of(point.settings)
@@ -203,7 +223,7 @@ def _with_moments(
 
 
 def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float, *, phases: bool) -> dict[str, Any]:
-    """What a protocol's theory makes of sizes that the file leaves to it."""
+    """Return the values of those sizes in `chosen`, which the file leaves to the protocol's theory."""
     if not chosen:
         return {}
     protocol = make_protocol(point.settings, point.settings.grid)
@@ -217,7 +237,10 @@ def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float, *,
 def _dealt(
     settings: PartitionSettings, data: Data, machines: int, records: int | None
 ) -> tuple[datasets.Dataset, np.ndarray]:
-    """The data that machines own, all of it but where they have so many `records` each, and who owns what."""
+    """Return the partitioned data and their partition table, [machines, max_records].
+
+    With `records`, `machines · records` examples are sampled first. Otherwise all examples are partitioned.
+    """
     if isinstance(data, Problem):
         raise Refusal("problem.partition must be left out: a function that returns a whole problem splits it")
     if isinstance(data, datasets.Stream):
@@ -237,7 +260,7 @@ def _dealt(
 
 
 def _column(data: datasets.Dataset, name: str | None) -> np.ndarray:
-    """What a partition looks at, [examples]: the labels, or a column of the table that the data were made of."""
+    """Return the values that a partition uses, shape [examples]: the labels, or a column of the original table."""
     if name is None:
         return data.labels
     if data.columns is None:

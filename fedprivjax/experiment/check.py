@@ -1,4 +1,4 @@
-"""What the sections of an experiment file must be to one another."""
+"""Validation of an experiment file across its sections."""
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
@@ -12,12 +12,9 @@ from fedprivjax.privacy.target import NO_TARGET, SET_TARGET, UNLIMITED
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse sections that do not fit together.
+    """Raise Refusal if sections contradict one another; the message names the key.
 
-    Of finished results with user-defined objects, which are not imported, only labels are checked.
-
-    Raises:
-        Refusal: what is wrong, by its key.
+    If user-defined objects are not imported, as for finished results, only labels are checked.
     """
     _check_labels([settings.label for settings in experiment.protocol])
     if unimported(experiment):
@@ -57,7 +54,7 @@ def _check_sweep(experiment: Experiment) -> None:
                 )
         settings.check_values(experiment.real_axes)
     if "records" in sweep.over and experiment.problem.partition is None:
-        raise Refusal("sweep.records must go with [problem.partition], which deals them, got none")
+        raise Refusal("sweep.records must go with [problem.partition], got none")
     for name in sweep.resample:
         require_choice(
             "axis in sweep.resample", name, [*experiment.real_axes, *(name for grid in grids for name in grid)]
@@ -65,7 +62,7 @@ def _check_sweep(experiment: Experiment) -> None:
 
 
 def check_targets(experiment: Experiment) -> None:
-    """Raise Refusal for all protocols together that have no privacy target."""
+    """Raise Refusal, naming all protocols without a privacy target, if there are any."""
     bare = [one.label for one in experiment.protocol if not one.has_target(experiment.real_axes)]
     if bare:
         raise Refusal(
@@ -85,13 +82,13 @@ def _check_participation(experiment: Experiment) -> None:
 
 
 def _axes(experiment: Experiment) -> list[str]:
-    """Whatever may be swept for at least one of the protocols."""
+    """Return the names of all settings that can be swept for at least one protocol."""
     names = [*STRUCTURAL, *(name for settings in experiment.protocol for name in settings.sweepable)]
     return list(dict.fromkeys([*names, *_own_sizes(experiment)]))
 
 
 def _own_sizes(experiment: Experiment) -> tuple[str, ...]:
-    """The numbers of a constraint set of one's own."""
+    """Return the names of the numbers of a custom constraint set."""
     constraint = experiment.problem.constraint
     return () if constraint is None else constraint.own_sizes
 
@@ -126,7 +123,7 @@ def _check_baselines(experiment: Experiment) -> None:
 def _check_expected(experiment: Experiment) -> None:
     labels = [settings.label for settings in experiment.protocol]
     for expected in experiment.expected:
-        if expected.rule != "shown":  # a published figure may stand beside ours without a run of its own
+        if expected.rule != "shown":  # "shown": a published number may be listed without a run
             require_choice("protocol label in [[expected]]", expected.protocol, labels)
         if expected.rule == "above":
             require_choice("other protocol in [[expected]]", expected.other, labels)

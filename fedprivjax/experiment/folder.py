@@ -1,4 +1,4 @@
-"""A results folder: `spec.toml`, `results.nc`, `provenance.json`, plots and a page of all of it."""
+"""Results folders: `spec.toml`, `results.nc`, `provenance.json`, plots and a report page."""
 
 import json
 import shutil
@@ -18,17 +18,17 @@ from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.provenance import Provenance, provenance
 
 CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
-CHOICE = "choice"  # a results folder of its own: the runs that hyper-parameters were chosen by
-SHOWN, WIDEST = 3, 60  # settings that differ in a message, and characters of a value
+CHOICE = "choice"  # results folder of the tuning runs
+SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
 HOW = "fedprivjax.load(folder), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 
 
 def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None:
-    """Make the folder and write `spec.toml` into it.
+    """Create the folder and write `spec.toml` into it.
 
     Raises:
-        ValueError: the folder holds results of other settings or an unfinished run, there is nothing to resume, or it
-            cannot be written to.
+        ValueError: if the folder holds results of other settings or an unfinished run, has nothing to resume, or is
+            not writable.
     """
     spec, settings = folder / SPEC, to_mapping(experiment)
     if resume and not spec.is_file():
@@ -45,12 +45,12 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None
 
 
 def begun(folder: Path) -> bool:
-    """Whether a run into the folder has begun."""
+    """Return True if a run into the folder has begun."""
     return (folder / SPEC).is_file()
 
 
 def finished(folder: Path) -> bool:
-    """Return True if the folder holds readable results. Warn, and return False, if a file of them is damaged."""
+    """Return True if the folder holds readable results. Warn, and return False, if a file is damaged."""
     if not (folder / RESULTS).is_file():
         return False
     for name, read in ((RESULTS, load), (PROVENANCE, load_provenance)):
@@ -65,15 +65,15 @@ def finished(folder: Path) -> bool:
 def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds: float | None = None) -> None:
     """Write `results.nc`, with one group per protocol label, and `provenance.json`. Remove the chunks.
 
-    The folder then holds both files or, if they cannot be written, what it held before. The netCDF file is made in
-    memory: HDF5 ends the process if a write fails.
+    Both files are written together; if that fails, the folder stays unchanged. The netCDF file is built in memory,
+    because HDF5 ends the process if a write fails.
 
     Args:
-        title: the experiment's, for who opens the file.
-        seconds: what the runs took, compilation and calibration included; None is not known.
+        title: title of the experiment, an attribute of the netCDF file.
+        seconds: wall time of the runs in seconds, with compilation and calibration, or None if unknown.
 
     Raises:
-        OSError: a file cannot be written. All chunks are kept.
+        OSError: if a file cannot be written. The chunks then stay on disk.
     """
     made = provenance(found, seconds)
     root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **_origin(made)})
@@ -91,10 +91,10 @@ def remove_chunks(folder: Path) -> None:
 
 
 def load(folder: str | Path) -> dict[str, xr.Dataset]:
-    """The datasets of a results folder by protocol label, in memory.
+    """Load the datasets of a results folder into memory, by protocol label.
 
     Raises:
-        Refusal: no such file, or one that cannot be read.
+        Refusal: if the file is missing or cannot be read.
     """
     file = _existing(Path(folder) / RESULTS)
     try:
@@ -107,10 +107,10 @@ def load(folder: str | Path) -> dict[str, xr.Dataset]:
 
 
 def load_provenance(folder: str | Path) -> Provenance:
-    """Where a folder's results came from.
+    """Load the provenance of a folder's results.
 
     Raises:
-        Refusal: no such file, or one that is no JSON.
+        Refusal: if the file is missing or not a JSON object.
     """
     file = _existing(Path(folder) / PROVENANCE)
     try:
@@ -123,7 +123,7 @@ def load_provenance(folder: str | Path) -> Provenance:
 
 
 def load_settings(folder: str | Path) -> str:
-    """The experiment's settings as they stand in `spec.toml`; empty for a folder without one."""
+    """Return the text of `spec.toml`, the experiment's settings; empty for a folder without that file."""
     file = Path(folder) / SPEC
     try:
         return file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -132,7 +132,7 @@ def load_settings(folder: str | Path) -> str:
 
 
 def _origin(made: Provenance) -> dict[str, Any]:
-    """What the file itself says of where it came from."""
+    """Return the provenance attributes of the netCDF file."""
     return {name: str(made[name]) for name in ("fedprivjax", "commit", "date") if made[name] is not None}
 
 
@@ -162,7 +162,7 @@ def _value(settings: Mapping[str, Any], key: str) -> str:
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Settings by dotted key. Entries of a list go by their label, or by their number."""
+    """Return the settings by dotted key. List entries are named by their label, or by their number."""
     if isinstance(value, Mapping):
         entries = value.items()
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):

@@ -1,4 +1,4 @@
-"""What an experiment comes to: a sweep for every protocol at every shape, refused where anything is wrong with it."""
+"""The jobs of an experiment: one checked sweep for every protocol and every combination of sizes."""
 
 import json
 from collections.abc import Callable
@@ -43,10 +43,16 @@ Problems = dict[tuple[int | None, ...], Problem]
 
 @dataclass(frozen=True)
 class Job:
-    """A sweep to run: a protocol at one combination of what fixes a shape (the swept integers, the batch).
+    """A sweep to run: one protocol at one combination of sizes (the swept integers, the batch).
 
-    `prepare` makes it ready: a trial's anew at each call, for many trials' draws at once would not fit in memory.
-    `alone` is the problem whose machines train alone as a baseline, if the experiment asks for it.
+    Attributes:
+        label: label of the protocol.
+        shape: sizes by name, the trial included.
+        runs: number of runs.
+        prepare: function that returns the prepared sweep. With trials it prepares again at each call, because the
+            samples of all trials would not fit in memory.
+        identity: cache key. Jobs with equal keys have equal runs.
+        alone: problem of the baseline "alone", or None without that baseline.
     """
 
     label: str
@@ -58,12 +64,15 @@ class Job:
 
 
 def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> list[Job]:
-    """What there is to run; whatever is wrong with it is refused here, before anything is compiled.
+    """Return the jobs of an experiment, checked and calibrated. Invalid settings raise here, before compilation.
 
-    Of many trials, which differ in their data only, the first is tried.
+    Trials differ in their data only, so only the first trial is prepared here.
 
     Args:
-        say: called with what happens, in words: calibrating may take long.
+        say: progress callback, called with a line of text; calibration may take long.
+
+    Raises:
+        Refusal: if settings are invalid.
     """
     check_targets(experiment)
     for one in unimported(experiment):
@@ -79,15 +88,15 @@ def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> li
 
 
 def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
-    """The metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
+    """Return the metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
     first = {job.label: job.prepare() for job in {job.label: job for job in reversed(todo)}.values()}
     return {label: {name: _recorded(start, name) for name in start.iterates} for label, start in first.items()}
 
 
 def records(todo: list[Job]) -> dict[str, int]:
-    """The fewest records that a protocol's runs have: label -> how many."""
+    """Return the smallest number of evaluations of each protocol's runs, by label."""
     counts: dict[str, int] = {}
-    for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have as many
+    for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have the same number
         count = len(evaluation_rounds(job.prepare().recipe))
         counts[job.label] = min(count, counts.get(job.label, count))
     return counts
@@ -100,7 +109,7 @@ def problem_at(
     problems: Problems,
     say: Callable[[str], None] | None = None,
 ) -> Problem:
-    """A protocol's problem at one shape; those that were made before are taken as they are."""
+    """Return a protocol's problem at one combination of sizes. `problems` caches it."""
     machines, trial = machines_of(experiment.participation_of(settings), shape), shape.get(TRIAL)
     records = shape.get("records")
     shares = machines if experiment.problem.partition is not None else None, trial, records
@@ -118,8 +127,10 @@ def _drafts(
     problems: Problems,
     say: Callable[[str], None] | None,
 ) -> list[Callable[[], Job]]:
-    """What makes a protocol's job at one shape, checked but not calibrated; one for each ε if its batch or cohort
-    follows from ε."""
+    """Return functions that make a protocol's jobs at one combination of sizes, checked but not calibrated.
+
+    There is one for each ε if a size depends on ε, see `points`.
+    """
     participation = experiment.participation_of(settings)
     problem = problem_at(experiment, settings, shape, problems, say)
     with within(settings.place):
@@ -147,7 +158,7 @@ def _draft(
     say: Callable[[str], None] | None,
     alone: Problem | None,
 ) -> Callable[[], Job]:
-    """What makes a job; its sizes are checked, and one plan is drawn, before any job's noise is calibrated."""
+    """Check the sizes of a job, sample one run plan, and return a function that calibrates and makes the job."""
     trial = shape.get(TRIAL)
     over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
     protocol = make_protocol(settings, over)
@@ -156,7 +167,7 @@ def _draft(
     options = _options(experiment, settings, problem, rounds, over, trial)
     check = partial(_check_recorded, experiment, settings, options["metrics"])
     if all(isinstance(one, Metric) or one in METRICS for one in options["metrics"]):
-        check()  # else names may be unknown, or reports of the protocol's rounds: `prepare` tells
+        check()  # other names may be unknown or reported by the protocol's rounds; `prepare` checks them
     if not trial:
         draw_plan(problem, participation, rounds, **drawn)
     limits = {"memory_budget": experiment.sweep.memory_budget, "devices": jax.device_count()}
@@ -182,7 +193,7 @@ def _options(
     over: dict[str, list[float]],
     trial: int | None,
 ) -> dict[str, Any]:
-    """What `ready_sweep` is told beside its three objects, and what of it may change a result."""
+    """Return the keyword arguments of `ready_sweep` that may change a result."""
     sweep, evaluation = experiment.sweep, experiment.evaluation
     return {
         "over": {**over, **settings.grid},
@@ -199,7 +210,7 @@ def _options(
 
 
 def _check_recorded(experiment: Experiment, settings: ProtocolSettings, recorded: tuple[str | Metric, ...]) -> None:
-    """Raise Refusal if `[evaluation]` averages a metric, or a grid is chosen from by one, that is not recorded."""
+    """Raise Refusal if a metric of `averaged`, or the metric that tunes a grid, is not recorded."""
     names = [one.name if isinstance(one, Metric) else one for one in recorded]
     for metric in experiment.evaluation.averaged:
         require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
@@ -216,25 +227,25 @@ def _identity(
     protocol: Protocol,
     options: dict[str, Any],
 ) -> str:
-    """Text that jobs share only if their runs are the same."""
+    """Return the cache key of a job. Jobs with equal keys have equal runs."""
     given, law = experiment.problem, experiment.participation_of(settings)
     data = [given.model_dump(), repr(problem.model), given.identity]
     drawn = [repr(participation), law.model_dump(), shape.get(TRIAL), shape.get("records")]
-    alike = protocol.canonical_equivalent(participation.machines)  # such runs are done once
+    alike = protocol.canonical_equivalent(participation.machines)  # equal runs are computed once
     parts = [id(part.factory) for part in settings.parts.values()]
-    method = settings.name, id(settings.method), parts  # two folders may each have something of that name
+    method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
     return json.dumps([*data, *drawn, method, repr(alike), options], default=_plain)
 
 
 def _plain(value: Any) -> list:
-    """What JSON takes in the place of a value that tells jobs apart."""
+    """Return a JSON-serialisable list that identifies a value, for `_identity`."""
     return [value.name, id(value.function)] if isinstance(value, Metric) else list(value)
 
 
 def _preparing(
     label: str, shape: dict[str, Any], say: Callable[[str], None] | None
 ) -> Callable[[str, int, int], None] | None:
-    """Text of the current step while a sweep is prepared."""
+    """Return a callback that reports the current step of a sweep's preparation as text, or None."""
     if say is None:
         return None
     at = "".join(f", {name} {value:g}" for name, value in shape.items() if name != TRIAL)
@@ -246,5 +257,5 @@ def _recorded(start: ReadySweep, iterate: str) -> list[str]:
 
 
 def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:
-    """A trial's own seeds."""
+    """Return the seeds of one trial."""
     return [as_seeds(seed).resample(trial) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]

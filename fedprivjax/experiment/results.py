@@ -1,4 +1,4 @@
-"""A finished experiment, read back: datasets, guarantees, settings and where they came from."""
+"""Results of a finished experiment: datasets, guarantees, settings and provenance."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,20 +20,20 @@ from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 
 class UnknownLabel(Refusal, KeyError):
-    """A protocol's label that results do not have; a `KeyError` too, as of any mapping."""
+    """Raised for a protocol label that is not in the results. It is also a `KeyError`, as for any mapping."""
 
-    __str__ = Exception.__str__  # a KeyError's would quote the line
+    __str__ = Exception.__str__  # KeyError.__str__ would quote the line
 
 
 @dataclass(frozen=True, eq=False)
 class Results(Mapping[str, xr.Dataset]):
-    """What `fedprivjax run` left in a folder; a mapping from protocol labels to datasets.
+    """Results of `fedprivjax run`, a mapping from protocol labels to datasets.
 
     Attributes:
-        folder: where it was read from.
-        datasets: by protocol label, over the swept axes, `seed` and `round`, a protocol's own grid included.
+        folder: results folder.
+        datasets: datasets by protocol label, over the swept axes, the protocol's own grid, `seed` and `round`.
         provenance: versions, commit, date, wall time, machine, checksums of the data.
-        settings: the experiment file as it ran, TOML.
+        settings: text of `spec.toml`, the experiment file that was run; empty without that file.
     """
 
     folder: Path
@@ -43,12 +43,13 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def spec(self) -> Experiment:
-        """The experiment's settings. No user code is imported, and the data need not be there.
+        """The experiment's settings, read without importing user code or loading data.
 
-        User-defined objects stand in it by name (`Unimported`). To run it, load `spec.toml` with `experiment.load`.
+        User-defined objects are represented by name (`Unimported`). To run the experiment again, load `spec.toml` with
+        `experiment.load`.
 
         Raises:
-            Refusal: there is no `spec.toml`, or it is broken.
+            Refusal: if `spec.toml` is missing or damaged.
         """
         file = self.folder / folder.SPEC
         if not self.settings:
@@ -60,15 +61,15 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def best(self) -> dict[str, xr.Dataset]:
-        """The datasets with each protocol's own grid reduced to its best point, as tables and plots show them.
+        """Datasets by label, with each protocol's own grid reduced to its best point. Tables and plots show these.
 
-        The choice looks at the results, so no guarantee covers it.
+        The best point is selected on the results themselves, so no guarantee covers the selection.
         """
         return selected(self.spec, self.datasets)
 
     @cached_property
     def choices(self) -> dict[str, Choice]:
-        """What `[tuning]` came to on other data, by label; nothing where there is none."""
+        """Points that `[tuning]` chose on other data, by label; empty without `[tuning]`."""
         return choices_in(self.folder, self.spec)
 
     @cached_property
@@ -77,14 +78,14 @@ class Results(Mapping[str, xr.Dataset]):
         return {label: _guarantees(data["guarantee"]) for label, data in self.datasets.items() if "guarantee" in data}
 
     def guarantee(self, label: str, **point: float) -> PrivacyGuarantee:
-        """One guarantee.
+        """Return the guarantee of one protocol at one point.
 
         Args:
-            label: of a protocol.
-            point: a value of every swept axis of it; axes of one value may be left out.
+            label: label of the protocol.
+            point: value of each of its swept axes. Axes with a single value may be left out.
 
         Raises:
-            Refusal: no such label, axis or value, or an axis that is left open.
+            Refusal: if the label, an axis or a value is unknown, or an axis with several values is left out.
         """
         require_choice("protocol label", label, self.guarantees)
         found = self.guarantees[label]
@@ -131,10 +132,10 @@ class Results(Mapping[str, xr.Dataset]):
 
 
 def load(results: str | Path) -> Results:
-    """Everything in a results folder.
+    """Return the results in a folder.
 
     Raises:
-        Refusal: a file that is missing or cannot be read, by its name.
+        Refusal: if a file is missing or cannot be read.
     """
     given = Path(results)
     if not given.is_dir():
@@ -143,7 +144,7 @@ def load(results: str | Path) -> Results:
 
 
 def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
-    """The choices whose runs a results folder holds, by label; empty if it holds none."""
+    """Return the tuning choices of a results folder, by label; empty if it holds no tuning runs."""
     kept = results / folder.CHOICE
     if experiment.tuning is None or not (kept / folder.RESULTS).is_file():
         return {}
@@ -151,7 +152,7 @@ def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
 
 
 def _guarantees(texts: xr.DataArray) -> xr.DataArray:
-    """The guarantees that texts say, equal ones once."""
+    """Return the guarantees of JSON texts, shape as `texts`. Equal texts share one object."""
     made: dict[str, Any] = {text: PrivacyGuarantee.from_json(text) for text in map(str, texts.values.ravel())}
     found = np.empty(texts.shape, object)
     found[...] = np.array([made[str(text)] for text in texts.values.ravel()], object).reshape(texts.shape)

@@ -1,4 +1,4 @@
-"""From an experiment to its results: every protocol at every shape, then joined along named axes.
+"""Run an experiment: every protocol at every combination of sizes, joined along named axes.
 
 from fedprivjax import experiment
 from fedprivjax.experiment.run import run
@@ -37,19 +37,18 @@ def run(
     progress: Progress | None = None,
     done: Done | None = None,
 ) -> dict[str, xr.Dataset]:
-    """Run an experiment: protocol label -> dataset over the swept axes, `seed` and `round`.
+    """Run an experiment and return a dataset over the swept axes, `seed` and `round` for each protocol label.
 
-    With `[tuning]`, what it asks for runs first, on the other data, and the datasets are of the points chosen there.
+    With `[tuning]`, the tuning runs on the other data come first. The datasets then hold the chosen points only.
 
     Args:
-        folder: becomes a results folder, which `fedprivjax.load` reads and `fedprivjax report` shows; None keeps
-            nothing.
-        resume: go on with a run into the folder that was stopped, or take what is finished there.
-        progress: called with (runs finished, runs in all).
-        done: sweeps already run in this process, by identity; those are taken as they are, and new ones are added.
+        folder: results folder to write, for `fedprivjax.load` and `fedprivjax report`; None writes nothing.
+        resume: whether to resume a stopped run in the folder, or to load its finished results.
+        progress: progress callback, called with (finished runs, all runs).
+        done: cache of the sweeps already run in this process, by `Job.identity`. New sweeps are added.
 
     Raises:
-        ValueError: settings that cannot be run, before anything is compiled, or a folder of other results.
+        ValueError: if settings are invalid, before compilation, or the folder holds other results.
     """
     return run_ready(ready_experiment(experiment), folder, resume=resume, progress=progress, done=done)
 
@@ -63,10 +62,10 @@ def run_ready(
     progress: Progress | None = None,
     done: Done | None = None,
 ) -> dict[str, xr.Dataset]:
-    """Run an experiment that is ready.
+    """Run a prepared experiment.
 
     Args:
-        keep: every finished chunk in the folder, from which a run that was stopped goes on.
+        keep: whether to write every finished chunk to the folder, so that a stopped run can be resumed.
         folder, resume, progress, done: as in `run`.
     """
     done, begun = {} if done is None else done, perf_counter()
@@ -74,7 +73,7 @@ def run_ready(
         return _found(ready, None, done, progress, resume=False, keep=False)
     results_folder.claim(folder, ready.experiment, resume=resume)
     if resume and results_folder.finished(folder):
-        results_folder.remove_chunks(folder)  # a run may have been killed before it did
+        results_folder.remove_chunks(folder)  # a run may have been killed before it removed them
         return results_folder.load(folder)
     found = _found(ready, folder, done, progress, resume=resume, keep=keep)
     results_folder.save(found, folder, ready.experiment.title, ready.seconds + perf_counter() - begun)
@@ -84,10 +83,10 @@ def run_ready(
 def run_jobs(
     todo: list[Job], *, progress: Progress | None = None, done: Done | None = None, chunks: Path | None = None
 ) -> dict[str, xr.Dataset]:
-    """Run jobs, those of each label together.
+    """Run jobs and return one dataset for each label.
 
     Args:
-        chunks: folder that keeps finished chunks, from which a killed run goes on.
+        chunks: folder of finished chunks, from which a killed run resumes, or None.
         progress, done: as in `run`.
     """
     done = {} if done is None else done
@@ -115,7 +114,7 @@ def run_jobs(
 def _found(
     ready: ReadyExperiment, folder: Path | None, done: Done, progress: Progress | None, *, resume: bool, keep: bool
 ) -> dict[str, xr.Dataset]:
-    """The datasets, at what is chosen on other data where the experiment asks for that."""
+    """Return the datasets by label. With `[tuning]`, run the tuning first and use its chosen points."""
     chunks = folder / results_folder.CHUNKS if folder is not None and keep else None
     if ready.before is None:
         return run_jobs(ready.jobs, progress=progress, done=done, chunks=chunks)
@@ -130,7 +129,10 @@ def _found(
 
 
 def _as_own(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
-    """A sweep's dataset under this job's guarantees: one law may have been run under another trust model's name."""
+    """Return a sweep's dataset with this job's guarantees.
+
+    The sweep may have been run for a protocol that is equal in distribution but has another trust model.
+    """
     guarantees = start.privacy()[1]["guarantee"].reshape(data["guarantee"].shape)
     return data.assign(guarantee=(data["guarantee"].dims, guarantees)).assign_attrs(start.attributes())
 
@@ -140,8 +142,8 @@ def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | N
 
 
 def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:
-    """The datasets of all jobs of a protocol; where there are trials, each numbers its seeds from 0."""
+    """Join the datasets of all jobs of a protocol. With trials, the seeds of each trial are numbered from 0."""
     if TRIAL in parts[0][0]:
         parts = [(shape, data.assign_coords(seed=np.arange(data.sizes["seed"]))) for shape, data in parts]
-    checksums = dict.fromkeys(str(data.attrs["data"]) for _, data in parts)  # of trials, one each
+    checksums = dict.fromkeys(str(data.attrs["data"]) for _, data in parts)  # one for each trial
     return joined(parts).assign_attrs(data="\n".join(checksums))

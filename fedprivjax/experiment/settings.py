@@ -122,14 +122,14 @@ class ProblemSettings(Settings):
 
     @property
     def identity(self) -> list[Any]:
-        """What tells apart things of one's own that have one name, from two folders."""
+        """Cache key of the user-defined objects. It distinguishes equal names from different folders."""
         parts = [each for each in (self.loss, self.model, self.constraint) if isinstance(each, Imported)]
         own = [each for each in self.maps if type(each) not in MAPS.values()]
         return [self.source.identity, *(id(part.found) for part in parts), *map(id, map(type, own))]
 
 
 def _gathered(raw: Mapping[str, Any], field: str, keys_of: Mapping[str, list[str]], members: int) -> Mapping[str, Any]:
-    """`[problem]` with a field's own keys, which stand beside its name, in a table of it."""
+    """Return `[problem]` with the keys of one field, which may stand next to its name, moved to a table."""
     keys = [key for key in raw if key in keys_of]
     if raw.get(field) is None:
         if keys:
@@ -148,7 +148,7 @@ class SweepSettings(Settings):
     """`[sweep]`: values that every protocol is run with, seeds, and execution.
 
     With `trials`, the dataset is sampled again for each (its option `trial`), `seeds` are runs within a trial, a
-    protocol's own grid is tuned trial by trial, and the value of a trial is the mean of its runs.
+    protocol's own grid is tuned in each trial separately, and the value of a trial is the mean of its runs.
 
     Attributes:
         over: swept settings by name, each with its values. In a file they stand in `[sweep]` itself.
@@ -244,17 +244,17 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
         return {**raw, "own": recorded or {path: _metric(path, info.context) for path in paths}}
 
     def known(self, name: str) -> Metric:
-        """What is known of a metric by the name it is recorded under."""
+        """Return the metric that is recorded under this name, custom metrics included."""
         return next((metric for metric in self.own.values() if metric.name == name), known(name))
 
     @property
     def chosen_metrics(self) -> list[str | Metric] | None:
-        """The metrics as a run takes them; None is the problem's default."""
+        """The `metrics` argument of a run, or None for the problem's default."""
         return None if self.metrics is None else [self.own.get(name, name) for name in self.metrics]
 
 
 def _metric(path: str, context: Mapping[str, Any] | None) -> Metric:
-    """A metric of one's own, which tables show."""
+    """Return a custom metric. A plain function becomes a `Metric` that tables and plots show."""
     found = resolve("metric", path, {}, context)
     if isinstance(found, Metric):
         return found
@@ -348,23 +348,25 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _check_axes(self):
-        for name in self.real_axes.keys() - set(LEVELS):  # beside a swept level, a protocol's own stands by itself
+        for name in self.real_axes.keys() - set(LEVELS):  # a protocol may set a level that is swept for others
             if self.protocol and all(name in protocol.own for protocol in self.protocol):
-                raise Refusal(f"sweep.{name} must be left out where every protocol has a {name} of its own")
+                raise Refusal(f"sweep.{name} must be left out if every protocol sets {name}")
         return self
 
     @property
     def context(self) -> dict[str, Any]:
-        """What the file was read with: where user-defined objects are looked for and, of finished results, the custom
-        metrics by name, see `parse`."""
+        """Arguments of `parse` that the file was read with.
+
+        `folder` is searched for user-defined objects. `recorded` has the custom metrics of finished results by name.
+        """
         recorded = None if self.problem.source.needed else {each.name: each for each in self.evaluation.own.values()}
         return {"folder": self.problem.source.folder, "recorded": recorded}
 
     def participation_of(self, settings: ProtocolSettings) -> AnyKind:
-        """A protocol's participation: `[participation]`, with the protocol's own keys over it.
+        """Return the participation settings of a protocol: `[participation]`, overridden by the protocol's own keys.
 
         Raises:
-            Refusal: what these keys cannot be.
+            Refusal: if the protocol's own keys are invalid.
         """
         try:
             return overlaid(self.participation, settings.participation, self.context)
@@ -373,12 +375,12 @@ class Experiment(Section):
 
     @property
     def real_axes(self) -> dict[str, list[float]]:
-        """The swept real-valued settings."""
+        """Swept real-valued settings, each with its values."""
         return {name: values for name, values in self.sweep.over.items() if name not in STRUCTURAL}
 
     @property
     def shapes(self) -> list[dict[str, int]]:
-        """Every combination of the swept integers (machines, per_round, rounds, records): one program each."""
+        """All combinations of the swept integers (machines, per_round, rounds, records). Each is a compiled program."""
         axes = {name: [int(v) for v in values] for name, values in self.sweep.over.items() if name in STRUCTURAL}
         if self.sweep.trials is not None:
             axes[TRIAL] = list(range(self.sweep.trials))

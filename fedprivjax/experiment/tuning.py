@@ -18,10 +18,10 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
 
-POINT = "point"  # of a grid
+POINT = "point"  # axis of a stacked grid
 
-OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to a data set
-DECLARED = ("lipschitz", "distance", "machine_weights")  # numbers of these data, and perhaps of no others
+OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset
+DECLARED = ("lipschitz", "distance", "machine_weights")  # declared for one dataset; they may not hold for another
 OF_SWEEP = ("common_noise", "noise_method", "memory_budget")
 
 
@@ -29,16 +29,18 @@ OF_SWEEP = ("common_noise", "noise_method", "memory_budget")
 
 
 def runs_of(data: xr.Dataset, evaluation: EvaluationSettings) -> xr.DataArray:
-    """The value by which a grid's point is chosen: `evaluation.select` of the shown iterate; shape [..., seed].
+    """Return the values that rank the points of a grid: `evaluation.select` of the shown iterate; shape [..., seed].
 
-    It is NaN for a diverged run.
+    The value of a diverged run is NaN.
     """
     metric = evaluation.select
     return figure(data, metric, preferred(data, metric, evaluation.iterate), rounds_of(metric, evaluation.averaged))
 
 
 def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.DataArray:
-    """Index along `point` of the point with the fewest diverged runs, among these the best mean; int, the other axes.
+    """Return the index along `point` of the point with the fewest diverged runs and, among these, the best mean.
+
+    The result is int, with the remaining axes of `runs`.
 
     Args:
         over: axes of the runs that are compared together.
@@ -56,9 +58,10 @@ def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.
 
 
 def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """Each protocol at its best: its own grid reduced to the point with the best mean of `evaluation.select` per cell.
+    """Return the datasets with each protocol's own grid reduced to its best point, cell by cell (see `best_point`).
 
-    The chosen values become variables `best_<name>`. Selection looks at the results, so no guarantee covers it.
+    The chosen values become variables `best_<name>`. The selection uses the results themselves, so no guarantee covers
+    it.
     """
     return {
         settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.evaluation))
@@ -71,7 +74,7 @@ def _best(data: xr.Dataset, grid: list[str], evaluation: EvaluationSettings) -> 
         return data
     metric = evaluation.select
     runs = runs_of(data, evaluation).stack({POINT: grid})
-    best = runs[POINT].isel({POINT: best_point(runs, ["seed"], evaluation.known(metric).better)})  # of each trial
+    best = runs[POINT].isel({POINT: best_point(runs, ["seed"], evaluation.known(metric).better)})  # in each trial
     points = {name: best[name].drop_vars([*grid, POINT], errors="ignore") for name in grid}
     chosen = data.sel(points).drop_vars(grid, errors="ignore")
     chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
@@ -81,13 +84,13 @@ def _best(data: xr.Dataset, grid: list[str], evaluation: EvaluationSettings) -> 
 
 
 def _reduced(data: xr.Dataset) -> xr.Dataset:
-    """Trials in the place of seeds, each the mean of its runs, and of privacy the worst."""
+    """Return the data with trials as seeds: the mean over each trial's runs, and the worst privacy among them."""
     if TRIAL not in data.dims:
         return data
     runs = [name for name in data.data_vars if "seed" in data[name].dims]
     means = data[runs].astype(float).mean("seed", skipna=False, keep_attrs=True)
     means["diverged"] = data["diverged"].any("seed")
-    for name in {"realised_mu", "realised_epsilon"} & set(runs):  # of privacy, a trial's is its worst run's
+    for name in {"realised_mu", "realised_epsilon"} & set(runs):  # the privacy of a trial is that of its worst run
         means[name] = data[name].max("seed")
     for metric in (METRICS[name] for name in METRICS if name in means):
         if metric.of_mean is not None:
@@ -98,17 +101,19 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     return reduced
 
 
-# ---- on other data: the experiment that `[tuning]` asks for
+# ---- on other data: the tuning experiment
 
 
 def choosing_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the experiment that chooses, as a file would say them.
+    """Return the settings of the tuning experiment, in the form of a file.
 
     Args:
-        raw: the settings of the one that goes on with what is chosen.
+        experiment: experiment that uses the chosen points.
+        tuning: its section `[tuning]`.
+        raw: its settings, in the form of a file.
 
     Raises:
-        Refusal: there is nothing to choose from, or an axis that the experiment does not sweep.
+        Refusal: if no grid has several points, or `tuning.sweep` has an axis that the experiment does not sweep.
     """
     methods = [settings for settings in experiment.protocol if settings.points > 1]
     if not methods:
@@ -125,11 +130,7 @@ def choosing_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mappin
 
 
 def check_other(problem: ProblemSettings, other: ProblemSettings) -> None:
-    """Refuse data that are those of the experiment itself.
-
-    Raises:
-        Refusal: the same data set with the same options.
-    """
+    """Raise Refusal if the tuning data are the experiment's own: the same dataset with the same options."""
     if (problem.dataset, problem.options) == (other.dataset, other.options):
         raise Refusal(f"problem must be of another data set than the experiment's, got {other.dataset!r} again")
 
@@ -143,20 +144,20 @@ def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _evaluation(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is only shown: no plot is drawn of the choice."""
+    """Return `[evaluation]` without `at` and the baseline "alone", which tuning does not need."""
     shown = [name for name in given.get("baselines", ()) if name != ALONE]
     kept = {name: value for name, value in given.items() if name != "at"}
     return kept | ({"baselines": shown} if "baselines" in given else {})
 
 
 def _protocol(given: Mapping[str, Any], said: Iterable[str]) -> dict[str, Any]:
-    """With those keys of its own participation that are not said for all."""
+    """Return a protocol's settings without those participation keys that `[tuning]` sets for all protocols."""
     own = {key: value for key, value in given["participation"].items() if key not in said}
     return {**given, "participation": own}
 
 
 def _sweep(experiment: Experiment, tuning: TuningSettings, methods: list[ProtocolSettings]) -> dict[str, Any]:
-    """The seeds, and the axes that reach these protocols, but for sizes that `[tuning]` fixes."""
+    """Return the tuning experiment's seeds and axes: those that affect `methods` and that `[tuning]` does not fix."""
     over, fewer = experiment.sweep.over, flattened(tuning.sweep)
     for name in fewer:
         require_choice("key in its sweep", name, over)
@@ -172,14 +173,14 @@ def _sweep(experiment: Experiment, tuning: TuningSettings, methods: list[Protoco
 
 @dataclass(frozen=True)
 class Choice:
-    """The point that a protocol goes on with.
+    """Chosen point of a protocol's grid.
 
     Attributes:
-        values: of the settings in its grid.
-        score: the mean of `evaluation.select` at it, over all runs that did not diverge.
-        points: of its grid.
-        diverged: runs at the point that diverged.
-        why: the choice in words, and what privacy it has.
+        values: chosen values of the settings in the grid.
+        score: mean of `evaluation.select` at the point, over all runs that did not diverge.
+        points: number of points of the grid.
+        diverged: number of diverged runs at the point.
+        why: text that describes the choice, its data and its effect on privacy.
     """
 
     values: dict[str, float]
@@ -190,7 +191,7 @@ class Choice:
 
 
 def in_words(values: Mapping[str, float]) -> str:
-    """A point in words.
+    """Return a point as text.
 
     >>> in_words({"clip": 0.5, "step_scale": 2.0})
     'clip = 0.5, step_scale = 2'
@@ -199,29 +200,29 @@ def in_words(values: Mapping[str, float]) -> str:
 
 
 def choices(experiment: Experiment, other: Experiment, results: Mapping[str, xr.Dataset]) -> dict[str, Choice]:
-    """The chosen point of each protocol, by label.
+    """Return the chosen point of each protocol, by label.
 
     Args:
-        other: `choosing(experiment)`.
-        results: of `other`.
+        other: tuning experiment, `choosing(experiment)`.
+        results: results of `other`.
     """
     return {one.label: _choice(experiment, other, one, results[one.label]) for one in other.protocol}
 
 
 def at_choices(experiment: Experiment, chosen: Mapping[str, Choice]) -> Experiment:
-    """The experiment with the chosen points alone."""
+    """Return the experiment with each tuned grid reduced to its chosen point."""
     return experiment.model_copy(update={"protocol": [_at(one, chosen) for one in experiment.protocol]})
 
 
 def at_first(experiment: Experiment) -> Experiment:
-    """The experiment with the first point of every grid alone, which costs as much as the one that will be chosen."""
+    """Return the experiment with every grid reduced to its first point. It costs as much as the chosen point will."""
     firsts = [{name: values[:1] for name, values in one.grid.items()} for one in experiment.protocol]
     methods = [one.model_copy(update={"grid": grid}) for one, grid in zip(experiment.protocol, firsts, strict=True)]
     return experiment.model_copy(update={"protocol": methods})
 
 
 def marked(results: Mapping[str, xr.Dataset], chosen: Mapping[str, Choice]) -> dict[str, xr.Dataset]:
-    """The datasets with how their hyper-parameters were chosen."""
+    """Return the datasets with attributes that describe the choice of hyper-parameters."""
     said = {label: {"selected": one.why, "grid_points": one.points} for label, one in chosen.items()}
     return {label: data.assign_attrs(said.get(label, {})) for label, data in results.items()}
 
@@ -234,7 +235,7 @@ def _at(settings: ProtocolSettings, chosen: Mapping[str, Choice]) -> ProtocolSet
 
 
 def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSettings, data: xr.Dataset) -> Choice:
-    """The point with the fewest diverged runs, of those the one with the best mean over cells and seeds."""
+    """Return the point with the fewest diverged runs and, among these, the best mean over cells and seeds."""
     metric = other.evaluation.select
     runs = runs_of(data, other.evaluation).stack({POINT: list(settings.grid)})
     each = [name for name in runs.dims if name != POINT]
@@ -254,7 +255,7 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
 
 
 def _how(metric: str, points: str, score: xr.DataArray, fewest: xr.DataArray) -> str:
-    """The rule by which a point was chosen."""
+    """Return the rule by which a point was chosen, as text."""
     if score.isnull().all():
         return f"the first of {points}, for every run diverged,"
     if fewest.all():
@@ -263,7 +264,9 @@ def _how(metric: str, points: str, score: xr.DataArray, fewest: xr.DataArray) ->
 
 
 def _edges(grid: Mapping[str, Sequence[float]], values: Mapping[str, float]) -> str:
-    """Which settings lie at an end of their three or more values, in words: a wider grid may hold a better point.
+    """Return text that names the settings chosen at an end of three or more values, or "".
+
+    A wider grid may contain a better point.
 
     >>> _edges({"clip": [0.5, 1.0], "step_scale": [1.0, 2.0, 4.0]}, {"clip": 1.0, "step_scale": 4.0})
     ' (step_scale at the edge of its grid)'
@@ -274,7 +277,7 @@ def _edges(grid: Mapping[str, Sequence[float]], values: Mapping[str, float]) -> 
 
 
 def _where(experiment: Experiment, other: Experiment) -> str:
-    """The data that chose, and what that is for the privacy of those that are run."""
+    """Return text that names the tuning data and states whether the choice affects the run's privacy."""
     name, own = other.problem.dataset, experiment.problem.dataset
     if datasets.may_share(name, own):
         return f"{name}, which may share data with this run: not accounted for"

@@ -605,7 +605,7 @@ INTEGERS = "a list of distinct positive integers"
             "excess_risk, distance, noise_norm. Choose one of these, or add it to what runs record "
             "(evaluation.metrics in a file)",
         ),
-        ({"sweep__records": [2, 4]}, "sweep.records must go with [problem.partition], which deals them, got none"),
+        ({"sweep__records": [2, 4]}, "sweep.records must go with [problem.partition], got none"),
         (
             {"problem__partition": {"kind": "iid"}, "sweep__records": [4, 99]},
             "problem.partition.records must be at most 10, got 99",

@@ -194,5 +194,5 @@ def test_a_law_of_ones_own_is_named_by_its_import_path(tmp_path):
 def test_what_every_protocol_sets_itself_is_not_swept():
     raw = tomllib.loads(UNEQUAL)
     raw["sweep"] = {**raw["sweep"], "clip": [0.5, 2.0]}
-    with pytest.raises(Refusal, match=r"sweep.clip must be left out where every protocol has a clip of its own$"):
+    with pytest.raises(Refusal, match=r"sweep.clip must be left out if every protocol sets clip$"):
         experiment.parse(raw)
