@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedprivjax.method.relative_privacy import exposed_once, noise_of_shares, privacy_shares
+from fedprivjax.method.relative_privacy import exposed_once, noise_of_shares, privacy_shares, relative_noise
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
 from fedprivjax.noise.sums import CorrelatedSums, SumFactor, Toeplitz
@@ -57,10 +57,8 @@ class MessageNoise:
         schedule = plan.schedule
 
         def compute():
-            return (
-                self.unscaled(schedule)
-                / privacy_shares(self.relative_privacy, schedule.machines)[schedule.participants]
-            )
+            shares = privacy_shares(self.relative_privacy, schedule.machines)
+            return self.unscaled(schedule) / shares[schedule.participants]
 
         return schedule.once(("relative", self), compute)
 
@@ -95,7 +93,7 @@ class MessageNoise:
 
     def releases(self, plan: Plan, machine: int) -> np.ndarray:
         """Relative noise of each release that the machine's most exposed sample affects; shape [releases]."""
-        return 1 / privacy_shares(self.relative_privacy, plan.size.machines)[[machine]]
+        return relative_noise(self.relative_privacy, plan.size.machines)[[machine]]
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,15 @@ def privacy_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray:
     return np.asarray(ratios, float) / max(ratios)
 
 
+def relative_noise(ratios: Sequence[float] | None, machines: int) -> np.ndarray:
+    """Noise of each machine relative to the one with the largest privacy level; float64, shape [machines].
+
+    >>> relative_noise((2.0, 1.0), 2).tolist()
+    [1.0, 2.0]
+    """
+    return 1 / privacy_shares(ratios, machines)
+
+
 def asked_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray | None:
     """`privacy_shares` that machines are asked to keep to, or None without `ratios`."""
     return None if ratios is None else privacy_shares(ratios, machines)
@@ -67,5 +76,5 @@ def exposed_once(schedule: Schedule, ratios: Sequence[float] | None) -> Grouped:
 
 
 def noise_of_shares(ratios: Sequence[float] | None, machines: int) -> float:
-    """√(mean of 1/share²): the noise of a mean over all machines, as a multiple of that without ratios."""
+    """Noise of a mean over all machines, divided by that without ratios: √(mean of 1/share²)."""
     return float(np.sqrt(np.mean(privacy_shares(ratios, machines) ** -2.0)))
