@@ -88,11 +88,8 @@ def agd_bound(
     >>> agd_bound(rounds=2, smoothness=1.0, spread=13**0.5, distance=1.0, variance=4.0, gap=1.0)
     1.535...
     """
-    t, variance, spread = (
-        at_least_one("rounds", rounds),
-        nonnegative("variance", variance),
-        nonnegative("spread", spread),
-    )
+    t, variance = at_least_one("rounds", rounds), nonnegative("variance", variance)
+    spread = nonnegative("spread", spread)
     with np.errstate(divide="ignore", invalid="ignore"):
         noisy = np.where(variance > 0, variance * _squares(t) / (4 * spread), 0.0)
     start = (nonnegative("smoothness", smoothness) + spread) * positive("distance", distance) ** 2
@@ -110,5 +107,5 @@ def shrinkage(rounds: ArrayLike) -> Any:
 
 
 def _squares(rounds: np.ndarray) -> np.ndarray:
-    """`Σ_{t≤T} (t+1)²`."""
+    """Return `Σ_{t≤T} (t+1)²`."""
     return (rounds + 1) * (rounds + 2) * (2 * rounds + 3) / 6 - 1

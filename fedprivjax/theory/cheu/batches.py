@@ -27,7 +27,9 @@ def batches(users: int) -> np.ndarray:
 
 
 def best_batch(bound: Callable[[np.ndarray], np.ndarray], users: int) -> int:
-    """Return the batch size of one pass with the smallest bound, for a bound that decreases in b at fixed ⌊n/b⌋.
+    """Return the batch size b of one pass over n users with the smallest bound.
+
+    The bound must decrease in b at fixed ⌊n/b⌋.
 
     >>> best_batch(lambda b: 100 / b**2 + b / 1000, 1000)
     58

@@ -1,4 +1,4 @@
-"""One pass for strongly convex losses: AC-SA in phases, each started at the output of the last (Theorem 4.8)."""
+"""One pass for strongly convex losses: AC-SA in phases, each started at the previous output (Theorem 4.8)."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from fedprivjax.theory.cheu.noise import Noise
 
 
 def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
-    """Number of phases: `k = ⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1, which is `⌈log₂ log₂ n⌉` for shrinking 1/2.
+    """Number of phases: `k = ⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1.
 
-    A phase multiplies the distance of its bound from the fixed point, on a logarithmic scale, by `shrinking`. This
-    factor is 1/2 on envelopes and 3/5 for smooth losses. After k = log₂ log₂ n phases, the exponent in n for a smooth
-    loss is therefore −2(1 − 0.6^k), which is −1.84 for k = 5.
+    It is `⌈log₂ log₂ n⌉` for shrinking 1/2. A phase multiplies the distance of its bound from the fixed point, on a
+    logarithmic scale, by `shrinking`. This factor is 1/2 on envelopes and 3/5 for smooth losses. After k = log₂ log₂ n
+    phases, the exponent in n for a smooth loss is therefore −2(1 − 0.6^k), which is −1.84 for k = 5.
 
     Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
 

@@ -17,7 +17,7 @@ _FORMS = ("strong", "convex", "tight")
 
 
 class Stage(NamedTuple):
-    """One run of Algorithm 2 from the output of the last stage: its rounds, and v in its `acsa_step_weights`."""
+    """One run of Algorithm 2 from the previous output: its rounds, and v in its `acsa_step_weights`."""
 
     rounds: int
     v: float
@@ -36,7 +36,7 @@ def acsa_mixing(rounds: int) -> np.ndarray:
 
 
 def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
-    """Weights of the squared distance to the last point, `η_r = 4v/(r(r + 1))` for r = 1..R; shape [rounds].
+    """Weights of the squared distance to the previous point, `η_r = 4v/(r(r + 1))` for r = 1..R; shape [rounds].
 
     They multiply the proximal term, so small weights give long steps.
 
@@ -162,7 +162,7 @@ def acsa_stages(
     variance: float,
     printed: bool = False,
 ) -> list[Stage]:
-    """Return as many stages as fit into the rounds, each of which halves the excess loss of a strongly convex loss.
+    """Stages that halve the excess loss of a strongly convex loss, as many as fit into the rounds.
 
     Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
     `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Remaining rounds are not used, but the noise is calibrated

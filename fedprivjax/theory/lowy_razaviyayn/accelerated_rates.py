@@ -234,7 +234,7 @@ def _relative(spread: float, problem: ProblemConstants) -> float:
 
 
 def _noise_rounds(problem: ProblemConstants, load: Load, relative: float, batch: int, formal: bool):
-    """Return the function from R to 1/(dξ̃) and to the rounds after which sampling errors are below the noise."""
+    """Return a function of R with two values: 1/(dξ̃), and the rounds after which noise exceeds sampling errors."""
     counts(batch=batch)
     relative = relative if formal else relative / batch
 

@@ -1,4 +1,4 @@
-"""Privacy of groups of records, and of machines whose data sets are shuffled (Theorem F.2, Corollary F.1).
+"""Privacy of groups of records, and of machines whose datasets are shuffled (Theorem F.2, Corollary F.1).
 
 All guarantees are for replace-one neighbours. Arguments `epsilon` and `delta` are the privacy of one record against the
 messages of its machine.

@@ -19,7 +19,10 @@ ORDERS = ("cyclic", "reshuffled")
 
 
 class ReducedNodes(NamedTuple):
-    """V of Algorithm 2 for nodes that end by round 2N, and for the others, with all nodes of the residuals' tree."""
+    """Node counts V of Algorithm 2: `early` for nodes that end by round 2N, `late` for all others.
+
+    All nodes of the residuals' tree are late.
+    """
 
     early: Any
     late: Any
@@ -76,7 +79,9 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
 def node_sensitivity(
     *, first: ArrayLike, last: ArrayLike, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic"
 ) -> Any:
-    """Sensitivity of a node divided by α times that of a leaf: the largest weight of one record in its discounted sum.
+    """Sensitivity of a node in units of α times that of a leaf.
+
+    It is the largest weight of one record in the discounted sum of the node.
 
     * "cyclic", with the same order in every epoch: `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59 for α ≥ 1/N;
     * "reshuffled", with the worst orders: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that intersect the node,
