@@ -108,9 +108,9 @@ def gd_phases(
 ) -> list[Descent]:
     """Settings of P_GD on disjoint groups of users, for strongly convex losses.
 
-    Each group starts at the output of the previous group. The distances are `D_1 = min(D, 2L/λ)` and `D_{i+1} =
-    min(D_i, √(2Δ_i/λ))`, where Δ_i is the bound of group i. The bound of the last group is the bound of the method.
-    Every group has the whole privacy budget. Arguments that are not listed are as for `gd_scan`.
+    Each group starts at the output of the previous group. The distances are `D_1 = min(D, 2L/λ)` and
+    `D_{i+1} = min(D_i, √(2Δ_i/λ))`, where Δ_i is the bound of group i. The bound of the last group is the bound of the
+    method. Every group has the whole privacy budget. Arguments that are not listed are as for `gd_scan`.
 
     Args:
         diameter: D, of the constraint set, or a bound on the first distance.

@@ -1,7 +1,8 @@
 """Algorithm 2 in one pass on heterogeneous machines: batches, rounds, rates of the population loss (Theorem 2.3).
 
 Every record is used once, so the noise of a round is that of one release, `σ² = 32L²·ln(1.25/δ)/(εK)²`. Larger batches
-K mean fewer rounds and less noise, so K is chosen. The rates have constant 1. `epsilon` must be at most 8·ln(1/δ).
+K mean fewer rounds and less noise, so K is chosen. `per_round` is M. The rates have constant 1.
+`epsilon` must be at most 8·ln(1/δ).
 """
 
 from typing import Any

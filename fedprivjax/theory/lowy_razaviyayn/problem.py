@@ -17,8 +17,8 @@ class ProblemConstants:
 
     Attributes:
         records: n, records of one machine; the fewest if machines differ.
-        per_round: M̃, machines in a round, as chosen by `average_or_max`; the number of machines in a round (M) if they
-            are identical.
+        per_round: machines in a round, a number or a mean: M̃ by `average_or_max` for Algorithm 1 and the empirical
+            rates, else M. Both are equal if machines are identical and their number is fixed.
         dimension: d, parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.

@@ -125,8 +125,8 @@ def momentum_bound(
     `3·gap/(2ηT) + 3Lη/4 + 6ηNL + 3ηL/α + 6G√α + 3·noise + 3G(1−α)/(αT)`
 
     It holds for any T, step, α and noise; `momentum_settings(rounds=T)` returns the theorem's α and step for a given T.
-    Every epoch must be shuffled independently. In a cyclic order the iterates depend on the order after the first
-    epoch, and the term 6G√α is not proved.
+    Every epoch must be shuffled independently. In a cyclic order, the iterates after the first epoch depend on the
+    order, so that the term 6G√α is not proved.
 
     Args:
         settings: T of at least N, α in [1/N, 1], and η, the length of a step.

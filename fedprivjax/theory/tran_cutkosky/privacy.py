@@ -57,7 +57,7 @@ def momentum_max_epsilon(delta: ArrayLike) -> Any:
     >>> round(momentum_max_epsilon(1e-6), 1)
     32.4
     """
-    return _most(1, delta)
+    return _max_epsilon(1, delta)
 
 
 def reduced_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
@@ -97,7 +97,7 @@ def reduced_max_epsilon(delta: ArrayLike) -> Any:
     >>> round(reduced_max_epsilon(1e-6), 1)
     57.1
     """
-    return _most(3, delta)
+    return _max_epsilon(3, delta)
 
 
 def _epsilon(groups: int, noise_multiplier: ArrayLike, delta: ArrayLike, form: str) -> Any:
@@ -109,14 +109,14 @@ def _multiplier(groups: int, epsilon: ArrayLike, delta: ArrayLike, form: str) ->
     require_choice("form", form, _MULTIPLIERS)
     if form != "paper":
         return plain(np.sqrt(groups) / mu_of(positive("epsilon", epsilon), delta, form))
-    epsilon, most = np.broadcast_arrays(positive("epsilon", epsilon), _most(groups, delta))
+    epsilon, most = np.broadcast_arrays(positive("epsilon", epsilon), _max_epsilon(groups, delta))
     wrong = epsilon > most * (1 + 1e-9)
     if wrong.any():
         raise Refusal(f"epsilon must be at most {most[wrong][0]:.6g} for the paper's σ, got {epsilon[wrong][0]:.6g}")
     return plain(_factor(groups) * np.sqrt(np.log(1 / probability("delta", delta))) / epsilon)
 
 
-def _most(groups: int, delta: ArrayLike) -> Any:
+def _max_epsilon(groups: int, delta: ArrayLike) -> Any:
     """Return the ε that solves μ²/2 + μ√(2·log(1/δ)) = ε at μ = √groups/σ, with the paper's σ."""
     slope = _factor(groups) / np.sqrt(groups)  # ε = slope·μ·√log(1/δ)
     return plain(2 * slope * (slope - np.sqrt(2)) * np.log(1 / probability("delta", delta)))
