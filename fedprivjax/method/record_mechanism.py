@@ -165,7 +165,7 @@ class RecordMechanism:
             raise Refusal(f"delta must be None with a target mu, which is converted at the run's, got {self.delta}")
         m = self.kinds(problem, target)
         if not np.isfinite(m.lipschitz).all():
-            raise Refusal("clip must be set, for the loss has no finite gradient bound here")
+            raise Refusal("clip must be set, because the loss has no finite gradient bound here")
         if np.isnan(m.delta).any():
             raise Refusal("delta must be given with epsilon")
         if target.delta is not None and m.delta.max() > target.delta * (1 + 1e-9):

@@ -1,4 +1,4 @@
-"""What a run costs in privacy: host-side float64, never traced."""
+"""Privacy accounting: events, guarantees, calibration. Computed on the host in float64, never traced."""
 
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import PrivacyGuarantee

@@ -1,4 +1,4 @@
-"""What somebody else says of the same release: an accountant's ε: exact, a bound, or a lower value."""
+"""Result of a second accountant for the same release: an exact ε, an upper bound or a lower bound."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ EXACT, UPPER, LOWER = "exact", "upper", "lower"
 
 
 class Opinion(NamedTuple):
-    """An accountant's answer.
+    """ε of one accountant at the requested δ.
 
     Attributes:
-        accountant: who says so, in words.
-        epsilon: at the δ that was asked for.
-        kind: "exact" (to its grid), "upper" (a valid ε, perhaps not the least), "lower" (no ε below it is valid).
+        accountant: name of the accountant, as text.
+        epsilon: ε at the requested δ.
+        kind: "exact" (up to its grid), "upper" (valid, perhaps not the smallest), "lower" (no smaller ε is valid).
     """
 
     accountant: str

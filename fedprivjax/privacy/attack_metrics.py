@@ -1,11 +1,11 @@
-"""What an attacker gains who tells two neighbouring data sets apart, by a guarantee's curve; and the least μ above it.
+"""Bounds on attacks that distinguish two neighbouring datasets, and the smallest μ that a guarantee's curve implies.
 
-With (ε, δ) points of a curve, a test of false-positive rate α has a true-positive rate of at most
+Given (ε, δ) points of a curve, a test with false-positive rate α has a true-positive rate of at most
 
     min over points of   δ + e^ε·α   and   1 − e^{−ε}·(1 − δ − α)
 
-and its advantage, the one rate less the other, is at most `(e^ε − 1 + 2δ)/(e^ε + 1)`. For μ-GDP both are exact:
-`Φ(Φ⁻¹(α) + μ)` and `2Φ(μ/2) − 1`.
+Its advantage, the true-positive rate minus the false-positive rate, is at most `(e^ε − 1 + 2δ)/(e^ε + 1)`. For μ-GDP
+the exact values are `Φ(Φ⁻¹(α) + μ)` and `2Φ(μ/2) − 1`.
 
 Source: Wasserman & Zhou 2010 and Kairouz, Oh & Viswanath 2015 for points; Dong, Roth & Su 2022 for μ-GDP.
 """
@@ -20,20 +20,22 @@ import scipy
 from fedprivjax.checks.values import require_between
 from fedprivjax.privacy.curve import Curve
 
-FLOOR = 1e-9  # of δ
-MARGIN = 1e-3  # of 1 − δ
-POINTS = 25  # of a curve
+FLOOR = 1e-9  # smallest δ
+MARGIN = 1e-3  # smallest 1 − δ
+POINTS = 25  # points on a curve
 REFINEMENTS = 12
-MOST = 600.0  # of ε, beyond which a point says nothing
-RATES = np.concatenate([np.logspace(-9, -2, 400), np.linspace(0.01, 1, 1000)])  # at which trade-offs are compared
+MOST = 600.0  # points with a larger ε are ignored
+RATES = np.concatenate([np.logspace(-9, -2, 400), np.linspace(0.01, 1, 1000)])  # false-positive rates to compare
 
 
 class SmallestMu(NamedTuple):
-    """The least μ that points of a guarantee's curve allow to state, for all δ from `floor` on.
+    """Smallest μ that points of a guarantee's curve imply for all δ from `floor` on.
 
     Attributes:
-        regret: how much it gives away: the most by which the trade-off function of the guarantee's curve, the least
-            false-negative rate at a false-positive rate, is above that of μ-GDP; to a few per cent, from below.
+        mu: smallest μ, or inf if there is none.
+        regret: privacy lost by stating μ: the largest difference of the curve's trade-off function (smallest
+            false-negative rate at a false-positive rate) minus that of μ-GDP. Accurate to a few per cent, from below.
+        floor: smallest δ for which μ holds.
     """
 
     mu: float
@@ -42,7 +44,7 @@ class SmallestMu(NamedTuple):
 
 
 def advantage(curve: Curve) -> float:
-    """The most by which a test's true-positive rate exceeds its false-positive rate.
+    """Return the largest difference of a test's true-positive and false-positive rates.
 
     >>> from fedprivjax.privacy.curve import GaussianCurve
     >>> round(advantage(GaussianCurve(1.0)), 4)
@@ -55,7 +57,7 @@ def advantage(curve: Curve) -> float:
 
 
 def true_positive_rate(curve: Curve, false_positive_rate: float) -> float:
-    """The largest true-positive rate of a test with this false-positive rate.
+    """Return the largest true-positive rate of a test with this false-positive rate.
 
     >>> from fedprivjax.privacy.curve import GaussianCurve
     >>> round(true_positive_rate(GaussianCurve(1.0), 0.01), 4)
@@ -69,7 +71,7 @@ def true_positive_rate(curve: Curve, false_positive_rate: float) -> float:
 
 
 def _least(curve: Curve, bound: Callable[[float, float], Any]) -> float:
-    """The least of what points of a curve give, found on a grid in the logit of δ that is refined about the best."""
+    """Return the minimum of `bound` over a curve, on a grid in the logit of δ that is refined around the best point."""
 
     def at(odds: float) -> float:
         delta = float(scipy.special.expit(odds))
@@ -87,10 +89,10 @@ def _least(curve: Curve, bound: Callable[[float, float], Any]) -> float:
 
 
 def trade_off(epsilon: np.ndarray, delta: np.ndarray, rates: np.ndarray) -> np.ndarray:
-    """The least false-negative rate that points of a curve allow at each false-positive rate, [rates].
+    """Return the smallest false-negative rate that points of a curve allow at each false-positive rate, [rates].
 
     Args:
-        epsilon, delta: the points, [points] each.
+        epsilon, delta: points of the curve, each of shape [points].
         rates: false-positive rates.
 
     >>> trade_off(np.array([0.0]), np.array([0.1]), np.array([0.0, 0.5, 1.0])).round(3).tolist()
@@ -104,11 +106,11 @@ def trade_off(epsilon: np.ndarray, delta: np.ndarray, rates: np.ndarray) -> np.n
 
 
 def smallest_mu(curve: Curve, floor: float = FLOOR) -> SmallestMu:
-    """The least μ whose trade-off function is nowhere above that which points of a curve allow.
+    """Return the smallest μ whose trade-off function is nowhere above the one that points of a curve imply.
 
-    That is the largest of straight lines `1 − δ − e^ε·α` and their mirror images, so it is linear between its kinks;
-    that of μ-GDP is convex: it is below everywhere if it is at every kink (α, f), where `μ = Φ⁻¹(1 − f) − Φ⁻¹(α)`.
-    So more points give a smaller μ, and few a valid one.
+    The implied trade-off function is the maximum of the lines `1 − δ − e^ε·α` and their mirror images, so it is linear
+    between kinks. The trade-off function of μ-GDP is convex. It is therefore below everywhere if it is below at every
+    kink (α, f), where `μ = Φ⁻¹(1 − f) − Φ⁻¹(α)`. More points give a smaller μ, and any number gives a valid one.
 
     >>> from fedprivjax.privacy.curve import AccountedCurve, GaussianCurve
     >>> found = smallest_mu(AccountedCurve(GaussianCurve(2.0).epsilon))
@@ -124,7 +126,7 @@ def smallest_mu(curve: Curve, floor: float = FLOOR) -> SmallestMu:
     lines = {place: line for place in odds if (line := _line(curve, place)).epsilon < MOST}
     if not lines:
         return SmallestMu(inf, 1.0, floor)
-    for _ in range(REFINEMENTS if len(lines) > 1 else 0):  # another line beside the kink that asks for most
+    for _ in range(REFINEMENTS if len(lines) > 1 else 0):  # another line next to the kink with the largest μ
         lines |= {place: line for place in _beside(lines) if (line := _line(curve, place)).epsilon < MOST}
     mu = _asked(lines)[0]
     epsilon, delta = (np.array(column) for column in list(zip(*lines.values(), strict=True))[:2])
@@ -135,7 +137,7 @@ def smallest_mu(curve: Curve, floor: float = FLOOR) -> SmallestMu:
 
 
 class _Line(NamedTuple):
-    """A point of a curve, with 1 − δ."""
+    """A point of a curve, with `rest` = 1 − δ."""
 
     epsilon: float
     delta: float
@@ -144,21 +146,21 @@ class _Line(NamedTuple):
 
 def _line(curve: Curve, odds: float) -> _Line:
     expit = scipy.special.expit
-    delta = max(float(expit(odds)), curve.known_from)  # what is known is known from there, to the last digit
+    delta = max(float(expit(odds)), curve.known_from)  # rounding must not go below `known_from`
     return _Line(curve.epsilon(delta), delta, float(expit(-odds)))
 
 
 def _beside(lines: dict[float, _Line]) -> list[float]:
-    """Places half-way to the neighbours of the line that is highest where most is asked for."""
+    """Return the midpoints between the neighbours and the highest line at the kink with the largest μ."""
     places = sorted(lines)
     at = places.index(_asked(lines)[1])
     return [(places[at] + other) / 2 for other in (*places[max(at - 1, 0) : at], *places[at + 1 : at + 2])]
 
 
 def _asked(lines: dict[float, _Line]) -> tuple[float, float]:
-    """The largest μ that a kink asks for, and the place of the line through it that is first.
+    """Return the largest μ required by a kink, and the place of the line through it that is first.
 
-    The middle one is at f = α; those at larger α mirror those at smaller.
+    The middle kink is at f = α. Kinks at larger α mirror those at smaller α.
     """
     places = np.sort(list(lines))
     epsilon, delta, rest = np.array([lines[place] for place in places]).T

@@ -1,4 +1,4 @@
-"""From a privacy target to noise and step: host, float64, before anything is compiled."""
+"""Calibration of noise and step size to a privacy target, on the host in float64 before anything is compiled."""
 
 from math import inf, isfinite, isinf
 from typing import Any
@@ -16,28 +16,29 @@ from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
 from fedprivjax.problem.projection_check import require_true_projection
 
 SENSITIVITY_UNKNOWN = (
-    "clip must be set, for the loss has no finite gradient bound here "
+    "clip must be set, because the loss has no finite gradient bound here "
     "(feature_bound, lipschitz, smoothness or a ball is missing)"
 )
-SLACK = 1e-6  # relative: what rounding may add to a target
+SLACK = 1e-6  # relative tolerance for rounding when a target is checked
 
 
 def calibrate(
     protocol: Any, problem, plan, *, mu: float | None = None, epsilon: Any = None, delta: float | None = None
 ) -> Any:
-    """A new protocol with `noise_std` and `step_size` filled in, and its target spent.
+    """Return a copy of the protocol with `noise_std` and `step_size` set and its target cleared.
 
-    The noise is by the protocol's own rule, or with `calibrate_to = "plan"` the least that the drawn plan needs; what
-    the plan makes of it is held against the target.
+    The noise follows the protocol's rule. With `calibrate_to = "plan"` it is the smallest noise that meets the target
+    on the sampled plan. In both cases the realised privacy on the plan is checked against the target.
 
     Args:
-        plan: the drawn plan.
-        mu: GDP target, or `epsilon` with `delta`. None of them: the protocol's own target or `noise_std`.
-        delta: at which ε is asked for, and stated.
+        plan: sampled run plan.
+        mu: GDP target. Without `mu` and `epsilon`, the protocol's target or `noise_std` is used.
+        epsilon: target ε at `delta`, one number or one per machine.
+        delta: δ at which ε is targeted and stated.
 
     Raises:
-        Refusal: no target or two, a default that the problem's constants do not allow, or noise that gives less
-            privacy on this plan than the target asks for.
+        Refusal: if there is no target or more than one, if a default needs constants that the problem lacks, or if the
+            noise gives less privacy on this plan than the target requires.
     """
     require_protocol(protocol)
     require_problem(problem)
@@ -46,14 +47,14 @@ def calibrate(
 
 
 def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
-    """The guarantee of a protocol on the plan that is really used.
+    """Return the privacy guarantee of a protocol on a run's plan.
 
     Args:
-        protocol: calibrated, or with a target or `noise_std` of its own.
+        protocol: calibrated protocol, or one with a target or `noise_std`.
 
     Returns:
-        μ-GDP per machine with the conversions to (ε, δ), or ε alone where records are sampled; with its unit,
-        relation, trust model, theorem and assumptions.
+        μ-GDP per machine with the conversions to (ε, δ), or ε alone if records are sampled. Includes unit, relation,
+        trust model, theorem and assumptions.
     """
     require_protocol(protocol)
     require_problem(problem)
@@ -64,12 +65,12 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
 
 
 def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: float | None = None) -> Target:
-    """The target that is given, or else the protocol's own.
+    """Return the given target, or the protocol's target if none is given.
 
-    With a `noise_std`, an ε for each machine says only in which proportions their noises are.
+    If the protocol has a `noise_std`, an ε per machine sets only the ratios of the machines' noise.
 
     Raises:
-        Refusal: none, or two.
+        Refusal: if there is no target or more than one.
     """
     if mu is None and epsilon is None:
         mu, epsilon = protocol.mu, protocol.epsilon
@@ -79,10 +80,10 @@ def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: 
 
 
 def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
-    """A protocol calibrated for a plan, and what it does to privacy there.
+    """Return the protocol calibrated for a plan, and its privacy event on that plan.
 
     Raises:
-        Refusal: as `calibrate`.
+        Refusal: as in `calibrate`.
     """
     _require_runnable(protocol, problem, plan)
     with clients_named(problem.client_names):
@@ -94,12 +95,12 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
 
 
 def event_of(protocol, problem, plan) -> Event:
-    """What a calibrated protocol does to privacy on a plan.
+    """Return the privacy event of a calibrated protocol on a plan.
 
     Raises:
-        Refusal: a plan of several epochs, for a method whose guarantee assumes that each sample is used once; a plan of
-            other records or weights than its sampler's; a problem or plan that the method's `check` refuses; an event
-            of another trust than the protocol's.
+        Refusal: if the plan has several epochs and the method's guarantee assumes that each sample is used once; if the
+            plan's records or weights are not those of its sampler; if the method's `check` rejects the problem or
+            plan; or if the event's trust model differs from the protocol's.
     """
     _require_runnable(protocol, problem, plan)
     with clients_named(problem.client_names):
@@ -111,8 +112,8 @@ def event_of(protocol, problem, plan) -> Event:
     event = protocol.event(problem, plan)
     if event.terms.trust != protocol.trust:
         raise Refusal(
-            f"trust of {protocol.name} must be that of its event's terms ({event.terms.trust!r}), for its noise and "
-            f"what is seen of a run follow it, got {protocol.trust!r}"
+            f"trust of {protocol.name} must equal its event's trust ({event.terms.trust!r}), because the noise and "
+            f"the adversary's view depend on it, got {protocol.trust!r}"
         )
     if protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
@@ -120,14 +121,18 @@ def event_of(protocol, problem, plan) -> Event:
 
 
 def _with_public_sizes(event: Event, problem) -> Event:
-    """The event of a schedule or of weights that follow from dataset sizes, which replacing a record leaves alone."""
+    """Return the event with the assumption of public dataset sizes, on which the schedule or the weights depend.
+
+    Raises:
+        Refusal: if the relation is not replace-one. Only replacing a record leaves the sizes unchanged.
+    """
     if event.terms.relation != REPLACE_ONE:
         if problem.weighted_by_size:
             private = f"under {event.terms.relation}, where dataset sizes are private"
             raise Refusal(f"machine_weights must be a list of public numbers {private}, got 'sizes'")
         raise Refusal(
-            f"participation and rounds must not follow from machines' numbers of records under "
-            f"{event.terms.relation}, where these are not public: give rounds, and no law by shares"
+            f"participation and rounds must not depend on dataset sizes, which are private under "
+            f"{event.terms.relation}. Set rounds, and do not use BySize"
         )
     return event.assuming(Assumption("public sizes"))
 
@@ -144,15 +149,16 @@ def _require_runnable(protocol, problem, plan) -> None:
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not protocol.weighs_machines:
         remedy = "Use a method that samples minibatches from each machine's own records"
-        raise Refusal(f"machine_weights must be left out of {protocol.name}, whose messages count alike. {remedy}")
+        raise Refusal(
+            f"machine_weights must not be set for {protocol.name}, which weights all messages equally. {remedy}"
+        )
     require_same_sampler(plan, protocol.minibatches, protocol.name)
 
 
 def require_met(protocol, event: Event, target: Target) -> None:
-    """Refuse an event of a protocol that gives less privacy than its target asks for.
+    """Raise Refusal if a protocol's event gives less privacy than its target requires.
 
-    Raises:
-        Refusal: with both numbers; not for published rules whose target is only a claim.
+    The message states both numbers. Published rules whose target is only a claim are not checked.
     """
     if not protocol.target_is_claim and exceeds(event, target):
         both, machine = _both(event, target)
@@ -160,15 +166,15 @@ def require_met(protocol, event: Event, target: Target) -> None:
 
 
 def exceeds(event: Event, target: Target, slack: float = SLACK) -> bool:
-    """Whether an event is not known to give the privacy that a target asks for, up to rounding (`slack`, relative)."""
+    """Return True if an event is not known to meet a target, up to rounding (`slack`, relative)."""
     return target.given_noise is None and not event.excess(target).ratio <= 1 + slack
 
 
 def gaussian_rule(target: Target, sensitivity: float) -> float:
-    """`sensitivity/μ`, the noise of mechanisms whose exposure is at most 1; a given noise as it is.
+    """Return `sensitivity/μ`, the noise of mechanisms with exposure at most 1, or the target's noise if it is given.
 
     Raises:
-        Refusal: a sensitivity that is not known; an ε for each machine.
+        Refusal: if the sensitivity is unknown, or if the target has one ε per machine.
     """
     target.require_one()
     if target.given_noise is not None:
@@ -179,12 +185,12 @@ def gaussian_rule(target: Target, sensitivity: float) -> float:
 
 
 def solved_noise(protocol, problem, plan, target: Target) -> float:
-    """The least `noise_std`, from above, at which a protocol's event on a plan meets the target.
+    """Return the smallest `noise_std`, from above, at which a protocol's event on a plan meets the target.
 
-    An ε is asked for at the protocol's `asked_delta`.
+    A target ε is required at the protocol's `asked_delta`.
 
     Raises:
-        Refusal: where no noise does.
+        Refusal: if no noise meets the target.
     """
     if target.given_noise is not None:
         return target.given_noise
@@ -205,7 +211,7 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
 
 
 def _both(event: Event, target: Target) -> tuple[str, int | None]:
-    """Text of the target and of what the noise gives, and the machine that it names, if any."""
+    """Return text of the target and the realised privacy, and the machine that it names, or None."""
     if np.ndim(target.epsilon):
         over = event.over(target)
         worst = int(np.argmax(over))

@@ -1,7 +1,7 @@
-"""From a guarantee to another unit or relation, where that is valid: by group privacy, and in no other way.
+"""Conversions of a guarantee to another unit or relation by group privacy, the only valid way.
 
-Data sets that differ in k records are k neighbours apart, so that (Dong, Roth & Su 2022, Theorem 2.14; Dwork & Roth
-2014, Theorem 2.2)
+If datasets differ in k records, a chain of k neighbouring pairs connects them. Therefore (Dong, Roth & Su 2022,
+Theorem 2.14; Dwork & Roth 2014, Theorem 2.2)
 
     μ-GDP becomes kμ-GDP                (ε, δ) becomes (kε, δ·(e^{kε} − 1)/(e^ε − 1))
 """
@@ -14,21 +14,21 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.privacy.curve import GroupCurve, spread
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, SAMPLE
 
-if TYPE_CHECKING:  # which is made of these functions
+if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 
 def for_group(
     guarantee: "PrivacyGuarantee", members: int, unit: str | None = None, relation: str | None = None
 ) -> "PrivacyGuarantee":
-    """The guarantee for `members` units at once; without a μ its δ is larger, too.
+    """Return the guarantee for groups of `members` units. Without a μ, δ increases too.
 
     Args:
-        members: k.
-        unit, relation: what the result says of itself; None says that of the guarantee, for a group.
+        members: group size k.
+        unit, relation: unit and relation of the result. By default, a group of the guarantee's unit, and its relation.
 
     Raises:
-        Refusal: a group so large that no δ below 1 is left.
+        Refusal: if the group is so large that δ is not below 1.
 
     >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -55,10 +55,11 @@ def for_group(
 
 
 def for_relation(guarantee: "PrivacyGuarantee", relation: str) -> "PrivacyGuarantee":
-    """The guarantee for another neighbouring relation: a record that is replaced is one removed and one added.
+    """Return the guarantee for another neighbouring relation. Replacing a record is removing one and adding one.
 
     Raises:
-        Refusal: any other change; a guarantee for replacing a record says nothing of data sets of another size.
+        Refusal: if the change is not from add-or-remove-one to replace-one. A guarantee for replacing a record does not
+            cover datasets of another size.
 
     >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -73,18 +74,17 @@ def for_relation(guarantee: "PrivacyGuarantee", relation: str) -> "PrivacyGuaran
     if (guarantee.relation, relation) != (ADD_OR_REMOVE, REPLACE_ONE):
         if any(one.name == "public sizes" for one in guarantee.assumptions):
             raise Refusal(
-                f"relation must stay {guarantee.relation!r} where who takes part follows from machines' numbers "
-                f"of records, got {relation!r}"
+                f"relation must stay {guarantee.relation!r} if participation depends on dataset sizes, got {relation!r}"
             )
         raise Refusal(f"relation must stay {guarantee.relation!r}, which does not give {relation!r}")
     return for_group(guarantee, 2, guarantee.unit, relation)
 
 
 def for_user(guarantee: "PrivacyGuarantee", records: int) -> "PrivacyGuarantee":
-    """The guarantee for a whole user who holds at most so many records, which are all replaced.
+    """Return the guarantee for a user with at most `records` records, all of which are replaced.
 
     Raises:
-        Refusal: a guarantee whose unit is not one record or sample, from which none for a user follows.
+        Refusal: if the guarantee's unit is not one record or one sample.
 
     >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee

@@ -1,4 +1,4 @@
-"""Two ways to each guarantee: what a theorem says of the noise, beside what an accountant says of the same releases."""
+"""Cross-check of guarantees: ε of the theorem, compared with ε of an accountant for the same releases."""
 
 from collections.abc import Sequence
 from math import inf, isnan, nan
@@ -8,25 +8,25 @@ from fedprivjax.checks.values import require_between
 from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, Opinion
 from fedprivjax.privacy.events import Event
 
-AGREEMENT = 1e-3  # relative
-STATED = "the stated guarantee's"  # by its own accounting, beside a claim
+AGREEMENT = 1e-3  # relative tolerance
+STATED = "the stated guarantee's"  # name of the guarantee's own accounting, if a claim is checked
 AGREES, BELOW, REFUTED, OPEN, NONE = "agrees", "at or below", "refuted", "not proved", "nothing claimed"
 
 
 class Entry(NamedTuple):
-    """One line of the ledger, of the worst machine.
+    """One row of the cross-check table, for the worst machine.
 
     Attributes:
-        theorem: what is held against the accountant: a published rule's claim where one made the noise, else where the
-            stated guarantee is proved.
-        epsilon: the ε that it gives, or claims; NaN where it claims none.
-        accountant: the second way, in words; empty where there is none.
-        accountant_epsilon: its ε; NaN where there is none.
-        lower: an ε below which nothing is valid, by whoever knows the largest; NaN where nobody does.
-        verdict: "agrees" (to a part in a thousand, with an exact accountant), "at or below" (the accountant's ε is),
-            "refuted" (no such ε holds), "not proved" (neither bounded nor refuted), "nothing claimed".
-        valid: the smallest ε that is proved, by any of the ways; inf where none is.
-        opinions: all that was said.
+        theorem: source of the checked ε: the claim of a published noise rule, or else the theorem of the guarantee.
+        epsilon: ε of the theorem or claim, or NaN if none is claimed.
+        accountant: name of the second accountant, or empty if there is none.
+        accountant_epsilon: ε of the second accountant, or NaN if there is none.
+        lower: largest known lower bound on ε, or NaN if there is none.
+        verdict: "agrees" (with an exact accountant, to a part in a thousand), "at or below" (the accountant's ε is at
+            or below `epsilon`), "refuted" (no such ε holds), "not proved" (neither bounded nor refuted), "nothing
+            claimed".
+        valid: smallest proved ε of all results, or inf if there is none.
+        opinions: results of all accountants.
     """
 
     theorem: str
@@ -40,10 +40,10 @@ class Entry(NamedTuple):
 
 
 def entry(event: Event, delta: float) -> Entry:
-    """An event's guarantee by both ways, at δ.
+    """Return the cross-check of an event's guarantee at δ.
 
     Raises:
-        Refusal: a δ outside (0, 1).
+        Refusal: if δ is outside (0, 1).
 
     >>> from fedprivjax.privacy.events import GaussianEvent
     >>> from fedprivjax.privacy.per_machine import Grouped
@@ -70,7 +70,11 @@ def entry(event: Event, delta: float) -> Entry:
 
 
 def _second(opinions: Sequence[Opinion], epsilon: float) -> Opinion:
-    """The exact one; else the least upper bound, but where that is above the theorem's ε and a lower value is known."""
+    """Return the result to compare with the theorem's ε.
+
+    It is the exact result if there is one. Otherwise it is the smallest upper bound if that is at most the theorem's ε,
+    if a lower bound refutes the theorem's ε, or if there is no lower bound. Otherwise it is the largest lower bound.
+    """
     for one in opinions:
         if one.kind == EXACT:
             return one

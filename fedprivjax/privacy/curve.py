@@ -1,4 +1,4 @@
-"""A guarantee as a curve: the ε at every δ, and the δ at every ε."""
+"""Privacy curves: ε as a function of δ, and δ as a function of ε."""
 
 from collections.abc import Callable
 from math import e, exp, inf, log, sqrt
@@ -7,28 +7,28 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_between
 from fedprivjax.privacy import gdp
 
-LEAST, MOST = 1e-12, 1 - 1e-12  # where an accounted δ is looked for
+LEAST, MOST = 1e-12, 1 - 1e-12  # range of the search for δ
 STEPS = 40  # halvings of ln δ
 
 
 class Curve:
-    """The interface: rigorous upper bounds, of the worst machine.
+    """Base class of privacy curves: rigorous upper bounds for the worst machine.
 
     Attributes:
-        mu: the GDP parameter that stands for the whole curve, or None.
-        known_from: the least δ at which ε is known.
+        mu: GDP parameter that determines the whole curve, or None.
+        known_from: smallest δ at which ε is known.
     """
 
     mu: float | None = None
     known_from: float = 0.0
 
     def epsilon(self, delta: float) -> float:
-        """The ε at δ, inf where nothing is promised."""
+        """Return ε at δ, or inf if nothing is guaranteed."""
         require_between("delta", delta, 0, 1)
         return self._epsilon(float(delta))
 
     def delta(self, epsilon: float) -> float:
-        """A δ at which ε holds, at least 0; 1 where none below is known."""
+        """Return a δ at which ε holds, or 1 if no smaller one is known."""
         if not epsilon >= 0:
             raise Refusal(f"epsilon must be at least 0, got {epsilon}")
         return self._delta(float(epsilon))
@@ -37,7 +37,7 @@ class Curve:
         raise Undefined("a curve must define _epsilon(delta)")
 
     def _delta(self, epsilon: float) -> float:
-        """By bisection, from above."""
+        """Return δ by bisection, from above."""
         least, most = max(LEAST, self.known_from), max(MOST, self.known_from)
         if not self._epsilon(most) <= epsilon:
             return 1.0
@@ -52,7 +52,7 @@ class Curve:
 
 
 class GaussianCurve(Curve):
-    """Of μ-GDP, exact.
+    """Exact curve of μ-GDP.
 
     >>> curve = GaussianCurve(1.0)
     >>> round(curve.epsilon(1e-5), 2), round(curve.delta(1.0), 6)
@@ -70,7 +70,7 @@ class GaussianCurve(Curve):
 
 
 class AccountedCurve(Curve):
-    """Of an accountant that is asked at one δ after another; its answers are kept, and where it refuses, none is known.
+    """Curve of an accountant, evaluated per δ and cached. ε is inf if the accountant raises Refusal.
 
     >>> AccountedCurve(lambda delta: log(1 / delta)).delta(2.0) - exp(-2) < 1e-9
     True
@@ -90,7 +90,7 @@ class AccountedCurve(Curve):
 
 
 class ListedCurve(Curve):
-    """Of a guarantee that was read from a file: ε at its stated δ, which holds at every larger one.
+    """Curve of a guarantee read from a file: ε at its stated δ, which also holds at every larger δ.
 
     >>> ListedCurve(2.0, 1e-5).epsilon(1e-4)
     2.0
@@ -111,8 +111,10 @@ class ListedCurve(Curve):
         return self.stated
 
     def _delta(self, epsilon: float) -> float:
-        """Below the stated ε, the corner of the two lines of the trade-off function is the best test:
-        `δ + (1 − δ)·(e^{stated} − e^ε)/(e^{stated} + 1)`."""
+        """Return `δ + (1 − δ)·(e^{stated} − e^ε)/(e^{stated} + 1)` below the stated ε.
+
+        The best test is then at the corner of the two lines of the trade-off function.
+        """
         if epsilon >= self.stated:
             return self.known_from
         share = (1 - exp(epsilon - self.stated)) / (1 + exp(-self.stated))
@@ -120,7 +122,7 @@ class ListedCurve(Curve):
 
 
 class GroupCurve(Curve):
-    """Of k changes, one after another: (ε, δ) becomes `(kε, δ·Σ_{j<k} e^{jε})`, at the best of the one's points.
+    """Curve for k changes: each point (ε, δ) becomes `(kε, δ·Σ_{j<k} e^{jε})`, and the best point is used.
 
     Source: Dwork & Roth 2014, Theorem 2.2, with its sum written out.
 
@@ -143,7 +145,7 @@ class GroupCurve(Curve):
 
         if fits(delta):
             return self.members * self.one.epsilon(delta)
-        # a δ of one change that is known is taken as it is: the exponential of its logarithm may be below it
+        # a known δ of one change is used exactly, because the exponential of its logarithm may be smaller
         low, high = self.one.known_from or delta / e, delta
         while not fits(low):
             low, high = low * (low / delta), low
@@ -156,7 +158,7 @@ class GroupCurve(Curve):
 
 
 def spread(epsilon: float, delta: float, members: int) -> float:
-    """δ of so many changes, `δ·Σ_{j<k} e^{jε}`, which is `δ·(e^{kε} − 1)/(e^ε − 1)`; inf where it is beyond numbers.
+    """Return δ of k = `members` changes, `δ·Σ_{j<k} e^{jε} = δ·(e^{kε} − 1)/(e^ε − 1)`, or inf if it overflows.
 
     >>> spread(0.0, 1e-6, 3) == 3e-6
     True

@@ -1,4 +1,4 @@
-"""What a protocol does to privacy, noise included: (sampled) Gaussian mechanisms composed over a machine's messages."""
+"""Privacy events: the released mechanisms with their noise, composed over each machine's messages."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Claim(NamedTuple):
-    """What a published rule says of a noise, which need not be so.
+    """Claim of a published noise rule, which may be invalid.
 
     Attributes:
-        theorem: whose claim it is.
-        epsilon: the ε that it claims at δ; NaN where it claims none.
+        theorem: source of the claim.
+        epsilon: function from δ to the claimed ε, NaN if none is claimed.
     """
 
     theorem: str
@@ -35,11 +35,11 @@ class Claim(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """How much a machine's ε, or μ, is of what is asked for it: above 1 the target is missed.
+    """Ratio of a machine's ε (or μ) to its target. The target is missed if the ratio is above 1.
 
     Attributes:
-        ratio: the largest of all machines', or of those that were asked about.
-        who: whose it is, as `Event.excess` can be asked about it alone; None for everyone.
+        ratio: largest ratio over the evaluated machines.
+        who: machine with that ratio, in the form that `Event.excess` accepts as `who`, or None for all machines.
     """
 
     ratio: float
@@ -47,10 +47,10 @@ class Excess(NamedTuple):
 
 
 class Event:
-    """What was released: the interface of every event, with what follows for all of them.
+    """Base class of privacy events: descriptions of the released mechanisms.
 
-    An event of one's own defines `terms`, `sensitivity` (the largest L2 change of one release by what is protected, in
-    units of its relative noise; NaN where there is none), and `epsilons` or `mus`.
+    A custom event defines `terms`, `sensitivity` and either `epsilons` or `mus`. `sensitivity` is the largest L2 change
+    of one release by the protected unit, in units of the release's relative noise, or NaN if there is none.
     """
 
     terms: Terms
@@ -59,48 +59,48 @@ class Event:
 
     @property
     def proved(self) -> bool:
-        """Whether `epsilons` are upper bounds, not claims."""
+        """True if `epsilons` are proved upper bounds, False if they are claims."""
         return True
 
     @property
     def accounting(self) -> str:
-        """How ε follows from what was released, in words."""
+        """Derivation of ε from the releases, as text."""
         return ""
 
     @property
     def cache_key(self) -> tuple[Any, ...] | None:
-        """Everything that `excess` depends on except the noise and the target, see `disk_cache.digest`.
+        """Values that `excess` depends on except the noise and the target, see `disk_cache.digest`.
 
-        None if solving for the noise is fast enough that it need not be cached.
+        None if solving for the noise is fast and needs no cache.
         """
         return None
 
     @property
     def mus(self) -> Grouped | None:
-        """Every machine's GDP parameter, or None where none is stated."""
+        """GDP parameter of every machine, or None if none is stated."""
         return None
 
     def epsilons(self, delta: float) -> Grouped:
-        """Every machine's ε at δ: rigorous upper bounds; inf without noise."""
+        """Return every machine's ε at δ: rigorous upper bounds, inf without noise."""
         raise Undefined("an event must define epsilons, or mus")
 
     def epsilon(self, delta: float) -> float:
-        """The worst machine's ε at δ."""
+        """Return the worst machine's ε at δ."""
         return self.epsilons(delta).max if self.mus is None else float(gdp.epsilon(self.mus.max, delta))
 
     def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
-        """The largest of what machines' privacy parameters are over those that a target asks for.
+        """Return the largest ratio, over machines, of the privacy parameter (ε or μ) to its target.
 
         Args:
-            delta: at which ε is asked for, of every machine; None is the target's.
-            who: ask about these alone, of an `Excess`; None is everyone.
+            delta: δ of the target ε, one number or one per machine, or None for the target's δ.
+            who: the `who` of an earlier result, to evaluate that machine alone, or None for all machines.
         """
         if self.mus is not None and not np.ndim(target.epsilon):
             return Excess(self.mus.max / target.largest_mu)
         return Excess(float(np.max(self.over(target))))
 
     def over(self, target: Target) -> np.ndarray:
-        """Every machine's ε over the one that is asked for it, [machines]."""
+        """Return the ratio of every machine's ε to its target ε, float64 [machines]."""
         mus = self.mus
         found = self.epsilons(target.stated_delta) if mus is None else mus.map(lambda mu: _of_mu(mu, target))
         asked = target.worst_epsilon if target.mu is not None else np.asarray(target.epsilon, float)
@@ -108,44 +108,45 @@ class Event:
 
     @property
     def mu(self) -> float:
-        """The worst machine's GDP parameter; NaN where none is stated."""
+        """GDP parameter of the worst machine, or NaN if none is stated."""
         return np.nan if self.mus is None else self.mus.max
 
     def guarantee(self, delta: float) -> PrivacyGuarantee:
-        """What is promised, with ε stated at δ."""
+        """Return the privacy guarantee, with ε stated at δ."""
         epsilons = self.epsilons(delta) if self.mus is None else None
         return PrivacyGuarantee(delta, self.terms, self.mus, epsilons, self.accounting, self, proved=self.proved)
 
     def assuming(self, assumption: Assumption) -> Self:
-        """The event, resting on one thing more."""
+        """Return a copy of the event with one more assumption."""
         event = copy(self)
         object.__setattr__(event, "terms", replace(self.terms, assumptions=(*self.terms.assumptions, assumption)))
         return event
 
     def mixture(self, machine: int) -> "Mixture | None":
-        """How one of the machine's releases is distributed, where its records are secretly sampled; else None."""
+        """Return the distribution of one of the machine's releases under secret sampling, or None without sampling."""
         return None
 
     def figures(self, delta: float) -> dict[str, float]:
-        """What a table says of the event, by column."""
+        """Return the event's values in a table, by column."""
         return {"ε (at most)": self.epsilon(delta)}
 
     def opinions(self, delta: float) -> tuple[Opinion, ...]:
-        """What others say of the worst machine's ε at δ, from what it releases and by other ways than `epsilons`."""
+        """Return other accountants' ε of the worst machine at δ, computed from its releases, not from `epsilons`."""
         return ()
 
     def dp_event(self) -> "DpEvent":
-        """dp-accounting's tree of what the worst machine releases.
+        """Return dp-accounting's event tree of the worst machine's releases.
 
-        Noise multipliers are over what one replaced record moves. So Gaussian mechanisms alone are for its default
-        relation, ADD_OR_REMOVE_ONE, which takes them as they are (with REPLACE_ONE its PLD takes them over the norm of
-        one record, and doubles the shift); samples of a fixed size are for REPLACE_ONE. So are Poisson samples, whose
-        multipliers are over the norm of one record, as its PLD takes them there.
+        Noise multipliers are noise divided by the shift from replacing one record. Evaluate trees of Gaussian
+        mechanisms alone with dp-accounting's default relation, ADD_OR_REMOVE_ONE, which uses the multipliers unchanged.
+        With REPLACE_ONE its PLD accountant divides by the norm of one record instead, and doubles the shift. Evaluate
+        trees with samples of a fixed size with REPLACE_ONE. Evaluate trees with Poisson samples with REPLACE_ONE too:
+        their multipliers are noise divided by the norm of one record, as its PLD accountant expects.
 
         Raises:
-            Refusal: where it has none.
+            Refusal: if dp-accounting has no such event.
         """
-        raise Refusal(f"event must be made of Gaussian mechanisms to be a tree of dp-accounting's, got {self}")
+        raise Refusal(f"event must consist of Gaussian mechanisms to be a dp-accounting event, got {self}")
 
 
 def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
@@ -154,19 +155,21 @@ def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class GaussianEvent(Event):
-    """Every machine's messages are Gaussian mechanisms with noise fixed beforehand, so machine i is μ_i-GDP with
-    `μ_i = sensitivity · exposure_i / noise_std`.
+    """Gaussian mechanisms with noise fixed before the run: machine i is μ_i-GDP.
+
+    `μ_i = sensitivity · exposure_i / noise_std`
 
     Attributes:
-        noise_std: the noise at relative scale 1; 0 is non-private.
-        sensitivity: largest L2 change of what is released by one replaced sample.
-        exposure: `√Σ_k 1/r_k²` over a machine's messages with relative noise r; 0 for one that sends none.
-        terms: what is protected, against whom, and why.
-        releases: from a machine to the relative noise of each of its releases, over the largest part of `sensitivity`
-            by which one sample moves it, [releases]; from the plan, by another way than `exposure`. None takes a single
-            release for all.
-        claim: what a published rule says of this noise, where that made it.
-        shares: each machine's part of the largest μ, which it is asked to keep to, [machines]; None is 1 for all.
+        noise_std: noise standard deviation at relative scale 1. 0 is non-private.
+        sensitivity: largest L2 change of a release by one replaced sample.
+        exposure: sensitivity multiplier of each machine, `√Σ_k 1/r_k²` over its messages with relative noise r_k. 0 if
+            it sends none.
+        terms: guarantee statement: protected unit, trust model, theorem and assumptions.
+        releases: function from a machine to the relative noise of its releases, shape [releases]. Each is divided by
+            the largest fraction of `sensitivity` by which one sample moves that release. Computed from the plan,
+            independently of `exposure`. None counts a single release.
+        claim: claim of the published rule that set the noise, or None.
+        shares: ratio of each machine's target μ to the largest one, shape [machines], or None if all are 1.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)
@@ -189,7 +192,7 @@ class GaussianEvent(Event):
     @property
     def mus(self) -> Grouped:
         def of_exposure(exposure: np.ndarray) -> np.ndarray:
-            exposed = exposure != 0  # what is not a number is no 0
+            exposed = exposure != 0  # NaN counts as exposed
             mu = np.zeros_like(exposure)
             mu[exposed] = inf if self.noise_std == 0 else self.sensitivity * exposure[exposed] / self.noise_std
             return mu
@@ -207,8 +210,10 @@ class GaussianEvent(Event):
 
     @property
     def multipliers(self) -> np.ndarray:
-        """The worst machine's noise over sensitivity, release by release, float64 [releases]; none where nothing is
-        exposed."""
+        """Noise divided by sensitivity for each release of the worst machine; float64 [releases].
+
+        Empty if no machine is exposed.
+        """
         worst = int(np.argmax(self.exposure.values))
         exposure = float(self.exposure.values[worst])
         if exposure == 0:
@@ -220,14 +225,14 @@ class GaussianEvent(Event):
             return self.noise_std * np.asarray(relative, float) / np.float64(self.sensitivity)
 
     def opinions(self, delta: float) -> tuple[Opinion, ...]:
-        """dp-accounting's, of the worst machine's releases one by one."""
+        """Return dp-accounting's ε of the worst machine's releases, composed one by one."""
         return gaussian_opinions(self.multipliers, delta)
 
     def dp_event(self) -> "DpEvent":
         return gaussian_event(self.multipliers)
 
     def figures(self, delta: float) -> dict[str, float]:
-        """The worst machine's μ, and senders' median; the worst's ε at δ, exact and as the papers convert."""
+        """Return μ of the worst machine and the median over senders, and the worst ε at δ by both conversions."""
         worst = self.mu
         return {
             "μ (worst machine)": worst,
@@ -238,12 +243,12 @@ class GaussianEvent(Event):
 
 
 class Mixture(NamedTuple):
-    """A normal whose mean depends on how often a record occurs.
+    """Gaussian mixture whose mean depends on the number of occurrences of a record.
 
     Attributes:
-        ratio: noise over the shift that the record makes where it is replaced and occurs once.
-        releases: of the machine.
-        times, chances: how often it occurs, and how likely; it may also not occur.
+        ratio: noise divided by the shift from replacing the record if it occurs once.
+        releases: number of the machine's releases.
+        times, chances: numbers of occurrences and their probabilities. The rest is the probability of no occurrence.
     """
 
     ratio: float
@@ -253,7 +258,7 @@ class Mixture(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What is asked for a group of machines: an ε at δ."""
+    """Target of a group of machines: an ε at δ."""
 
     group: int
     epsilon: float
@@ -262,15 +267,14 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RecordEvent(Event):
-    """Every machine releases Gaussian-noised means of its own records, and an accountant says what a machine's releases
-    come to.
+    """Gaussian-noised means of each machine's records, composed by an accountant.
 
     Attributes:
-        noise_std: the noise at relative scale 1; 0 is non-private.
-        accountant: from a machine's noise multiplier, records, batch and releases to ε.
-        releases: machines alike in groups, see `Releases`.
-        terms: what is protected, against whom, and why.
-        claim: what a published rule says of this noise, where that made it.
+        noise_std: noise standard deviation at relative scale 1. 0 is non-private.
+        accountant: accountant that computes ε from a machine's noise ratio, records, batch and releases.
+        releases: releases of groups of identical machines, see `Releases`.
+        terms: guarantee statement: protected unit, trust model, theorem and assumptions.
+        claim: claim of the published rule that set the noise, or None.
     """
 
     noise_std: float
@@ -290,7 +294,10 @@ class RecordEvent(Event):
         return self._each(lambda *machine: self.accountant.epsilon(*machine, delta=delta))
 
     def epsilon(self, delta: float) -> float:
-        """The worst machine's ε at δ: of machines that differ in their messages only, those with the most."""
+        """Return the worst machine's ε at δ.
+
+        Of groups that differ only in the number of messages, only the one with the most is evaluated.
+        """
         return self.largest([Asked(int(group), 1.0, delta) for group in self.releases.busiest]).ratio
 
     def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
@@ -306,7 +313,7 @@ class RecordEvent(Event):
         return self.largest([one for one in asked if self.releases.messages[one.group]])
 
     def largest(self, asked: "Sequence[Asked]") -> Excess:
-        """The largest excess of those asked about. Those whose rough bound is below another's are not looked at."""
+        """Return the largest ratio of ε to its target. A group is skipped if its quick bound is below the largest."""
         most = Excess(0.0)
         rough = np.array([self._over(one, self.accountant.rough_epsilon) for one in asked])
         for place in np.argsort(-rough, kind="stable"):
@@ -334,18 +341,18 @@ class RecordEvent(Event):
         return self.accountant.words
 
     def opinions(self, delta: float) -> tuple[Opinion, ...]:
-        """The accountants', of the machine with the largest ε."""
+        """Return the accountants' ε of the machine with the largest ε."""
         machine = self._worst(delta)
         return () if machine is None else self.accountant.opinions(*machine, delta=delta)
 
     def dp_event(self) -> "DpEvent":
         machine = self._worst(1e-5)
         if machine is None:
-            raise Refusal("noise_std must be positive and something be released to be a tree of dp-accounting's")
+            raise Refusal("event must have noise and at least one release to be a dp-accounting event")
         return self.accountant.dp_event(*machine)
 
     def _worst(self, delta: float) -> tuple[float, int, int, int] | None:
-        """What the accountant is told of the machine with the largest ε; None without noise, or where none sends."""
+        """Return the accountant's arguments for the machine with the largest ε, or None without noise or senders."""
         worst = self.largest([Asked(int(group), 1.0, delta) for group in self.releases.busiest]).who
         machine = None if worst is None else self._machine(worst.group)
         return machine if machine is not None and 0 < machine[0] < inf else None
@@ -359,7 +366,7 @@ class RecordEvent(Event):
         return inf if self.noise_std == 0 and self.releases.messages.any() else np.nan
 
     def figures(self, delta: float) -> dict[str, float]:
-        """ε at δ in the accountant's figures for the worst machine, and the median of machines that send."""
+        """Return the accountant's values at δ for the worst machine, and the median ε of the machines that send."""
         each = self.epsilons(delta)
         worst = int(np.argmax(each.values))
         figures = self.accountant.figures(*self._machine(worst), delta=delta) if each.max < inf else {}
@@ -380,27 +387,28 @@ class RecordEvent(Event):
         return Grouped(values, releases.counts, releases.group)
 
     def _machine(self, group: Any) -> tuple[float, int, int, int]:
-        """Noise over shift, as `accounted`, and sizes."""
+        """Return a group's noise divided by its shift, rounded by `accounted`, and its records, batch and messages."""
         r = self.releases
         ratio = inf if r.shift[group] == 0 else self.noise_std / r.shift[group]
         return accounted(float(ratio)), int(r.records[group]), int(r.batch[group]), int(r.messages[group])
 
 
 def _median_sender(each: Grouped, sends: np.ndarray) -> float:
-    """The median over the groups' machines that send, bool [groups]; 0 where none does."""
+    """Return the median over the machines of groups that send (`sends`: bool [groups]), or 0 if none sends."""
     return Grouped(each.values[sends], each.counts[sends]).median if sends.any() else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Releases:
-    """What machines release, machines alike in one group; arrays [groups].
+    """Releases of groups of identical machines. Arrays have shape [groups] unless stated.
 
     Attributes:
-        shift: largest L2 change of one release by one replaced record that occurs once, over its relative noise.
-        records, batch: a machine's own.
-        messages: its noisy releases.
-        counts: machines in each group.
-        group: the group of each machine, int [machines].
+        shift: largest L2 change of one release by one replaced record that occurs once, divided by the release's
+            relative noise.
+        records, batch: number of records and batch size of a machine.
+        messages: number of a machine's noisy releases.
+        counts: number of machines in each group.
+        group: index of each machine's group, int [machines].
     """
 
     shift: np.ndarray
@@ -412,7 +420,7 @@ class Releases:
 
     @classmethod
     def of(cls, shift: Any, records: Any, batch: Any, messages: Any) -> "Releases":
-        """From one number for each machine, [machines] each."""
+        """Return the groups of machines from arrays of shape [machines]."""
         columns = [np.asarray(column) for column in np.broadcast_arrays(shift, records, batch, messages)]
         first, group = alike(columns)
         shift, records, batch, messages = (column[first] for column in columns)
@@ -420,7 +428,7 @@ class Releases:
 
     @property
     def busiest(self) -> np.ndarray:
-        """Groups that send, without those that differ from another in fewer messages only."""
+        """Indices of the groups that send. Of groups that differ only in messages, the one with the most is kept."""
         order = np.lexsort((-self.messages, self.batch, self.records, self.shift))
         rows = np.stack([self.shift, self.records, self.batch])[:, order]
         first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))

@@ -1,8 +1,8 @@
-"""Gaussian differential privacy: what a parameter μ means in the field's other currencies.
+"""Gaussian differential privacy (GDP): conversions of the parameter μ.
 
-A mechanism is μ-GDP when telling two neighbouring data sets apart from its output is no easier than telling N(0, 1)
-from N(μ, 1) (Dong, Roth & Su 2022). Everything here is exact for that pair, vectorised by broadcasting, in float64; a
-scalar comes back for scalars. μ = 0 reveals nothing, μ = inf is no privacy at all.
+A mechanism is μ-GDP if distinguishing two neighbouring datasets from its output is at least as hard as distinguishing
+N(0, 1) from N(μ, 1) (Dong, Roth & Su 2022). All functions are exact for that pair, broadcast, and compute in float64.
+They return scalars for scalars. μ = 0 reveals nothing, μ = inf is non-private.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 
-_HALVINGS = 120  # a bracket shrinks below every float64's spacing long before
+_HALVINGS = 120  # more than enough to shrink a bracket below the spacing of float64
 
 
 def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
-    """The δ at which μ-GDP gives (ε, δ)-DP: `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`.
+    """Return the δ at which μ-GDP gives (ε, δ)-DP: `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`.
 
     Args:
-        epsilon: at least 0; broadcasts against mu.
-        mu: at least 0; 0 gives 0, inf gives 1.
+        epsilon: ε, at least 0. Broadcasts against mu.
+        mu: μ, at least 0. 0 gives 0, inf gives 1.
 
     Raises:
-        ValueError: for a negative or NaN argument.
+        ValueError: if an argument is negative or NaN.
 
     Source: Dong, Roth & Su 2022, Corollary 2.13; Balle & Wang 2018, Theorem 8.
 
@@ -36,21 +36,21 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
 
 
 def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """The smallest ε at which μ-GDP gives (ε, δ)-DP, the exact inverse of `delta`.
+    """Return the smallest ε at which μ-GDP gives (ε, δ)-DP, the exact inverse of `delta`.
 
     Args:
-        mu: at least 0; 0 gives 0, inf gives inf.
-        delta: inside (0, 1); broadcasts against mu.
+        mu: μ, at least 0. 0 gives 0, inf gives inf.
+        delta: δ in (0, 1). Broadcasts against mu.
 
     Raises:
-        ValueError: for a negative or NaN mu, a delta outside (0, 1).
+        ValueError: if mu is negative or NaN, or delta is outside (0, 1).
 
     >>> [round(epsilon(mu, 1e-5), 1) for mu in (0.5, 1.0, 8.0)]
     [2.0, 4.4, 65.3]
     """
     mu, delta = np.broadcast_arrays(_nonnegative("mu", mu), _probability("delta", delta))
     finite = np.where(np.isfinite(mu), mu, 0.0)
-    # e^ε·Φ(·) only lowers δ, so where the first term alone meets δ the whole does
+    # e^ε·Φ(·) only lowers δ, so the whole meets δ if the first term alone does
     most = finite * np.maximum(finite / 2 - scipy.special.ndtri(delta), 0.0)
     private = _bisect(lambda value: _delta(value, finite) <= delta, np.zeros_like(most), most)
     result = np.where(_delta(np.zeros_like(finite), finite) <= delta, 0.0, private)
@@ -58,14 +58,14 @@ def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
-    """The largest μ whose μ-GDP gives (ε, δ)-DP: the inverse that calibration needs.
+    """Return the largest μ for which μ-GDP gives (ε, δ)-DP, the inverse that calibration needs.
 
     Args:
-        epsilon: at least 0; inf gives inf.
-        delta: inside (0, 1); broadcasts against epsilon.
+        epsilon: ε, at least 0. inf gives inf.
+        delta: δ in (0, 1). Broadcasts against epsilon.
 
     Raises:
-        ValueError: for a negative or NaN epsilon, a delta outside (0, 1).
+        ValueError: if epsilon is negative or NaN, or delta is outside (0, 1).
 
     >>> round(mu(epsilon(2.0, 1e-5), 1e-5), 12)
     2.0
@@ -84,7 +84,7 @@ def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
-    """The Rényi divergence of an order α > 1 that μ-GDP allows: `α·μ²/2`.
+    """Return the Rényi divergence of order α > 1 that μ-GDP allows: `α·μ²/2`.
 
     Source: Mironov 2017, Corollary 3; Reshef & Levy state their theorems in this form with ρ = μ.
 
@@ -98,7 +98,7 @@ def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
 
 
 def zcdp(mu: ArrayLike) -> Any:
-    """The zero-concentrated parameter of μ-GDP, `μ²/2` (Bun & Steinke 2016, Proposition 1.6).
+    """Return the zero-concentrated DP parameter of μ-GDP, `μ²/2` (Bun & Steinke 2016, Proposition 1.6).
 
     >>> zcdp(2.0)
     2.0
@@ -107,9 +107,11 @@ def zcdp(mu: ArrayLike) -> Any:
 
 
 def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """The papers' looser conversion, by way of Rényi divergences: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
+    """Return the papers' looser ε, by Rényi divergences: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
 
-    Source: Reshef & Levy 2024 and 2025, section 2; never below `epsilon`.
+    It is never below `epsilon`.
+
+    Source: Reshef & Levy 2024 and 2025, section 2.
 
     >>> round(paper_epsilon(1.0, 1e-5), 2)
     5.3
@@ -119,7 +121,7 @@ def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def compose(mus: ArrayLike) -> float:
-    """The parameter of an adaptive composition of Gaussian mechanisms: `√(Σ μ_k²)`; nothing composed gives 0.
+    """Return μ of an adaptive composition of Gaussian mechanisms: `√(Σ μ_k²)`, or 0 if nothing is composed.
 
     Source: Dong, Roth & Su 2022, Corollary 3.3.
 
@@ -130,11 +132,11 @@ def compose(mus: ArrayLike) -> float:
     largest = float(np.max(mus, initial=0.0))
     if largest in (0.0, np.inf):
         return largest
-    return largest * float(np.sqrt(np.sum((mus / largest) ** 2)))  # scaled, so that no square under- or overflows
+    return largest * float(np.sqrt(np.sum((mus / largest) ** 2)))  # scaled to avoid under- and overflow
 
 
 def _delta(epsilon: np.ndarray, mu: np.ndarray) -> np.ndarray:
-    """`delta` without checks: e^ε·Φ(−y) = exp(−x²/2)·erfcx(y/√2)/2, so no e^ε is ever formed."""
+    """Return `delta` without checks. e^ε·Φ(−y) = exp(−x²/2)·erfcx(y/√2)/2 avoids the overflow of e^ε."""
     ordinary = (mu > 0) & np.isfinite(mu) & np.isfinite(epsilon)
     safe = np.where(ordinary, mu, 1.0)
     with np.errstate(over="ignore"):
@@ -146,7 +148,10 @@ def _delta(epsilon: np.ndarray, mu: np.ndarray) -> np.ndarray:
 
 
 def _bisect(holds: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Where a monotone condition, false at `low` and true at `high`, turns true; the middle of the last bracket."""
+    """Return the point at which a monotone condition, false at `low` and true at `high`, becomes true.
+
+    It is the middle of the last bracket.
+    """
     for _ in range(_HALVINGS):
         middle = low + (high - low) / 2
         true = holds(middle)

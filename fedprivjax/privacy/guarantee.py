@@ -1,4 +1,4 @@
-"""What a private run promises: the number, and the words without which it means nothing."""
+"""Privacy guarantees: the privacy parameters with their unit, relation, trust model, theorem and assumptions."""
 
 import json
 from dataclasses import dataclass
@@ -24,20 +24,21 @@ LARGE_EPSILON = 10.0
 
 @dataclass(frozen=True, eq=False)
 class PrivacyGuarantee:
-    """A guarantee for every machine's data: in Gaussian differential privacy where it holds there, else (ε, δ).
+    """Privacy guarantee for every machine's data: μ-GDP if a μ is proved, otherwise (ε, δ)-DP.
 
     Attributes:
-        delta: the δ at which ε is stated, inside (0, 1).
+        delta: δ at which ε is stated, in (0, 1).
         terms: unit, neighbouring relation, trust model, theorem and assumptions.
-        mus: each machine's GDP parameter, inf where nothing is promised; None where no GDP parameter is stated.
-        epsilons: each machine's ε at `delta`; None where it follows from `mus`.
-        accounting: how ε follows, in words.
-        event: what was released, where it is at hand: an accountant is asked at other δ's through it.
-        listed: the curve of a guarantee that was converted from another.
-        proved: whether what is stated is an upper bound, not a claim; conversions and files keep it.
+        mus: GDP parameter of each machine, inf if nothing is guaranteed, or None if no GDP parameter is stated.
+        epsilons: ε of each machine at `delta`, or None if it follows from `mus`.
+        accounting: derivation of ε, as text.
+        event: the released mechanism, used for ε at other δ, or None if it is not available.
+        listed: curve of a guarantee that was converted from another, or None.
+        proved: True if the stated values are proved upper bounds, False if they are claims. Preserved by conversions
+            and files.
 
     Raises:
-        Refusal: for an impossible delta or parameter, or with neither `mus` nor `epsilons`.
+        Refusal: if delta or a parameter is out of range, or if neither `mus` nor `epsilons` is given.
 
     >>> terms = Terms("none", "Reshef & Levy 2025, Theorem 4.1", (Assumption("used once"),))
     >>> print(PrivacyGuarantee(1e-5, terms, mus=Grouped.of([1.0, 2.0])))
@@ -66,7 +67,7 @@ class PrivacyGuarantee:
 
     @property
     def stated(self) -> Grouped:
-        """What is stated for every machine: μ where it holds, else ε."""
+        """Stated parameter of every machine, grouped: μ if it is stated, otherwise ε."""
         if self.mus is not None:
             return self.mus
         if self.epsilons is not None:
@@ -75,27 +76,27 @@ class PrivacyGuarantee:
 
     @property
     def per_machine(self) -> np.ndarray:
-        """What is stated for each machine, μ or ε, float64 [machines], read-only."""
+        """Stated parameter of each machine, μ or ε; float64 [machines], read-only."""
         return self.stated.each
 
     @property
     def mu(self) -> float | None:
-        """The worst machine's GDP parameter, or None where none is stated."""
+        """GDP parameter of the worst machine, or None if none is stated."""
         return None if self.mus is None else self.mus.max
 
     @cached_property
     def epsilon(self) -> float:
-        """The worst machine's ε at `delta`, exact where it follows from μ."""
+        """ε of the worst machine at `delta`, exact if it follows from μ."""
         return self.stated.max if self.mus is None else float(gdp.epsilon(self.mus.max, self.delta))
 
     @property
     def private(self) -> bool:
-        """Whether anything at all is promised."""
+        """True if every machine's stated parameter is finite."""
         return isfinite(self.stated.max)
 
     @property
     def large(self) -> bool:
-        """Whether ε is above 10: results mark such rows."""
+        """True if ε is above 10. Results mark such rows."""
         return self.epsilon > LARGE_EPSILON
 
     @property
@@ -120,21 +121,21 @@ class PrivacyGuarantee:
 
     @property
     def paper_epsilon(self) -> float:
-        """The papers' looser ε of `mu` at `delta`."""
+        """ε of `mu` at `delta` by the papers' looser conversion."""
         return float(gdp.paper_epsilon(self._gdp(), self.delta))
 
     @property
     def zcdp(self) -> float:
-        """The zero-concentrated parameter, `μ²/2`."""
+        """Zero-concentrated DP parameter, `μ²/2`."""
         return float(gdp.zcdp(self._gdp()))
 
     def rdp(self, order: float) -> float:
-        """The Rényi divergence of an order above 1, `order·μ²/2`."""
+        """Return the Rényi divergence of an order above 1, `order·μ²/2`."""
         return float(gdp.rdp(self._gdp(), order))
 
     @cached_property
     def curve(self) -> Curve:
-        """The worst machine's ε at every δ: exact for a μ, accounted where the event is at hand, else as listed."""
+        """Privacy curve of the worst machine: exact for a μ, otherwise converted, accounted by the event, or listed."""
         if self.mus is not None:
             return GaussianCurve(self.mus.max)
         if self.listed is not None:
@@ -142,32 +143,32 @@ class PrivacyGuarantee:
         return ListedCurve(self.epsilon, self.delta) if self.event is None else AccountedCurve(self.event.epsilon)
 
     def epsilon_at(self, delta: float) -> float:
-        """The worst machine's ε at another δ.
+        """Return the worst machine's ε at another δ.
 
         Raises:
-            Refusal: a δ outside (0, 1); one below `delta`, for a guarantee that was read from a file and has no μ.
+            Refusal: if δ is outside (0, 1), or below `delta` for a guarantee without a μ that was read from a file.
         """
         return self.curve.epsilon(delta)
 
     def delta_at(self, epsilon: float) -> float:
-        """The δ at another ε: exact for a μ, else an upper bound."""
+        """Return δ at another ε: exact for a μ, otherwise an upper bound."""
         return self.curve.delta(epsilon)
 
     @cached_property
     def advantage(self) -> float:
-        """The most by which an attacker's true-positive rate exceeds the false-positive rate."""
+        """Largest difference of an attacker's true-positive and false-positive rates."""
         return attack_metrics.advantage(self.curve)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """The most that an attacker's true-positive rate may be at a false-positive rate."""
+        """Return an attacker's largest true-positive rate at a false-positive rate."""
         return attack_metrics.true_positive_rate(self.curve, false_positive_rate)
 
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
-        """The least μ that may be stated for δ from `floor` on, and how much it gives away; `mu` where it holds."""
+        """Return the smallest μ that holds for δ from `floor` on, with the privacy it loses. It is `mu` if stated."""
         return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(self, members: int) -> "PrivacyGuarantee":
-        """For so many units at once, see `privacy.conversions`.
+        """Return the guarantee for groups of `members` units, see `privacy.conversions`.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu
@@ -176,33 +177,35 @@ class PrivacyGuarantee:
         return conversions.for_group(self, members)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
-        """For another neighbouring relation, from "add-or-remove-one" to "replace-one" alone."""
+        """Return the guarantee for another relation. Only "add-or-remove-one" converts, to "replace-one"."""
         return conversions.for_relation(self, relation)
 
     def for_user(self, records: int) -> "PrivacyGuarantee":
-        """For a user who holds at most so many records, from one record or sample alone."""
+        """Return the guarantee for a user with at most `records` records. The unit must be one record or sample."""
         return conversions.for_user(self, records)
 
     def dp_event(self) -> "DpEvent":
-        """dp-accounting's tree of what was released, see `Event.dp_event`; one Gaussian mechanism for a μ alone.
+        """Return dp-accounting's event tree of the releases, see `Event.dp_event`.
+
+        Without an event, it is one Gaussian mechanism with the stated μ.
 
         Raises:
-            Refusal: where dp-accounting has no such event, or nothing is known but ε.
+            Refusal: if dp-accounting has no such event, or if only ε is known.
         """
         from dp_accounting import GaussianDpEvent
 
         if self.event is not None:
             return self.event.dp_event()
         if self.mus is None or not 0 < self.mus.max < inf:
-            raise Refusal("mu must be positive and finite, or the event at hand, to be a tree of dp-accounting's")
+            raise Refusal("mu must be positive and finite, or the event available, to be a dp-accounting event")
         return GaussianDpEvent(1 / self.mus.max)
 
     def paragraph(self) -> str:
-        """Prose for a paper, see `privacy.paragraph`."""
+        """Return a paragraph of text for a paper, see `privacy.paragraph`."""
         return paragraph(self)
 
     def to_json(self) -> str:
-        """The guarantee as text, machines in groups; `from_json` reads it."""
+        """Return the guarantee as JSON text, with machines in groups. `from_json` reads it."""
         grouped = {name: each.as_mapping() for name in ("mus", "epsilons") if (each := getattr(self, name)) is not None}
         words: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
         words |= {} if self.proved else {"proved": False}
@@ -211,7 +214,7 @@ class PrivacyGuarantee:
 
     @classmethod
     def from_json(cls, text: str) -> "PrivacyGuarantee":
-        """A guarantee from its text; of more than 4096 machines, which is in which group is not kept.
+        """Return the guarantee from the text of `to_json`. Above 4096 machines, their groups are not saved.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0, 2.0]))
         >>> str(PrivacyGuarantee.from_json(one.to_json())) == str(one)

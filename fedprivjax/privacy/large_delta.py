@@ -31,6 +31,6 @@ def large_delta(delta: float, sizes: Any, name: Callable[[int], str] = "machine 
 
 
 def _rounded_down(number: float) -> str:
-    """Two significant digits, not above the number."""
+    """Return the number rounded down to two significant digits, as text."""
     scale = 10.0 ** (np.floor(np.log10(number)) - 1)
     return f"{np.floor(number / scale * (1 + 1e-12)) * scale:.2g}"

@@ -1,6 +1,7 @@
-"""From a privacy target to the noise of a machine's messages: the theorems' rules, and an accountant.
+"""Noise of a machine's messages for a privacy target, by the theorems' rules or by an accountant.
 
-All are for a message `(1/K)·Σ_j g_j + N(0, σ²·I)`, ‖g_j‖ ≤ L, sent in each of R rounds, and for replacing one record.
+All rules are for a message `(1/K)·Σ_j g_j + N(0, σ²·I)`, ‖g_j‖ ≤ L, sent in each of R rounds, and for replacing one
+record.
 """
 
 from math import inf, log, nan, sqrt
@@ -16,9 +17,9 @@ from fedprivjax.privacy.accountants.sampled import law, noise_multiplier_for, sa
 from fedprivjax.privacy.per_machine import alike
 
 NOISE_RULES = {
-    "accountant": "the least noise whose accounted ε, for the sampler that is used, is at most the target",
-    "advanced": "Theorem 2.1's advanced composition, σ² = 256·L²·R·ln(2.5R/δ)·ln(2/δ)/(nε)²: valid, and conservative",
-    "paper_moments": "the experiments' σ² = 8·L²·R·ln(1/δ)/(nε)²: its claimed ε does not hold; only if acknowledged",
+    "accountant": "the smallest noise whose accounted ε for the sampler is at most the target",
+    "advanced": "Theorem 2.1's advanced composition, σ² = 256·L²·R·ln(2.5R/δ)·ln(2/δ)/(nε)²: valid but conservative",
+    "paper_moments": "the experiments' σ² = 8·L²·R·ln(1/δ)/(nε)²: its claimed ε is invalid; requires `acknowledged`",
 }
 
 CLAIMS = {
@@ -40,18 +41,23 @@ def noise_std(
     acknowledged: bool = False,
     whole_message: bool = False,
 ) -> float:
-    """σ per coordinate of one machine's message; 0 where epsilon is infinite.
+    """Return σ per coordinate of one machine's message, or 0 if epsilon is infinite.
 
     Args:
-        sampler, batch: see `privacy.accountants.sampled`. In one pass (`Disjoint`) a record is in one message only:
-            there "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`.
+        rule: a key of `NOISE_RULES`.
+        sampler, batch: as in `privacy.accountants.sampled`. In one pass (`Disjoint`) each record is in one message
+            only, and "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`.
         lipschitz: L, or the norm C to which whole messages are clipped.
-        acknowledged: that "paper_moments" claims an ε which it does not give.
-        whole_message: the mean is clipped, not each record's gradient. A record moves it by 2C, as if L were C times a
-            message's records; "paper_moments" stays as the experiments had it.
+        records: number of the machine's records, n.
+        rounds: number of the machine's messages, R.
+        epsilon, delta: target (ε, δ).
+        acknowledged: True to accept that the ε claimed by "paper_moments" is invalid.
+        whole_message: True if the mean is clipped instead of each record's gradient. A record then moves the mean by
+            up to 2C, as if L were C times the message's number of records. "paper_moments" keeps the formula of the
+            experiments.
 
     Raises:
-        ValueError: a target or a batch outside the rule's theorem, each by name.
+        ValueError: if the target or the batch is outside the rule's theorem.
 
     Source: Lowy & Razaviyayn 2023, Theorems 2.1 and 2.3, and section 3.
 
@@ -88,7 +94,9 @@ def claimed_epsilon(
     batch: int | None = None,
     whole_message: bool = False,
 ) -> float:
-    """The ε that one of `CLAIMS` gives a noise, the inverse of `noise_std`; NaN outside the rule's theorem.
+    """Return the ε that a rule of `CLAIMS` claims for a noise, or NaN outside the rule's theorem.
+
+    It is the inverse of `noise_std`.
 
     >>> settings = {"sampler": "subset", "lipschitz": 1.0, "records": 1000, "batch": 500, "rounds": 10, "delta": 1e-5}
     >>> round(claimed_epsilon("advanced", noise_std("advanced", epsilon=2.0, **settings), **settings), 9)
@@ -113,7 +121,7 @@ def noise_stds(
     whole_message: bool = False,
     **settings: ArrayLike,
 ) -> np.ndarray:
-    """`noise_std` of every machine, [machines]: each of its other settings is one number or one for each machine.
+    """Return `noise_std` of every machine, float64 [machines]. Each setting is one number or one per machine.
 
     >>> settings = {"lipschitz": [1.0, 2.0], "records": 100, "rounds": 5, "epsilon": 1.0, "delta": 1e-5}
     >>> one, two = noise_stds("accountant", sampler="subset", batch=10, **settings)
@@ -124,7 +132,7 @@ def noise_stds(
     flags = {"acknowledged": acknowledged, "whole_message": whole_message}
     settings["batch"] = 0 if drawn_by.batch is None else drawn_by.batch
     columns = dict(zip(settings, map(np.atleast_1d, np.broadcast_arrays(*settings.values())), strict=True))
-    first, group = alike(list(columns.values()))  # machines alike are accounted for once
+    first, group = alike(list(columns.values()))  # identical machines are accounted for once
     needed = []
     for machine in first:
         one: dict[str, Any] = {name: column[machine].item() for name, column in columns.items()}
@@ -136,8 +144,9 @@ def noise_stds(
 def proportions(
     rule: str, *, sampler: Sampler, lipschitz: np.ndarray, records: np.ndarray, delta: np.ndarray, rounds: ArrayLike
 ) -> np.ndarray:
-    """Machines' σ at one ε up to a common factor, [machines], by the rule's formula; the accountant's stand in the
-    proportions L·√ln(1/δ)/n, or L·√ln(1.25/δ)/K in one pass.
+    """Return the machines' σ at one ε, up to a common factor, by the rule's formula; float64 [machines].
+
+    For the accountant, σ is proportional to L·√ln(1/δ)/n, or to L·√ln(1.25/δ)/K in one pass.
 
     >>> from fedprivjax.plan.samplers import Subset
     >>> machines = {"lipschitz": np.array([1.0, 2.0]), "records": np.array([100, 100]), "delta": np.full(2, 1e-5)}
@@ -163,7 +172,7 @@ def true_epsilon(
     batch: int | None = None,
     whole_message: bool = False,
 ) -> float:
-    """The ε that a noise really gives, as `sampled_epsilon` bounds it.
+    """Return the ε of a noise, as bounded by `sampled_epsilon`.
 
     >>> settings = {"sampler": "replacement", "lipschitz": 1.0, "records": 1000, "batch": 100, "rounds": 10}
     >>> true_epsilon(noise_std("advanced", epsilon=1.0, delta=1e-5, **settings), delta=1e-5, **settings) < 0.06
@@ -178,7 +187,7 @@ def true_epsilon(
 
 
 def minimum_batch(*, records: int, rounds: int, epsilon: float, delta: float) -> float:
-    """The least batch for the rule "advanced": `K ≥ εn/(4√(2R·ln(2/δ)))`.
+    """Return the smallest batch for the rule "advanced": `K ≥ εn/(4√(2R·ln(2/δ)))`.
 
     >>> round(minimum_batch(records=1238, rounds=35, epsilon=18.0, delta=1238**-2.0))
     172
@@ -187,7 +196,7 @@ def minimum_batch(*, records: int, rounds: int, epsilon: float, delta: float) ->
 
 
 def moments_batch(*, records: int, rounds: int, epsilon: float) -> int:
-    """The experiments' batch, `⌊n·√(ε/(4R))⌋` and at least 1.
+    """Return the experiments' batch, `⌊n·√(ε/(4R))⌋` and at least 1.
 
     >>> moments_batch(records=1238, rounds=35, epsilon=18.0)
     443
@@ -199,7 +208,7 @@ def moments_batch(*, records: int, rounds: int, epsilon: float) -> int:
 def _claiming(
     rule: str, sampler: Sampler, lipschitz: float, records: int, rounds: int, delta: float, whole_message: bool
 ) -> float:
-    """σ·ε, by the rule's formula."""
+    """Return σ·ε by the rule's formula."""
     if rule == "paper_moments":
         return lipschitz * sqrt(8 * rounds * log(1 / delta)) / records
     drawn = _drawn(sampler, records, whole_message)
@@ -210,7 +219,7 @@ def _claiming(
 
 
 def _drawn(sampler: Sampler, records: int, whole_message: bool) -> float:
-    """K, or of messages that are clipped as a whole n times the chance that a record occurs."""
+    """Return K, or n times the probability that a record occurs if messages are clipped as a whole."""
     if whole_message:
         return records * float(law(sampler, records).chances.sum())
     return sampler.batch_of(records)
@@ -226,7 +235,7 @@ def _check_claim(
     acknowledged: bool,
     whole_message: bool,
 ) -> None:
-    """Refuse what is outside the rule's theorem."""
+    """Raise Refusal if the settings are outside the rule's theorem."""
     if rule == "paper_moments":
         return _check_moments(epsilon, delta, acknowledged)
     drawn = _drawn(sampler, records, whole_message)
@@ -234,7 +243,7 @@ def _check_claim(
 
 
 def _check_advanced(one_pass: bool, records: int, batch: float, rounds: int, epsilon: float, delta: float) -> None:
-    """Refuse what is outside the conditions of the theorem."""
+    """Raise Refusal if ε or the batch is outside the conditions of the theorem."""
     most = 8 * log(1 / delta) if one_pass else 2 * log(2 / delta)
     if epsilon > most:
         raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'advanced' at delta {delta:g}, got {epsilon}")
@@ -248,8 +257,8 @@ def _check_advanced(one_pass: bool, records: int, batch: float, rounds: int, eps
 def _check_moments(epsilon: float, delta: float, acknowledged: bool) -> None:
     if acknowledged is not True:
         raise Refusal(
-            "acknowledged must be true for the rule 'paper_moments': the epsilon it claims does not hold for sampled "
-            "batches, and results state the true one"
+            "acknowledged must be true for noise_rule 'paper_moments', whose claimed ε is invalid for sampled batches. "
+            "Results report a valid ε"
         )
     if epsilon > 2 * log(1 / delta):
         most = 2 * log(1 / delta)

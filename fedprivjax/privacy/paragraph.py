@@ -1,14 +1,14 @@
-"""A guarantee as prose for a paper, with the fields that readers of one ask for."""
+"""Paragraph of text for a paper that states a privacy guarantee."""
 
 from math import ceil, floor, inf, log10
 from typing import TYPE_CHECKING
 
 from fedprivjax.privacy.terms import TRUST
 
-if TYPE_CHECKING:  # which is made of these functions
+if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
-RATES = (0.01, 0.001)  # false-positive rates at which an attacker's gain is stated
+RATES = (0.01, 0.001)  # false-positive rates at which an attacker's true-positive rate is stated
 TUNING = "hyper-parameters, what the data were prepared with, and metrics of private data are not covered"
 PRNG = (
     "The noise was simulated in float32 with jax's pseudo-random generator, which is no implementation of the "
@@ -17,8 +17,10 @@ PRNG = (
 
 
 def paragraph(guarantee: "PrivacyGuarantee") -> str:
-    """Trust model, unit, relation, composition and accountant, sampling and other assumptions, tuning, what was
-    released, what an attacker gains, and where the randomness came from.
+    """Return the guarantee as a paragraph.
+
+    It states the trust model, unit, relation, released values, composition and accountant, sampling and other
+    assumptions, bounds on attacks, tuning, and the source of randomness.
 
     >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -34,7 +36,7 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
     level = f"(ε, δ) = ({up(guarantee.epsilon, 4)}, {guarantee.delta:g})-differentially private"
     gdp = "" if guarantee.mu is None else f", {up(guarantee.mu, 4)}-GDP,"
     accounting = f"; accounting: {guarantee.accounting}" if guarantee.accounting else ""
-    assumed = "; ".join(str(one) for one in guarantee.assumptions if one.name != "not covered")  # said of tuning
+    assumed = "; ".join(str(one) for one in guarantee.assumptions if one.name != "not covered")  # stated under "Tuning"
     verb = "is" if guarantee.proved else "is claimed, without a proof, to be"
     return " ".join(
         [
@@ -51,7 +53,7 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
 
 
 def up(value: float, digits: int) -> str:
-    """A positive number with so many digits, never smaller than it is but for rounding of float64.
+    """Return a positive number rounded up to `digits` significant digits, as text, except for float64 rounding.
 
     >>> up(9.99726, 4), up(2.000000000000001, 4), up(0.0, 3)
     ('9.998', '2', '0')
@@ -63,7 +65,7 @@ def up(value: float, digits: int) -> str:
 
 
 def smallest(guarantee: "PrivacyGuarantee") -> list[str]:
-    """The least μ that may be stated where none is proved, and what it gives away; none where one ε alone is known."""
+    """Return a sentence on the smallest valid μ if no μ is proved, else none. None either if only one ε is known."""
     if guarantee.mu is not None or guarantee.curve.known_from:
         return []
     mu, regret, floor = guarantee.smallest_mu()
@@ -76,7 +78,7 @@ def smallest(guarantee: "PrivacyGuarantee") -> list[str]:
 
 
 def _machines(guarantee: "PrivacyGuarantee") -> str:
-    """How machines differ; nothing where they do not."""
+    """Return text on the differences between machines, or empty text if all have the same parameter."""
     each, symbol = guarantee.stated, "ε" if guarantee.mu is None else "μ"
     if each.max <= each.min * (1 + 1e-9):
         return ""
@@ -84,7 +86,7 @@ def _machines(guarantee: "PrivacyGuarantee") -> str:
 
 
 def gains(guarantee: "PrivacyGuarantee") -> str:
-    """What an attacker gains, in words.
+    """Return a sentence with the bounds on attacks.
 
     >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee

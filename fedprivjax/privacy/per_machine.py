@@ -1,4 +1,4 @@
-"""A number for every machine, with machines that are alike held once; and which are alike."""
+"""Per-machine numbers stored once per group of identical machines, and the grouping of identical machines."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.memoize import Once
 
-LISTED = 4096  # machines of which each one's group is saved
+LISTED = 4096  # largest number of machines whose groups are saved
 
 
 @dataclass(frozen=True, eq=False)
 class Grouped:
-    """One number for each machine, as groups of machines that share it.
+    """One number per machine, stored as groups of machines that share it.
 
     Attributes:
-        values: each group's number, float64 [groups].
-        counts: machines in each group, int [groups].
-        group: the group of each machine, int [machines]; None where it is no longer known which machine is which.
+        values: number of each group, float64 [groups].
+        counts: number of machines in each group, int [groups].
+        group: index of each machine's group, int [machines], or None if it was not saved.
 
     >>> Grouped.of([2.0, 1.0, 2.0]).counts.tolist()
     [1, 2]
@@ -37,7 +37,7 @@ class Grouped:
 
     @classmethod
     def of(cls, each) -> "Grouped":
-        """From one number for each machine, [machines]."""
+        """Return the groups of an array of shape [machines]."""
         each = np.asarray(each, float)
         if each.size and (each == each[0]).all():
             return cls(each[:1].copy(), np.array([each.size]), np.zeros(each.size, np.int32))
@@ -46,18 +46,21 @@ class Grouped:
 
     @property
     def machines(self) -> int:
-        """How many machines there are."""
+        """Number of machines."""
         return int(self.counts.sum())
 
     @cached_property
     def each(self) -> np.ndarray:
-        """Every machine's number, float64 [machines], read-only.
+        """Number of every machine, float64 [machines], read-only.
 
         Raises:
-            Refusal: where machines differ and it is no longer known which is which.
+            Refusal: if machines differ and their groups were not saved.
         """
         if self.group is None and self.values.size > 1:
-            raise Refusal(f"which of {self.machines} machines is in which group was not kept")
+            raise Refusal(
+                f"machines must be at most {LISTED} for each machine's number to be read from a file, "
+                f"got {self.machines}"
+            )
         each = np.repeat(self.values, self.counts) if self.group is None else self.values[self.group]
         each.setflags(write=False)
         return each
@@ -72,42 +75,45 @@ class Grouped:
 
     @property
     def median(self) -> float:
-        """The median over machines."""
+        """Median over machines."""
         order = np.argsort(self.values)
         upto = np.cumsum(self.counts[order])
         places = np.array([(upto[-1] - 1) // 2, upto[-1] // 2])
         return float(self.values[order][np.searchsorted(upto, places, side="right")].mean())
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Grouped":
-        """Another number for each group; groups stay as they are."""
+        """Apply a function to the groups' numbers. Groups stay unchanged."""
         return replace(self, values=np.asarray(function(self.values), float))
 
     def as_mapping(self) -> dict[str, list]:
-        """The groups as JSON takes them; which machine is in which, where there are at most `LISTED`."""
+        """Return the groups as JSON values. Each machine's group is included for at most `LISTED` machines."""
         listed = self.group is not None and self.values.size > 1 and self.machines <= LISTED
         group = {"group": np.asarray(self.group).tolist()} if listed else {}
         return {"values": self.values.tolist(), "counts": self.counts.tolist(), **group}
 
     @classmethod
     def from_mapping(cls, mapping) -> "Grouped":
-        """From `as_mapping`."""
+        """Return the groups from `as_mapping`."""
         group = np.array(mapping["group"], np.int32) if "group" in mapping else None
         return cls(np.array(mapping["values"], float), np.array(mapping["counts"], int), group)
 
 
 def grouped_once(keeper: Once, array: np.ndarray, compute: Callable[[np.ndarray, Any], np.ndarray]) -> Grouped:
-    """`Grouped.of(compute(array, keeper))`, computed once for the same array, which `keeper` keeps: none has its id."""
+    """Return `Grouped.of(compute(array, keeper))`, computed once per array object.
+
+    `keeper` also stores the array, so that its id is not reused.
+    """
     return keeper.once((compute, id(array)), lambda: (array, Grouped.of(compute(array, keeper))))[1]
 
 
 def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Groups of machines that agree in every column.
+    """Return groups of machines that agree in every column.
 
-    A constant column costs one comparison, small integers are counted, and any other column is sorted: a million
-    machines are no matter.
+    A constant column costs one comparison, small integers are counted, and other columns are sorted. This is fast
+    enough for a million machines.
 
     Args:
-        columns: of one or more settings, [machines] each.
+        columns: one or more settings, each of shape [machines].
 
     Returns:
         The first machine of every group, int [groups], and every machine's group, int [machines].
@@ -126,9 +132,9 @@ def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each distinct value occurs first, in the values' order, and which value each entry has.
+    """Return the first place of each distinct value, in the values' order, and each entry's index among the values.
 
-    Small integers are counted, all else is sorted.
+    Small integers are counted, other values are sorted.
 
     >>> first, code = codes(np.array([7, 3, 7]))
     >>> first.tolist(), code.tolist()
@@ -141,5 +147,5 @@ def codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     present = np.bincount(shifted) > 0
     code = (np.cumsum(present) - 1)[shifted]
     first = np.empty(int(present.sum()), int)
-    first[code[::-1]] = np.arange(column.size)[::-1]  # the last that is written is the first
+    first[code[::-1]] = np.arange(column.size)[::-1]  # reversed, so that the first place is written last
     return first, code

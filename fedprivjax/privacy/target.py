@@ -1,4 +1,4 @@
-"""What noise is asked to give: a GDP parameter, an (ε, δ), or the noise itself."""
+"""Privacy targets: a GDP parameter, an (ε, δ), or the noise itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ SET_TARGET = "Set epsilon (with delta), mu (GDP) or noise_std"
 UNLIMITED = "epsilon = inf is non-private"
 RULE, PLAN = "rule", "plan"
 CALIBRATIONS = {
-    RULE: "the noise of the method's own rule, which may be made for more messages than any machine sends",
-    PLAN: "the least noise that the drawn public schedule needs, for the machine that it tells most of",
+    RULE: "noise of the method's rule, which may assume more messages than any machine sends",
+    PLAN: "smallest noise that meets the target on the sampled public schedule, for the worst machine",
 }
 
 
@@ -29,13 +29,13 @@ class Target:
     """A privacy target: exactly one of `mu`, `epsilon` and `noise_std`.
 
     Attributes:
-        mu: a GDP parameter; inf is non-private.
-        epsilon: an ε at `delta`, of every machine or one for each; inf is non-private.
-        noise_std: the noise, whatever it gives; 0 is non-private.
-        delta: the δ at which ε is asked for and stated; None where neither is.
+        mu: GDP parameter. inf is non-private.
+        epsilon: ε at `delta`, one number for all machines or one per machine. inf is non-private.
+        noise_std: noise standard deviation, regardless of the resulting privacy. 0 is non-private.
+        delta: δ at which ε is targeted and stated, or None if there is no ε.
 
     Raises:
-        Refusal: none of the three, or two.
+        Refusal: if not exactly one of the three is given.
 
     >>> round(Target(mu=1.0, delta=1e-5).worst_epsilon, 2)
     4.38
@@ -65,7 +65,7 @@ class Target:
 
     @property
     def non_private(self) -> bool:
-        """Whether no noise is asked for."""
+        """True if the target requires no noise."""
         return (
             self.mu == inf or self.noise_std == 0 or (self.epsilon is not None and bool(np.isinf(self.epsilon).all()))
         )
@@ -77,7 +77,7 @@ class Target:
 
     @property
     def given_noise(self) -> float | None:
-        """The noise, where no accountant decides it: the one that is given, or 0 where none is asked for; else None.
+        """Noise that needs no accountant: the given noise, 0 for a non-private target, or None otherwise.
 
         >>> Target(noise_std=2.0).given_noise, Target(mu=inf).given_noise, Target(mu=1.0).given_noise
         (2.0, 0.0, None)
@@ -88,14 +88,14 @@ class Target:
 
     @cached_property
     def worst_epsilon(self) -> float:
-        """The largest ε at `delta` that the target allows; inf where it is the noise that is given."""
+        """Largest ε at `delta` that the target allows, or inf if the noise is given."""
         if self.mu is not None:
             return float(gdp.epsilon(self.mu, self.stated_delta))
         return inf if self.epsilon is None else float(np.max(self.epsilon))
 
     @cached_property
     def largest_mu(self) -> float:
-        """The largest GDP parameter that the target allows; inf where it is the noise that is given."""
+        """Largest GDP parameter that the target allows, or inf if the noise is given."""
         if self.mu is not None:
             return float(self.mu)
         if self.epsilon is None or self.non_private:
@@ -112,10 +112,10 @@ class Target:
         return epsilon if self.delta is None else f"{epsilon} at δ = {self.delta:g}"
 
     def shared(self, ratios: Sequence[float] | None) -> "Target":
-        """The target of machines whose ε have these ratios, in any unit; the largest is unchanged.
+        """Return the target with one ε per machine in these ratios, in any unit. The largest ε is unchanged.
 
         Raises:
-            Refusal: a noise, which says nothing of ε.
+            Refusal: if the target is a noise, which fixes no ε.
 
         >>> Target(epsilon=4.0, delta=1e-5).shared((1.0, 2.0)).epsilon
         (2.0, 4.0)
@@ -124,15 +124,15 @@ class Target:
             return self
         if self.noise_std is not None:
             raise Refusal(
-                f"relative_privacy must go with epsilon or mu here, for machines' noises follow from each one's own, "
-                f"got noise_std = {self.noise_std:g}"
+                f"relative_privacy must be used with epsilon or mu here, because each machine's noise is computed from "
+                f"its ε, got noise_std = {self.noise_std:g}"
             )
         largest = float(max(ratios))
         each = tuple(self.worst_epsilon * (float(part) / largest) for part in ratios)
         return replace(self, mu=None, epsilon=each)
 
     def require_one(self) -> None:
-        """Refuse an ε for each machine, where the method takes one and `relative_privacy`."""
+        """Raise Refusal if there is one ε per machine, for methods with one ε and `relative_privacy`."""
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)
             raise Refusal(
@@ -141,10 +141,10 @@ class Target:
 
     @property
     def stated_delta(self) -> float:
-        """δ, where ε has a meaning.
+        """δ of the target.
 
         Raises:
-            Refusal: where it is not given.
+            Refusal: if it is not given.
         """
         if self.delta is None:
             raise Refusal("delta must be given with epsilon")

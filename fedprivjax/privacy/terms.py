@@ -1,4 +1,4 @@
-"""The words without which a privacy parameter means nothing: unit, relation, trust model, theorem and assumptions."""
+"""Statement of a guarantee besides its parameters: unit, relation, trust model, theorem and assumptions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,11 +48,11 @@ SENTENCES = {
 
 @dataclass(frozen=True)
 class Assumption:
-    """One thing that a guarantee rests on, as a name and values; printed as a sentence.
+    """One assumption of a guarantee, as a name and values. Printed as a sentence.
 
     Attributes:
-        name: a key of `SENTENCES`; "stated" takes a `text` of one's own.
-        values: what the sentence says, by name.
+        name: a key of `SENTENCES`. "stated" takes a custom `text`.
+        values: values in the sentence, by name.
 
     >>> print(Assumption("clipped gradients", {"bound": 0.5}))
     each gradient is clipped to norm 0.5
@@ -72,21 +72,21 @@ USED_ONCE = Assumption("used once"), Assumption("public participation")
 
 
 def lipschitz_values(problem) -> dict[str, Any]:
-    """What the assumption "lipschitz" says of a problem."""
+    """Return the values of the assumption "lipschitz" for a problem."""
     note = f" ({problem.lipschitz_note})" if problem.lipschitz_note else ""
     return {"constant": float(problem.lipschitz), "note": note}
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is protected, against whom, and why.
+    """Guarantee statement: protected unit, relation, trust model, theorem and assumptions.
 
     Attributes:
-        trust: who sees what, a key of `TRUST`.
-        theorem: where the guarantee is proved.
-        assumptions: what it rests on.
-        unit: what is protected.
-        relation: when two data sets are neighbours, a key of `RELATIONS`.
+        trust: trust model, a key of `TRUST`.
+        theorem: source of the proof.
+        assumptions: assumptions of the guarantee.
+        unit: protected unit.
+        relation: neighbouring relation, a key of `RELATIONS`.
     """
 
     trust: str
@@ -101,11 +101,11 @@ class Terms:
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
 
     def as_mapping(self) -> dict[str, Any]:
-        """The terms as JSON takes them."""
+        """Return the terms as JSON values."""
         assumptions = [{"name": one.name, "values": one.values} for one in self.assumptions]
         return {**vars(self), "assumptions": assumptions}
 
     @classmethod
     def from_mapping(cls, mapping) -> "Terms":
-        """From `as_mapping`."""
+        """Return the terms from `as_mapping`."""
         return cls(**{**mapping, "assumptions": tuple(Assumption(**one) for one in mapping["assumptions"])})

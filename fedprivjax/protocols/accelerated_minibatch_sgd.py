@@ -202,7 +202,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         m = self.records.kinds(problem)
         lipschitz = float(m.lipschitz.max())
         if not (np.isfinite(lipschitz) or (whole and all_machines)):
-            raise Refusal("variance must be given, or clip, for the loss has no finite gradient bound here")
+            raise Refusal("variance must be given, or clip, because the loss has no finite gradient bound here")
         records = 0.0 if whole else lipschitz**2 / (cohort * m.batch.min())
         left_out = 0.0 if all_machines else lipschitz**2 / cohort
         return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out

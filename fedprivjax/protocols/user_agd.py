@@ -233,7 +233,7 @@ class UserAGD(UserMethod):
             return float(self.variance)
         bound = self.private_mean.bound(problem)
         if not np.isfinite(bound):
-            raise Refusal("variance must be given, or clip, for the loss has no finite gradient bound here")
+            raise Refusal("variance must be given, or clip, because the loss has no finite gradient bound here")
         noise, per_round = self.noise_constant(problem, plan), plan.size.per_round
         return cheu.oracle_variance(per_round=per_round, lipschitz=bound, noise=noise, sampling=self._samples(plan))
 

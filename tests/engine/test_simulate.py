@@ -236,7 +236,7 @@ REFUSALS = {
         lambda: simulate(DPMu2(), GOOD, Full(2)),
         "one of epsilon, mu and noise_std must be given, got none. Set epsilon (with delta), ",
     ),
-    "no clip": (lambda: simulate(DPMu2(mu=1.0), UNKNOWN, Full(2)), "clip must be set, for the loss has no finite"),
+    "no clip": (lambda: simulate(DPMu2(mu=1.0), UNKNOWN, Full(2)), "clip must be set, because the loss has no finite"),
     "no clip or ball": (lambda: simulate(DPMu2(mu=1.0), UNBOUNDED, Full(2)), "clip must be set"),
     "no clip of SGD": (lambda: simulate(NoisySGD(mu=1.0), UNKNOWN, Full(2)), "clip must be set"),
     "no clip of stale": (lambda: simulate(StaleMomentum(mu=1.0), GOOD, Full(2)), "clip must be set"),

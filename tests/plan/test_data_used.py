@@ -183,9 +183,7 @@ def test_sizes_that_the_schedule_follows_from_are_an_assumption(law, rounds, pub
     stated = guarantee(DPMu2(noise_std=1.0, clip=1.0, step_size=0.1), problem(4, 6, 6, 6), plan)
     assert (Assumption("public sizes") in stated.assumptions) == public
     assert stated.relation == REPLACE_ONE
-    says = "^relation must stay 'replace-one'" + (
-        " where who takes part follows from machines' numbers" if public else ""
-    )
+    says = "^relation must stay 'replace-one'" + (" if participation depends on dataset sizes" if public else "")
     with pytest.raises(Refusal, match=says):
         stated.for_relation(ADD_OR_REMOVE)
     text = str(stated)
@@ -202,7 +200,7 @@ def test_a_guarantee_for_added_records_is_refused_where_sizes_are_public():
 
     protocol = OfAdded(noise_std=1.0, clip=1.0, step_size=0.1)
     assert event_of(protocol, SKEWED, draw_plan(SKEWED, Uniform(4, 2), 2)).terms.relation == ADD_OR_REMOVE
-    with pytest.raises(Refusal, match=r"^participation and rounds must not follow from machines' numbers of records"):
+    with pytest.raises(Refusal, match=r"^participation and rounds must not depend on dataset sizes, which are private"):
         event_of(protocol, SKEWED, draw_plan(SKEWED, BySize(4, 2)))
 
 

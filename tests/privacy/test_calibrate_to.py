@@ -181,7 +181,7 @@ def test_in_a_sweep_the_noise_is_enough_for_every_seeds_schedule():
 
 def test_without_a_bound_there_is_no_noise_to_find():
     protocol, unbounded = replace(METHODS["mu2"], clip=None), replace(UNEQUAL, constraint=WholeSpace())
-    with pytest.raises(Refusal, match=r"^clip must be set, for the loss has no finite gradient bound here"):
+    with pytest.raises(Refusal, match=r"^clip must be set, because the loss has no finite gradient bound here"):
         calibrate(protocol, unbounded, plan_of(protocol, unbounded, LAWS["half"]), mu=1.0, delta=DELTA)
 
 

@@ -177,8 +177,8 @@ def test_the_range_of_the_experiments_rule_is_sharp():
 def test_the_experiments_rule_must_be_acknowledged(acknowledged):
     with pytest.raises(
         ValueError,
-        match=r"^acknowledged must be true for the rule 'paper_moments': the epsilon it claims does not hold for "
-        r"sampled batches, and results state the true one$",
+        match=r"^acknowledged must be true for noise_rule 'paper_moments', whose claimed ε is invalid for sampled "
+        r"batches. Results report a valid ε$",
     ):
         std("paper_moments", 6.0, acknowledged=acknowledged)
 

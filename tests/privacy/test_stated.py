@@ -88,7 +88,7 @@ def test_an_event_that_is_no_number_meets_no_target():
 @pytest.mark.parametrize(
     ("protocol", "says"),
     [
-        (LocalSGD(batch=2, noise_std=1.0, clip=1.0, step_size=0.1), "machine_weights must be left out of LocalSGD"),
+        (LocalSGD(batch=2, noise_std=1.0, clip=1.0, step_size=0.1), "machine_weights must not be set for LocalSGD"),
         (
             ReleasedMinibatchSGD(batch=2, noise_std=1.0, clip=1.0, step_size=0.1, clip_at="message"),
             "machine_weights must go with clip_at 'record'",

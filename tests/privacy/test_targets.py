@@ -186,7 +186,7 @@ def test_a_claim_that_is_acknowledged_is_run_and_the_truth_is_stated(kind):
     stated = guarantee(calibrate(protocol, PROBLEM, plan, delta=DELTA), PROBLEM, plan, DELTA)
     assert stated.epsilon > 2.2
     assert f"({stated.epsilon:.4g}, 0.0001)-DP" in str(stated)
-    with pytest.raises(ValueError, match=r"^acknowledged must be true for the rule 'paper_moments'"):
+    with pytest.raises(ValueError, match=r"^acknowledged must be true for noise_rule 'paper_moments'"):
         calibrate(replace(protocol, acknowledged=False), PROBLEM, plan, delta=DELTA)
 
 

@@ -119,7 +119,7 @@ def test_refused_constants(settings, says):
 def test_refused_where_they_have_no_meaning():
     with pytest.raises(ValueError, match="machine_weights must have a value for each of 3 machines, got 2"):
         simulate(make(noise_std=0.0), replace(EVEN, machine_weights=(0.5, 0.5)), Full(3), rounds=1)
-    with pytest.raises(ValueError, match="machine_weights must be left out of LocalSGD"):
+    with pytest.raises(ValueError, match="machine_weights must not be set for LocalSGD"):
         simulate(LocalSGD(batch=2, noise_std=0.0, step_size=0.1), PROBLEM, Full(3), rounds=1)
     whole = ReleasedMinibatchSGD(sampler="full", noise_std=0.0, step_size=0.1, clip_at="message", clip=1.0)
     with pytest.raises(ValueError, match="machine_weights must go with clip_at 'record', got 'message'"):
@@ -134,7 +134,7 @@ OTHERS = [DPMu2(mu=1.0, clip=1.0), NoisySGD(mu=1.0, clip=1.0), DPMu2(mu=1.0, cli
 def test_methods_whose_messages_count_alike_refuse_them(protocol, weights):
     problem = replace(EVEN, machine_weights=weights)
     name = type(protocol).__name__
-    with pytest.raises(Refusal, match=f"machine_weights must be left out of {name}, whose messages count alike. Use a"):
+    with pytest.raises(Refusal, match=f"machine_weights must not be set for {name}, which weights all messages"):
         ready(protocol, problem, BySize(3, 2), rounds=1)
 
 

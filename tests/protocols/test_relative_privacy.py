@@ -235,8 +235,8 @@ REFUSED = {
     ),
     "a noise": (
         lambda: begun(RECORD_METHODS["minibatch"].replace(epsilon=None, noise_std=1.0)),
-        "relative_privacy must go with epsilon or mu here, for machines' noises follow from each one's own, got "
-        "noise_std = 1",
+        "relative_privacy must be used with epsilon or mu here, because each machine's noise is computed from its ε, "
+        "got noise_std = 1",
     ),
     **{
         f"of other machines, {name}": (

@@ -217,7 +217,7 @@ def test_defaults_are_theorem_6s():
         ({"batch": 3}, Full(3), 8, r"batch must divide the 8 records of machine 0 \(cyclic\), got 3"),
         ({"trust": "none"}, Uniform(3, 2), 8, "participation must be Full with trust = 'none'.* got 2 of 3 machines"),
         ({"trust": "none"}, Varying.between(3, 1, 3), 8, "participation must be Full with trust = 'none'.* got 1 of 3"),
-        ({"clip": None}, Full(3), 8, "clip must be set, for the loss has no finite gradient bound here"),
+        ({"clip": None}, Full(3), 8, "clip must be set, because the loss has no finite gradient bound here"),
         ({"clip": None, "noise_rule": "paper"}, Full(3), 8, "clip must be set"),
     ],
 )

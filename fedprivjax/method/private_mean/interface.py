@@ -108,7 +108,7 @@ class PrivateMean:
         """How far one replaced record moves a sum."""
         bound = self.bound(problem)
         if not np.isfinite(bound):
-            raise Refusal("clip must be set, for the loss has no finite gradient bound here")
+            raise Refusal("clip must be set, because the loss has no finite gradient bound here")
         return 2 * bound
 
     def event(self, problem: Problem, plan: Plan, noise_std: float) -> RecordEvent:

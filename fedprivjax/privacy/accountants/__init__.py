@@ -1,1 +1,1 @@
-"""From noise to ε: one family of mechanisms a file, and dp-accounting as the second opinion."""
+"""Accountants: ε from noise, one file per family of mechanisms, with dp-accounting as a second accountant."""

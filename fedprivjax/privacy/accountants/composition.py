@@ -1,4 +1,4 @@
-"""Composed privacy losses: dp-accounting's distributions, convolved and read off without its loops."""
+"""Composition of dp-accounting's privacy loss distributions, with vectorised convolution and evaluation of ε."""
 
 from math import ceil, expm1, floor, inf, isinf, log, log1p
 from typing import TYPE_CHECKING
@@ -11,21 +11,21 @@ from fedprivjax.privacy.accountants.dp_accounting_privates import symmetric_grid
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-HEADROOM = 1 + 2e-8  # of a noise that is solved for exactly: more than `accounted` takes off, so that ε stays below
-MOST = 600.0  # beyond, dp-accounting's search for ε divides by an e^{−ε} that underflows
-TAIL = 1e-15  # probability of a composed loss that is cut off, and counted as infinite
-ROUNDED = 2.0**-51  # probability that a release's convolution may lose to rounding
-STEEPEST = 20  # of the exponents that bound the tails, over the length: none overflows
+HEADROOM = 1 + 2e-8  # factor for exactly solved noise: more than `accounted` rounds off, so that ε stays below
+MOST = 600.0  # largest ε for which e^{−ε} does not underflow in dp-accounting's search
+TAIL = 1e-15  # probability of the composed losses that are cut off and counted as infinite
+ROUNDED = 2.0**-51  # largest probability lost to rounding in the convolution of one release
+STEEPEST = 20  # largest exponent, times the length, in the tail bounds; none overflows
 
 
 def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistribution":
-    """The loss of so many releases, each with this one."""
+    """Return the composed loss of `rounds` releases with this loss each."""
     from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     grid = symmetric_grid(loss)
     if grid is None or grid.probabilities.size < 2:
-        with np.errstate(over="ignore"):  # a moment that overflows bounds no tail, and dp-accounting leaves it out
+        with np.errstate(over="ignore"):  # dp-accounting ignores moments that overflow
             return loss.self_compose(rounds)
     spacing, lowest, chances, infinite = grid
     low, high = _window(chances, rounds)
@@ -37,7 +37,7 @@ def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistri
 
 
 def _power(each: np.ndarray, times: int) -> np.ndarray:
-    """Each number to an integer power, by squaring: a tenth of the time that complex powers take."""
+    """Return each number to an integer power, by squaring. This takes a tenth of the time of complex powers."""
     power = np.ones_like(each)
     while times:
         if times & 1:
@@ -49,7 +49,7 @@ def _power(each: np.ndarray, times: int) -> np.ndarray:
 
 
 def _window(chances: np.ndarray, rounds: int) -> tuple[int, int]:
-    """Between which places all but `TAIL` of so many convolutions lies, by Chernoff's bound on either side."""
+    """Return the first and last place that hold all but `TAIL` of the convolution, by Chernoff's bound on each side."""
     places = np.arange(chances.size)
 
     def end(steepness: int) -> float:
@@ -63,7 +63,7 @@ def _window(chances: np.ndarray, rounds: int) -> tuple[int, int]:
 
 
 def _least(value_of) -> float:
-    """The least value at 1 … `STEEPEST` of a function that falls and then rises."""
+    """Return the smallest value at 1 … `STEEPEST` of a function that decreases and then increases."""
     low, high = 1, STEEPEST
     while low < high:
         middle = (low + high) // 2
@@ -73,7 +73,10 @@ def _least(value_of) -> float:
 
 
 def _exact_epsilon(loss: "PrivacyLossDistribution", delta: float) -> float:
-    """dp-accounting's `get_epsilon_for_delta`, by running sums: the least ε with Σ_{l > ε} p(1 − e^{ε−l}) ≤ δ."""
+    """Return dp-accounting's `get_epsilon_for_delta`: the smallest ε with Σ_{l > ε} p(1 − e^{ε−l}) ≤ δ.
+
+    Computed with cumulative sums.
+    """
     grid = symmetric_grid(loss)
     if grid is None:
         return float(loss.get_epsilon_for_delta(delta))
@@ -82,10 +85,10 @@ def _exact_epsilon(loss: "PrivacyLossDistribution", delta: float) -> float:
         return inf
     losses = spacing * (lowest + np.arange(chances.size))[::-1]
     falling = chances[::-1]
-    above = infinite + np.append(0.0, np.cumsum(falling))  # over losses beyond each, and over all
+    above = infinite + np.append(0.0, np.cumsum(falling))  # sums over the losses above each, and over all losses
     least = losses.clip(-MOST)
     below = np.append(0.0, np.cumsum(falling * np.exp(-least)))
-    with np.errstate(divide="ignore", invalid="ignore"):  # logarithms apart, for the quotient may overflow
+    with np.errstate(divide="ignore", invalid="ignore"):  # the quotient itself may overflow
         reached = np.where((above > delta) & (below > 0), np.log(above - delta) - np.log(below), -inf)
     stops = np.flatnonzero(reached[:-1] >= losses)
     place = int(stops[0]) if stops.size else chances.size
@@ -93,7 +96,7 @@ def _exact_epsilon(loss: "PrivacyLossDistribution", delta: float) -> float:
 
 
 def epsilon_between(loss: "PrivacyLossDistribution", delta: float) -> tuple[float, float]:
-    """Between which two numbers the ε at δ lies, which are one where dp-accounting can tell."""
+    """Return lower and upper bounds on ε at δ. They are equal if ε is at most `MOST`, or infinite."""
     low = MOST
     if loss.get_delta_for_epsilon(low) <= delta:
         epsilon = _exact_epsilon(loss, delta)

@@ -1,4 +1,4 @@
-"""A second opinion: the same noise, accounted for by Google's dp-accounting."""
+"""Second accountant for Gaussian mechanisms: Google's dp-accounting."""
 
 from typing import TYPE_CHECKING
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from dp_accounting import ComposedDpEvent
 
 ACCOUNTANTS = {"pld": "privacy loss distributions, tight", "rdp": "Rényi divergences, an upper bound"}
-MERGED = 64  # noise multipliers that a composition may differ in, each a distribution to make
-_GRID_PER_MU = 1e-3  # spacing of the loss grid in units of its standard deviation; the error is of second order
+MERGED = 64  # largest number of distinct noise multipliers, each of which needs a loss distribution
+_GRID_PER_MU = 1e-3  # spacing of the loss grid divided by the loss's standard deviation; the error is of second order
 
 
 def gaussian_event(noise_multipliers: ArrayLike) -> "ComposedDpEvent":
-    """The composition of Gaussian mechanisms as a dp-accounting event, equal ones merged.
+    """Return the composition of Gaussian mechanisms as a dp-accounting event, with equal mechanisms merged.
 
     Args:
-        noise_multipliers: [releases], σ over the full L2 sensitivity of its release. Replacing a sample moves a
-            release of increments of norm at most S by 2S, so this is σ/(2S).
+        noise_multipliers: σ divided by the replace-one L2 sensitivity of each release, shape [releases]. Replacing a
+            sample moves a release of increments with norm at most S by up to 2S, so this is σ/(2S).
 
     Raises:
-        ValueError: unless they are a non-empty list of positive finite numbers.
+        ValueError: if they are not a non-empty list of positive finite numbers.
 
     >>> len(gaussian_event([1.0, 2.0, 2.0]).events)
     2
@@ -46,15 +46,15 @@ def gaussian_event(noise_multipliers: ArrayLike) -> "ComposedDpEvent":
 
 
 def gaussian_epsilon(noise_multipliers: ArrayLike, delta: float, accountant: str = "pld") -> float:
-    """ε of a composition of Gaussian mechanisms at δ, as dp-accounting computes it.
+    """Return dp-accounting's ε at δ of a composition of Gaussian mechanisms.
 
     Args:
-        noise_multipliers: [releases], σ over the full replace-one L2 sensitivity, σ/(2S).
-        delta: inside (0, 1).
+        noise_multipliers: σ/(2S) of each release as in `gaussian_event`, shape [releases].
+        delta: δ in (0, 1).
         accountant: "pld" (tight) or "rdp" (an upper bound).
 
     Raises:
-        ValueError: for an unknown accountant, a delta outside (0, 1), a multiplier that is not positive and finite.
+        ValueError: if the accountant is unknown, delta is outside (0, 1), or a multiplier is not positive and finite.
 
     >>> round(gaussian_epsilon([2.0] * 16, 1e-5), 2)
     10.0
@@ -69,13 +69,13 @@ def gaussian_epsilon(noise_multipliers: ArrayLike, delta: float, accountant: str
     if accountant == "rdp":
         return float(RdpAccountant().compose(event).get_epsilon(delta))
     spacing = _GRID_PER_MU * gdp.compose(1 / np.asarray(noise_multipliers, float))
-    # the relation only tells dp-accounting how to subsample; the sensitivity above is the replace-one one already
+    # the relation only affects subsampling in dp-accounting; the multipliers already use replace-one sensitivity
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     return float(PLDAccountant(relation, spacing).compose(event).get_epsilon(delta))
 
 
 def gaussian_opinions(noise_multipliers: ArrayLike, delta: float) -> tuple[Opinion, ...]:
-    """Both accountants' ε of a composition of Gaussian mechanisms; none where nothing is released, or without noise.
+    """Return both accountants' ε of a composition of Gaussian mechanisms; empty without releases or without noise.
 
     >>> [(one.accountant, round(one.epsilon, 2)) for one in gaussian_opinions([2.0] * 16, 1e-5)]
     [('dp-accounting PLD', 10.0), ('dp-accounting RDP', 10.73)]
@@ -91,7 +91,7 @@ def gaussian_opinions(noise_multipliers: ArrayLike, delta: float) -> tuple[Opini
 
 
 def _merged(noise_multipliers: ArrayLike) -> np.ndarray:
-    """The multipliers, of which at most `MERGED` are distinct: neighbours that are too many share their mean precision.
+    """Return the multipliers with at most `MERGED` distinct values. Merged neighbours share their mean precision.
 
     >>> sigma = np.sqrt(np.arange(1.0, 1001))
     >>> merged = _merged(sigma)
@@ -109,16 +109,16 @@ def _merged(noise_multipliers: ArrayLike) -> np.ndarray:
 
 
 def cross_check(guarantee: PrivacyGuarantee, noise_multipliers: ArrayLike) -> float:
-    """dp-accounting's ε of the worst machine's releases, over the guarantee's: 1 where both agree.
+    """Return the ratio of dp-accounting's ε of the worst machine's releases to the guarantee's ε.
 
-    Above 1 the guarantee promises too much; below 1 it gives privacy away.
+    It is 1 if both agree. Above 1 the guarantee is too strong to hold, below 1 it is not tight.
 
     Args:
-        guarantee: a private one.
-        noise_multipliers: [releases of the worst machine], σ/(2S).
+        guarantee: private guarantee.
+        noise_multipliers: σ/(2S) of each release of the worst machine, shape [releases].
 
     Raises:
-        ValueError: for a non-private guarantee, or one so strong that ε is 0 at its δ.
+        ValueError: if the guarantee is non-private, or so strong that ε is 0 at its δ.
 
     >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.terms import Terms

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-CHECKED_VERSION = "0.6.0"  # of dp-accounting, with which the attributes were checked
+CHECKED_VERSION = "0.6.0"  # version of dp-accounting for which the attributes were checked
 
 
 class LossGrid(NamedTuple):
@@ -19,8 +19,8 @@ class LossGrid(NamedTuple):
 
     Attributes:
         spacing: distance between losses.
-        lowest: the smallest loss, in units of `spacing`.
-        probabilities: of each loss, ascending; float64, shape [losses].
+        lowest: smallest loss, in units of `spacing`.
+        probabilities: probability of each loss, in ascending order; float64, shape [losses].
         infinite: probability of an infinite loss.
     """
 

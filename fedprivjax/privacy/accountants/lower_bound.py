@@ -1,7 +1,8 @@
-"""What an adversary really attains against sampled Gaussian mechanisms: lower values, by which claims are refuted.
+"""Lower bounds on the ε of sampled Gaussian mechanisms, achieved by explicit attacks. They refute invalid claims.
 
-In one world a record's vector is as long as it may be, in the other it points the opposite way, on a linear loss; or it
-takes another's place; or it turns a message that is clipped as a whole. Of these pairs of mixtures the worst counts.
+The two neighbouring datasets differ in one record, on a linear loss. Its vector has the largest norm and opposite
+directions in the two, or the record replaces another one in the batch, or it turns a message that is clipped as a
+whole. Each case is a pair of Gaussian mixtures, and the worst pair counts.
 """
 
 from functools import cache
@@ -14,7 +15,7 @@ from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.sampled import checked, law, sampled_epsilon
 
-CELLS = 100_000  # of a mixture's density
+CELLS = 100_000  # number of cells of a discretised mixture density
 
 Mixture = tuple[np.ndarray, np.ndarray]  # shifts and weights
 
@@ -29,7 +30,9 @@ def attainable_epsilon(
     batch: int | None = None,
     whole_message: bool = False,
 ) -> float:
-    """A lower value of the ε that `sampled_epsilon`, whose arguments these are, bounds. A claim below it is refuted.
+    """Return a lower bound on the ε that `sampled_epsilon` bounds from above. A claim below it is refuted.
+
+    The arguments are as in `sampled_epsilon`.
 
     >>> from math import isclose
     >>> settings = {"sampler": "full", "records": 10, "rounds": 4, "delta": 1e-5}
@@ -52,16 +55,16 @@ def _worst(z: float, sampler: Sampler, records: int, rounds: int, delta: float, 
     pairs: list[tuple[Mixture, Mixture]] = [((times, chances), (-times, chances))]
     if whole:
         pairs += _turned(chances[1:].sum(), sampler.empty(records, sampler.batch_of(records)))
-    elif not sampler.independent:  # a record that is drawn takes another's place, at −L or +L
+    elif not sampler.independent:  # a sampled record replaces another one, at −L or +L
         alone = np.zeros(1), np.ones(1)
         pairs += [((2 * times, chances), alone), (alone, (-2 * times, chances))]
     return max(_attained(one, other, z, rounds, delta) for one, other in pairs)
 
 
 def _turned(chance: float, empty: float) -> list[tuple[Mixture, Mixture]]:
-    """A record so long that it turns a clipped message from −C to +C, against one like all others; and back.
+    """Return the mixtures for a record that turns a clipped message from −C to +C, in both orders of the datasets.
 
-    A message without any records is 0, half-way between.
+    In the other dataset the record equals all others. A message without records is 0, half-way between.
     """
     without = (1 - chance) * np.array([1 - empty, empty])
     one = np.array([0.0, 1.0, 2.0]), np.append(without, chance)
@@ -70,9 +73,10 @@ def _turned(chance: float, empty: float) -> list[tuple[Mixture, Mixture]]:
 
 
 def _attained(one: Mixture, other: Mixture, z: float, rounds: int, delta: float) -> float:
-    """The ε at δ, from below, between as many draws of a Gaussian mixture (shifts, weights) and of one further left.
+    """Return a lower bound on ε at δ between `rounds` samples of two Gaussian mixtures (shifts, weights).
 
-    Losses are rounded to a grid; but for a probability of δ/1000, the errors' sum is near its mean (Hoeffding 1963).
+    `other` lies to the left of `one`. Losses are rounded to a grid. Except with probability δ/1000, the sum of the
+    rounding errors is near its mean (Hoeffding 1963).
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -1,23 +1,28 @@
-"""The least noise that a target allows, with few evaluations of a slow ε."""
+"""Search for the smallest noise that meets a target, with few evaluations of a slow ε."""
 
 from collections.abc import Callable
 from math import exp, inf, log
 
-CLOSE = 5e-7  # relative: how far the ε that is found may lie below what is asked
-WIDTH = 1e-8  # relative: of the last bracket, where ε jumps over what is asked
-LONGEST = 2.0  # step of a logarithm
-MOST, LEAST = 40.0, -40.0  # logarithms: noise that would drown anything, and none to speak of
-BEYOND = 1e9  # times what is asked: as good as infinite
+CLOSE = 5e-7  # relative: largest gap of the result's ε below the target
+WIDTH = 1e-8  # relative: width of the last bracket if ε jumps past the target
+LONGEST = 2.0  # largest step of the logarithm
+MOST, LEAST = 40.0, -40.0  # logarithms of the largest and the smallest noise considered
+BEYOND = 1e9  # ratios to the target above this are treated as infinite
 
 
 def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: float) -> float:
-    """The least noise whose ε, which falls with it, is at most this one, and within `CLOSE` of it where it is smooth.
+    """Return the smallest noise whose ε is at most `epsilon`, and within `CLOSE` of it if ε is smooth.
 
-    Secants between logarithms, kept inside a bracket: some six evaluations from a good guess. Where ε is not quite
-    monotone, the noise still meets the target.
+    ε must decrease with the noise. The search takes secants between logarithms inside a bracket: about six evaluations
+    from a good guess. If ε is not quite monotone, the noise still meets the target.
+
+    Args:
+        epsilon_of: function from noise to ε.
+        epsilon: target.
+        guess: start of the search.
 
     Returns:
-        Noise at which ε was evaluated; inf where it is met by none, next to nothing where it is met by any.
+        A noise at which ε was evaluated, inf if no noise meets the target, or a tiny noise if every noise does.
 
     >>> noise = least_noise(lambda noise: 3 / noise**2, 1.0, 1.0)
     >>> round(noise, 5), 1 - 1e-6 < 3 / noise**2 <= 1
@@ -30,7 +35,7 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: flo
     low, high = _bracket(excess, log(guess))
     if low is None or high is None:
         return inf if high is None else exp(high[0])
-    kept, weight = 0, 1.0  # the end that stayed last time, below 0 the low one, and what it counts for
+    kept, weight = 0, 1.0  # end that stayed last time (−1: low, 1: high), and its weight
     while high[1] < -CLOSE and high[0] - low[0] > WIDTH:
         above, below = low[1] + CLOSE / 2, high[1] + CLOSE / 2
         above, below = (above * weight, below) if kept < 0 else (above, below * weight)
@@ -39,15 +44,18 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: flo
         here = excess(place)
         stays = 1 if here > 0 else -1
         low, high = ((place, here), high) if here > 0 else (low, (place, here))
-        kept, weight = stays, weight / 2 if stays == kept else 1.0  # by halves, or it would stay for ever (Illinois)
+        kept, weight = (
+            stays,
+            weight / 2 if stays == kept else 1.0,
+        )  # halved, so that no end stays for ever (Illinois)
     return exp(high[0])
 
 
-Point = tuple[float, float]  # a logarithm of the noise, and of the ε there over what is asked
+Point = tuple[float, float]  # logarithms of the noise, and of the ratio of its ε to the target
 
 
 def _bracket(excess: Callable[[float], float], place: float) -> tuple[Point | None, Point | None]:
-    """Noise that is too little, and enough; None where there is none."""
+    """Return a point with too little noise and a point with enough, each None if none was found."""
     low: Point | None = None
     high: Point | None = None
     while LEAST < place < MOST:

@@ -1,8 +1,8 @@
-"""A quick upper bound on the ε of sampled releases, by which machines that cannot be the worst are left out.
+"""Quick upper bound on the ε of sampled releases, used to skip machines that cannot be the worst.
 
-It is `accountants.sampled`'s on a coarser grid of privacy losses, whose points are among those of the finer one:
-connected by dots, a loss is never less for it, and more by some parts in a thousand. The finer grid may end sooner, and
-take more of the largest losses for infinite: as much is left of δ.
+It is the bound of `accountants.sampled` on a coarser grid of privacy losses, a subset of the finer grid's points. By
+connecting the dots, a loss is never smaller on the coarser grid, and larger by some parts in a thousand. The finer grid
+may end earlier and count more of the largest losses as infinite. Their probability is subtracted from δ here.
 
 Source: Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, Connect the Dots.
 """
@@ -15,7 +15,7 @@ from fedprivjax.plan.samplers.subsampling import NEGLIGIBLE
 from fedprivjax.privacy.accountants.composition import TAIL, composed, epsilon_between
 from fedprivjax.privacy.accountants.sampled import one_release, sampled_epsilon
 
-COARSE = 16  # times the finer grid's spacing: a tenth of its time
+COARSE = 16  # spacing divided by the finer grid's: takes a tenth of the time
 
 
 def rough_epsilon(
@@ -27,7 +27,9 @@ def rough_epsilon(
     delta: float,
     whole_message: bool = False,
 ) -> float:
-    """At least `sampled_epsilon`, whose arguments these are, where that is finite; that itself where it costs nothing.
+    """Return an upper bound on `sampled_epsilon` if that is finite, or its value if it is fast to compute.
+
+    The arguments are as in `sampled_epsilon`.
 
     >>> from fedprivjax.plan.samplers import Subset
     >>> settings = {"sampler": Subset(10), "records": 100, "rounds": 50, "delta": 1e-5}
@@ -45,9 +47,9 @@ def _rough(z: float, sampler: Sampler, records: int, rounds: int, delta: float, 
     loss, left = one_release(z, sampler, records, whole, COARSE), delta - _cut(rounds)
     if loss is None or left <= 0:
         return inf
-    return epsilon_between(composed(loss, rounds), left)[1] * (1 + 1e-6) + 1e-9  # and what is rounded otherwise
+    return epsilon_between(composed(loss, rounds), left)[1] * (1 + 1e-6) + 1e-9  # allows for different rounding
 
 
 def _cut(rounds: int) -> float:
-    """At most the δ that goes to losses beyond either grid, which end at different ones."""
+    """Return an upper bound on the δ of losses beyond either grid's end."""
     return 2 * (rounds * NEGLIGIBLE + TAIL)
