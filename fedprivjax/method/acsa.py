@@ -1,13 +1,13 @@
 r"""AC-SA, accelerated stochastic approximation (Lan 2012; Ghadimi & Lan 2012): the update of accelerated methods.
 
-With α_r = 2/(r+1), η_r = 4v/(r(r+1)), μ the modulus of what is minimised, and g a gradient estimate at w_md,
+With α_r = 2/(r+1), η_r = 4v/(r(r+1)), μ the modulus of the objective, and g a gradient estimate at w_md,
 
     w_md = [(1−α)(μ+η)·w_ag + α((1−α)μ+η)·w] / (η + (1−α²)μ)
     w    = Π_W([αμ·w_md + ((1−α)μ+η)·w − α·g] / (μ+η))
     w_ag ← α·w + (1−α)·w_ag                                                output w_ag
 
-The argmin that papers print is that projection exactly, for its Hessian is (μ+η)·I. Where μ = 0 the step on w is
-r/(2v)·g.
+The papers state the step on w as an argmin. It equals this projection exactly, because its Hessian is (μ+η)·I. If
+μ = 0, the step on w is r/(2v)·g.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from fedprivjax.problem.constraints import ConstraintSet
 
 
 class AcceleratedState(NamedTuple):
-    """w, its running average w_ag, and the rounds done."""
+    """Iterate w, its running average w_ag, and the number of finished rounds."""
 
     w: Any
     average: Any
@@ -29,7 +29,14 @@ class AcceleratedState(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one round's step needs: w (w_ag where a stage begins), w_md, α, η, μ, and whether the round counts."""
+    """Points and factors of one round's step.
+
+    Attributes:
+        w: iterate, or w_ag in the first round of a stage.
+        middle: w_md.
+        alpha, eta, modulus: α, η and μ.
+        counts: True if the round belongs to a stage; other rounds leave the state unchanged.
+    """
 
     w: Any
     middle: Any
@@ -40,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Places(NamedTuple):
-    """A stage's rounds: their number, the first one's r, and v."""
+    """Rounds of one stage: their number, r of the first round, and v."""
 
     rounds: int
     first: int
@@ -48,21 +55,23 @@ class Places(NamedTuple):
 
 
 def schedule_of(stages: Sequence[Places], rounds: int) -> np.ndarray:
-    """Every round's r within its stage, v, and whether a stage begins, float32 [rounds, 3]; r = 0 in rounds left over,
-    which ask about w_ag and step nowhere."""
+    """Return r within the stage, v, and 1 if a stage begins, for every round; float32, shape [rounds, 3].
+
+    Rounds after the last stage have r = 0: machines are queried at w_ag, and no step is taken.
+    """
     rows = [(stage.first + t, stage.v, t == 0) for stage in stages for t in range(stage.rounds)]
     rows += [(0, stages[-1].v, True)] * (rounds - len(rows))
     return np.array(rows, np.float32)
 
 
 def clipped_v(pace: float, rounds: int) -> float:
-    """v for clipped gradients, of whose loss nothing is known: `κ·√(2R³/105)`, no theorem is claimed.
+    """Return v for clipped gradients, `κ·√(2R³/105)`. No theorem is claimed: no constant of the loss is used.
 
-    Without a modulus a noise of norm z a round has the norm `z·√(2R³/105)/v` in w_ag, about, as R steps r/(2v) and the
-    weights r leave it: as far as noise may carry a run.
+    Without a modulus, noise of norm z per round has a norm of about `z·√(2R³/105)/v` in w_ag, after R steps r/(2v) with
+    weights r. This v makes that norm the distance that noise may move a run.
 
     Args:
-        pace: κ, see `settings.clipped_pace`.
+        pace: κ, see `default_steps.clipped_pace`.
 
     >>> clipped_v(1.0, 105)
     148.4...
@@ -71,12 +80,12 @@ def clipped_v(pace: float, rounds: int) -> float:
 
 
 def initial(w) -> AcceleratedState:
-    """The state before the first round."""
+    """Return the state before the first round."""
     return AcceleratedState(w, w, jnp.zeros((), jnp.int32))
 
 
 def next_step(state: AcceleratedState, schedule: Any, modulus: Any, step_scale: Any) -> Step:
-    """The next round's points and factors; a larger `step_scale` is a smaller v."""
+    """Return the points and factors of the next round. A larger `step_scale` means a smaller v."""
     place, v, begins = schedule[state.rounds]
     r = jnp.maximum(place, 1.0)
     w = jax.tree.map(lambda w, average: jnp.where(begins > 0, average, w), state.w, state.average)
@@ -88,7 +97,7 @@ def next_step(state: AcceleratedState, schedule: Any, modulus: Any, step_scale: 
 
 
 def advanced(state: AcceleratedState, step: Step, gradient: Any, constraint: ConstraintSet) -> AcceleratedState:
-    """The state after a round whose gradient estimate at w_md is given."""
+    """Return the state after a round with the given gradient estimate at w_md."""
     alpha, eta, mu = step.alpha, step.eta, step.modulus
     keep = (1 - alpha) * mu + eta
     moved = jax.tree.map(

@@ -1,4 +1,4 @@
-"""Clipping of gradients and messages, factored or dense: of linear predictors, networks and any other model."""
+"""Clipping of gradients and messages, factored (linear predictors) or dense (networks and other models)."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from fedprivjax.problem.gradients import Dense, Outer
 
 
 def clip(vector, bound):
-    """`vector · min(1, bound/‖vector‖)`: norm at most `bound` whatever comes in; a non-finite vector becomes zero.
+    """Return `vector · min(1, bound/‖vector‖)`, of norm at most `bound` for any input. Non-finite vectors become zero.
 
     >>> float(clip(Dense(jnp.array([3.0, 4.0])), 1.0).norm())
     1.0
@@ -21,17 +21,17 @@ def clip(vector, bound):
 
 
 def clipping(vectors: Outer | Dense, used, bound) -> jax.Array:
-    """How many of the vectors that are used are longer than the bound, and the sum of their norms, [2]."""
+    """Return the number of used vectors longer than the bound, and the sum of the norms of used vectors; shape [2]."""
     norms = jax.vmap(lambda vector: vector.norm())(vectors)
     return jnp.stack([jnp.sum(used * (norms > bound)), jnp.sum(jnp.where(used > 0, norms, 0.0))])
 
 
 def clipping_info(sums, count) -> dict[str, jax.Array]:
-    """What a round reports of so many clipped messages, from `clipping`."""
+    """Return the clipping metrics of a round with `count` clipped messages, from the sums of `clipping`."""
     share, norm = sums / jnp.maximum(count, 1.0)
     return {"clipped_share": share, "message_norm": norm}
 
 
 def clipped(vectors: Outer | Dense, bound) -> Outer | Dense:
-    """Vectors with a leading axis, each clipped to norm at most `bound`; None leaves them as they are."""
+    """Clip each vector along the leading axis to norm at most `bound`. None leaves the vectors unchanged."""
     return vectors if bound is None else jax.vmap(lambda vector: clip(vector, bound))(vectors)

@@ -1,4 +1,4 @@
-"""The default steps that methods share, and how far noise may carry a run: rules of thumb, of public quantities."""
+"""Default steps that methods share, and the distance that noise may move a run: rules of thumb."""
 
 from collections.abc import Callable
 from math import hypot, inf, isfinite
@@ -11,11 +11,13 @@ from fedprivjax.theory import reshef_levy
 def step_by_theory(
     problem: Problem, theory: Callable[..., float], *, mu: float, clip: Any, rounds: int, batch: int = 1
 ) -> float:
-    """A step of μ²-SGD's theory; of clipped increments without a set's diameter, or without noise and a smoothness
-    constant, the clipped step. That of clipped batches, in few rounds, is no longer than one can use.
+    """Return the step of μ²-SGD's theory, or the clipped step for clipped increments with unknown constants.
+
+    The clipped step is used if the set has no diameter, or if there is neither noise nor a smoothness constant. The
+    step of clipped batches is at most `reshef_levy.longest_step`, which is the smaller one in very short runs.
 
     Args:
-        theory: the step as a function of `smoothness`, None for noise alone.
+        theory: function of `smoothness` that returns the step; None is for the noise alone.
     """
     if batch > 1 and clip is not None:
         longest = reshef_levy.longest_step(rounds=rounds, diameter=problem.travel, increment=clip)
@@ -28,8 +30,9 @@ def step_by_theory(
 
 
 def binds(problem: Problem, clip: Any) -> bool:
-    """Whether a clip is below the loss's own gradient bound: then what is known of the loss, its smoothness above all,
-    says nothing of the clipped gradients that a step follows.
+    """Return True if the clip is below the gradient bound of the loss.
+
+    The constants of the loss, such as its smoothness, do not hold for the clipped gradients in that case.
 
     >>> from fedprivjax import Ball, Logistic, linear_problem
     >>> problem = linear_problem([[1.0], [-1.0]], [1, 0], Logistic(), feature_bound=1.0, constraint=Ball(2.0))
@@ -40,13 +43,14 @@ def binds(problem: Problem, clip: Any) -> bool:
 
 
 def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float:
-    """How far noise may carry a run, at most `distance`: `times` `√d·G/L` where G and L, the loss's bounds on its
-    gradient and on its curvature, are known.
+    """Return the distance that noise may move a run: `times·√d·G/L`, but at most `distance`.
+
+    G and L are the loss's bounds on its gradient and its curvature. If one is unknown, the result is `distance`.
 
     Noise of norm r, spread evenly over d coordinates, moves a linear predictor's scores by `r·B/√d` for features of
-    norm B at most. A loss of slope ρ and curvature c at most is a line again `ρ/c = G·B/L` away: scores moved farther
-    are noise, however large the set is. A rule of thumb, of public quantities; of a softmax's or a logistic loss it is
-    `2·√(d/L)`, and of a squared one beyond the set.
+    norm at most B. A loss of slope at most ρ and curvature at most c is nearly linear beyond a score of `ρ/c = G·B/L`,
+    so larger changes of scores are only noise, for sets of any size. This is a rule of thumb from public quantities.
+    For the softmax and logistic losses it is `2·√(d/L)`, and for the squared loss it lies beyond the set.
 
     >>> from fedprivjax import Ball, Logistic, linear_problem
     >>> problem = linear_problem([[1.0], [-1.0]], [1, 0], Logistic(), feature_bound=1.0, constraint=Ball(50.0))
@@ -60,14 +64,13 @@ def noise_reach(problem: Problem, distance: float, *, times: float = 1) -> float
 
 
 def gathered_reach(problem: Problem) -> float:
-    """How far the noise that gathers in an iterate may carry it, where projected iterates are averaged, of clipped
-    runs.
+    """Return the distance that accumulated noise may move an iterate, for clipped runs with projection and averaging.
 
-    With R the set's radius, noise of norm r that is projected back onto the set is left with `r·R/√(r² + R²)`. That
-    is a half more than `noise_reach` allows, `a = 1.5·√d·G/L`, at `r = a·R/√(R² − a²)`; in a set within a any noise
-    is harmless, and r is two diameters, where next to nothing more is learnt. Of a loss whose slope grows with its
-    scores, such as the squared one, noise is never harmless: `noise_reach` of twice, within the set. A rule of thumb,
-    of public quantities.
+    With R the radius of the set, noise of norm r has the norm `r·R/√(r² + R²)` after projection onto the set. That is
+    1.5 times `noise_reach`, `a = 1.5·√d·G/L`, at `r = a·R/√(R² − a²)`. If R is at most a, any noise is harmless, and r
+    is two diameters, beyond which runs hardly learn more. If the slope of the loss grows with its scores, as in the
+    squared loss, noise is never harmless: r is `noise_reach` with `times=2`, within the set. This is a rule of thumb
+    from public quantities.
 
     >>> from fedprivjax import Ball, Logistic, linear_problem
     >>> def of_radius(radius):
@@ -85,19 +88,19 @@ def gathered_reach(problem: Problem) -> float:
 
 
 def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool = False, whole: bool = False) -> float:
-    """How far a step of length 1 along clipped gradients goes, of the way that a run may go: with D the reach and D_z
-    that of noise, `κ = √(C²/D² + z²/D_z²)`, so that the plain step of T rounds is `1/(κ·√T)`.
+    """Return κ with `κ = √(C²/D² + z²/D_z²)`: the plain step of T rounds along clipped gradients is `1/(κ·√T)`.
 
-    Where D_z is D, that is the step `D/√(T·(C² + z²))` of `reshef_levy.noisy_sgd_step`. No theorem is claimed: clipped
-    gradients need not be those of any loss.
+    D is the distance to the optimum and D_z the distance that noise may move a run (`noise_reach`). If D_z = D, the
+    step equals `D/√(T·(C² + z²))`, that of `reshef_levy.noisy_sgd_step`. No theorem is claimed: clipped gradients need
+    not be the gradients of any loss.
 
     Args:
         clip: C.
-        noise: z, the norm of the noise of a round's mean gradient, `√d·σ`.
-        averaged: whether the mean of the iterates is reported, in which a third of the last one's variance is left:
-            √3 times the step, of a linear predictor.
-        whole: whether every message is of all records: their mean gradient is one function's, which shrinks as a run
-            goes on, and half of C stands for it, of a linear predictor.
+        noise: z, norm of the noise in a round's mean gradient, `√d·σ`.
+        averaged: True if the mean of the iterates is reported, which has a third of the last iterate's variance. The
+            step of a linear predictor is then √3 times as long.
+        whole: True if every message uses all records. The mean gradient then belongs to one function and shrinks during
+            the run, so a linear predictor's C is replaced by C/2.
     """
     reach, linear = problem.reach, problem.model.factored
     bound = clip / 2 if whole and linear else clip
@@ -108,9 +111,9 @@ def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool 
 def plain_clipped_step(
     problem: Problem, rounds: int, clip: float, noise: float, *, averaged: bool = False, whole: bool = False
 ) -> float:
-    """The plain step of T rounds along clipped gradients: `min(1/(κ·√T), D_z/C)`, see `clipped_pace`.
+    """Return the plain step of T rounds along clipped gradients: `min(1/(κ·√T), D_z/C)`, see `clipped_pace`.
 
-    The second term minds few rounds with little noise in a large set: no gradient goes farther than noise may.
+    The second term matters in short runs with little noise in a large set: one step moves at most D_z.
     """
     longest = noise_reach(problem, problem.reach) / clip
     return min(1 / (clipped_pace(problem, clip, noise, averaged=averaged, whole=whole) * rounds**0.5), longest)

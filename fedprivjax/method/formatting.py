@@ -1,4 +1,4 @@
-"""A protocol in words: its name, and the settings that differ from the default."""
+"""Text of a protocol: its name and the settings that differ from the defaults."""
 
 from dataclasses import MISSING, fields
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def in_words(protocol: Any) -> str:
-    """One short line, with arrays by their shape; `repr` is the faithful form.
+    """Return the protocol as one short line. Arrays are summarised; `repr` is complete.
 
     >>> from fedprivjax import DPMu2
     >>> in_words(DPMu2(mu=2.0, clip=0.5))
@@ -23,7 +23,7 @@ def in_words(protocol: Any) -> str:
 
 
 def shortly(value: Any) -> str:
-    """A setting's value; many numbers by their range.
+    """Return the text of a setting's value. Several numbers are given by their count and range.
 
     >>> shortly((1.0, 3.0, 2.0)), shortly(0.25), shortly("subset")
     ('3 numbers from 1 to 3', '0.25', 'subset')

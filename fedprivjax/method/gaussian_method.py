@@ -26,8 +26,8 @@ class GaussianMethod(Protocol):
     document the fields.
 
     Attributes:
-        clipped: name of the assumption that clipping replaces those on the loss with.
-        plain: values in the traced protocol of the settings that only the host reads.
+        clipped: name of the assumption that replaces those on the loss if `clip` is set.
+        plain: values, in the traced protocol, of settings that only the host reads.
     """
 
     mu: Any = None
@@ -50,11 +50,11 @@ class GaussianMethod(Protocol):
         return replace(super().traced, **{"relative_privacy": None, "batch": 1, **self.plain})
 
     def unclipped_bound(self, problem: Problem) -> float:
-        """Largest norm of the vector that is clipped, without clipping."""
+        """Bound on the norm of the vector before clipping."""
         return problem.lipschitz
 
     def bound(self, problem: Problem) -> float:
-        """Largest norm of the vector that is clipped."""
+        """Bound on the norm of the vector, after clipping if `clip` is set."""
         return float(self.unclipped_bound(problem) if self.clip is None else self.clip)
 
     def bound_assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
@@ -72,8 +72,10 @@ class GaussianMethod(Protocol):
         raise Undefined(f"{self.name} must define exposure(problem, plan)")
 
     def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
-        """Relative noise of each release that the machine's most exposed sample or record affects, divided by the
-        fraction of `sensitivity` by which it does; shape [releases]."""
+        """Relative noise of each release that depends on the machine's most exposed sample or record; shape [releases].
+
+        Each is divided by the contribution to that release as a fraction of `sensitivity`.
+        """
         raise Undefined(f"{self.name} must define released_noise(problem, plan, machine)")
 
     def terms(self, problem: Problem, plan: Plan) -> Terms:

@@ -1,4 +1,4 @@
-"""The device's side of methods whose messages are clipped or plain means over minibatches."""
+"""Traced functions of methods whose messages are means over minibatches, clipped or not."""
 
 from typing import Any
 
@@ -12,10 +12,11 @@ from fedprivjax.problem.problem import Problem
 def noisy_mean(
     problem: Problem, w, inputs: RoundInputs, noise, bound: Any, *, constant: bool = False
 ) -> tuple[Any, dict]:
-    """The server's mean of the cohort's messages at w, with its noise, every record's gradient clipped to the bound.
+    """Return the noisy mean of the cohort's messages at w, and scalars of the round.
 
     Args:
-        constant: the sum is divided by E[M_r] in every round, not by the round's own number.
+        bound: C, to which every record's gradient is clipped, or None.
+        constant: True to divide the sum by E[M_r] in every round instead of the round's number of participants.
     """
     total, info = cohort_sum(problem, gradient_at(w), inputs, bound)
     count = inputs.expected if constant and inputs.expected is not None else jnp.sum(inputs.filled)
@@ -23,25 +24,25 @@ def noisy_mean(
 
 
 def record_messages(problem: Problem, w, inputs: RoundInputs, bound: Any):
-    """The participants' messages without noise, leaves [per_round, ...]."""
+    """Return the participants' messages without noise, leaves [per_round, ...]."""
     return cohort_messages(problem, gradient_at(w), inputs, bound)
 
 
 def gradient_at(w):
-    """What one record adds to its machine's message before clipping, as a function of its gradient oracle."""
+    """Return one record's contribution to a message before clipping, as a function of its gradient oracle."""
     return lambda gradient: gradient(w)
 
 
 def room(w, window: int | None):
-    """Room for the last iterates, leaves [window, ...], all of them w; None without a window."""
+    """Return a buffer for the last iterates filled with w, leaves [window, ...], or None without a window."""
     return None if window is None else jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (window, *leaf.shape)), w)
 
 
 def appended(last, w):
-    """The last iterates with w as the newest."""
+    """Return the last iterates with w as the newest."""
     return None if last is None else jax.tree.map(lambda rows, leaf: jnp.roll(rows, -1, 0).at[-1].set(leaf), last, w)
 
 
 def mean_of(last):
-    """The mean of the last iterates."""
+    """Return the mean of the last iterates."""
     return jax.tree.map(lambda rows: jnp.mean(rows, axis=0), last)

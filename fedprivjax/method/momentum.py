@@ -1,4 +1,4 @@
-"""What methods with a private momentum of normalised steps share: settings, the step, exposures, and the event."""
+"""Base of methods with normalised steps along a private momentum: settings, step, exposures, and event."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,7 +33,10 @@ from fedprivjax.problem.problem import Problem
 
 
 class MomentumState(NamedTuple):
-    """w_t, m_{t−1}, and one of w_1 … w_{t−1}, each as likely (w_1 at first); pytrees like the parameters."""
+    """Iterate w_t, momentum m_{t−1}, and one of w_1 … w_{t−1} sampled uniformly; pytrees like the parameters.
+
+    Before the first round, the sampled iterate is w_1.
+    """
 
     w: Any
     momentum: Any
@@ -44,12 +47,12 @@ class MomentumState(NamedTuple):
 class MomentumMethod(GaussianMethod):
     """Normalised steps along a private momentum, over epochs of machines' own records.
 
-    A subclass defines `rules`, `noise_state`, `noise` (which makes a `Correlated`), and on the host `mechanism`,
+    A subclass defines `rules`, `noise_state`, `noise` (which returns a `Correlated`), and on the host `mechanism`,
     `calibrate`, `theorem`, `node_settings`, `record_squares`, `contributions`, `node_variances` and `paper_noise`.
     `TreeMomentum` documents the fields.
 
     Attributes:
-        rules: text of each noise rule.
+        rules: description of each noise rule.
     """
 
     alpha: Any = None
@@ -99,35 +102,35 @@ class MomentumMethod(GaussianMethod):
         return state.kept
 
     def query(self, state: MomentumState):
-        """w_t, the point that machines are asked about."""
+        """w_t, the point at which machines compute gradients."""
         return state.w
 
     def iterates(self, state: MomentumState) -> dict[str, Any]:
-        """The last iterate, recorded beside the output."""
+        """The last iterate, evaluated in addition to the output."""
         return {"last": state.w}
 
     def messages(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, key):
-        """α times the participants' gradients: what m_t adds to (1−α)·m_{t−1}."""
+        """α times the participants' gradients, which m_t adds to (1−α)·m_{t−1}."""
         rows = record_messages(problem, state.w, inputs, self.clip)
         return jax.tree.map(lambda g: self.alpha * g, rows)
 
     def sent(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, own_noise, key):
-        """What m̂_t adds to (1−α)·m̂_{t−1}, which everybody knows already, [per_round, d]."""
+        """Terms that m̂_t adds to (1−α)·m̂_{t−1}, which is public already; shape [per_round, d]."""
         rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
         return rows if own_noise is None else rows + own_noise.fresh(self.alpha)
 
     # ---- on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Refuse a plan that the guarantee does not cover, and settings that the theory does not allow on it."""
+        """Raise Refusal if the guarantee does not cover the plan or the theory does not allow the settings."""
         if plan.schedule.dropped is not None:
             raise Refusal(
-                f"dropouts must be left out with {self.name}: after one, a machine's records are used in other rounds "
-                f"than was planned"
+                f"dropouts must be left out with {self.name}: after one, a machine uses its records in other rounds "
+                f"than planned"
             )
         if self.trust == "none" and not (plan.size.per_round == plan.size.machines and plan.schedule.present.all()):
             raise Refusal(
-                f"participation must be Full with trust = 'none', for a machine's tree has a leaf in every round, "
+                f"participation must be Full with trust = 'none', because a machine's tree has a leaf in every round, "
                 f"got {plan.schedule.present.sum(axis=1).min()} of {plan.size.machines} machines"
             )
         self._check_alpha(self.checked_epoch(problem, plan))
@@ -137,9 +140,9 @@ class MomentumMethod(GaussianMethod):
         return self.noise_std is not None and self.epoch is not None
 
     def rounds_of_epoch(self, problem: Problem) -> int:
-        """N: rounds after which every machine that took part in all has used each of its records."""
+        """N: rounds after which a machine that takes part in every round has used each of its records."""
         if problem.partition_table is None:
-            raise Refusal("partition_table must be given: machines go through records of their own")
+            raise Refusal("partition_table must be given: each machine uses its own records")
         return int(self.minibatches.epoch(problem.partition_table.sizes).max())
 
     def theory_choices(self, problem: Problem) -> TheoryChoices:
@@ -159,40 +162,40 @@ class MomentumMethod(GaussianMethod):
 
     def _check_alpha(self, epoch: int) -> None:
         if self.alpha is not None and not 1 / epoch <= self.alpha * (1 + 1e-6):
-            raise Refusal(f"alpha must be at least 1/{epoch}, one over the rounds of an epoch, got {self.alpha:.4g}")
+            raise Refusal(f"alpha must be at least 1/{epoch}, 1/(rounds of an epoch), got {self.alpha:.4g}")
 
     def checked_epoch(self, problem: Problem, plan: Plan) -> int:
-        """N, refused where a run is shorter."""
+        """N. Raise Refusal if the run is shorter."""
         epoch = self.rounds_of_epoch(problem)
         if plan.size.rounds < epoch:
-            raise Refusal(f"rounds must be at least an epoch's ({epoch}), got {plan.size.rounds}")
+            raise Refusal(f"rounds must be at least those of one epoch ({epoch}), got {plan.size.rounds}")
         return epoch
 
     def sensitivity(self, problem: Problem, plan: Plan) -> float:
-        """How far a record moves the momentum in a round that uses it, at most: 2·α·C times its weight in the mean."""
+        """L2 sensitivity of the momentum to replacing a record, in a round that uses it: 2·α·C times its weight."""
         assert plan.weights is not None
         divisor = plan.schedule.divisor if self.trust == "server" else 1
         return 2 * float(self.alpha) * self.bound(problem) * float(plan.weights.max()) / divisor
 
     def gain(self, problem: Problem, per_round: int) -> float:
-        """How many times less the noise of a round's mean is, at an ε, than with one record a round."""
+        """Factor by which the noise of a round's mean is smaller than with one record per round, at the same ε."""
         assert problem.partition_table is not None
         batch = int(self.minibatches.batches(problem.partition_table.sizes).min())
         return batch * (per_round if self.trust == "server" else per_round**0.5 / self.wider)
 
     @property
     def wider(self) -> float:
-        """The noise of a mean over all machines, as a multiple of that without `relative_privacy`."""
+        """Noise of a mean over all machines, divided by that without `relative_privacy`."""
         return (
             1.0 if self.relative_privacy is None else noise_of_shares(self.relative_privacy, len(self.relative_privacy))
         )
 
     def shares(self, plan: Plan) -> np.ndarray:
-        """Every machine's μ as a part of the largest, [machines]; its noise is as many times larger."""
+        """Each machine's μ divided by the largest, shape [machines]. Its noise is larger by the inverse ratio."""
         return privacy_shares(self.relative_privacy, plan.size.machines)
 
     def node_settings(self, problem: Problem, plan: Plan) -> tuple:
-        """All that the noise of nodes depends on, except the plan."""
+        """Settings that determine the noise of nodes, in addition to the plan."""
         raise Undefined(f"{self.name} must define node_settings(problem, plan)")
 
     def record_squares(self, problem: Problem, plan: Plan) -> np.ndarray:
@@ -200,8 +203,12 @@ class MomentumMethod(GaussianMethod):
         raise Undefined(f"{self.name} must define record_squares(problem, plan)")
 
     def contributions(self, problem: Problem, plan: Plan, used: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Contributions to released nodes of a record with these rounds and weights, divided by the nodes' relative
-        noise; shape [nodes]."""
+        """Contributions of a record to released nodes, divided by the nodes' relative noise; shape [nodes].
+
+        Args:
+            used: rounds that use the record, from 1; shape [uses].
+            weight: weight of the record in these rounds, shape [uses].
+        """
         raise Undefined(f"{self.name} must define contributions(problem, plan, used, weight)")
 
     def node_variances(self, rounds: int) -> np.ndarray:
@@ -233,7 +240,7 @@ class MomentumMethod(GaussianMethod):
         return gaussian_rule(target, self.sensitivity(problem, plan) * largest)
 
     def noise_variances(self, size: Size) -> np.ndarray:
-        """Variance of one coordinate of the noise in each round's mean m̂_t, calibrated; float64, shape [rounds]."""
+        """Variance of one coordinate of the calibrated noise in each round's mean m̂_t; float64, shape [rounds]."""
         mean = 1 if self.trust == "server" else self.wider**2 / size.per_round
         return float(self.noise_std) ** 2 * self.node_variances(size.rounds) * mean
 
@@ -243,13 +250,16 @@ class MomentumMethod(GaussianMethod):
         return Terms(self.trust, self.theorem(), assumptions, unit=RECORD)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Theorems 6 and 9's, which leave distances out; of clipped gradients, times how far noise may carry a run: the
-        momentum's lasts N rounds, so that T steps along it go as far as √(N·T)."""
+        """Step of Theorems 6 and 9, which ignore distances: 1/√(N·T).
+
+        For clipped gradients it is multiplied by the distance that noise may move a run (`noise_reach`). The momentum's
+        noise persists for N rounds, so T steps along it move √(N·T) step lengths.
+        """
         step = 1 / sqrt(self.rounds_of_epoch(problem) * plan.size.rounds)
         return noise_reach(problem, problem.travel, times=2) * step if self.scaled_to_set(problem) else step
 
     def scaled_to_set(self, problem: Problem) -> bool:
-        """Whether the default step follows the set's size: of clipped gradients, where there is one."""
+        """True if the default step scales with the set's size: for clipped gradients in a set with a known distance."""
         return binds(problem, self.clip) and isfinite(problem.travel)
 
     def scaled_down(self, machines: int):
@@ -263,25 +273,25 @@ class MomentumMethod(GaussianMethod):
 
 
 def require_level(target: Target, theorem: str) -> None:
-    """Refuse a target from whose privacy level a theorem cannot choose the rounds."""
+    """Raise Refusal if the target has no privacy level from which the theorem could choose the rounds."""
     if target.given_noise is not None:
-        raise Refusal(f"rounds must be given without an ε or a μ, for which {theorem} chooses them")
+        raise Refusal(f"rounds must be given if the target is a noise: {theorem} chooses them from an ε or a μ")
 
 
 def normalised(vector):
-    """The vector over its norm; 0 stays 0."""
+    """Return the vector divided by its norm; 0 stays 0."""
     norm = Dense(vector).norm()
     return jax.tree.map(lambda leaf: leaf * jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0), vector)
 
 
 def one_of(kept, newest, round, key):
-    """The newest in place of what was kept, with probability 1/t: after round t, each of t iterates is as likely."""
+    """Return the newest iterate with probability 1/t, else `kept`: reservoir sampling, uniform over t iterates."""
     chosen = jax.random.uniform(key) * round < 1
     return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), kept, newest)
 
 
 def record_uses(problem: Problem, plan: Plan) -> Uses:
-    """The uses of the problem's records, with weights relative to the plan's largest."""
+    """Return the uses of the problem's records, with weights divided by the plan's largest."""
     assert problem.partition_table is not None
     assert plan.weights is not None
     uses = uses_of(plan, int(problem.partition_table.rows.max()) + 1)
@@ -289,7 +299,7 @@ def record_uses(problem: Problem, plan: Plan) -> Uses:
 
 
 def uses_by(problem: Problem, plan: Plan, squares: np.ndarray, machine: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds and weights of the machine's record with the largest square, as `record_uses`."""
+    """Return rounds and weights, as in `record_uses`, of the machine's record with the largest square."""
     assert problem.partition_table is not None
     own = problem.partition_table.rows[machine]
     own = own[own >= 0]
@@ -299,15 +309,17 @@ def uses_by(problem: Problem, plan: Plan, squares: np.ndarray, machine: int) -> 
 
 
 def most_exposed(problem: Problem, squares: np.ndarray) -> np.ndarray:
-    """The exposure of each machine's most exposed record, [machines], from every record's square."""
+    """Return the exposure of each machine's most exposed record, [machines], from the squares of all records."""
     assert problem.partition_table is not None
     rows = problem.partition_table.rows
     return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
 
 
 def computed_once(problem: Problem, plan: Plan, settings: tuple, compute: Callable[[], Any]) -> Any:
-    """What follows from a plan, who owns which record, and settings alone, computed at the first call; different things
-    have other settings."""
+    """Return `compute()`, cached for this plan, partition table and settings.
+
+    Different computations need different `settings`.
+    """
     arrays = id(plan.samples), id(plan.weights), id(problem.partition_table)
-    kept = plan, problem.partition_table  # so that no other array has their ids
+    kept = plan, problem.partition_table  # keeps the ids unique: no other array can get them
     return plan.schedule.once((*settings, *arrays), lambda: (kept, compute()))[1]

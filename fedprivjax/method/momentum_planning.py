@@ -14,21 +14,21 @@ from fedprivjax.theory import tran_cutkosky
 
 MOST_EPOCHS = 64  # the theorem's own number is huge
 PARTIAL_TREES = "its theorem has all machines in every round"
-OF_RANDOM = "last"  # iterate that a pilot shows in place of the output, which is sampled at random for the theorem
+OF_RANDOM = "last"  # iterate that a pilot run reports instead of the output, which is a random iterate for the theorem
 
 
 def epochs_of_records(method: type, sampler: str, least: int) -> Callable[[Setting], Iterator[Draft]]:
-    """Epochs over machines' own records, as many as theory says.
+    """Return drafts of whole epochs over machines' own records, in the number that theory chooses.
 
     Args:
-        least: number of epochs, at least.
+        least: smallest number of epochs.
     """
 
     def drafts(s: Setting) -> Iterator[Draft]:
         trust = "server" if s.trust == "server" else "none"
         if trust == "none" and not s.full:
             raise Refusal(
-                f"per_round must be machines ({s.machines}) where no server is trusted, for a machine's tree has a "
+                f"per_round must be machines ({s.machines}) without a trusted server, because a machine's tree has a "
                 f"leaf in every round, got {s.per_round}"
             )
         settings = {"trust": trust, "sampler": sampler, "batch": s.batch or 1}
@@ -43,12 +43,12 @@ def epochs_of_records(method: type, sampler: str, least: int) -> Callable[[Setti
 
 
 def _epochs(protocol: Any, s: Setting, epoch: int, least: int) -> tuple[int, str]:
-    """The theory's rounds in whole epochs, within what is planned."""
+    """Return the theory's rounds in whole epochs, capped at the planned number of uses, and a note if they differ."""
     most = min(MOST_EPOCHS, MOST_USES // (s.per_round * s.samples))
     try:
         best = theory_rounds(protocol, s, s.owned) // epoch
     except Refusal:
-        best = 0  # the theorem would have less than an epoch
+        best = 0  # the theorem chooses less than one epoch
     epochs = max(least, min(best, most))
     return epochs * epoch, "" if epochs == best else f"{epochs} epochs, the theorem has {best or 'less than one'}"
 
@@ -56,7 +56,7 @@ def _epochs(protocol: Any, s: Setting, epoch: int, least: int) -> tuple[int, str
 def momentum_constants(
     run: PlannedRun,
 ) -> tuple[tran_cutkosky.ProblemConstants, tran_cutkosky.MomentumSettings, dict[str, float]]:
-    """The problem, the settings, and the first gap and the noise of a run with momentum."""
+    """Return the constants of the problem, the settings, and the initial gap and noise of a run with momentum."""
     s, protocol, size = run.setting, run.protocol, run.plan.size
     losses = {"lipschitz": s.lipschitz, "smoothness": s.smoothness}
     problem = tran_cutkosky.ProblemConstants(records=int(protocol.epoch), dimension=s.dimension, **losses)
@@ -66,7 +66,7 @@ def momentum_constants(
 
 
 def gradient_bound(bound: tran_cutkosky.GradientBound, theorem: str) -> Bound:
-    """A theorem's bound on the mean norm of the gradient, by terms."""
+    """Return a theorem's bound on the mean norm of the gradient, term by term."""
     terms = {
         "optimisation": float(bound.optimisation + bound.start),
         "sampling": float(bound.variance),

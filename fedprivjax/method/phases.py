@@ -1,4 +1,4 @@
-"""Which rounds are one phase's, where a run's cohorts have the sizes that its phases need."""
+"""Phases of a run, recovered from the sizes of its cohorts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,19 +7,19 @@ from fedprivjax.checks.refusal import Refusal
 
 
 class Stage(NamedTuple):
-    """A phase as it is run: the size of its cohorts, and how many there are."""
+    """One phase of a run: size of its cohorts, and number of rounds."""
 
     per_round: int
     rounds: int
 
 
 def stages(sizes: Sequence[int], each: int, count: int) -> list[Stage]:
-    """The phases of a run with these cohorts: one ends where the size changes, or its users are used up.
+    """Return the phases of a run with these cohorts. A phase ends if the size changes or its users are used up.
 
     Args:
-        sizes: users of each round.
-        each: users of a phase, at most.
-        count: phases, at most: a run that is cut short has fewer.
+        sizes: number of users in each round.
+        each: largest number of users in a phase.
+        count: largest number of phases; a run that is cut short has fewer.
 
     >>> stages([2, 2, 5, 5], each=5, count=3)
     [Stage(per_round=2, rounds=2), Stage(per_round=5, rounds=1), Stage(per_round=5, rounds=1)]

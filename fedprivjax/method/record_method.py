@@ -1,4 +1,4 @@
-"""What methods share whose messages are noised means, or steps, of a machine's own records."""
+"""Base of methods whose messages are noisy means, or noisy local steps, over a machine's own records."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,10 +14,10 @@ from fedprivjax.problem.problem import Problem
 
 
 class RecordMethod(Protocol):
-    """A method whose noise and guarantee follow from its `records`, with an ε for each machine where they differ.
+    """A method whose noise and guarantee follow from its `records`, with one ε for all machines or one for each.
 
     Attributes:
-        plain: the static settings of its own that only the host reads, as the traced protocol has them.
+        plain: values, in the traced protocol, of the method's static settings that only the host reads.
     """
 
     relative_privacy: Any = None
@@ -26,7 +26,7 @@ class RecordMethod(Protocol):
 
     @property
     def records(self) -> RecordMechanism:
-        """How records enter a machine's message, and the noise that it needs."""
+        """Mechanism of the records: their use in messages, and the noise of messages."""
         raise Undefined(f"{self.name} must define records")
 
     @property
@@ -42,7 +42,7 @@ class RecordMethod(Protocol):
         return target.shared(self.relative_privacy)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The noisiest machine's σ."""
+        """σ of the noisiest machine."""
         return self.records.noise_std(problem, plan.size, target)
 
     def asked_delta(self, problem: Problem, target: Target) -> Any:

@@ -9,11 +9,11 @@ from fedprivjax.method.planning.uses import Draft
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory.cheu.batches import geometric_counts
 
-PASSES = 40  # of a pilot over machines' records, if they are used again and again: suits pictures
+PASSES = 40  # of a pilot run over machines' records, if they are used repeatedly; suits image datasets
 
 
 def full_batches(method: type, rounds_of: Callable[[Setting], int]) -> Callable[[Setting], Iterator[Draft]]:
-    """All records of a machine in every message, for as many rounds as the theory says."""
+    """Return drafts with all records of a machine in every message, for the theory's number of rounds."""
 
     def drafts(s: Setting) -> Iterator[Draft]:
         rounds, note = capped(s, rounds_of(s) if s.rounds is None else s.rounds)
@@ -23,7 +23,7 @@ def full_batches(method: type, rounds_of: Callable[[Setting], int]) -> Callable[
 
 
 def disjoint(method: type, **settings: Any) -> Callable[[Setting], Iterator[Draft]]:
-    """Fresh records of a machine's own in every message, in batches of several sizes, unless one is given."""
+    """Return drafts with fresh records of a machine in every message, in the given batch size or in several."""
 
     def drafts(s: Setting) -> Iterator[Draft]:
         batches = geometric_counts(s.samples, 2.0).tolist() if s.batch is None else [s.batch]
@@ -37,6 +37,6 @@ def disjoint(method: type, **settings: Any) -> Callable[[Setting], Iterator[Draf
 
 
 def problem_constants(s: Setting) -> theory.ProblemConstants:
-    """Constants of the setting, as the theorems take them."""
+    """Return the constants of the setting that the theorems use."""
     sizes = {"records": s.samples, "per_round": s.per_round, "dimension": s.dimension}
     return theory.ProblemConstants(diameter=s.diameter, lipschitz=s.lipschitz, **sizes)

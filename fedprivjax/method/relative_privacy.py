@@ -10,15 +10,15 @@ from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.target import LEVELS
 
-ONE_NOISE = {  # trust models in which one noise is for all machines
-    "server": "whose noise is one for all machines",
-    "pan-private": "whose noise is one for all users",
-    "shuffler": "behind which all messages of a round hide each other alike",
+ONE_NOISE = {  # trust models in which all machines share one noise
+    "server": "which adds one noise for all machines",
+    "pan-private": "which adds one noise for all users",
+    "shuffler": "which protects all messages of a round equally",
 }
 
 
 def fixed_relative_privacy(protocol) -> tuple[float, ...] | None:
-    """A protocol's `relative_privacy` as a static setting: a tuple of positive numbers, one for each machine."""
+    """Return a protocol's `relative_privacy` as a static setting: a tuple of positive numbers, one for each machine."""
     ratios = protocol.relative_privacy
     if ratios is None:
         return None
@@ -38,12 +38,12 @@ def fixed_relative_privacy(protocol) -> tuple[float, ...] | None:
 
 
 def follows_epsilon(protocol) -> tuple[str, ...]:
-    """`Protocol.noise_follows` where machines' noises follow from the ε of each."""
+    """Return `Protocol.noise_follows` of a method whose relative noise depends on each machine's ε."""
     return () if protocol.relative_privacy is None else LEVELS
 
 
 def privacy_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray:
-    """Every machine's μ as a fraction of the largest, float64 [machines], from ratios in any unit; 1 without them.
+    """Return each machine's μ divided by the largest, from ratios in any unit; float64 [machines], 1 without ratios.
 
     >>> privacy_shares((2.0, 1.0), 2).tolist()
     [1.0, 0.5]
@@ -65,16 +65,19 @@ def relative_noise(ratios: Sequence[float] | None, machines: int) -> np.ndarray:
 
 
 def asked_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray | None:
-    """`privacy_shares` that machines are asked to keep to, or None without `ratios`."""
+    """Return `privacy_shares` as targets of the machines, or None without `ratios`."""
     return None if ratios is None else privacy_shares(ratios, machines)
 
 
 def exposed_once(schedule: Schedule, ratios: Sequence[float] | None) -> Grouped:
-    """Exposure of machines whose samples touch one message each: their share, 0 for those that are never asked."""
+    """Return the exposure of machines whose samples affect one message each.
+
+    It is the machine's privacy share, or 0 if the machine is never scheduled.
+    """
     shares = privacy_shares(ratios, schedule.machines)
     return schedule.once(("takes part", ratios), lambda: Grouped.of(np.where(schedule.total > 0, shares, 0.0)))
 
 
 def noise_of_shares(ratios: Sequence[float] | None, machines: int) -> float:
-    """Noise of a mean over all machines, divided by that without ratios: √(mean of 1/share²)."""
+    """Return √(mean of 1/share²): the noise of a mean over all machines, divided by that without ratios."""
     return float(np.sqrt(np.mean(privacy_shares(ratios, machines) ** -2.0)))

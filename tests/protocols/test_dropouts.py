@@ -231,7 +231,7 @@ def test_refusals_say_why():
     everyone = Dropouts(Full(MACHINES), 0.3)
     for protocol, problem, law, why in (
         (StaleMomentum(**SETTINGS), POOL, DROPPING, "earlier samples weigh more in its next message"),
-        (METHODS["tree"][0], SHARES, DROPPING, "records are used in other rounds than was planned"),
+        (METHODS["tree"][0], SHARES, DROPPING, "a machine uses its records in other rounds than planned"),
         (
             replace(METHODS["tree"][0], trust="none"),
             SHARES,

@@ -278,7 +278,7 @@ REFUSALS = {
     "reset_rate must be between 0 and 1": lambda: ReducedTreeMomentum(mu=1.0, reset_rate=1.5),
     "alpha must be above 0": lambda: ReducedTreeMomentum(mu=1.0, alpha=1.5),
     "alpha must be at least 1/6": lambda: made(alpha=0.1),
-    "rounds must be at least an epoch's": lambda: made(rounds=5),
+    "rounds must be at least those of one epoch": lambda: made(rounds=5),
     "participation must be Full": lambda: made(participation=PARTIAL),
     "allocation must be 'paper'": lambda: ReducedTreeMomentum(mu=1.0, noise_rule="paper"),
     "smoothness must be known": lambda: made(problem=ROUGH),

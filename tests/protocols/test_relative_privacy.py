@@ -212,12 +212,12 @@ ONE_NOISE = "relative_privacy must be left out with trust = "
 REFUSED = {
     "a server's tree": (
         lambda: TreeMomentum(mu=1.0, **FEW),
-        ONE_NOISE + "'server', whose noise is one for all machines",
+        ONE_NOISE + "'server', which adds one noise for all machines",
     ),
-    "a server's users": (lambda: UserSGD(trust="server", **FEW), ONE_NOISE + "'server', whose noise is one for all"),
+    "a server's users": (lambda: UserSGD(trust="server", **FEW), ONE_NOISE + "'server', which adds one noise for all"),
     "users of a shuffler": (
         lambda: UserSGD(**FEW),
-        ONE_NOISE + "'shuffler', behind which all messages of a round hide",
+        ONE_NOISE + "'shuffler', which protects all messages of a round",
     ),
     "users of a pan-private server": (lambda: UserAGD(trust="pan-private", **FEW), ONE_NOISE + "'pan-private'"),
     "shuffled machines": (lambda: NoisyMinibatchSGD(batch=1, trust="shuffler", **FEW), ONE_NOISE + "'shuffler'"),

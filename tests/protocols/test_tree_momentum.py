@@ -212,8 +212,8 @@ def test_defaults_are_theorem_6s():
 @pytest.mark.parametrize(
     ("settings", "participation", "rounds", "message"),
     [
-        ({"alpha": 0.2}, Full(3), 8, "alpha must be at least 1/4, one over the rounds of an epoch, got 0.2"),
-        ({}, Full(3), 3, r"rounds must be at least an epoch's \(4\), got 3"),
+        ({"alpha": 0.2}, Full(3), 8, r"alpha must be at least 1/4, 1/\(rounds of an epoch\), got 0.2"),
+        ({}, Full(3), 3, r"rounds must be at least those of one epoch \(4\), got 3"),
         ({"batch": 3}, Full(3), 8, r"batch must divide the 8 records of machine 0 \(cyclic\), got 3"),
         ({"trust": "none"}, Uniform(3, 2), 8, "participation must be Full with trust = 'none'.* got 2 of 3 machines"),
         ({"trust": "none"}, Varying.between(3, 1, 3), 8, "participation must be Full with trust = 'none'.* got 1 of 3"),
