@@ -1,11 +1,12 @@
-"""Gaussian noise on means over a machine's own records: the host's side of every method that protects records.
+"""Gaussian noise on means over a machine's own records: the host side of every method that protects records.
 
 Lowy & Razaviyayn, ICLR 2023 (ISRL-DP). In each round, every machine i of a cohort releases
 
     (1/K_i)·Σ_j g_ij + N(0, σ_i²·I),        ‖g_ij‖ ≤ L_i
 
-on K_i of its own n_i records, which a sampler picks anew each round; nobody knows which, and that amplifies privacy.
-A machine's whole transcript is (ε_i, δ_i)-DP for replacing one of its records, whatever the others do.
+on K_i of its own n_i records, which a sampler picks again in each round. The picked records are secret, which amplifies
+privacy. A machine's whole transcript is (ε_i, δ_i)-DP for replacing one of its records, for any behaviour of the other
+machines.
 """
 
 from collections.abc import Sequence
@@ -43,8 +44,14 @@ SAMPLES_KNOWN = "adaptive composition of Gaussian mechanisms; which records are 
 
 
 class Kinds(NamedTuple):
-    """Machines that are alike: the first of each kind, every machine's kind, int [machines], and each kind's records
-    and batch, int [kinds]."""
+    """Groups of identical machines.
+
+    Attributes:
+        first: first machine of each kind; int, shape [kinds].
+        kind: kind of every machine; int, shape [machines].
+        records: number of records of a machine of each kind; int, shape [kinds].
+        batch: batch size of each kind; int, shape [kinds].
+    """
 
     first: np.ndarray
     kind: np.ndarray
@@ -53,7 +60,7 @@ class Kinds(NamedTuple):
 
 
 class MachineTable(NamedTuple):
-    """Records, batch, bound on a record's gradient, and privacy target, of every machine or of one of each kind."""
+    """Number of records, batch size, gradient bound and privacy target of every machine, or of one of each kind."""
 
     records: np.ndarray
     batch: np.ndarray
@@ -64,18 +71,18 @@ class MachineTable(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordMechanism:
-    """How records enter a machine's releases, and the noise that these need.
+    """Use of records in a machine's releases, and the noise of these releases.
 
     Attributes:
-        sampler: how a machine picks the records of a message.
-        clip: bound that a machine enforces on every record's gradient; None takes the problem's Lipschitz constants.
-        noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
-        epsilon: every machine's own target where they differ, which gives the proportions of their noises.
-        delta: δ of every machine, or one for each; "records" is 1/n_i²; None is the run's.
-        by_step: every record is a release of its own, as in local steps.
-        whole_message: the mean is clipped, not each record's gradient.
-        acknowledged: that the rule "paper_moments" claims an ε which it does not give.
-        claimed_records: n in that rule, where it is not the machine's own.
+        sampler: sampler of a message's records.
+        clip: bound that a machine enforces on every record's gradient, or None for the problem's Lipschitz constants.
+        noise_rule: rule that computes σ from ε, see `fedprivjax.privacy.noise_rules`.
+        epsilon: target of each machine if they differ, which gives the proportions of their noises; else None.
+        delta: δ of every machine, or one for each. "records" is 1/n_i², None is the run's δ.
+        by_step: True if every record is a separate release, as in local steps.
+        whole_message: True if the mean is clipped instead of each record's gradient.
+        acknowledged: True to accept that the rule "paper_moments" claims an ε that does not hold.
+        claimed_records: n in that rule, or None for the machine's number of records.
     """
 
     sampler: Sampler
@@ -91,13 +98,15 @@ class RecordMechanism:
     # ---- machines
 
     def machines(self, problem: Problem, target: Target | None = None) -> MachineTable:
-        """Every machine's constants, [machines] each; see `kinds`."""
+        """Constants of every machine, arrays of shape [machines]; see `kinds`."""
         kind = self._alike(problem).kind
         return MachineTable(*(values[kind] for values in self.kinds(problem, target)))
 
     def kinds(self, problem: Problem, target: Target | None = None) -> MachineTable:
-        """The constants of a machine of each kind, [kinds] each; ε and δ are the target's where the mechanism has none
-        of its own, or NaN."""
+        """Constants of one machine of each kind, arrays of shape [kinds].
+
+        ε and δ are the mechanism's if set, else the target's, else NaN.
+        """
         first, kind, records, batch = self._alike(problem)
         values = {
             "lipschitz": self._bound(problem),
@@ -110,17 +119,20 @@ class RecordMechanism:
         return MachineTable(records, batch, each["lipschitz"] * each["machine_weights"], each["epsilon"], delta)
 
     def whole(self, problem: Problem) -> bool:
-        """Whether every message is of all records of its machine."""
+        """True if every message uses all records of its machine."""
         machines = self._alike(problem)
         return not self.sampler.secret and bool((machines.batch >= machines.records).all())
 
     def relative(self, problem: Problem, rounds: int) -> np.ndarray:
-        """Each machine's σ as a part of the largest, [machines]: as each one's own target needs it where these differ,
-        else in the proportions of the noise rule's formula."""
+        """Each machine's σ divided by the largest, shape [machines].
+
+        If the machines' targets differ, each σ is the one that its target needs. Otherwise the noise rule's formula
+        gives the proportions.
+        """
         return self._relative(self.kinds(problem), rounds)[self._alike(problem).kind]
 
     def _alike(self, problem: Problem) -> Kinds:
-        """Which machines are alike, found once for all protocols that tell them apart by the same settings."""
+        """Groups of identical machines, cached for all protocols with the same per-machine settings."""
         if problem.partition_table is None:
             raise Refusal("partition_table must be given: machines draw minibatches from records of their own")
         settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.weights)
@@ -131,7 +143,7 @@ class RecordMechanism:
         )
 
     def _bound(self, problem: Problem) -> Any:
-        """What bounds a record's gradient: one number, or one for each machine."""
+        """Bound on a record's gradient: one number, or one for each machine."""
         if self.clip is not None:
             return self.clip
         return problem.lipschitz if problem.own_lipschitz is None else problem.own_lipschitz
@@ -142,7 +154,7 @@ class RecordMechanism:
         if self.epsilon is not None:
             noise = self._needed(m, rounds)
         else:
-            delta = np.where(np.isnan(m.delta), 1e-5, m.delta)  # one for all, which changes no proportion
+            delta = np.where(np.isnan(m.delta), 1e-5, m.delta)  # the same for all machines: no effect on proportions
             noise = proportions(
                 self.noise_rule, rounds=self._releases(m, rounds), **self._rule(m._replace(delta=delta))
             )
@@ -151,7 +163,7 @@ class RecordMechanism:
     # ---- noise
 
     def noise_std(self, problem: Problem, size: Size, target: Target) -> float:
-        """The noisiest machine's σ: enough for a machine that takes part in every round."""
+        """σ of the noisiest machine, sufficient for machines that take part in every round."""
         if target.given_noise is not None:
             return target.given_noise
         m, relative = self.checked(problem, target), self._relative(self.kinds(problem), size.rounds)
@@ -160,9 +172,9 @@ class RecordMechanism:
         return self._accounted(m, relative, size.rounds)
 
     def checked(self, problem: Problem, target: Target) -> MachineTable:
-        """One machine of each kind with its target, after what a finite target needs is looked at."""
+        """One machine of each kind with its target. Raise Refusal if a value that a finite target needs is missing."""
         if target.mu is not None and self.delta not in (None, target.delta):
-            raise Refusal(f"delta must be None with a target mu, which is converted at the run's, got {self.delta}")
+            raise Refusal(f"delta must be None with a target mu, which is converted at the run's δ, got {self.delta}")
         m = self.kinds(problem, target)
         if not np.isfinite(m.lipschitz).all():
             raise Refusal("clip must be set, because the loss has no finite gradient bound here")
@@ -173,16 +185,16 @@ class RecordMechanism:
         return m
 
     def asked_delta(self, problem: Problem, target: Target) -> Any:
-        """At which δ an ε is asked for: one number, or where machines differ one for each, [machines]."""
+        """δ of the target ε: one number, or shape [machines] if the machines' δ differ."""
         delta = self.checked(problem, target).delta
         return float(delta[0]) if (delta == delta[0]).all() else delta[self._alike(problem).kind]
 
     def message_noise(self, problem: Problem, plan: Plan) -> np.ndarray:
-        """Relative noise of every message, [rounds, per_round]; 0 in slots that nobody fills."""
+        """Relative noise of every message, shape [rounds, per_round]; 0 in empty slots."""
         return self.relative(problem, plan.size.rounds)[plan.schedule.participants] * plan.schedule.present
 
     def gaussian(self, problem: Problem, plan: Plan, method: str, *, summed: bool = False) -> Mechanism:
-        """Fresh noise on every message, as it stands in the messages' mean, or their sum."""
+        """Mechanism of independent noise on every message, as it appears in the messages' mean or (`summed`) sum."""
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         relative = self.message_noise(problem, plan)
         divisor = np.asarray(1.0 if summed else plan.schedule.present.sum(axis=1))
@@ -203,15 +215,15 @@ class RecordMechanism:
         theorem: str = THEOREM,
         accountant: RecordAccountant | None = None,
     ) -> RecordEvent:
-        """What the noise does to privacy on a plan; the accountant is the sampler's, if none is given."""
+        """Event of the noise on a plan. The default accountant is the sampler's."""
         releases = self._plan_releases(problem, plan)
         accountant = Sampled(self.sampler, self.whole_message) if accountant is None else accountant
         assumptions = (Assumption("public participation"), *self.bounds(problem), Assumption("not covered"))
         if self._counted(plan):
             if plan.schedule.dropped is not None:
                 raise Refusal(
-                    "dropouts must be left out where it is known which records are used: after one, they are used in "
-                    "other messages than was planned"
+                    "dropouts must be left out if the used records are public: after one, records are used in other "
+                    "messages than planned"
                 )
             accountant, theorem = Sampled(Full()), SAMPLES_KNOWN
         if plan.secret:
@@ -221,7 +233,7 @@ class RecordMechanism:
         return RecordEvent(float(noise_std), accountant, releases, terms, claim)
 
     def bounds(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What is said of the size of a record's gradient, or of a message."""
+        """Assumptions on the norm of a record's gradient, or of a message."""
         if self.clip is not None:
             what = "clipped messages" if self.whole_message else "clipped records"
             return (Assumption(what, {"bound": float(self.clip)}),)
@@ -231,11 +243,11 @@ class RecordMechanism:
         return (Assumption("lipschitz", lipschitz_values(problem)),)
 
     def shift(self, m: MachineTable) -> np.ndarray:
-        """How far one record that occurs once moves its machine's release, [machines]."""
+        """L2 sensitivity of each machine's release to replacing one record that occurs once; shape [machines]."""
         return 2 * m.lipschitz / (1 if self.whole_message or self.by_step else m.batch)
 
     def _plan_releases(self, problem: Problem, plan: Plan) -> Releases:
-        """What machines release; members of a sweep that differ in their clip share all but its scale."""
+        """Releases of the machines. Configurations that differ only in `clip` share everything except the scale."""
         unit, scale = (self, 1.0) if self.clip is None else (replace(self, clip=1.0), float(self.clip))
         if self._counted(plan):
             releases = unit._grouped(problem, plan)
@@ -264,11 +276,11 @@ class RecordMechanism:
         )
 
     def _counted(self, plan: Plan) -> bool:
-        """Whether a record's uses are known, and counted in the plan."""
+        """True if the uses of records are public, and are therefore counted in the plan."""
         return not (plan.secret or self.sampler.settled)
 
     def _known_uses(self, problem: Problem, plan: Plan) -> np.ndarray:
-        """By how much more all messages tell of a machine's record than one does, where the samples are known."""
+        """Sensitivity of all messages to a machine's record, divided by that of one message, if samples are public."""
         assert problem.partition_table is not None
         assert plan.weights is not None
         power = 0 if self.whole_message else 1 if self.by_step else 2
@@ -278,7 +290,10 @@ class RecordMechanism:
     # ---- rules
 
     def _accounted(self, m: MachineTable, relative: np.ndarray, rounds: int) -> float:
-        """The largest σ, of which a machine has its relative part, at which all in the table meet their targets."""
+        """Smallest σ of the noisiest machine at which all machines in the table meet their targets.
+
+        Every machine's noise is σ times its entry in `relative`.
+        """
         shift = RecordMechanism.shift(self, m) / relative
         kinds, accountant = np.arange(relative.size), Sampled(self.sampler, self.whole_message)
         batch = np.broadcast_to(1, kinds.shape) if self.by_step else m.batch
@@ -295,14 +310,14 @@ class RecordMechanism:
         return require_known(cached_min_noise(cache_key, excess, float(shift.max())), float(m.epsilon.min()))
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
-        """The σ by the noise rule of every machine in the table."""
+        """σ of every machine in the table by the noise rule."""
         flags = {"acknowledged": self.acknowledged, "whole_message": self.whole_message}
         return noise_stds(
             self.noise_rule, epsilon=m.epsilon, rounds=self._releases(m, rounds), **flags, **self._rule(m)
         )
 
     def _claim(self, problem: Problem, plan: Plan, noise_std: float) -> Claim | None:
-        """What a published rule says of the noise, for the machine of which it says most."""
+        """Claim of a published rule about the noise, for the machine with the largest claimed ε, or None."""
         if self.noise_rule not in CLAIMS:
             return None
         m = self.kinds(problem)
@@ -334,7 +349,7 @@ class RecordMechanism:
         return {"sampler": sampler, "lipschitz": m.lipschitz, "records": records, "delta": m.delta}
 
     def _releases(self, m: MachineTable, messages):
-        """Noisy releases that so many messages come to."""
+        """Number of noisy releases in this number of messages."""
         return messages * m.batch if self.by_step else messages
 
     def _epsilon(self, target: Target | None) -> Any:
@@ -353,7 +368,10 @@ class RecordMechanism:
 
 
 def _told_apart(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds:
-    """Which machines are alike in their records, batch, and settings of each machine (None where they share it)."""
+    """Return groups of machines with equal numbers of records, batch sizes and per-machine settings.
+
+    An entry of `each` is None if all machines share that setting.
+    """
     require_records(sizes)
     names = ("lipschitz", "epsilon", "delta", "machine_weights")
     given = [
@@ -365,7 +383,7 @@ def _told_apart(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kin
 
 
 def check_record_settings(protocol: Any) -> None:
-    """Refuse settings that no method which samples records allows, and make tuples of its lists."""
+    """Raise Refusal for settings that are invalid in every method on sampled records, and turn lists into tuples."""
     check_steps(protocol)
     epsilon = protocol.epsilon
     if isinstance(epsilon, list | tuple):
@@ -386,9 +404,9 @@ def check_record_settings(protocol: Any) -> None:
 
 
 def for_target(protocol: Any, target: Target, machines: int) -> Any:
-    """The protocol with its target's ε of each machine, in place of `relative_privacy`, and δ."""
-    privacy_shares(protocol.relative_privacy, machines)  # refuses ratios of other machines
-    epsilon = target.epsilon if target.noise_std is None else protocol.epsilon  # with a noise, only its proportions
+    """Return the protocol with δ and, instead of `relative_privacy`, each machine's ε of the target."""
+    privacy_shares(protocol.relative_privacy, machines)  # raises Refusal if the number of ratios is wrong
+    epsilon = target.epsilon if target.noise_std is None else protocol.epsilon  # with a noise, only for proportions
     epsilon = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
     delta = target.delta if protocol.delta is None else protocol.delta
     return replace(protocol, epsilon=epsilon, delta=delta, relative_privacy=None)

@@ -1,4 +1,4 @@
-"""The round machinery all protocols share: what the cohort sends, summed by the cheapest way that is exact."""
+"""Traced parts of a round that all protocols share: the cohort's messages and their sum, computed exactly."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,17 +13,26 @@ from fedprivjax.problem.gradients import Dense, Outer, scaled
 from fedprivjax.problem.memory_estimate import numbers_of_one
 from fedprivjax.problem.problem import Problem
 
-Oracle = Callable[..., Any]  # the gradient of one example's loss at some parameters; at several, a tuple of them
-Machine = Callable[[Oracle], Any]  # what one machine sends, before noise
+Oracle = Callable[..., Any]  # gradient of one example's loss at given parameters; a tuple if several are given
+Machine = Callable[[Oracle], Any]  # message of one machine before noise
 
-CHUNK_FLOATS = 2**24  # written-out gradients held at once
+CHUNK_FLOATS = 2**24  # numbers of dense gradients in memory at once
 
 
 class RoundInputs(NamedTuple):
-    """What a round is given: its number (from 1), and each participant's example, machine and participation count.
+    """Inputs of a round.
 
-    Minibatch protocols get samples and weights [per_round, width], and which slots are filled, [per_round]; so does
-    every protocol where the number of participants varies, with `expected`, the constant E[M_r].
+    Minibatch protocols have `weights` and `present`. Every protocol has them, and `expected`, if the number of
+    participants varies.
+
+    Attributes:
+        round: number of the round, from 1.
+        samples: record index of each participant, [per_round], or [per_round, width] for minibatches.
+        machine: index of each participant, [per_round].
+        participation: number of the participant's messages so far, this one included; shape [per_round].
+        weights: weight of each sample, [per_round, width], or None.
+        present: 1 for filled slots and 0 for empty slots, [per_round], or None if all are filled.
+        expected: E[M_r], the same in all rounds, or None if the number of participants is fixed.
     """
 
     round: Any
@@ -36,39 +45,39 @@ class RoundInputs(NamedTuple):
 
     @property
     def cohort(self) -> Any:
-        """How many take part in the round, or that many in all rounds."""
+        """Number of participants in the round."""
         return self.samples.shape[0] if self.expected is None else jnp.sum(self.present)
 
     @property
     def divisor(self) -> Any:
-        """What a sum is divided by where the divisor must not follow the number of those who take part."""
+        """Divisor of sums that is the same in all rounds: E[M_r] if the number of participants varies."""
         return self.samples.shape[0] if self.expected is None else self.expected
 
     @property
     def filled(self) -> Any:
-        """1 for each slot that is filled and 0 for others, float32 [per_round]."""
+        """1 for filled slots and 0 for empty slots; float32, shape [per_round]."""
         return jnp.ones(self.samples.shape[0]) if self.present is None else self.present
 
 
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
-    """Sum of the participants' messages (of weighted records), each clipped to norm C where a bound is given.
+    """Return the sum of the participants' messages (of weighted records), each clipped to norm C if a bound is given.
 
-    A linear predictor's messages stay factored until one matrix product. Otherwise, a message that is not clipped is
-    linear in the gradient, and computed once on the cohort's summed gradient; one that is clipped is written out, a
-    chunk of messages at a time.
+    A linear predictor's messages stay factored until one matrix product. For other models, messages without a clip are
+    linear in the gradient and are computed once from the cohort's summed gradient. Clipped messages are materialised,
+    a chunk at a time.
 
     Args:
-        machine: what one machine sends before clipping, as a function of its gradient oracle; linear in the gradient.
+        machine: message of one machine before clipping, as a function of its gradient oracle; linear in the gradient.
         inputs: the round's participants and their examples.
         bound: C, or None.
 
     Returns:
-        The sum, of the parameters' structure; and of clipped messages `clipped_share` and `message_norm`, the mean norm
-        before clipping.
+        The sum, with the structure of the parameters. For clipped messages also the metrics `clipped_share` and
+        `message_norm`, the mean norm before clipping.
     """
     model: Any = problem.model
     examples, weights = problem.take(inputs.samples, inputs.machine), inputs.weights
-    if weights is not None:  # records of all machines in one row
+    if weights is not None:  # records of all machines along one axis
         weights = weights.reshape(-1)
         examples = jax.tree.map(lambda leaf: leaf.reshape(weights.size, *leaf.shape[2:]), examples)
     if model.factored:
@@ -88,7 +97,7 @@ def _sum_and_info(vectors: Outer | Dense, weights, bound) -> tuple[Any, dict]:
 
 
 def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None):
-    """Each participant's message (its weighted sum over its own records), written out, leaves [per_round, ...]."""
+    """Return each participant's message (the weighted sum over its records) as dense leaves [per_round, ...]."""
     examples = problem.take(inputs.samples, inputs.machine)
     if inputs.weights is None:
         vectors = clipped(messages(problem, machine, examples), bound)
@@ -101,22 +110,22 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
 
 def message_of(problem: Problem, machine: Machine, examples, weights, bound: Any = None):
-    """One participant's message, its weighted sum over its own records, each clipped where a bound is given."""
+    """Return one participant's message: the weighted sum over its records, each clipped if a bound is given."""
     return weighted(clipped(messages(problem, machine, examples), bound), weights).total()
 
 
 def weighted(vectors, weights):
-    """Vectors with a leading axis, each times its weight, 0 for weight 0; None leaves them as they are."""
+    """Return the vectors along the leading axis times their weights; 0 for weight 0, unchanged if `weights` is None."""
     return vectors if weights is None else jax.vmap(scaled)(vectors, weights)
 
 
 def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
-    """The machine's message for each of the examples, with a leading axis."""
+    """Return the machine's message for each of the examples, along a leading axis."""
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)
 
 
 def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:
-    """A machine's gradient oracle on its example: `gradient(w)`, or `gradient(x, y)` for two points at once."""
+    """Return a machine's gradient oracle on its example: `gradient(w)`, or `gradient(x, y)` for two points at once."""
 
     def gradient(*points):
         several = gradients(points, data)
@@ -142,9 +151,9 @@ def _chunked_sum(problem: Problem, machine: Machine, examples, weights, bound) -
 
 
 def rows_in_memory(problem: Problem, rows: int) -> int:
-    """Clipped gradients, of so many in a round, that are written out at once: none of a linear predictor's.
+    """Return the number of clipped gradients, of `rows` in a round, in memory at once; 0 for linear predictors.
 
-    A record takes d numbers for its gradient, or what its network computes on the way, if that is more.
+    A record needs memory for d numbers, or for the intermediate values of its network if these are more.
     """
     if problem.model.factored:
         return 0
@@ -152,11 +161,11 @@ def rows_in_memory(problem: Problem, rows: int) -> int:
 
 
 def flat_rows(problem: Problem, tree):
-    """A pytree of parameters with a leading axis as a matrix [rows, d]."""
+    """Return a pytree of parameters with a leading axis as a matrix [rows, d]."""
     rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(tree)]
     return jnp.concatenate(rows, axis=1)
 
 
 def add_noise(problem: Problem, tree, noise):
-    """`tree + noise`, noise [d] or None."""
+    """Return `tree + noise` for noise of shape [d], or `tree` if `noise` is None."""
     return tree if noise is None else jax.tree.map(jnp.add, tree, problem.unravel(noise))

@@ -1,16 +1,16 @@
-"""Settings that follow a federation's sizes, made small for an audit."""
+"""Scaled-down settings for audits: those that depend on a federation's sizes."""
 
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
-BATCH = 3  # records of a message, if a protocol has more
-EPOCH = 4  # batches of a machine's records
+BATCH = 3  # largest number of records in a message
+EPOCH = 4  # batches that a machine's records make up
 
 
 def scaled_down(protocol: Any, machines: int) -> Any:
-    """Return the protocol with a small batch, and one number in place of each machine's own.
+    """Return the protocol with a small batch and, instead of per-machine values of ε and δ, their minimum.
 
     >>> from fedprivjax import NoisyMinibatchSGD
     >>> scaled_down(NoisyMinibatchSGD(epsilon=(1.0, 2.0), batch=600, sampler="poisson"), 4).batch

@@ -1,4 +1,4 @@
-"""Refusals of a server's optimiser: its factory and settings, and what it does to parameters."""
+"""Validation of a server optimiser: its factory, its settings, and its updates."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,11 +16,11 @@ from fedprivjax.checks.values import called, require_choice
 if TYPE_CHECKING:
     import optax
 
-RATE = "learning_rate"  # what a protocol's step is to a factory
+RATE = "learning_rate"  # argument of a factory that receives the protocol's step
 
 
 def optimizers() -> dict[str, Callable[..., "optax.GradientTransformation"]]:
-    """Optimisers of optax's that have a name: its public functions that take a learning rate.
+    """Return optax's named optimisers: its public functions with a learning rate.
 
     >>> [name in optimizers() for name in ("adam", "sgd", "yogi", "inject_hyperparams")]
     [True, True, True, False]
@@ -33,14 +33,14 @@ def optimizers() -> dict[str, Callable[..., "optax.GradientTransformation"]]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a setting is a real number, which is traced: integers, flags and names fix the program."""
+    """Return True if a setting is a real number, which is traced. Integers, flags and names are static."""
     if isinstance(value, float | np.floating):
         return True
     return isinstance(value, np.ndarray | jax.Array) and jnp.issubdtype(value.dtype, jnp.floating)
 
 
 def factory_of(factory: Any) -> Callable[..., Any]:
-    """A factory, by itself or by its name in optax."""
+    """Return the factory that is given as an object or by its name in optax."""
     import optax
 
     if isinstance(factory, str):
@@ -48,8 +48,8 @@ def factory_of(factory: Any) -> Callable[..., Any]:
         return optimizers()[factory]
     if isinstance(factory, optax.GradientTransformation):
         raise Refusal(
-            "server optimiser must be a factory, such as optax.adam, got what one has made: "
-            "its step and settings are the protocol's"
+            "server optimiser must be a factory, such as optax.adam, got a GradientTransformation. "
+            "Pass the factory and its settings: the step is the protocol's"
         )
     if not callable(factory):
         raise Refusal(f"server optimiser must be a factory, such as optax.adam, or its name, got {called(factory)}")
@@ -62,7 +62,7 @@ def factory_of(factory: Any) -> Callable[..., Any]:
 
 
 def check_settings(factory: Callable, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a factory has not, lacks, or cannot be told by."""
+    """Raise Refusal for settings that are unknown to the factory, missing, not finite or not hashable."""
     known, name = parameters(factory), name_of(factory)
     if RATE in settings:
         raise Refusal(f"{RATE} must be left out of a server optimiser: it is the protocol's step, got {settings[RATE]}")
@@ -94,7 +94,7 @@ def parameters(factory: Callable) -> Mapping[str, inspect.Parameter]:
 
 
 def free_names(factory: Callable) -> set[str]:
-    """Settings that may be real numbers, by their defaults."""
+    """Return the names of settings that may be real numbers, judged by their defaults."""
     return {
         name
         for name, one in parameters(factory).items()
@@ -104,11 +104,11 @@ def free_names(factory: Callable) -> set[str]:
 
 @cache
 def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> None:
-    """`ServerOptimizer.check`, once for every kind of optimiser and parameters: the numbers do not matter.
+    """Check as in `ServerOptimizer.check`, cached by optimiser and parameter shapes; numbers have no effect.
 
     Args:
-        blank: a `ServerOptimizer` without its numbers.
-        shapes, tree: of the parameters.
+        blank: `ServerOptimizer` without its numbers.
+        shapes, tree: shapes and structure of the parameters.
     """
     import optax
 
@@ -119,7 +119,7 @@ def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> No
     def once(server, params, step):
         made = server.made(step)
         if not isinstance(made, optax.GradientTransformation):
-            raise Refusal(f"server optimiser {server.name} must give a GradientTransformation, got {called(made)}")
+            raise Refusal(f"server optimiser {server.name} must return a GradientTransformation, got {called(made)}")
         state = made.init(params)
         for leaf in jax.tree.leaves(state):
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
@@ -150,7 +150,7 @@ def _kinds(tree: Any) -> Any:
 
 
 def name_of(factory: Callable) -> str:
-    """What a factory is called.
+    """Return the name of a factory.
 
     >>> import optax
     >>> name_of(optax.adam)

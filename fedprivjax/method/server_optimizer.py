@@ -1,10 +1,10 @@
-r"""What a server makes of a noisy aggregate g: any optimiser of optax's, in place of the plain step.
+r"""Server optimisers: any optax optimiser, applied to the noisy aggregate g instead of the plain step.
 
     u, s ← optimiser.update(g, s, w)            w ← Π_K(w + u)
 
-(FedAvgM, FedAdam, FedYogi: Reddi et al. 2021). It sees g after the noise alone, and points that are made of such g:
-post-processing, so that no guarantee changes. What looks at messages before the noise, as adaptive clipping does, is a
-release of its own, and cannot be done here.
+(FedAvgM, FedAdam, FedYogi: Reddi et al. 2021). The optimiser sees only noisy aggregates and points computed from them.
+That is post-processing, so guarantees do not change. Optimisers that use messages before the noise, as in adaptive
+clipping, would be a separate release and are not supported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, repr=False)
 class ServerOptimizer:
-    """An optimiser's factory, which is static, and its settings, of which real numbers are leaves that can be swept.
+    """An optax optimiser: its factory, which is static, and its settings, whose real numbers are leaves.
 
-    Where it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`, in one program. The
-    learning rate is the protocol's step: a factory that takes a `learning_rate` is called with it, and the updates of
-    any other are directions, of which −step times is taken. Settings that are integers, flags or names fix the program.
+    If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`, in one program. The
+    learning rate is the protocol's step. A factory with the argument `learning_rate` receives it. The updates of any
+    other factory are directions, which are multiplied by −step. Integers, flags and names are static settings.
 
     Args:
-        factory: what gives an `optax.GradientTransformation`, such as `optax.adam`, or its name in optax, "adam".
-        settings: of the factory, by name; real numbers are traced, so that it must not branch on them.
+        factory: function that returns an `optax.GradientTransformation`, such as `optax.adam`, or its name, "adam".
+        settings: settings of the factory by name; real numbers are traced, so the factory must not branch on them.
 
-    **Privacy**: post-processing of what is noisy already. It changes no guarantee.
+    **Privacy**: post-processing of noisy aggregates, which changes no guarantee.
 
     Raises:
-        Refusal: a setting that the factory has not (the nearest is named), or no factory.
+        Refusal: if the factory has no such setting (the message names the nearest), or `factory` is not a factory.
 
     >>> import optax
     >>> ServerOptimizer("adam", b1=0.8), ServerOptimizer(optax.sgd, momentum=0.9, nesterov=True)
@@ -74,20 +74,20 @@ class ServerOptimizer:
             object.__setattr__(self, name, value)
 
     def tree_flatten_with_keys(self):
-        """Numbers by name, and what is static."""
+        """Numbers by name, and the static parts."""
         keys = map(jax.tree_util.GetAttrKey, self.names)
         return tuple(zip(keys, self.values, strict=True)), (self.factory, self.names, self.fixed)
 
     @classmethod
     def tree_unflatten(cls, static, values):
-        """As they were: what is traced is not checked."""
+        """Rebuild the optimiser. Traced values are not validated."""
         factory, names, fixed = static
         made = object.__new__(cls)
         made._fill(factory, names, tuple(values), fixed)
         return made
 
     def filled(self, values: Sequence[Any]) -> "ServerOptimizer":
-        """The same with other values in the order of `names`, traced or none."""
+        """Return a copy with other values, in the order of `names`; they may be traced or None."""
         return self.tree_unflatten((self.factory, self.names, self.fixed), values)
 
     def __repr__(self) -> str:
@@ -96,17 +96,17 @@ class ServerOptimizer:
 
     @property
     def name(self) -> str:
-        """What refusals and results call it."""
+        """Name in messages and results."""
         return name_of(self.factory)
 
     def leaves(self) -> dict[str, Any]:
-        """Numbers that can be swept, by name; None where one is left at the factory's default."""
+        """Numbers that can be swept, by name; None for those at the factory's default."""
         given = dict(zip(self.names, self.values, strict=True))
         free = free_names(self.factory) - dict(self.fixed).keys()
         return {name: given.get(name) for name in sorted({*free, *given})}
 
     def with_values(self, values: Mapping[str, Any]) -> "ServerOptimizer":
-        """The same with other numbers; None leaves one at the factory's default."""
+        """Return a copy with other numbers; None means the factory's default."""
         settings = {**dict(self.fixed), **dict(zip(self.names, self.values, strict=True)), **values}
         fixed = dict(self.fixed)
         return ServerOptimizer(
@@ -116,7 +116,7 @@ class ServerOptimizer:
     # ---- traced
 
     def made(self, step) -> "optax.GradientTransformation":
-        """The transformation whose learning rate is the step."""
+        """Return the transformation with the step as its learning rate."""
         import optax
 
         settings = {**dict(zip(self.names, self.values, strict=True)), **dict(self.fixed)}
@@ -125,11 +125,11 @@ class ServerOptimizer:
         return optax.chain(self.factory(**settings), optax.scale(-step))
 
     def init(self, w, step) -> Any:
-        """The state before the first round, a pytree of arrays."""
+        """Return the state before the first round, a pytree of arrays."""
         return self.made(step).init(w)
 
     def step(self, state: Any, w, direction, step) -> tuple[Any, Any]:
-        """w after one step against the noisy direction, before any projection, and the state."""
+        """Return w after one step against the noisy direction, before any projection, and the new state."""
         import optax
 
         updates, state = self.made(step).update(direction, state, w)
@@ -138,20 +138,20 @@ class ServerOptimizer:
     # ---- on the host
 
     def check(self, params) -> None:
-        """Refuse an optimiser that cannot be run on parameters of such shapes.
+        """Raise Refusal if the optimiser cannot be run on parameters of these shapes.
 
         Raises:
-            Refusal: no transformation, a state that is no pytree of arrays or changes its shape, updates of other
-                shapes, or an exception of its own.
+            Refusal: if the factory does not return a transformation, its state is not a pytree of arrays of fixed
+                shapes, its updates have other shapes than the parameters, or it raises an exception.
         """
         leaves, tree = jax.tree.flatten(params)
         check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
 
     def mean_length(self, params, norm: float, rounds: int) -> float:
-        """The mean length of T updates at learning rate 1 along one constant direction of a norm.
+        """Return the mean length of T updates at learning rate 1 along a constant direction of the given norm.
 
         Raises:
-            Refusal: as `check`.
+            Refusal: as in `check`.
 
         >>> round(ServerOptimizer("adam").mean_length(np.zeros(100), 3.0, 50), 3), round(
         ...     ServerOptimizer("sgd").mean_length(np.zeros(100), 3.0, 50), 3
@@ -164,13 +164,13 @@ class ServerOptimizer:
 
     @property
     def _blank(self) -> "ServerOptimizer":
-        """What is static alone, which is hashable."""
+        """Copy with the static parts only, which is hashable."""
         return self.filled([None] * len(self.names))
 
 
 @partial(jax.jit, static_argnames="blank")
 def _mean_length(numbers, params, norm, rounds, blank: ServerOptimizer):
-    """`ServerOptimizer.mean_length`; another number of rounds is no other program."""
+    """Compute `ServerOptimizer.mean_length`. A change of the number of rounds does not recompile."""
     server = blank.filled(numbers)
     params = jax.tree.map(jnp.asarray, params)
     flat, unravel = ravel_pytree(params)

@@ -1,4 +1,4 @@
-"""What a protocol calls whose server may have an optimiser: the plain step, where it has none."""
+"""Steps of a server with an optional optimiser; the plain step without one."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -13,30 +13,30 @@ from fedprivjax.problem.problem import Problem
 
 
 def initial(server: ServerOptimizer | None, w, step) -> Any:
-    """The optimiser's state before the first round; nothing without one."""
+    """Return the optimiser's state before the first round, or () without an optimiser."""
     return () if server is None else server.init(w, step)
 
 
 def stepped(server: ServerOptimizer | None, state: Any, w, direction, step) -> tuple[Any, Any]:
-    """w after the server's step, before the projection, and the optimiser's state."""
+    """Return w after the server's step, before the projection, and the optimiser's state."""
     if server is None:
         return jax.tree.map(lambda w, g: w - step * g, w, direction), state
     return server.step(state, w, direction, step)
 
 
 def scaled_step(server: ServerOptimizer | None, plain: float, problem: Problem, rounds: int, norm: float) -> float:
-    r"""The plain step's equal for a server's optimiser: that at which a constant direction leads as far in T rounds.
+    r"""Return the optimiser's step that moves as far as the plain step in T rounds along a constant direction.
 
         step = plain · ‖g‖ / ((1/T)·Σ_t ‖u_t‖),   u_t the updates at learning rate 1 along g of equal coordinates
 
-    So momentum's is (1 − β) times the plain one, but for its first rounds, and Adam's plain·‖g‖/√d: with the step
-    D/(√T·‖g‖) of SGD, each round moves a coordinate by D/√(T·d). All of it is public.
+    With momentum β it is (1 − β) times the plain step, except for the first rounds. With Adam it is plain·‖g‖/√d: for
+    the step D/(√T·‖g‖) of SGD, each round moves a coordinate by D/√(T·d). All inputs are public.
 
     Args:
-        norm: ‖g‖ that the plain step counts with, of the bound and the noise: √(G² + d·σ²).
+        norm: ‖g‖ in the plain step, from the gradient bound and the noise: √(G² + d·σ²).
 
     Raises:
-        Refusal: an optimiser whose updates do not follow its learning rate and direction: no step can be told.
+        Refusal: if the optimiser's updates are 0 or not finite along a constant direction, so no step can be derived.
     """
     if server is None or not (isfinite(plain) and isfinite(norm)):
         return plain
@@ -47,14 +47,14 @@ def scaled_step(server: ServerOptimizer | None, plain: float, problem: Problem, 
 
 
 def require_server(server: Any) -> None:
-    """Refuse what is plainly no `ServerOptimizer`; what a tree transformation puts in its place passes."""
+    """Raise Refusal for common wrong types of a server optimiser. Placeholders of tree transformations pass."""
     wrong = isinstance(server, str | Mapping | int | float | tuple) or callable(server)
     if wrong:
-        given = "an optimiser with a step of its own" if isinstance(server, tuple) else called(server)
+        given = "an optimiser with its own step" if isinstance(server, tuple) else called(server)
         raise Refusal(f"server must be a ServerOptimizer, such as ServerOptimizer(optax.adam, b1=0.9), got {given}")
 
 
 def check_server(server: ServerOptimizer | None, problem: Problem) -> None:
-    """Refuse an optimiser that cannot be run on a problem's parameters."""
+    """Raise Refusal if the optimiser cannot be run on the problem's parameters."""
     if server is not None:
         server.check(problem.start)

@@ -1,4 +1,4 @@
-"""Settings as protocols take them: what no protocol allows is refused."""
+"""Validation of settings that protocols share."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import NUMBERS, require_choice, require_one, require_positive
 from fedprivjax.noise.sums import Given, SumFactor
 
-SMALLEST_CLIP = 1e-12  # the squares of a norm's parts underflow from 1e-19 on
+SMALLEST_CLIP = 1e-12  # squares of smaller coordinates would underflow in float32, below 1e-19
 
 
 def check_steps(protocol) -> None:
-    """Refuse steps and a clip that no protocol allows."""
+    """Raise Refusal if a step or the clip is invalid."""
     for name in (*NUMBERS, "clip"):
         if isinstance(getattr(protocol, name), list | tuple):  # arrays may be leaves of stacked protocols
             require_one(name, getattr(protocol, name))
@@ -23,7 +23,7 @@ def check_steps(protocol) -> None:
 
 
 def check_numbers(protocol, target: str) -> None:
-    """Refuse a target ("mu" or "epsilon"), noise, steps and clip that no protocol allows."""
+    """Raise Refusal if the target ("mu" or "epsilon"), the noise, a step or the clip is invalid."""
     level, noise_std = getattr(protocol, target), protocol.noise_std
     check_steps(protocol)
     if isinstance(level, list | tuple):
@@ -38,7 +38,7 @@ def check_numbers(protocol, target: str) -> None:
 
 
 def check_settings(protocol) -> None:
-    """Refuse settings that no protocol with a target μ or ε allows."""
+    """Raise Refusal if a setting is invalid for protocols with a target μ or ε."""
     check_numbers(protocol, "mu")
     check_numbers(protocol, "epsilon")
     require_one_level(protocol)
@@ -46,30 +46,31 @@ def check_settings(protocol) -> None:
 
 
 def require_one_level(protocol) -> None:
-    """Refuse both a μ and an ε."""
+    """Raise Refusal if both μ and ε are given."""
     mu, epsilon = protocol.mu, protocol.epsilon
     if all(isinstance(level, int | float | np.number) for level in (mu, epsilon)):
         raise Refusal(f"give mu or epsilon, not both, got mu = {mu} and epsilon = {epsilon}")
 
 
 def require_noise_std(noise_std: Any) -> None:
-    """Refuse a noise that is a number, and negative or not finite."""
+    """Raise Refusal if the noise is a number that is negative or not finite."""
     if isinstance(noise_std, int | float | np.number) and not 0 <= noise_std < np.inf:
         raise Refusal(f"noise_std must be finite and not negative, got {noise_std}")
 
 
 def require_clip(clip: Any) -> None:
-    """Refuse a bound so small that float32 takes norms beyond it for 0."""
+    """Raise Refusal if the bound is so small that norms above it are 0 in float32."""
     if isinstance(clip, int | float | np.number) and clip < SMALLEST_CLIP:
-        raise Refusal(f"clip must be at least {SMALLEST_CLIP:g}, where norms are still numbers, got {clip}")
+        raise Refusal(f"clip must be at least {SMALLEST_CLIP:g}, so that norms do not underflow, got {clip}")
 
 
 def fixed_schedule(noise_schedule: Any, names: Iterable[str], factors: Mapping[str, type] = {}) -> Any:
-    """A noise schedule as a static setting: one of `names`, a tuple of numbers, or a factor of running sums.
+    """Return a noise schedule as a static setting: one of `names`, a tuple of numbers, or a factor of running sums.
 
     Args:
-        factors: kinds of `SumFactor` by name, where there may be any; given by name, as {name: its setting}, as an
-            object, or as a matrix.
+        noise_schedule: name, list of numbers, or factor: a name, {name: its setting}, a `SumFactor` or a matrix.
+        names: names of noise schedules.
+        factors: classes of `SumFactor` by name; empty if factors are not allowed.
     """
     if isinstance(noise_schedule, SumFactor) and factors:
         return noise_schedule

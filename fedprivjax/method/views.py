@@ -1,4 +1,4 @@
-"""What the adversary of each trust model sees of a run, on the host."""
+"""View of a run by the adversary of each trust model, on the host."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,13 +9,13 @@ from fedprivjax.plan.seeds import shuffler_rng
 
 
 class Observed(NamedTuple):
-    """Everything of a run that some adversary might see.
+    """Full record of a run, from which each adversary's view is taken.
 
     Attributes:
-        queries: the points that machines are asked about, [rounds, d].
-        messages: what each participant sends, noise included, [rounds, per_round, ...].
+        queries: points at which machines compute gradients, [rounds, d].
+        messages: messages of the participants with noise, [rounds, per_round, ...].
         internal: the server's memory after each round, leaves [rounds, ...].
-        seed: of the noise, from which a shuffler's order follows.
+        seed: seed of the noise, which also determines a shuffler's order.
         steps: every noisy local step of each participant, [rounds, per_round, steps, ...], or None if the guarantee
             counts messages only.
     """
@@ -31,10 +31,10 @@ class Seen(NamedTuple):
     """An adversary's view.
 
     Attributes:
-        queries: [rounds, d].
-        messages: [rounds, per_round, ...], or a round's counts [rounds, ...]; None where none are seen.
-        internal: leaves [rounds, ...]; () where the server's memory is not seen.
-        steps: local steps [rounds, per_round, steps, ...]; None if none are seen.
+        queries: points at which machines compute gradients, [rounds, d].
+        messages: messages [rounds, per_round, ...] or counts per round [rounds, ...], or None if none are seen.
+        internal: the server's memory, leaves [rounds, ...], or () if it is not seen.
+        steps: local steps [rounds, per_round, steps, ...], or None if none are seen.
     """
 
     queries: np.ndarray
@@ -44,17 +44,17 @@ class Seen(NamedTuple):
 
 
 def in_the_clear(observed: Observed) -> Seen:
-    """Every message and local step, with its sender."""
+    """Return every message and local step, with its sender."""
     return Seen(observed.queries, observed.messages, steps=observed.steps)
 
 
 def queries_only(observed: Observed) -> Seen:
-    """What a trusted server sends out."""
+    """Return the points that a trusted server sends."""
     return Seen(observed.queries)
 
 
 def shuffled(observed: Observed) -> Seen:
-    """Every message, each round's in a random order."""
+    """Return every message, in a random order within each round."""
     rounds, per_round = observed.messages.shape[:2]
     places = np.tile(np.arange(per_round), (rounds, 1))
     order = shuffler_rng(observed.seed).permuted(places, axis=1)
@@ -62,12 +62,12 @@ def shuffled(observed: Observed) -> Seen:
 
 
 def shuffled_bits(observed: Observed) -> Seen:
-    """Each round's sum of messages that are sets of bits: all that the bits tell in a random order."""
+    """Return each round's sum of bit messages, which is all that shuffled bits reveal."""
     return Seen(observed.queries, observed.messages.sum(axis=1))
 
 
 def pan_private(observed: Observed) -> Seen:
-    """The server's memory after each round, in which an intruder may look once."""
+    """Return the server's memory after each round, which an intruder may read once."""
     return Seen(observed.queries, internal=observed.internal)
 
 

@@ -233,7 +233,7 @@ def branching(learning_rate, gain=1.0):
             "server optimiser clip must be given its settings, got missing a required",
         ),
         (lambda: NoisySGD(server="adam"), "server must be a ServerOptimizer, such as .*, got 'adam'"),
-        (lambda: NoisySGD(server=optax.adam(0.1)), "server must be a ServerOptimizer, .* with a step of its own"),
+        (lambda: NoisySGD(server=optax.adam(0.1)), "server must be a ServerOptimizer, .* with its own step"),
         (lambda: ReleasedMinibatchSGD(batch=1, server=ADAM), "server must be left out: the released code"),
         (lambda: ReleasedLocalSGD(batch=1, server=ADAM), "server must be left out: the released code"),
         (lambda: LocalSGD(server_step=-1.0, **LOCAL), "server_step must be positive, got -1.0"),
@@ -253,7 +253,7 @@ def test_settings_that_it_has_not_are_refused(make, message):
         (stateful((), lambda g, s, w: (g.sum(), s)), r"updates of .* must have the parameters' shape, \(3, 5\)"),
         (stateful((), lambda g, s, w: (g @ w, s)), r"<lambda> must take parameters of shape \(3, 5\), got TypeError: "),
         (optax.lbfgs, r"lbfgs must take parameters of shape \(3, 5\), got TypeError: .*value"),
-        (lambda learning_rate: "adam", "server optimiser <lambda> must give a GradientTransformation, got 'adam'"),
+        (lambda learning_rate: "adam", "server optimiser <lambda> must return a GradientTransformation, got 'adam'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_it_is_compiled(factory, message):

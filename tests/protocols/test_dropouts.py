@@ -247,7 +247,7 @@ def test_refusals_say_why():
 
 def test_public_samples_are_refused_with_dropouts():
     start = ready(METHODS["minibatch"][0], SHARES, DROPPING, rounds=ROUNDS, metrics=())
-    with pytest.raises(Refusal, match="it is known which records are used"):
+    with pytest.raises(Refusal, match="if the used records are public"):
         start.protocol.event(SHARES, replace(start.plan, secret=False))
 
 
