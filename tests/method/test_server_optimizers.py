@@ -226,7 +226,10 @@ def branching(learning_rate, gain=1.0):
         (lambda: ServerOptimizer("adam", learning_rate=0.1), "learning_rate must be left out of a server optimiser"),
         (lambda: ServerOptimizer("adam", b1=float("nan")), "b1 of adam must be finite, got nan"),
         (lambda: ServerOptimizer("adam", b1=[0.9]), "b1 of adam must be a number, a flag or a name, got a list"),
-        (lambda: ServerOptimizer(optax.adam(0.1)), "server optimiser must be a factory, such as optax.adam, got a GradientT"),
+        (
+            lambda: ServerOptimizer(optax.adam(0.1)),
+            "server optimiser must be a factory, such as optax.adam, got a GradientT",
+        ),
         (lambda: ServerOptimizer(3), "server optimiser must be a factory, such as optax.adam, or its name, got 3"),
         (
             lambda: ServerOptimizer(optax.clip),
