@@ -585,7 +585,7 @@ def bundle(tmp_path, monkeypatch):
 def test_a_folder_runs_each_into_a_folder_of_its_own(call, bundle, monkeypatch):
     status, said, _ = call("run", "both", "--tiny")
     assert status == 0
-    title = "Made small, to see that it works: small"
+    title = "Scaled down for a smoke test: small"
     assert said.index(f"both/first: {title}") < said.index(f"both/second: {title}")
     for name, values in (("first", [1.0, 2.0]), ("second", [1.0, 4.0])):
         data = folder.load(Path("results", "tiny", "both", name))["ours"]

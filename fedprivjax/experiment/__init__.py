@@ -1,4 +1,4 @@
-"""Experiments as data: TOML files read into checked settings, and settings into what runs."""
+"""Experiments as data: TOML files, their validated settings, and the runs that they describe."""
 
 from fedprivjax.experiment.build import (
     machines_of,

@@ -1,4 +1,4 @@
-"""Baselines that `[evaluation] baselines` adds to an experiment: protocols, and machines that train alone."""
+"""Baselines of `[evaluation] baselines`: non-private protocols, and machines that train alone."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -13,11 +13,11 @@ from fedprivjax.problem.problem import Problem
 
 NON_PRIVATE = "non-private"
 ALONE = "alone"
-OF_PRIVACY = (*TARGETS, "relative_privacy")  # settings that say how much privacy there is
+OF_PRIVACY = (*TARGETS, "relative_privacy")  # settings of the privacy level
 
 
 def with_baselines(experiment: Experiment) -> Experiment:
-    """The experiment with the protocols of its baselines, each after those of the file; equal ones are added once."""
+    """Return the experiment with its baseline protocols added after those of the file. Equal ones are added once."""
     if NON_PRIVATE not in experiment.evaluation.baselines:
         return experiment
     protocols = list(experiment.protocol)
@@ -29,9 +29,9 @@ def with_baselines(experiment: Experiment) -> Experiment:
 
 
 def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) -> ProtocolSettings | None:
-    """The protocol without its privacy target and with ε = ∞, or None if it is not private.
+    """Return the protocol without its privacy target and with ε = ∞, or None if it is not private.
 
-    Of a user-defined protocol that is not imported, the target alone tells whether it is.
+    A user-defined protocol that is not imported counts as private if it has a target.
     """
     method, given = settings.method, {*settings.settings, *settings.grid, *over}
     known = {field.name for field in fields(method)} if isinstance(method, type) else set(LEVELS)
@@ -46,24 +46,24 @@ def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) ->
 
 
 def _alike(one: ProtocolSettings, other: ProtocolSettings) -> bool:
-    """Whether two protocols differ in their labels at most."""
+    """Return True if two protocols are equal except for their labels."""
     return one.model_dump(exclude={"label"}) == other.model_dump(exclude={"label"})
 
 
 def problem_alone(experiment: Experiment, problem: Problem, over: Collection[str]) -> Problem | None:
-    """The problem whose machines train alone, or None if the experiment does not ask for that.
+    """Return the problem of the baseline "alone", or None without that baseline.
 
     Args:
-        over: the swept settings and those of the protocol's grid.
+        over: names of the swept settings and of those in the protocol's grid.
 
     Raises:
-        Refusal: machines own no records, or the constraint set is swept.
+        Refusal: if the data are not partitioned, or the constraint set is swept.
     """
     if ALONE not in experiment.evaluation.baselines:
         return None
-    machines_of(problem)  # refuses a shared pool
+    machines_of(problem)  # raises Refusal for a shared pool
     swept = [name for name in problem.constraint.sizes if name in over]
     if swept:
         remedy = f"Give {swept[0]} one value in [problem]"
-        raise Refusal(f"evaluation.baselines must leave 'alone' out where {swept[0]} is swept, got both. {remedy}")
+        raise Refusal(f"evaluation.baselines must leave 'alone' out if {swept[0]} is swept, got both. {remedy}")
     return problem

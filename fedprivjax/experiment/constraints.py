@@ -1,4 +1,4 @@
-"""`[problem]`'s constraint sets: each kind with its own keys."""
+"""`[problem] constraint`: each kind of constraint set with its own keys."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,12 @@ class Set(Reflected):
     filled = ("dimension",)
 
     def make(self) -> ConstraintSet:
-        """The set."""
+        """Return the constraint set."""
         return self.made()
 
     @property
     def own_sizes(self) -> tuple[str, ...]:
-        """Numbers that may be swept beside those of the package's sets."""
+        """Names of a custom set's numbers, which can be swept."""
         return ()
 
 
@@ -28,7 +28,7 @@ class OwnSet(Imported, Set):
     """A custom set by import path: a subclass of `ConstraintSet`, or a function that returns one.
 
     Attributes:
-        constraint_path: "module:name", from beside the experiment file or installed.
+        constraint_path: "module:name", in a module that is installed or next to the experiment file.
         constraint_options: arguments of the class or function. Lists become tuples.
     """
 

@@ -1,4 +1,4 @@
-"""`[problem] dataset`: a set of the package's, a table in a file, or a function of one's own by import path."""
+"""`[problem] dataset`: a built-in dataset, a table in a file, or a user-defined function by import path."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,19 +16,20 @@ from fedprivjax.experiment.names import Unimported, of_results, resolve
 from fedprivjax.problem.problem import Problem
 
 Data = Dataset | Stream | Problem
-_alive: WeakValueDictionary[str, Dataset | Stream] = WeakValueDictionary()  # sets of the package's: experiments share
+_alive: WeakValueDictionary[str, Dataset | Stream] = WeakValueDictionary()  # built-in datasets, shared by experiments
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an experiment's data come from.
+    """Source of an experiment's data.
 
     Attributes:
-        name: of a set of the package's, a table's path in full, or "module:function".
-        function: of one's own, or None.
-        folder: the experiment file's, where tables and modules are looked for first.
-        needed: whether they must be there; else they are looked for when they are loaded, and user code is not run.
-        tested: so many of the examples for testing, where they are the package's; None is all.
+        name: name of a built-in dataset, full path of a table, or "module:function".
+        function: user-defined function that returns the data, or None.
+        folder: folder of the experiment file, searched first for tables and modules.
+        needed: whether the data must exist. False for finished results: data are located when they are loaded, and
+            user code is not run.
+        tested: number of test examples to use of a built-in dataset, or None for all.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Source:
 
     @classmethod
     def of(cls, name: str, context: Mapping[str, Any] | None = None) -> "Source":
-        """The source that a file names; `context` as for `resolve`."""
+        """Return the source that a file names; `context` is as in `resolve`."""
         folder = (context or {}).get("folder")
         if of_results(context):
             return cls(name, folder=folder, needed=False)
@@ -50,11 +51,11 @@ class Source:
             return cls(name, folder=folder)
         function = resolve("dataset", name, {}, context)
         if not callable(function):
-            raise Refusal(f"dataset {name!r} must be a function that returns a data set, got {function!r}")
+            raise Refusal(f"dataset {name!r} must be a function that returns a dataset, got {function!r}")
         return cls(name, function, folder)
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as the loader takes them, refused where it has none such."""
+        """Return the options with full paths of files. Raise Refusal if the loader has no such option."""
         if not self.needed:
             return dict(given)
         if is_table(self.name):
@@ -71,17 +72,17 @@ class Source:
         return dict(given)
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Refuse a table's options and columns that do not fit, before anything is made of its rows."""
+        """Raise Refusal if a table's options and columns are inconsistent, before its rows are processed."""
         if self.needed and is_table(self.name):
             rest = {name: value for name, value in options.items() if name not in ("target", "test", "missing")}
             prepared_by(options.get("target"), rest, "target", "test", "missing")
             read_columns(self.name, options.get("missing", ()))
 
     def load(self, options: Mapping[str, Any]) -> Data:
-        """The data; those that were asked for last are kept, for a run looks at them several times.
+        """Return the data for these options. The last result is cached.
 
         Raises:
-            Refusal: they are not there, or are no data.
+            Refusal: if the data do not exist or have the wrong type.
         """
         if not self._loaded or self._loaded[0][0] != options:
             self._loaded[:] = [(dict(options), self._load(options))]
@@ -105,12 +106,12 @@ class Source:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """What tells it from others: two folders may each have a function of one name."""
+        """Cache key of the source. It distinguishes functions of equal name from different folders."""
         return self.name, id(self.function)
 
 
 def _shared(name: str, options: Mapping[str, Any], tested: int | None = None) -> Dataset | Stream:
-    """A set of the package's, loaded once for all experiments that hold it; with so many for testing."""
+    """Return a built-in dataset, with `tested` test examples. Experiments that use it at the same time share it."""
     key = repr((name, sorted(options.items()), tested))
     found = _alive.get(key)
     if found is None:
@@ -125,10 +126,10 @@ def _with_tested(data: Dataset | Stream, most: int | None) -> Dataset | Stream:
 
 
 def located(name: str, folder: Path | None, key: str = "problem.dataset") -> Path:
-    """A table's file: beside the experiment file, or else below the working directory.
+    """Return the full path of a table's file, relative to the experiment file's folder or the working directory.
 
     Raises:
-        Refusal: it is in neither.
+        Refusal: if the file is in neither folder.
     """
     places = [place for place in (folder, Path()) if place is not None]
     for place in places:

@@ -1,4 +1,4 @@
-"""From a validation's findings to one clear line, under the key as the file has it."""
+"""Conversion of pydantic's validation errors to one line that names the key of the file."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,14 @@ TABLES = ("model_type", "model_attributes_type", "dict_type")
 
 
 class Place(NamedTuple):
-    """Where in a file: the path, the section's model, and in a union the kind chosen and all there are."""
+    """Place in an experiment file.
+
+    Attributes:
+        path: dotted key.
+        model: class of the section.
+        kind: in a union, the name of its key and the chosen kind, or None.
+        union: all members of the union by kind, or empty.
+    """
 
     path: str
     model: type[Settings]
@@ -26,8 +33,8 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
     """Raise Refusal for the first error of a validation.
 
     Args:
-        model: what was validated.
-        labels: of the protocols, in the order of the file.
+        model: class of the validated section.
+        labels: labels of the protocols, in the order of the file.
     """
     first = _first(error.errors())
     path, _, kind, union = _place(first["loc"], model)
@@ -59,7 +66,7 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
 
 
 def _first(errors: Sequence[Any]) -> Any:
-    """The first error; but what is missing may be there misspelt, in its section or in one around it."""
+    """Return the most useful error: the first, or an unknown key near a missing one, which is probably misspelt."""
     first = errors[0]
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
     around = [error for error in unknown if first["loc"][: len(error["loc"]) - 1] == error["loc"][:-1]]
@@ -79,12 +86,12 @@ def _refuse_key(key: str, place: Place) -> None:
 
 
 def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:
-    """Walk down to a place; keys of a gathered field stand in the section itself."""
+    """Return the place of a pydantic location. Keys of a gathered field belong to the section itself."""
     shown: list[str] = []
     hidden, word, kind, union = False, "kind", None, {}
     tagged = False
     for part in map(str, loc):
-        if tagged:  # pydantic's name of a plain union's member, which no file has
+        if tagged:  # pydantic's name of a plain union's member, which is not a key
             tagged = False
             continue
         if part in union and kind is None:

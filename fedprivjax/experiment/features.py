@@ -1,4 +1,4 @@
-"""`[problem] features`: public maps of examples by name, each with its settings, or of one's own by import path."""
+"""`[problem] features`: public feature maps by name with their settings, or custom ones by import path."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,11 +13,12 @@ FEATURES = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind
 
 
 def feature_maps(said: Any, context: Mapping[str, Any] | None = None) -> tuple[FeatureMap | Unimported, ...]:
-    """The maps that a file names; those that are not imported, alone, if there are any.
+    """Return the feature maps that a file names. If some are not imported, return only those, as `Unimported`.
 
     Args:
-        said: one or several; each a name, a table of a name as `kind` with settings, or such with "module:name".
-        context: what the file is read with, see `resolve`.
+        said: one map or a list of them, each a name or a table with its `kind` and settings. A custom map has the name
+            "module:name".
+        context: arguments of `parse`, see `resolve`.
 
     >>> feature_maps(["pooling", {"kind": "unit_norm"}])
     (Pooling(size=2), UnitNorm())
@@ -27,7 +28,7 @@ def feature_maps(said: Any, context: Mapping[str, Any] | None = None) -> tuple[F
 
 
 def _own(said: Any, context: Mapping[str, Any] | None) -> Any:
-    """A map of one's own as an object; another as it is said."""
+    """Return the object of a custom map, and the settings of a built-in one unchanged."""
     table = {"kind": said} if isinstance(said, str) else said
     path = table.get("kind") if isinstance(table, Mapping) else None
     if not isinstance(path, str) or ":" not in path:

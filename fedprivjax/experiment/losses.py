@@ -1,4 +1,4 @@
-"""`[problem]`'s losses: each kind with its own keys, and the loss that it makes of a data set's labels."""
+"""`[problem] loss`: each kind with its own keys."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,11 +24,11 @@ class Smoothable(Reflected):
     smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
 
     def plain(self, data: Dataset | Stream) -> LinearLoss:
-        """The loss before smoothing."""
+        """Return the loss without smoothing, for this dataset's labels."""
         return self.made(classes=data.classes or 0, label_bound=data.label_bound)
 
     def make(self, data: Dataset | Stream) -> LinearLoss:
-        """The loss for this data set."""
+        """Return the loss for this dataset's labels, smoothed if the file gives a strength."""
         plain = self.plain(data)
         return plain if self.smoothing in (None, THEORY) else Moreau(plain, self.smoothing)
 
@@ -37,7 +37,7 @@ class OwnLoss(Imported, Smoothable):
     """A custom loss by import path: a `LinearLoss`, or a class or function that returns one.
 
     Attributes:
-        loss_path: "module:name", from beside the experiment file or installed.
+        loss_path: "module:name", in a module that is installed or next to the experiment file.
         loss_options: arguments of the class or function.
     """
 

@@ -1,4 +1,4 @@
-"""What a name in an experiment file stands for: something of the package's, or of the user's own by import path."""
+"""Names in experiment files: built-in objects by name, user-defined objects by import path."""
 
 import sys
 import traceback
@@ -19,7 +19,11 @@ from fedprivjax.checks.values import require_choice
 
 @dataclass(frozen=True)
 class Unimported:
-    """A user-defined object of finished results: its import path alone. Calling it raises Refusal."""
+    """User-defined object of finished results that is not imported. Calling it raises Refusal.
+
+    Attributes:
+        path: its import path.
+    """
 
     path: str
 
@@ -31,7 +35,7 @@ class Unimported:
 
 
 def unimported(settings: Any) -> list[Unimported]:
-    """All user-defined objects of a section, and of those in it, that stand there by name alone."""
+    """Return all objects of a section, nested sections included, that are not imported."""
     if isinstance(settings, Unimported):
         return [settings]
     if isinstance(settings, BaseModel):
@@ -47,17 +51,19 @@ def of_results(context: Mapping[str, Any] | None) -> bool:
 
 
 def resolve(what: str, name: str, known: Mapping[str, Any], context: Mapping[str, Any] | None = None) -> Any:
-    """The object of a name, or `Unimported` if the object is user-defined and the settings those of finished results.
+    """Return the object of a name.
+
+    User-defined objects of finished results are not imported; the result is then `Unimported`.
 
     Args:
-        what: for refusals, "protocol".
-        name: a key of `known`, or "module:Name".
-        context: what the file is read with, see `parse`: `folder`, where a module is looked for first, beside the
-            experiment file; last is the working directory; and `recorded`.
+        what: role of the object in messages, such as "protocol".
+        name: key of `known`, or "module:Name".
+        known: built-in objects by name.
+        context: arguments of `parse`: `folder`, the experiment file's, which is searched first for modules (the
+            working directory is searched last), and `recorded`.
 
     Raises:
-        Refusal: no such name or module, the nearest name is suggested; or a module that cannot be imported, with the
-            cause.
+        Refusal: if the name or module is unknown (the nearest name is suggested), or the module cannot be imported.
 
     >>> resolve("number", "math:tau", {})
     6.283185307179586
@@ -95,25 +101,25 @@ def _file(name: str, folder: Path) -> Path:
 
 
 def _cause(error: Exception) -> str:
-    """An exception in one line, with the place in the file where it was raised.
+    """Return an exception as one line, with the file and line where it was raised.
 
     >>> _cause(ValueError("no"))
     'ValueError: no'
     """
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    where = "" if isinstance(error, SyntaxError) else where  # which says it itself
+    where = "" if isinstance(error, SyntaxError) else where  # its text has the place
     return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 @cache
 def _load(name: str, path: Path, folder: str) -> ModuleType:
-    """A module from its file, under no other's name: two folders may each have a module so named."""
+    """Import a module from its file, bypassing `sys.modules`: two folders may have modules of equal name."""
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules.setdefault(name, module)  # dataclasses look their module up
+    sys.modules.setdefault(name, module)  # dataclasses look up their module there
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)

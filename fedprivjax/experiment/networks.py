@@ -1,4 +1,4 @@
-"""`[problem]`'s models other than a linear predictor: each kind of network with its own keys."""
+"""`[problem] model`: networks instead of a linear predictor, each kind with its own keys."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,11 +45,11 @@ class Model(Reflected):
     start_seed: int = Field(default=0, ge=0)
 
     def make(self) -> Any:
-        """The module."""
+        """Return the flax module."""
         return self.made()
 
     def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
-        """The problem of fitting it to a data set, with the further arguments of `from_dataset`."""
+        """Return the problem of fitting the model to a dataset; `options` are further arguments of `from_dataset`."""
         return from_dataset(data, loss, network=self.make(), start_seed=self.start_seed, **options)
 
 
@@ -59,7 +59,7 @@ class OwnModel(Imported, Model):
     With `model_start`, it is a loss `(parameters, example) -> scalar` itself; an example is (features, label).
 
     Attributes:
-        model_path: "module:name", from beside the experiment file or installed.
+        model_path: "module:name", in a module that is installed or next to the experiment file.
         model_options: arguments of the class or function.
         model_start: path of a function `(example) -> parameters`, called with an example of zeros.
         model_correct: path of a function `(parameters, example)` that returns 1.0 if the prediction is right.

@@ -1,4 +1,4 @@
-"""`[participation]`: each kind with its own keys, and the participation that it makes at one size."""
+"""`[participation]`: the keys of each kind, and the scheme that they describe."""
 
 from collections.abc import Mapping
 from inspect import isclass
@@ -13,7 +13,7 @@ from fedprivjax.experiment.section import THEORY, Settings
 from fedprivjax.experiment.user_objects import Imported
 from fedprivjax.plan.participation import SCHEMES, Cohorts, Dropouts, Participation, check_participation
 
-IDENTITY = ("kind", "name")  # which law it is
+IDENTITY = ("kind", "name")  # keys that identify a scheme
 
 
 class AnyKind(Reflected):
@@ -23,7 +23,7 @@ class AnyKind(Reflected):
         machines: number of machines, or None for the number of clients in the data.
         rounds: number of rounds, or None for as many as the samples allow; "theory" at full participation takes it from
             a protocol's own bound.
-        order: order of samples of methods that use one sample a message.
+        order: order of samples, for methods that use one sample per message.
         dropouts: probability with which a scheduled machine sends nothing, for all or for each.
         per_round: number of machines in a round; "theory" in one pass takes it from a protocol's own bound.
     """
@@ -37,7 +37,7 @@ class AnyKind(Reflected):
 
     @property
     def planned(self) -> int | None:
-        """Number of rounds that the file fixes, of a given schedule all of them by default."""
+        """Number of rounds that the file fixes, by default the length of a given schedule, or None."""
         schedule = getattr(self, "schedule", None)
         if self.rounds is None and schedule is not None:
             return len(schedule)
@@ -45,19 +45,20 @@ class AnyKind(Reflected):
 
     @property
     def one_pass(self) -> bool:
-        """Whether a machine takes part once at most."""
+        """True if every machine takes part at most once."""
         return scheme_of(type(self).maker).at_most_once is True
 
     def make(self, machines: int, per_round: Any) -> Participation:
-        """The participation at one size, with its dropouts."""
+        """Return the participation scheme at one combination of sizes, with its dropouts."""
         scheme = self.scheme(machines, per_round)
         return scheme if self.dropouts == 0 else Dropouts(scheme, self.dropouts)
 
     def scheme(self, machines: int, per_round: Any) -> Participation:
-        """The scheme without dropouts.
+        """Return the scheme without dropouts.
 
         Args:
-            per_round: None if neither the file nor the sweep gives it; every round's where they differ.
+            per_round: machines in a round, or of each round if they differ, or None if neither the file nor the sweep
+                gives it.
         """
         if "per_round" not in type(self).model_fields and per_round is not None:
             raise Refusal(f"per_round must be left out for kind {self.kind!r}, got {per_round}")
@@ -70,7 +71,7 @@ class AnyKind(Reflected):
 
 
 class Phases(AnyKind):
-    """Every machine once at most, in cohorts whose sizes a protocol's own bound chooses, phase by phase."""
+    """Every machine at most once, in cohorts whose sizes the protocol's own bound chooses for each phase."""
 
     maker = Cohorts
     per_round: Literal["theory"] = "theory"
@@ -85,7 +86,7 @@ class Own(Imported, AnyKind):
     """Custom scheme, `kind = "module:Scheme"`, called with the machines, `per_round` if given, and `options`.
 
     Attributes:
-        name: "module:Scheme", from beside the experiment file or installed.
+        name: "module:Scheme", in a module that is installed or next to the experiment file.
         options: further arguments of the class or function.
     """
 
@@ -122,7 +123,7 @@ else:
 
 
 class Section(Settings):
-    """`[participation]` by itself; a kind that is left out is "uniform", and one with a colon is one's own."""
+    """Section `[participation]` alone. The default kind is "uniform"; a kind with a colon is a custom scheme."""
 
     participation: ParticipationSettings
 
@@ -133,17 +134,20 @@ class Section(Settings):
 
 
 def merged(given: AnyKind, own: Mapping[str, Any]) -> dict[str, Any]:
-    """`[participation]` with keys of one's own over it, as a file says it; beside another kind, what every kind has."""
+    """Return `[participation]` overridden by a protocol's own keys, in the form of a file.
+
+    If these keys change the kind, only the keys common to all kinds are inherited.
+    """
     kept = given.model_dump(exclude_none=True)
     other = "kind" in own and any(kept.get(key) != value for key, value in _named(own).items() if key in IDENTITY)
     return {**{key: value for key, value in kept.items() if not other or key in AnyKind.model_fields}, **own}
 
 
 def overlaid(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any]) -> AnyKind:
-    """The settings with keys of one's own over them.
+    """Return the settings overridden by a protocol's own keys.
 
     Raises:
-        Refusal: a key that the kind has not, or a value of the wrong kind.
+        Refusal: if the kind has no such key, or a value is invalid.
     """
     if not own:
         return given
@@ -154,6 +158,6 @@ def overlaid(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any])
 
 
 def _named(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """With the kind that a file leaves out, or gives by an import path."""
+    """Return the section with its kind: "uniform" by default, "own" for an import path."""
     kind = raw.get("kind", "uniform")
     return {**raw, "kind": "own", "name": kind} if ":" in str(kind) else {**raw, "kind": kind}

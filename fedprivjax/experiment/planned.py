@@ -1,4 +1,4 @@
-"""What a plan is made for, from a file: a `[plan]` table, or an experiment's problem, participation and levels."""
+"""Arguments of `planner.plan` from a file: a `[plan]` table, or an experiment's problem, participation and levels."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,24 +20,33 @@ from fedprivjax.problem.problem import Problem, Table
 KEYS = {each.name: each for each in fields(Setting) if each.name != "kept"}
 
 
-ALIKE = ("full", "uniform")  # participation as it is planned
+ALIKE = ("full", "uniform")  # kinds of participation that the planner models exactly
 
 
 class PlanSettings(NamedTuple):
-    """Arguments of `planner.plan`, and a phrase for each of a file's own settings that a plan replaces."""
+    """Arguments of a method comparison, from a file and the command line.
+
+    Attributes:
+        arguments: keyword arguments of `planner.plan`.
+        replaced: phrases that describe the settings of an experiment which the comparison simplifies.
+    """
 
     arguments: dict[str, Any]
     replaced: list[str]
 
 
 def plan_settings(spec: str | None, given: Mapping[str, Any]) -> PlanSettings:
-    """Return the arguments of `planner.plan`: a file's settings, overridden by those that are given beside it.
+    """Return the arguments of `planner.plan`: a file's settings, overridden by `given`.
 
-    A `[plan]` table has the names of `planner.Setting`. An experiment gives its machines, the size and the constants of
-    its problem, δ, and as ε what it sweeps. A plan has equal machines, so unequal ones are planned as the smallest.
+    A `[plan]` table has the keys of `planner.Setting`. An experiment gives its machines, the size and constants of its
+    problem, δ, and its swept ε. The comparison assumes equal machines, so all have the size of the smallest.
+
+    Args:
+        spec: path of a file, name of a bundled experiment, or None.
+        given: options of the command line by key.
 
     Raises:
-        Refusal: no such file, an unknown key, or what neither the file nor the options say.
+        Refusal: if the file does not exist, a key is unknown, or a required setting is not given.
 
     >>> given = {"machines": 2, "per_round": 1, "samples": 3, "dimension": 4, "epsilon": 1.0}
     >>> plan_settings(None, given).arguments == given
@@ -106,7 +115,7 @@ def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSett
 
 
 def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, Any]) -> Iterator[str]:
-    """Phrases for what a plan of machines alike makes of an experiment's sizes, participation and rounds."""
+    """Yield phrases that describe the sizes, participation and rounds of an experiment that are simplified."""
     law, first = experiment.participation, experiment.shapes[0]
     for name, value in first.items():
         swept = {shape[name] for shape in experiment.shapes}
@@ -128,12 +137,12 @@ def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, A
 
 
 def _enclosing(problem: Problem) -> float:
-    """The diameter of a ball around the constraint set: about zero, or by Jung's theorem."""
+    """Return the diameter of a ball that contains the constraint set: the ball about zero, or Jung's, if smaller."""
     return float(min(2 * problem.constraint.radius, sqrt(2) * problem.constraint.diameter))
 
 
 def _levels(experiment: Experiment, delta: float) -> list[float] | None:
-    """The ε that are swept, or those of the GDP parameters."""
+    """Return the swept values of ε, converted from μ if that is swept, or None."""
     over = experiment.real_axes
     if "epsilon" in over:
         return [float(value) for value in over["epsilon"]]

@@ -1,4 +1,4 @@
-"""`[[protocol]]`: a method of the package's or of one's own, its settings, and what is swept for it alone."""
+"""`[[protocol]]`: a built-in or custom method, its settings, and its own grid."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -18,9 +18,9 @@ from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
 from fedprivjax.sweeps.members import sweepable
 
-KEYS = ("name", "label", "grid", "participation")  # of `[[protocol]]`, beside the method's settings
+KEYS = ("name", "label", "grid", "participation")  # keys of `[[protocol]]` other than the method's settings
 MOMENTS = "moments"
-POSITIVE = ("radius", "scale")  # of constraint sets' numbers
+POSITIVE = ("radius", "scale")  # numbers of constraint sets that must be positive
 
 
 class ProtocolSettings(Settings):
@@ -37,9 +37,9 @@ class ProtocolSettings(Settings):
         grid: settings that are swept for this protocol alone; the best point is shown, by `evaluation.select`.
         participation: keys of `[participation]` for this protocol alone, such as { rounds = 40 }; all but `machines`.
         settings: settings of the method. In a file they stand in `[[protocol]]` itself.
-        method: the class that the name stands for.
-        parts: objects made of such tables, by the field that they are given for.
-        added: whether it is a baseline that `[evaluation] baselines` added.
+        method: class of the method.
+        parts: objects made of tables such as `server`, by field.
+        added: whether the protocol is a baseline that `[evaluation] baselines` added.
     """
 
     gathered = ("settings",)
@@ -81,28 +81,28 @@ class ProtocolSettings(Settings):
 
     @property
     def place(self) -> str:
-        """The table's name in messages."""
+        """Name of the table in messages."""
         return _place(self.label)
 
     @property
     def points(self) -> int:
-        """Points of its own grid; one without a grid."""
+        """Number of points of the protocol's own grid, 1 without a grid."""
         return prod(len(values) for values in self.grid.values())
 
     @property
     def sweepable(self) -> tuple[str, ...]:
-        """What may be swept for it."""
+        """Names of the settings that can be swept for this protocol."""
         return sweepable(self.method, of_parts=numbers_of(self.parts))
 
     def make(self, values: Mapping[str, Any]) -> Any:
-        """The protocol with further settings, those of its parts by their names."""
+        """Return the protocol with further settings. Dotted names ("server.b1") are numbers of its parts."""
         own = {name: value for name, value in values.items() if "." not in name}
         of_parts = {name: value for name, value in values.items() if name not in own}
         return self.method(**{**self.settings, **self.parts, **own}).with_numbers(of_parts)
 
     @property
     def own(self) -> set[str]:
-        """What is set here, and no sweep reaches: of privacy targets, one stands for all."""
+        """Names of the settings that this table fixes, so that a sweep does not apply. One privacy target fixes all."""
         if unimported(self):
             of_parts = set(flattened(self.settings))
         else:
@@ -111,14 +111,14 @@ class ProtocolSettings(Settings):
 
     @property
     def required(self) -> set[str]:
-        """Fields without a default that are not set here: a sweep must give them."""
+        """Names of required fields of the method that this table does not set. A sweep must give them."""
         for one in unimported(self):
             one()
         bare = {f.name for f in fields(self.method) if f.init and f.default is MISSING and f.default_factory is MISSING}
         return bare - self.settings.keys()
 
     def check_values(self, over: Mapping[str, list[float]]) -> None:
-        """Make the protocol at every value that is swept for it, so that its own refusals come before anything runs."""
+        """Make the protocol at every swept value, so that invalid values raise before anything runs."""
         with within(self.place):
             self._check_values({**{name: values for name, values in over.items() if name not in self.own}, **self.grid})
 
@@ -140,7 +140,10 @@ class ProtocolSettings(Settings):
         self._make(first)
 
     def _make(self, point: Mapping[str, float]) -> Any:
-        """The protocol at a point; ε's batch is not known yet, a target in the other currency is converted later."""
+        """Return the protocol at a point of the sweep, for validation.
+
+        A batch that depends on ε is replaced by 1. A target in another unit is left out; it is converted later.
+        """
         batch = {"batch": 1} if self.settings.get("batch") == MOMENTS else {}
         names = [*_names(self.method), *numbers_of(self.parts)]
         for name in (point.keys() - names) & {*TARGETS, *POSITIVE}:
@@ -151,7 +154,7 @@ class ProtocolSettings(Settings):
 
 
 def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Axes with those of a table, as TOML reads `server.b1 = [0.5, 0.9]`, under dotted names.
+    """Return the axes with nested tables flattened to dotted names; TOML reads `server.b1 = [0.5, 0.9]` as a table.
 
     >>> flattened({"mu": [1.0], "server": {"b1": [0.5, 0.9]}})
     {'mu': [1.0], 'server.b1': [0.5, 0.9]}
@@ -164,7 +167,7 @@ def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) -> Any:
-    """What a table, or a name alone, stands for."""
+    """Return the object of class `kind` that a table, or a name alone, describes."""
     table = given if isinstance(given, Mapping) else {"optimizer": given}
     if not isinstance(table.get("optimizer"), str):
         raise Refusal(f'{field} must name its optimizer, such as {{ optimizer = "adam", b1 = 0.9 }}, got {given!r}')
@@ -175,7 +178,7 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
 
 
 def _split(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a `[[protocol]]` table, and the method's settings beside them."""
+    """Return the fields of a `[[protocol]]` table, with the method's settings under "settings"."""
     kept: dict[str, Any] = {"label": labelled(raw)} | {key: raw[key] for key in KEYS if key in raw}
     if isinstance(kept.get("grid"), Mapping):
         kept["grid"] = flattened(kept["grid"])

@@ -1,4 +1,4 @@
-"""Where results come from: versions, commit, date, wall time, machine, and which data."""
+"""Provenance of results: versions, commit, date, wall time, machine, and checksums of the data."""
 
 import json
 import os
@@ -20,11 +20,11 @@ Provenance = dict[str, Any]
 
 
 def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) -> Provenance:
-    """Versions, the package's commit, date, wall time, machine and device, and checksums of the data.
+    """Return versions, the package's commit, date, wall time, machine and device, and checksums of the data.
 
     Args:
-        found: results by label, whose `data` attribute has the checksums.
-        seconds: wall time of the runs.
+        found: results by label, whose attribute `data` has the checksums.
+        seconds: wall time of the runs in seconds, or None if unknown.
     """
     return {
         **{name: version(name) for name in PACKAGES},
@@ -57,7 +57,7 @@ def commit(checkout: Path) -> str | None:
 
 
 def cpu() -> str:
-    """The processor's name, as far as the system tells it."""
+    """Return the processor's name, or its architecture if the system does not report a name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -67,8 +67,7 @@ def cpu() -> str:
 
 
 def checksums(found: Mapping[str, xr.Dataset]) -> dict[str, Any]:
-    """The checksums of all data that the results are of: by array's name, a list where they are of several data sets
-    (trials, say), equal ones once."""
+    """Return the distinct checksums of the data by array name, a list if there are several datasets, such as trials."""
     texts = [text for data in found.values() for text in str(data.attrs.get("data", "")).splitlines()]
     sets = [json.loads(text) for text in dict.fromkeys(texts)]
     by_name: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""Experiment files: TOML, or a bundled experiment's name, into checked settings, and back."""
+"""Reading of experiment files: from TOML, or a bundled experiment's name, to validated settings, and back."""
 
 import difflib
 import sysconfig
@@ -22,20 +22,20 @@ from fedprivjax.experiment.settings import Experiment, TuningSettings
 
 
 def bundle() -> Path:
-    """The folder of experiments that comes with the package."""
+    """Return the folder of bundled experiments."""
     checkout = Path(__file__).parents[2]
     installed = Path(sysconfig.get_path("data")) / "share" / "fedprivjax"
     return (checkout if (checkout / "pyproject.toml").is_file() else installed) / "experiments"
 
 
 def bundled() -> dict[str, Path]:
-    """The experiments that come with the package: name -> file."""
+    """Return the files of the bundled experiments, by name."""
     folder = bundle()
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 
 def titles() -> dict[str, str]:
-    """The titles of the experiments that come with the package, by name; nothing else of a file is read or checked."""
+    """Return the titles of the bundled experiments, by name. The files are not validated."""
     return {name: tomllib.loads(path.read_text(encoding="utf-8"))["title"] for name, path in bundled().items()}
 
 
@@ -43,12 +43,12 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     """Read an experiment.
 
     Args:
-        spec: a TOML file, or the name of a bundled experiment.
-        changes: values by dotted key ("sweep.seeds", "protocol.0.clip"), applied before checking.
+        spec: path of a TOML file, or name of a bundled experiment.
+        changes: values by dotted key ("sweep.seeds", "protocol.0.clip"), applied before validation.
 
     Raises:
-        ValueError: no such experiment (the nearest name is suggested), TOML that does not parse, an unknown key or a
-            value of the wrong kind.
+        ValueError: if the experiment does not exist (the nearest name is suggested), the file is not valid TOML, a key
+            is unknown, or a value is invalid.
 
     >>> load("quickstart").problem.dataset
     'digits'
@@ -73,7 +73,7 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
 
 
 def _require_brackets(path: Path) -> None:
-    """Raise Refusal for a section of several entries in single brackets, by its line."""
+    """Raise Refusal if `[protocol]` or `[expected]` is in single brackets, naming its line."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     heads = [line.partition("#")[0].replace(" ", "").strip() for line in lines]
     for name in ("protocol", "expected"):
@@ -84,7 +84,7 @@ def _require_brackets(path: Path) -> None:
 
 
 def _beside(path: Path) -> str:
-    """The experiment file of nearly that name in the same folder, as a hint."""
+    """Return a hint that names the experiment file with the nearest name in the same folder, or ""."""
     near = difflib.get_close_matches(path.stem, [file.stem for file in path.parent.glob("*.toml")], n=1)
     return f", did you mean {str(path.with_name(near[0] + '.toml'))!r}?" if near else ""
 
@@ -92,12 +92,12 @@ def _beside(path: Path) -> str:
 def parse(
     raw: Mapping[str, Any], folder: Path | None = None, *, recorded: Mapping[str, Metric] | None = None
 ) -> Experiment:
-    """Check a nested mapping of settings, as TOML gives it.
+    """Validate a nested mapping of settings, such as parsed TOML.
 
     Args:
-        folder: where modules of user-defined objects are looked for first.
-        recorded: custom metrics of finished results by name, for the settings of such. No user code is then imported
-            (see `names.Unimported`), and the data need not be there.
+        folder: folder that is searched first for modules of user-defined objects.
+        recorded: custom metrics by name, if the settings are those of finished results. No user code is then imported
+            (see `names.Unimported`), and the data need not exist. None for an experiment to run.
     """
     context = {"folder": folder, "recorded": recorded}
     try:
@@ -113,10 +113,10 @@ def parse(
 
 
 def choosing(experiment: Experiment) -> Experiment:
-    """The experiment that `[tuning]` asks for: the grids of the protocols, run on another data set.
+    """Return the tuning experiment: the grids of the protocols, on the dataset of `[tuning]`.
 
     Raises:
-        Refusal: there is none, nothing to choose from, the same data, or what any experiment is refused for.
+        Refusal: if there is no `[tuning]`, no grid has several points, the data are the same, or settings are invalid.
     """
     from fedprivjax.experiment.tuning import check_other, choosing_mapping
 
@@ -132,7 +132,7 @@ def choosing(experiment: Experiment) -> Experiment:
 
 
 def _located(experiment: Experiment, tuning: TuningSettings) -> Experiment:
-    """With the data of `[tuning]` by their full paths, as those of `[problem]`."""
+    """Return the experiment with full paths of the data of `[tuning]`, as in `[problem]`."""
     other = choosing(experiment).problem
     found = {key: getattr(other, key) for key in ("dataset", "options") if key in tuning.problem}
     located = tuning.model_copy(update={"problem": {**tuning.problem, **found}})
@@ -140,7 +140,7 @@ def _located(experiment: Experiment, tuning: TuningSettings) -> Experiment:
 
 
 def _with_machines(experiment: Experiment) -> Experiment:
-    """With the machines that the data have by themselves, where the file leaves them out and sweeps none."""
+    """Return the experiment with the number of machines that the data fix, if the file neither sets nor sweeps it."""
     given = experiment.participation
     if given.machines is not None or "machines" in experiment.sweep.over:
         return experiment
@@ -149,7 +149,7 @@ def _with_machines(experiment: Experiment) -> Experiment:
 
 
 def to_mapping(experiment: Experiment) -> dict[str, Any]:
-    """The settings as `parse` takes them: `parse(to_mapping(experiment)) == experiment`."""
+    """Return the settings as a nested mapping, with `parse(to_mapping(experiment)) == experiment`."""
     given = [one for one in experiment.protocol if not one.added]
     raw = experiment.model_copy(update={"protocol": given}).model_dump(exclude_none=True)
     raw["protocol"] = [{**{k: v for k, v in p.items() if k != "settings"}, **p["settings"]} for p in raw["protocol"]]

@@ -1,4 +1,4 @@
-"""An experiment that is ready to run: whatever is wrong with it, and with what chooses for it, has been refused."""
+"""Preparation of an experiment: all settings, those of `[tuning]` included, are validated before anything runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,13 @@ from fedprivjax.experiment.tuning import at_first
 
 @dataclass(frozen=True)
 class ReadyExperiment:
-    """What there is to run of an experiment, nothing compiled yet.
+    """Prepared experiment, not yet compiled.
 
     Attributes:
-        jobs: its sweeps; with `[tuning]`, each grid's first point stands for the one that will be chosen.
-        seconds: what making it ready took.
-        before: the experiment that `[tuning]` asks for, ready; None without one.
+        experiment: settings.
+        jobs: sweeps to run. With `[tuning]`, the first point of each grid represents the point that will be chosen.
+        seconds: time of the preparation in seconds, without that of `before`.
+        before: prepared tuning experiment, which runs first, or None without `[tuning]`.
     """
 
     experiment: Experiment
@@ -27,21 +28,21 @@ class ReadyExperiment:
 
     @property
     def runs(self) -> int:
-        """Runs in all, those that choose among them."""
+        """Number of runs, tuning runs included."""
         return sum(job.runs for job in self.jobs) + (0 if self.before is None else self.before.runs)
 
 
 def ready_experiment(
     experiment: Experiment, say: Callable[[str], None] | None = None, *, judge: bool = False
 ) -> ReadyExperiment:
-    """Everything of an experiment that happens before it runs.
+    """Validate, calibrate and prepare an experiment.
 
     Args:
-        say: called with what happens, in words: calibrating may take long.
-        judge: whether the results are held against what is expected, which must be recorded for that.
+        say: progress callback, called with a line of text; calibration may take long.
+        judge: whether the results will be compared with `[[expected]]`, whose metrics must then be recorded.
 
     Raises:
-        ValueError: settings that cannot be run.
+        ValueError: if settings are invalid.
     """
     begun, chooses = perf_counter(), experiment.tuning is not None
     todo = jobs(at_first(experiment) if chooses else experiment, say)

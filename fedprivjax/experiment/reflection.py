@@ -1,4 +1,4 @@
-"""Sections of experiment files, generated from the constructors that they call."""
+"""Sections of experiment files that are generated from constructors."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ from fedprivjax.experiment.section import Settings
 
 
 class Reflected(Settings):
-    """A section whose keys are arguments of a constructor, beside those declared here.
+    """Base class of sections whose keys are arguments of a constructor, in addition to declared keys.
 
     Attributes:
         maker: class or function that makes the section's object.
         keys: key of each argument that the file gives, by the argument's name.
         filled: arguments that the file does not give.
         renamed: keys that differ from the argument's name.
-        types: types of keys, by the argument's type, where `file_type` is too general.
+        types: types of keys that replace `file_type`, by the argument's type.
     """
 
     maker: ClassVar[Any] = None
@@ -44,7 +44,7 @@ def arguments(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def sections(base: type[Reflected], makers: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]] = {}) -> Any:
-    """Return the union of the sections of all kinds, told apart by `kind`.
+    """Return the union of the sections of all kinds, with `kind` as the discriminator.
 
     Args:
         base: keys that all kinds share.

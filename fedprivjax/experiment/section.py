@@ -1,4 +1,4 @@
-"""What all sections of an experiment file share."""
+"""Base class of the sections of an experiment file, and helpers for their types."""
 
 from types import NoneType, UnionType
 from typing import ClassVar, Union, get_args, get_origin
@@ -6,20 +6,20 @@ from typing import ClassVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict
 
 STRUCTURAL = {
-    "machines": "machines in all",
+    "machines": "number of machines",
     "per_round": "machines in a round",
-    "rounds": "rounds",
-    "records": "of a machine",
+    "rounds": "number of rounds",
+    "records": "records of each machine",
 }
-OWN = "module:name"  # the kind of what is one's own, by import path
-THEORY = "theory"  # in the place of a number that a protocol's own bound chooses
+OWN = "module:name"  # kind of user-defined objects, given by import path
+THEORY = "theory"  # value of a key that the protocol's own bound chooses
 
 
 class Settings(BaseModel):
-    """A section of an experiment file: unknown keys and other types are refused, nothing changes after reading.
+    """Base class of the sections of an experiment file: immutable, and strict about keys and types.
 
     Attributes:
-        gathered: fields whose keys a file may write in the section itself, such as a loss's in `[problem]`.
+        gathered: fields whose keys may stand in the section itself, such as those of a loss in `[problem]`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -27,7 +27,7 @@ class Settings(BaseModel):
 
 
 def models_in(annotation) -> list[type[Settings]]:
-    """The sections that a field's type is made of, several where it is a union.
+    """Return the section classes that occur in a field's type, several for a union.
 
     >>> class Cells(Settings):
     ...     count: int
@@ -40,7 +40,7 @@ def models_in(annotation) -> list[type[Settings]]:
 
 
 def several(annotation) -> bool:
-    """Whether a field's type is a union of several, beside None.
+    """Return True if a field's type is a union of several types other than None.
 
     >>> several(int | list[int]), several(float | None)
     (True, False)
@@ -50,7 +50,7 @@ def several(annotation) -> bool:
 
 
 def owners(union) -> dict[str, list[str]]:
-    """The keys of a union's members, but for `kind`, and the kinds that have them."""
+    """Return the keys of a union's members except `kind`, each with the kinds that have it."""
     members = kinds(union)
     keys = dict.fromkeys(key for model in members.values() for key in model.model_fields if key != "kind")
     return {key: [kind for kind, model in members.items() if key in model.model_fields] for key in keys}
@@ -62,5 +62,5 @@ def summaries(union) -> dict[str, str]:
 
 
 def kinds(union) -> dict[str, type[Settings]]:
-    """The members of a union that is told apart by `kind`."""
+    """Return the members of a union by `kind`, its discriminator."""
     return {model.model_fields["kind"].default: model for model in models_in(union)}

@@ -1,4 +1,4 @@
-"""Experiments made small: to see that they work, or what they guarantee."""
+"""Scaled-down copies of experiments, for smoke tests and for their guarantees."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -24,27 +24,33 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.plan.feasibility import fresh_messages, most_rounds
 
-SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records of a machine are ten messages of two
+SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records per machine: ten messages of two
 COHORT = 10
-COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # laws that are fixed by numbers of machines alone
+COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # schemes with only numbers of machines as arguments
 
 Values = Mapping[str, list[float]]
 
 
 def one_trial(experiment: Experiment) -> Experiment:
-    """The same experiment with its first seed and trial only, whose guarantees are every trial's."""
+    """Return the experiment with its first seed and trial only. Its guarantees hold for every trial."""
     trials = None if experiment.sweep.trials is None else 1
     return experiment.model_copy(update={"sweep": experiment.sweep.model_copy(update={"trials": trials, "seeds": 1})})
 
 
 def tiny(experiment: Experiment) -> Experiment:
-    """The same experiment made small: two seeds, two trials, ten rounds or what the data allow, the ends of every
-    real-valued axis, two points of a protocol's own grid, two records a message at most, and twenty of a machine where
-    they are dealt alike; then also cohorts of ten machines, as large a part of all as they were;
-    and of the package's data few examples for testing.
+    """Return a scaled-down copy of the experiment for smoke tests.
 
-    Methods that go through all records of a machine get as many rounds as that takes. Machines keep all their records
-    if a method's settings do not allow fewer.
+    It has at most
+
+    * two seeds and two trials,
+    * ten rounds, or fewer if the data do not allow ten. Methods that pass over all records of a machine several times
+      get the rounds that they need,
+    * the two ends of every real-valued axis, and two points of each protocol's own grid,
+    * two records in a message, and 20 records on a machine if the partition is "iid" with equal sizes. Machines keep
+      all their records if a method's settings do not allow fewer,
+    * ten machines in a round, with the same participation rate, if the data can be partitioned over any number of
+      machines and no setting depends on that number,
+    * 200 test examples of a built-in dataset.
     """
     small = _fewer_machines(_fewer_tested(experiment))
     with suppress(Refusal):
@@ -60,7 +66,7 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
     planned = [experiment.participation_of(one).planned or ROUNDS for one in experiment.protocol]
     small = experiment.model_copy(
         update={
-            "title": f"Made small, to see that it works: {experiment.title}",
+            "title": f"Scaled down for a smoke test: {experiment.title}",
             "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": SEEDS, "trials": trials}),
             "participation": experiment.participation.model_copy(update={"rounds": None}),
             "protocol": [_small_method(one) for one in experiment.protocol],
@@ -78,7 +84,7 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
 
 
 def _tiny_choice(experiment: Experiment) -> TuningSettings | None:
-    """`[tuning]` of a small experiment: two seeds, and the records and rounds that the other data set has in small."""
+    """Return `[tuning]` of a scaled-down experiment: two seeds, and the other dataset's scaled-down sizes."""
     tuning = experiment.tuning
     if tuning is None:
         return None
@@ -93,7 +99,7 @@ def _tiny_choice(experiment: Experiment) -> TuningSettings | None:
 
 
 def _small_method(settings: ProtocolSettings) -> ProtocolSettings:
-    """With few records a message, two points of its grid, and no rounds of its own."""
+    """Return a protocol with few records in a message, two points of its grid, and no own number of rounds."""
     own = {key: value for key, value in settings.participation.items() if key != "rounds"}
     batch = settings.settings.get("batch")
     fewer = {"batch": min(batch, BATCH)} if isinstance(batch, int) else {}
@@ -109,13 +115,13 @@ def _ends(values: list[float]) -> list[float]:
 
 
 def _fewer_tested(experiment: Experiment) -> Experiment:
-    """With few of the package's examples for testing."""
+    """Return the experiment with few test examples, if the dataset is a built-in one."""
     source = replace(experiment.problem.source, tested=TESTED, _loaded=[])
     return experiment.model_copy(update={"problem": experiment.problem.model_copy(update={"source": source})})
 
 
 def _fewer_machines(experiment: Experiment) -> Experiment:
-    """With few machines a round, and as large a part of all as it was, where nothing hangs on how many they are."""
+    """Return the experiment with few machines and the same participation rate, if no setting depends on the number."""
     law = experiment.participation
     given = law.model_dump().get("per_round")
     cohort = given or law.machines
@@ -127,7 +133,10 @@ def _fewer_machines(experiment: Experiment) -> Experiment:
 
 
 def _any_number(experiment: Experiment) -> bool:
-    """Whether the data can be dealt over any number of machines, and no setting is of so many, or is swept."""
+    """Return True if the experiment can run with any number of machines.
+
+    The data must be partitioned freely. No sizes may be swept or overridden, and no setting may be a list.
+    """
     law, problem, dealt = experiment.participation, experiment.problem, experiment.problem.partition
     choice = [] if experiment.tuning is None else [experiment.tuning.participation]
     said = {*experiment.sweep.over}.union(*choice, *(one.participation for one in experiment.protocol))
@@ -143,18 +152,18 @@ def _any_number(experiment: Experiment) -> bool:
 
 
 def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
-    """With few records of a machine, where a partition deals as many to each."""
+    """Return the problem with few records per machine, if its partition is "iid" with equal sizes."""
     dealt = settings.partition
     if dealt is None or dealt.kind != "iid" or dealt.sizes is not None or dealt.records is not None:
         return settings
     data = settings.source.load(settings.options)
     if not isinstance(data, Dataset) or len(data.labels) < RECORDS * machines:
-        return settings  # or what is wrong is said when jobs are made
+        return settings  # invalid settings raise when jobs are made
     return settings.model_copy(update={"partition": dealt.model_copy(update={"records": RECORDS})})
 
 
 def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings:
-    """With no more made-up examples than machines are dealt, and few for testing."""
+    """Return the problem with as few synthetic examples as the machines need, and few test examples."""
     options = dict(settings.options)
     if settings.dataset == "clusters":
         options["test_examples"] = min(options.get("test_examples", TESTED), TESTED)
@@ -164,8 +173,10 @@ def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings
 
 
 def _as_wide(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
-    """With a made-up feature more in the place of the constant one that one's own data have: the programs are the
-    same then, and compiled once."""
+    """Return `other` with one more synthetic feature, if the data of `own` have a constant one.
+
+    The shapes and hence the programs of both are then equal, and are compiled once.
+    """
     data = own.source.load(own.options)
     features = other.options.get("features")
     if own.maps or not isinstance(data, Dataset) or features is None or data.features.shape[-1] != features + 1:
@@ -179,7 +190,7 @@ def _most_machines(experiment: Experiment) -> int:
 
 
 def _least_rounds(experiment: Experiment, problems: Problems) -> int:
-    """What those methods need that use records in several epochs."""
+    """Return the number of rounds that methods with several epochs need, at least 1."""
     several = [one for one in experiment.protocol if one.method.several_epochs]
     theories = (
         make_protocol(one, one.grid).theory_choices(problem_at(experiment, one, shape, problems))
@@ -190,7 +201,7 @@ def _least_rounds(experiment: Experiment, problems: Problems) -> int:
 
 
 def _most_rounds(experiment: Experiment, problems: Problems) -> Iterator[int]:
-    """What the data allow every method at every shape, where they set an end."""
+    """Yield the largest number of rounds that the data allow, for each method and combination of sizes with a limit."""
     for settings in experiment.protocol:
         for shape in experiment.shapes:
             yield from _most_at(experiment, settings, shape, problems)
@@ -208,7 +219,7 @@ def _most_at(
             for point in points(experiment, settings, problem, known)
         ]
     for method, law in laws:
-        with suppress(Refusal):  # there is no end, or what is wrong is said when jobs are made
+        with suppress(Refusal):  # no upper limit on rounds; invalid settings raise when jobs are made
             sampler = make_protocol(method, experiment.real_axes).minibatches
             law = law.fitted(fresh_messages(problem, sampler, given.order))
             yield most_rounds(problem, law, sampler, given.order)

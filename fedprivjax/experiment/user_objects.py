@@ -13,11 +13,11 @@ from fedprivjax.experiment.section import Settings
 
 
 class Imported(Settings):
-    """A section of a user-defined object, given by import path.
+    """Base class of sections with a user-defined object, given by import path.
 
     Attributes:
-        found: the object, or `Unimported`.
-        what: the object's role in messages; "loss" has its options in `loss_options`.
+        found: imported object, or `Unimported`.
+        what: role of the object in messages; the options of "loss" are in `loss_options`.
         paths: key of the import path of each imported field.
     """
 
@@ -34,10 +34,10 @@ class Imported(Settings):
         return {**raw, **{field: resolve(cls.what, path, {}, info.context) for field, path in given.items()}}
 
     def imported(self, kind: type, options: Mapping[str, Any]) -> Any:
-        """Return the object of the path and its options.
+        """Return the user-defined object, made with its options.
 
         Raises:
-            Refusal: options that it does not take, or lacks; or an object of another kind.
+            Refusal: if options are unknown or missing, or the object is not a `kind`.
         """
         path = getattr(self, self.paths["found"])
         given = made(self.what, path, self.found, options, kind)
@@ -47,10 +47,10 @@ class Imported(Settings):
 
 
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type) -> Any:
-    """What a class or a function makes of its options; what is of the kind already stays.
+    """Call a user-defined class or function with its options. An object of class `kind` is returned unchanged.
 
     Raises:
-        Refusal: options that it does not take, or lacks, or for what takes none; or it was not imported.
+        Refusal: if options are unknown, missing or not allowed, or the object is not imported.
     """
     if isinstance(found, Unimported):
         found()

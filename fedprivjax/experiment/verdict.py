@@ -1,4 +1,4 @@
-"""Ours against published or expected numbers, cell by cell."""
+"""Comparison of results with published or expected numbers, cell by cell."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,10 +15,18 @@ from fedprivjax.sweeps.results import figure, mean_interval, preferred
 
 
 class Verdict(NamedTuple):
-    """One cell: our mean, half its 95% interval and the sd over seeds; the number it is held against; whether it holds.
+    """Tolerance check of one cell.
 
-    For "within_se" the sd is the standard error of the difference. For "slope" the mean is the exponent, the sd its
-    standard error. `holds` is None where nothing is judged.
+    Attributes:
+        expected: entry of `[[expected]]`.
+        at: values of the cell's swept settings.
+        mean: mean over seeds; the exponent for rule "slope".
+        half: half the 95% interval of the mean.
+        sd: standard deviation over seeds; for "within_se" the standard error of the difference of the two means, for
+            "slope" the standard error of the exponent.
+        seeds: number of seeds.
+        value: number that the mean is compared with, or None.
+        holds: whether the comparison holds, or None if the cell is not judged.
     """
 
     expected: Expected
@@ -32,20 +40,22 @@ class Verdict(NamedTuple):
 
 
 def verdicts(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> list[Verdict]:
-    """Judge every expected cell of an experiment on its (selected) results.
+    """Judge every expected cell of an experiment on its results.
+
+    Args:
+        best: datasets by label, with each protocol's own grid reduced to its best point.
 
     Raises:
-        ValueError: a cell that the sweep does not contain.
+        ValueError: if the sweep does not contain a cell.
     """
     return [_judge(expected, cell, best) for expected in experiment.expected for cell in _cells(expected, best)]
 
 
 def check_cells(experiment: Experiment) -> None:
-    """Refuse, before anything runs, expected cells that the sweep will not contain, or that are not one number.
+    """Raise Refusal if the sweep will not contain an expected cell as a single number.
 
-    Raises:
-        ValueError: a place that is not swept, an axis that a cell leaves open, or a slope's axis with fewer than
-            three positive values.
+    That is the case if a cell's value is not swept, a cell leaves an axis with several values open, or the axis of a
+    slope has fewer than three positive values.
     """
     swept = experiment.sweep.over
     fixed = {settings.label: settings.own for settings in experiment.protocol}
@@ -64,11 +74,11 @@ def check_cells(experiment: Experiment) -> None:
 def check_recorded(
     experiment: Experiment, recorded: Mapping[str, Mapping[str, Sequence[str]]], records: Mapping[str, int]
 ) -> None:
-    """Refuse, before anything runs, metrics and iterates that are expected or shown, and that runs will not record.
+    """Raise Refusal if runs will not record a metric or an iterate that is expected or shown.
 
     Args:
-        recorded: protocol label -> iterate -> names.
-        records: protocol label -> the fewest records of a run.
+        recorded: names of recorded metrics, protocol label -> iterate -> names.
+        records: smallest number of evaluations of a run, by protocol label.
     """
     if recorded:
         require_choice(
@@ -87,7 +97,7 @@ def check_recorded(
 
 
 def describe(expected: Expected) -> str:
-    """The rule of a verdict in words.
+    """Return the rule of a comparison as text.
 
     >>> describe(Expected(protocol="a", metric="test_loss", rule="within", tolerance=0.002))
     'within 0.002'
@@ -151,11 +161,12 @@ def _judge_slope(expected: Expected, cell: Cell, runs: xr.DataArray) -> Verdict:
 
 
 def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
-    """The exponent of the seeds' mean in an axis, half its 95% interval, and its standard error.
+    """Return the exponent of the seeds' mean in an axis, half its 95% interval, and its standard error.
 
     The exponent is the least-squares slope of `log mean` on `log axis`, `Σ_i c_i·log m_i`. To first order a seed with
-    the values v_i moves it by `Σ_i c_i·v_i/m_i`; the interval is that of the mean of these, so what seeds share
-    along the axis is in it, and the curve's bend is not. NaN where a mean is not positive.
+    the values v_i contributes `Σ_i c_i·v_i/m_i`. The interval is that of the mean of these contributions. It therefore
+    includes the correlation of a seed's values along the axis, but not the curvature. All three are NaN if a mean is
+    not positive.
 
     >>> runs = xr.DataArray([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]], {"machines": [1, 2, 4]}, ["machines", "seed"])
     >>> exponent(runs, "machines")
@@ -173,7 +184,7 @@ def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
 def _runs(
     label: str, expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset], iterate: str = OUTPUT
 ) -> xr.DataArray:
-    """A protocol's figures of the metric over seeds at a cell; axes that the protocol lacks are ignored."""
+    """Return a protocol's values of the metric at a cell, with the axis `seed`. Axes that it lacks are ignored."""
     runs = figure(best[label], expected.metric, iterate, expected.rounds)
     for name, value in cell.at.items():
         if name not in runs.dims:

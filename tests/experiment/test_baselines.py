@@ -191,7 +191,7 @@ def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
             "evaluation.baselines must leave 'alone' out of trials, got 3 trials",
         ),
         ({"problem": {"dataset": "digits", "radius": 8.0}}, "baseline 'alone' must go with machines that own records"),
-        ({"sweep": {"epsilon": [1.0], "radius": [4.0, 8.0]}}, "must leave 'alone' out where radius is swept, got both"),
+        ({"sweep": {"epsilon": [1.0], "radius": [4.0, 8.0]}}, "must leave 'alone' out if radius is swept, got both"),
     ],
 )
 def test_what_has_no_machine_alone_is_refused(change, said):

@@ -260,7 +260,7 @@ def test_a_partition_may_give_machines_so_many_records():
     places = [np.flatnonzero(whole.labels == label).item() for label in np.asarray(problem.pool.label)]
     np.testing.assert_array_equal(problem.pool.features, whole.features[places])
     assert max(places) > 12  # they are drawn from all of the data
-    assert experiment.make_problem(settings.problem, 6, records=5).table.rows.shape == (6, 5)
+    assert experiment.make_problem(settings.problem, 6, records=5).partition_table.rows.shape == (6, 5)
     with pytest.raises(ValueError, match=r"problem.partition.records must be at most 1, got 2"):
         experiment.make_problem(settings.problem, 40)
 
@@ -316,7 +316,7 @@ def test_the_bound_of_all_users_in_every_round_chooses_rounds_and_an_envelope():
 def test_a_fixed_partition_deals_the_pool():
     def dealt(seed):
         settings = experiment.parse(small(problem__partition={"kind": "iid", "seed": seed})).problem
-        return experiment.make_problem(settings, 4).table.rows
+        return experiment.make_problem(settings, 4).partition_table.rows
 
     one, same, other = dealt(3), dealt(3), dealt(4)
     assert one.shape == (4, 15)

@@ -336,10 +336,10 @@ def test_a_run_looks_at_data_that_are_loaded_once(place):
             {"problem": {"dataset": "mine:load", "options": {"rows": 3, "sed": 1}}},
             "unknown mine:load option 'sed', did you mean 'seed'?",
         ),
-        ({"problem": {"dataset": "mine:number"}}, "dataset 'mine:number' must be a function that returns a data set"),
+        ({"problem": {"dataset": "mine:number"}}, "dataset 'mine:number' must be a function that returns a dataset"),
         (
             {"problem": {"dataset": "math:tau"}},
-            "dataset 'math:tau' must be a function that returns a data set, got 6.2",
+            "dataset 'math:tau' must be a function that returns a dataset, got 6.2",
         ),
         (
             {"problem": {"dataset": "mine:make_loss", "options": {"width": 0.5}}},
