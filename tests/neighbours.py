@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fedprivjax.method.round import flat_rows
+from fedprivjax.problem.program import typed_jit
 
 KEY = jax.random.key(0)  # for protocols without randomness of their own
 
@@ -23,7 +24,7 @@ def with_sample(problem, sample, features, label):
     )
 
 
-@jax.jit
+@typed_jit
 def sent_by(protocol, problem, state, inputs):
     """The participants' messages without noise, [per_round, d]."""
     return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))

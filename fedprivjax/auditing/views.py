@@ -16,6 +16,7 @@ from fedprivjax.method.round import flat_rows
 from fedprivjax.method.views import Observed
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
+from fedprivjax.problem.program import typed_jit
 
 NOBODY = -1
 CHUNK_FLOATS = 2**24  # largest number of message entries in memory
@@ -57,7 +58,7 @@ class Raw(NamedTuple):
     info: Any
 
 
-@partial(jax.jit, static_argnames=("size", "drawn"))
+@typed_jit(static_argnames=("size", "drawn"))
 def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn: bool) -> Raw:
     """Run the audit's compiled program. It serves both datasets and any canary."""
     dimension, chosen = arguments.problem.dimension, jnp.asarray(AXES)

@@ -19,6 +19,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.chunked_sums import summed
 from fedprivjax.engine.metric import Metric, Snapshot
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import typed_jit
 
 STEPS = 300  # also refused ones
 MOST = 100  # machines that are trained, of more a fixed random sample
@@ -59,7 +60,7 @@ def alone(problem: Problem, metrics: Sequence[Metric]) -> dict[str, np.ndarray]:
     return {name: np.ravel(value)[: len(trained)] for name, value in values.items()}
 
 
-@partial(jax.jit, static_argnames="metrics")
+@typed_jit(static_argnames="metrics")
 def _program(problem: Problem, rows, step, metrics: tuple[Metric, ...]):
     """Metrics by name, shape [groups, together], of machines whose records are `rows`, [groups, together, most]."""
 

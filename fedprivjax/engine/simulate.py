@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 from typing import Any
 
@@ -24,6 +23,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import typed_jit
 
 BLOCK = 64  # rounds whose noise is drawn together
 
@@ -129,7 +129,7 @@ def _computed(start: ReadyRun, told: Told | None):
         return jax.block_until_ready(run_program(start.arguments, start.recipe, np.int32(listener)))
 
 
-@partial(jax.jit, static_argnames="recipe")
+@typed_jit(static_argnames="recipe")
 def run_program(arguments: Arguments, recipe: Recipe, listener=None):
     """The compiled program of one run: see `trajectory`."""
     return trajectory(arguments, recipe, listener)

@@ -1,6 +1,5 @@
 """What an adversary sees of a run, by trust model, with every message and every machine's noise written out."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +19,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import typed_jit
 
 
 class Transcript(NamedTuple):
@@ -130,7 +130,7 @@ class Released(Lens):
         return query, (sent, steps)
 
 
-@partial(jax.jit, static_argnames="size")
+@typed_jit(static_argnames="size")
 def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B008
     """The compiled program of a transcript: the last state; and, [rounds, ...] each, what the lens keeps of the points
     that machines are asked about and of what each participant sends, the server's memory, and scalars that rounds

@@ -9,7 +9,6 @@ clipping, would be a separate release and are not supported.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,6 +26,7 @@ from fedprivjax.method.server_checks import (
     name_of,
     parameters,
 )
+from fedprivjax.problem.program import typed_jit
 
 if TYPE_CHECKING:
     import optax
@@ -168,7 +168,7 @@ class ServerOptimizer:
         return self.filled([None] * len(self.names))
 
 
-@partial(jax.jit, static_argnames="blank")
+@typed_jit(static_argnames="blank")
 def _mean_length(numbers, params, norm, rounds, blank: ServerOptimizer):
     """Compute `ServerOptimizer.mean_length`. A change of the number of rounds does not recompile."""
     server = blank.filled(numbers)

@@ -1,11 +1,85 @@
-"""Key of the program that a function computes. It changes if the code or the globals that it reads change."""
+"""Compiled programs: `typed_jit`, which never confuses classes, and a key of the program that a function computes."""
 
+import inspect
 import re
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 import jax
 import numpy as np
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Classes:
+    """Classes of a pytree's nodes, an argument without leaves."""
+
+    found: tuple
+
+
+def typed_jit(function: Callable | None = None, *, static_argnames: str | Sequence[str] = ()) -> Any:
+    """`jax.jit` whose programs also depend on the classes of the arguments' pytree nodes.
+
+    In some versions of JAX (0.10.1 at least), the structures of two dataclasses with equal fields compare equal even if
+    the classes differ. About one time in fifty, `jax.jit` then runs the program of the other class: that of a parent
+    instead of its subclass, or the projection onto an L2 ball instead of an L1 ball.
+
+    Args:
+        function: function of pytrees, or None for use as a decorator with arguments.
+        static_argnames: as in `jax.jit`.
+
+    >>> from flax import struct
+    >>> @struct.dataclass
+    ... class Once:
+    ...     number: Any
+    ...     def value(self):
+    ...         return self.number
+    >>> @struct.dataclass
+    ... class Twice(Once):
+    ...     def value(self):
+    ...         return 2 * self.number
+    >>> value = typed_jit(lambda thing: thing.value())
+    >>> float(value(Once(1.0))), float(value(Twice(1.0)))
+    (1.0, 2.0)
+    """
+    if function is None:
+        return partial(typed_jit, static_argnames=static_argnames)
+    names = inspect.signature(function)
+    static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+
+    @partial(jax.jit, static_argnames=tuple(static))
+    def program(classes: _Classes, **arguments):
+        return function(**arguments)
+
+    def keyed(*args: Any, **kwargs: Any) -> tuple[_Classes, dict[str, Any]]:
+        arguments = names.bind(*args, **kwargs).arguments
+        traced = {name: value for name, value in arguments.items() if name not in static}
+        return _Classes(classes_of(jax.tree.structure(traced))), arguments
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any):
+        classes, arguments = keyed(*args, **kwargs)
+        return program(classes, **arguments)
+
+    def lower(*args: Any, **kwargs: Any):
+        classes, arguments = keyed(*args, **kwargs)
+        return program.lower(classes, **arguments)
+
+    for name, method in {
+        "lower": lower,
+        "_cache_size": program._cache_size,
+        "clear_cache": program.clear_cache,
+    }.items():
+        setattr(call, name, method)
+    return call
+
+
+def classes_of(structure: Any) -> tuple:
+    """Return the classes of a pytree structure's nodes, nested as the nodes are."""
+    data = structure.node_data()
+    return () if data is None else (data[0], *map(classes_of, structure.children()))
 
 
 def program_of(function: Callable, *arguments: Any) -> Hashable:

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.checks import require_projection
 from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet, flat
-from fedprivjax.problem.program import contents, program_of
+from fedprivjax.problem.program import contents, program_of, typed_jit
 
 TOLERANCE = 1e-4  # relative to the set's size
 ROUNDING = 32 * float(np.finfo(np.float32).eps)  # relative to the norm of the projected point
@@ -195,14 +195,14 @@ class _Trial:
             images = np.where(left[:, None], images[0], image), np.where(left[:, None], image, images[1])
 
 
-@jax.jit
+@typed_jit
 def _projections(constraint, start, points):
     """Return projections of flat points, [points, d]. The set's numbers are traced, as in a run."""
     unravel = ravel_pytree(start)[1]
     return jax.vmap(lambda point: ravel_pytree(constraint.project(unravel(point)))[0])(points)
 
 
-@jax.jit
+@typed_jit
 def _slopes(constraint, start, points):
     """Return gradients, at flat points [points, d], of half the squared distance of their images from the start."""
     centre, unravel = ravel_pytree(start)

@@ -17,6 +17,7 @@ from fedprivjax.engine.prepare import Arguments, Recipe
 from fedprivjax.engine.progress import Told, wait
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, fingerprint, program_text
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.members import stacked
@@ -94,7 +95,7 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
     return leaves, seeds, tapes, start.first.problem.traced, member_ids
 
 
-@partial(jax.jit, static_argnames=("recipe", "over"))
+@typed_jit(static_argnames=("recipe", "over"))
 def run_chunk(members, drawn, tapes, problem: Problem, member_ids, recipe: Recipe, over: Spread | None = None):
     """Metrics with leaves [draws, members, evaluations].
 

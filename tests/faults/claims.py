@@ -36,6 +36,7 @@ from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.noise_rules import noise_std
+from fedprivjax.problem.program import typed_jit
 
 
 def largest_increment(protocol):
@@ -69,7 +70,7 @@ def largest_gradient(protocol):
     return problem, plan, np.linalg.norm(sent[1] - sent[0])
 
 
-@jax.jit
+@typed_jit
 def next_state(protocol, problem, state, inputs):
     return protocol.round(problem, state, inputs, None, KEY)[0]
 

@@ -6,7 +6,6 @@ the likelihood ratio does.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ from fedprivjax.engine.transcript import replay
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.problem.program import typed_jit
 
 RUNS, MU, CLIP, STEP = 6000, 2.0, 0.3, 0.05
 ROWS = np.array([[0, 1], [1, 2], [0, 2], [0, 1], [2, 1], [0, 2]])  # machine 0 in rounds 1, 3, 4, 6
@@ -94,7 +94,7 @@ CASES = {
 QUICK = ("uniform", "server", "sgd")
 
 
-@partial(jax.jit, static_argnames="size")
+@typed_jit(static_argnames="size")
 def views(protocol, world, mechanism, inputs, keys, size):
     """Query points and messages of many runs."""
     return jax.vmap(lambda key: replay(Arguments(protocol, world, mechanism, inputs, None, key), size)[1][:2])(keys)

@@ -12,6 +12,7 @@ from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy import gdp
+from fedprivjax.problem.program import typed_jit
 
 MACHINES, RECORDS, FEATURES, ROUNDS, STEPS, TRIED, DELTA = 3, 6, 3, 2, 3, 4, 1e-5
 LOSSES = {"logistic": Logistic(), "huber": Huber(0.5)}
@@ -34,7 +35,7 @@ def world(rng, loss):
     return linear_problem(features, labels, LOSSES[loss], **bounds)
 
 
-@jax.jit
+@typed_jit
 def ends_of(protocol, problem, state, inputs, noise):
     return flat_rows(problem, protocol.messages(problem, state, inputs, noise, KEY))
 

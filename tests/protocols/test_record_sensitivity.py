@@ -5,7 +5,6 @@ batch of K moves the message by at most j·2L/K, and a message without it not at
 """
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +31,7 @@ from fedprivjax.engine.transcript import replay
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 ROUNDS, MACHINES, RECORDS, CLIP = 10, 3, 12, 0.2
@@ -74,12 +74,12 @@ def with_record(problem, record, features, label):
     return replace(problem, pool=pool)
 
 
-@jax.jit
+@typed_jit
 def sent_by(protocol, problem, state, inputs):
     return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))
 
 
-@jax.jit
+@typed_jit
 def next_state(protocol, problem, state, inputs, noise):
     return protocol.round(problem, state, inputs, noise, KEY)[0]
 
@@ -155,7 +155,7 @@ def world(label):
     return linear_problem(features, labels, Logistic(), constraint=Ball(1.0))
 
 
-@partial(jax.jit, static_argnames="size")
+@typed_jit(static_argnames="size")
 def messages_of_machine_0(protocol, problem, mechanism, inputs, samples, weights, keys, size):
     """Along the first axis, of many runs: [runs, rounds]."""
 

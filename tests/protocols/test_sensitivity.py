@@ -20,6 +20,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.problem.gradients import Dense, Outer
+from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.stale_momentum import growing_exposure
 
 ROUNDS, MACHINES = 12, 3
@@ -63,7 +64,7 @@ def problem():
     return linear_problem(features, labels, Logistic(), feature_bound=1.0 + 1e-6, constraint=Ball(1.0))
 
 
-@jax.jit
+@typed_jit
 def next_state(protocol, problem, state, inputs, noise):
     return protocol.round(problem, state, inputs, noise, KEY)[0]
 

@@ -4,7 +4,6 @@ The target alone has a feature along the first axis, and its clipped gradient is
 """
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
@@ -26,6 +25,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.engine.transcript import replay
 from fedprivjax.privacy.calibration import calibrate, event_of
+from fedprivjax.problem.program import typed_jit
 
 RUNS, CLIP, EPSILON, LEAK = 10_000, 0.3, 2.0, 0.02
 ROUNDS = {"once": (OnePass(3, 3), 1, "shuffled"), "twice": (Full(3), 2, "cyclic")}
@@ -43,13 +43,13 @@ def attacked(label, users):
     return linear_problem(features, labels, Huber(1.0), constraint=WholeSpace())
 
 
-@partial(jax.jit, static_argnames="size")
+@typed_jit(static_argnames="size")
 def messages(arguments, keys, size):
     """What users send in many runs, along the first axis, [runs, rounds, per_round]."""
     return jax.vmap(lambda key: replay(arguments._replace(key=key), size)[1][1][..., 0])(keys)
 
 
-@partial(jax.jit, static_argnames="recipe")
+@typed_jit(static_argnames="recipe")
 def steps(arguments, tapes, keys, recipe):
     """How far the server has gone against the first axis in many runs, by the sum of its noisy means."""
 

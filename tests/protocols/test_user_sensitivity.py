@@ -17,6 +17,7 @@ from fedprivjax.method.round import flat_rows
 from fedprivjax.method.views import Observed
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.problem.program import typed_jit
 
 USERS, PER_ROUND, ROUNDS, FEATURES, WIDTH, CLIP = 12, 4, 3, 5, 0.5, 0.2
 TRUSTS = ("shuffler", "none", "server", "pan-private")
@@ -50,14 +51,14 @@ def opposite():
     return [world(features, np.append(sign * 50, Y[1:]).astype(np.float32)) for sign in (1, -1)]
 
 
-@jax.jit
+@typed_jit
 def gradients_of(protocol, problem, state, inputs):
     """What users compute before they round, [per_round, d]."""
     clip = protocol.clip
     return flat_rows(problem, record_messages(problem, protocol.query(state), inputs, clip))
 
 
-@jax.jit
+@typed_jit
 def mean_of(protocol, problem, state, inputs, key):
     """The server's mean without noise; behind a shuffler, rounded levels [per_round, d]."""
     release = protocol.private_mean
