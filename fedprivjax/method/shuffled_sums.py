@@ -1,16 +1,16 @@
-r"""Sums through a shuffler, of one-bit messages (Cheu, Joseph, Mao & Peng 2022): P_VEC of vectors, P_1D of numbers.
+r"""Sums of one-bit messages through a shuffler (Cheu, Joseph, Mao & Peng 2022): P_VEC for vectors, P_1D for numbers.
 
-A user rounds each coordinate at random to one of `levels` + 1 points of [−D, D], D the bound, and adds noise in ones:
+A user rounds each coordinate at random to one of `levels` + 1 points of [−D, D], with D the bound, and adds noise bits:
 
     u = (x + D)·g/(2D);    ones = ⌊u⌋ + Bernoulli(u − ⌊u⌋) + Binomial(q, p)    of g + q one-bit messages, labelled j
 
-A shuffler permutes the bits of a coordinate, and the analyzer counts them. With S the users' rounded levels and
-Z ~ Binomial(n·q, p) the noise of n users, all that the bits tell is S + Z and n, so only these are simulated:
+A shuffler permutes the bits of a coordinate, and the analyzer counts them. With S the sum of the users' rounded levels
+and Z ~ Binomial(n·q, p) the noise of n users, the bits reveal only S + Z and n, so only these are simulated:
 
     estimate = (2D/g)·[(S − n·g/2) + (Z − n·q·p)]
 
-The literal bits (`randomizer`, `shuffled`, `analyzer`) run on the host, at small sizes; they have the same law.
-Deviation from the paper: the levels are centred as integers, before they become float32.
+The literal bits (`randomizer`, `shuffled`, `analyzer`) run on the host, for small sizes; they have the same
+distribution. Deviation from the paper: the levels are centred as integers, before they become float32.
 """
 
 from typing import Any
@@ -26,19 +26,19 @@ from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.theory import cheu
 
-CHUNK_NUMBERS = 2**18  # uniforms held at once, few enough for a cache
-SLACK = 1e-5  # of a norm, for float32
+CHUNK_NUMBERS = 2**18  # uniforms in memory at once, few enough for a CPU cache
+SLACK = 1e-5  # relative tolerance of norms in float32
 
 
 @struct.dataclass
 class VectorSum:
-    """P_VEC: the private sum of vectors in the ball of radius `bound`. Real-valued settings are leaves.
+    """P_VEC: private sum of vectors in the ball of radius `bound`. Real-valued settings are leaves.
 
     Attributes:
-        bound: D, of every user's vector.
-        levels: g, fixed-point levels.
-        trials: q, noise bits of a user for each coordinate.
-        probability: p of a noise bit.
+        bound: D, bound on the norm of every user's vector.
+        levels: g, number of fixed-point levels.
+        trials: q, number of noise bits per user and coordinate.
+        probability: p, probability that a noise bit is 1.
     """
 
     bound: Any
@@ -54,19 +54,19 @@ class VectorSum:
 
     @property
     def unit(self) -> Any:
-        """What one level is worth, 2D/g."""
+        """Value of one level, 2D/g."""
         return 2 * self.bound / self.levels
 
-    # ---- on the device, exact in law
+    # ---- on the device, exact in distribution
 
     def rounded(self, key: jax.Array, vectors: jax.Array) -> jax.Array:
-        """Each user's levels, int32 [n, d] in 0..levels, with the mean u; a user's key is that of its slot."""
+        """Return each user's levels, int32 [n, d] in 0..levels, with mean u. A user's key is folded from its slot."""
         return self.rounded_by(slot_keys(key, vectors.shape[0]), vectors)
 
     def rounded_by(self, keys: jax.Array, vectors: jax.Array) -> jax.Array:
-        """`rounded` with a key for each user, [n]: however users are cut into chunks, their numbers are the same.
+        """Return `rounded` with one key per user, [n], so results do not depend on the split of users into chunks.
 
-        The fraction is taken of x·g/(2D), before the middle is added, so small numbers lose no digits.
+        The fraction is taken from x·g/(2D), before the midpoint is added, so small numbers lose no digits.
         """
         levels = jnp.asarray(self.levels).astype(jnp.int32)
         scaled = vectors * (levels / (2 * self.bound)) + 0.5 * (levels % 2)
@@ -75,10 +75,10 @@ class VectorSum:
         return jnp.clip((low + up).astype(jnp.int32) + levels // 2, 0, levels)
 
     def rounded_sum(self, key: jax.Array, vectors: jax.Array, present: jax.Array | None = None) -> jax.Array:
-        """The sum of `rounded` over users, int32 [d], a chunk of users at a time; see `require_countable`.
+        """Return the sum of `rounded` over users, int32 [d], computed in chunks of users; see `require_countable`.
 
         Args:
-            present: 1 for users who take part and 0 for others, [n]; None is everyone.
+            present: 1 for users who take part and 0 for others, [n]; None means all users.
         """
         users, dimension = vectors.shape
         present = jnp.ones(users, jnp.int32) if present is None else present.astype(jnp.int32)
@@ -91,25 +91,27 @@ class VectorSum:
         return scan_in_chunks(add, jnp.zeros(dimension, jnp.int32), chunks, max(1, CHUNK_NUMBERS // dimension))[0]
 
     def estimate(self, total_levels, noise_levels, users, remainder=0.0) -> jax.Array:
-        """The estimated sum of the vectors, float32 [d].
+        """Return the estimated sum of the vectors, float32 [d].
 
         Args:
-            total_levels: S, int32 [d], of `users`.
+            total_levels: S, sum of the levels over `users`, int32 [d].
             noise_levels: Z − ⌊n·q·p⌋, int32 [d] (`noise.binomial.Tape`).
-            users: n, how many took part; may be traced.
+            users: n, number of participants; may be traced.
             remainder: n·q·p − ⌊n·q·p⌋.
         """
         span = jnp.asarray(users).astype(jnp.int32) * jnp.asarray(self.levels).astype(jnp.int32)
-        counted = (total_levels - span // 2 + noise_levels).astype(jnp.float32)  # centred, both parts fit in 2³⁰
+        counted = (total_levels - span // 2 + noise_levels).astype(jnp.float32)  # centred: both terms are below 2³⁰
         return self.unit * (counted - (0.5 * (span % 2) + jnp.asarray(remainder, jnp.float32)))
 
     # ---- literal messages, on the host
 
     def randomizer(self, rng: np.random.Generator, vectors) -> np.ndarray:
-        """All bits that users send, uint8 [..., d, levels + trials] of vectors [..., d]; ones first, for order is free.
+        """Return all bits that users send for vectors [..., d], uint8 [..., d, levels + trials].
+
+        The ones come first, since the order has no effect.
 
         Raises:
-            Refusal: a vector is longer than `bound`.
+            Refusal: if a vector is longer than `bound`.
         """
         require_within(self.bound, vectors)
         levels, trials = int(self.levels), int(self.trials)
@@ -120,12 +122,15 @@ class VectorSum:
         return (np.arange(levels + trials) < ones[..., None]).astype(np.uint8)
 
     def shuffled(self, rng: np.random.Generator, bits: np.ndarray) -> np.ndarray:
-        """The bits [..., n, d, k] of n users, those of each coordinate in a random order, [..., d, n·k]."""
+        """Return the bits [..., n, d, k] of n users in a random order for each coordinate, [..., d, n·k]."""
         bits = np.swapaxes(bits, -3, -2)
         return rng.permuted(bits.reshape(*bits.shape[:-2], -1), axis=-1)
 
     def analyzer(self, bits: np.ndarray) -> np.ndarray:
-        """The estimated sum of the vectors, float64 [..., d], of shuffled bits [..., d, n·k]; their number tells n."""
+        """Return the estimated sum of the vectors, float64 [..., d], from shuffled bits [..., d, n·k].
+
+        The number of bits determines n.
+        """
         users = bits.shape[-1] // (int(self.levels) + int(self.trials))
         counts = bits.sum(axis=-1, dtype=np.int64) - users * int(self.trials) * float(self.probability)
         return self.unit * (counts - users * int(self.levels) / 2)
@@ -133,13 +138,13 @@ class VectorSum:
     # ---- numbers, on the host
 
     def totals(self, users) -> np.ndarray:
-        """n·q, the trials in a sum over so many users, int64 of their shape."""
+        """Return n·q, the number of trials in a sum over n users, int64 of the shape of `users`."""
         return np.asarray(users, np.int64) * int(self.trials)
 
     def moments(self, vectors) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the estimate, float64 [d], for the vectors [n, d] of those who take part.
+        """Return the mean and the variance of the estimate, float64 [d], for the participants' vectors [n, d].
 
-        The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)) with f the fraction of u.
+        The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)) with f the fractional part of u.
         """
         vectors = np.asarray(vectors, np.float64)
         fraction = self._scaled(vectors) % 1.0
@@ -148,11 +153,13 @@ class VectorSum:
         return vectors.sum(axis=0), self.unit**2 * variance
 
     def messages_per_user(self, dimension: int) -> int:
-        """One-bit messages of a user in one sum: d·(g + q)."""
+        """Return the number of one-bit messages of a user in one sum, d·(g + q)."""
         return int(cheu.messages_per_user(dimension=dimension, levels=int(self.levels), trials=int(self.trials)))
 
     def bits_per_user(self, dimension: int, *, shared_shuffler: bool) -> int:
-        """Bits of a user in one sum: with one shuffler for all coordinates, a message carries its ⌈log₂ d⌉-bit label.
+        """Return the number of bits of a user in one sum.
+
+        With one shuffler for all coordinates, a message includes its label of ⌈log₂ d⌉ bits.
 
         >>> VectorSum(1.0, 4, 6, 0.5).bits_per_user(5, shared_shuffler=True)
         200
@@ -161,7 +168,7 @@ class VectorSum:
         return int(cheu.bits_per_user(**sizes, labelled=shared_shuffler))
 
     def analyzer_operations(self, users: int, dimension: int) -> int:
-        """Bits that the analyzer adds up in one sum over n users: d·n·(g + q)."""
+        """Return the number of bits that the analyzer adds in one sum over n users, d·n·(g + q)."""
         return users * self.messages_per_user(dimension)
 
     def _scaled(self, vectors) -> np.ndarray:
@@ -172,10 +179,10 @@ class VectorSum:
 
 @struct.dataclass
 class ScalarSum:
-    """P_1D: the private sum of numbers in [0, `width`], which is a `VectorSum` of one coordinate x − width/2.
+    """P_1D: private sum of numbers in [0, `width`], a `VectorSum` of the one coordinate x − width/2.
 
     Attributes:
-        width: W.
+        width: W, largest number.
         levels, trials, probability: as in `VectorSum`.
     """
 
@@ -186,50 +193,50 @@ class ScalarSum:
 
     def __post_init__(self):
         require_positive("width", self.width)
-        _ = self.centred  # which refuses the rest
+        _ = self.centred  # validates the other settings
 
     @property
     def centred(self) -> VectorSum:
-        """The sum of x − width/2 as a vector's."""
+        """The `VectorSum` of x − width/2."""
         return VectorSum(0.5 * self.width, self.levels, self.trials, self.probability)
 
     def rounded(self, key: jax.Array, values: jax.Array) -> jax.Array:
-        """Each user's level, int32 [n]."""
+        """Return each user's level, int32 [n]."""
         return self.centred.rounded(key, self._column(values))[:, 0]
 
     def rounded_sum(self, key: jax.Array, values: jax.Array, present: jax.Array | None = None) -> jax.Array:
-        """The sum of `rounded` over the users who take part, an int32."""
+        """Return the sum of `rounded` over the participants, an int32."""
         return self.centred.rounded_sum(key, self._column(values), present)[0]
 
     def estimate(self, total_level, noise_level, users, remainder=0.0) -> jax.Array:
-        """The estimated sum of the numbers, a float32; arguments as in `VectorSum.estimate`."""
+        """Return the estimated sum of the numbers, a float32. Arguments are as in `VectorSum.estimate`."""
         centred = self.centred.estimate(total_level, noise_level, users, remainder)
         return centred + 0.5 * self.width * jnp.asarray(users).astype(jnp.float32)
 
     def randomizer(self, rng: np.random.Generator, values) -> np.ndarray:
-        """All bits that users send, uint8 [..., levels + trials] of numbers [...]."""
+        """Return all bits that users send for numbers [...], uint8 [..., levels + trials]."""
         return self.centred.randomizer(rng, self._column(np.asarray(values, np.float64)))[..., 0, :]
 
     def shuffled(self, rng: np.random.Generator, bits: np.ndarray) -> np.ndarray:
-        """The bits [..., n, k] of n users in a random order, [..., n·k]."""
+        """Return the bits [..., n, k] of n users in a random order, [..., n·k]."""
         return self.centred.shuffled(rng, bits[..., None, :])[..., 0, :]
 
     def analyzer(self, bits: np.ndarray) -> np.ndarray:
-        """The estimated sum of the numbers, float64 [...], of shuffled bits [..., n·k]."""
+        """Return the estimated sum of the numbers, float64 [...], from shuffled bits [..., n·k]."""
         users = bits.shape[-1] // self.messages_per_user()
         return self.centred.analyzer(bits) + 0.5 * self.width * users
 
     def moments(self, values) -> tuple[float, float]:
-        """Mean and variance of the estimate for the numbers [n] of those who take part."""
+        """Return the mean and the variance of the estimate for the participants' numbers [n]."""
         values = np.asarray(values, np.float64)
         return float(values.sum()), float(self.centred.moments(self._column(values))[1][0])
 
     def messages_per_user(self) -> int:
-        """One-bit messages of a user in one sum: g + q."""
+        """Return the number of one-bit messages of a user in one sum, g + q."""
         return self.centred.messages_per_user(1)
 
     def analyzer_operations(self, users: int) -> int:
-        """Bits that the analyzer adds up: n·(g + q)."""
+        """Return the number of bits that the analyzer adds, n·(g + q)."""
         return self.centred.analyzer_operations(users, 1)
 
     def _column(self, values):
@@ -237,7 +244,7 @@ class ScalarSum:
 
 
 def require_countable(users: int, levels: int) -> None:
-    """Refuse more levels in a sum than int32 counts.
+    """Raise Refusal if the levels of a sum overflow int32.
 
     >>> require_countable(1_000_000, 10_000)
     Traceback (most recent call last):
@@ -248,30 +255,30 @@ def require_countable(users: int, levels: int) -> None:
 
 
 def require_within(bound: float, vectors) -> None:
-    """Refuse host vectors [..., d] of which one is longer than `bound`, or has NaN; nothing is clipped unasked.
+    """Raise Refusal if a host vector in [..., d] is longer than `bound` or has NaN. Vectors are never clipped here.
 
     >>> require_within(1.0, [[0.6, 0.8], [3.0, 4.0]])
     Traceback (most recent call last):
-    fedprivjax.Refusal: vectors must have norm at most 1, got 5 (row 1); clip them, or raise the bound
+    fedprivjax.Refusal: vectors must have norm at most 1, got 5 (row 1). Clip them, or raise the bound
     """
     norms = np.linalg.norm(np.asarray(vectors, np.float64), axis=-1).reshape(-1)
     beyond = ~(norms <= bound * (1 + SLACK))
     if beyond.any():
         row = int(beyond.argmax())
         raise Refusal(
-            f"vectors must have norm at most {bound:.6g}, got {norms[row]:.6g} (row {row}); "
-            "clip them, or raise the bound"
+            f"vectors must have norm at most {bound:.6g}, got {norms[row]:.6g} (row {row}). "
+            "Clip them, or raise the bound"
         )
 
 
 def _uniforms(keys: jax.Array, shape) -> jax.Array:
-    """Uniforms of a shape for each key; the older layout, twice as fast (see `noise.normals`)."""
+    """Return uniforms of the given shape for each key, in the older layout: twice as fast (see `noise.normals`)."""
     with jax.threefry_partitionable(False):
         return jax.vmap(lambda key: jax.random.uniform(key, shape))(keys)
 
 
 def _require_count(name: str, value: Any) -> None:
-    """Refuse a concrete number that is no integer of at least 1; arrays and traced values pass."""
+    """Raise Refusal for a concrete number that is not an integer of at least 1. Arrays and traced values pass."""
     require_positive(name, value)
     if isinstance(value, int | float | np.number) and (value < 1 or value != int(value)):
         raise Refusal(f"{name} must be an integer of at least 1, got {value}")

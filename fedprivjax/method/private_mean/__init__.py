@@ -1,4 +1,4 @@
-"""A cohort's private mean gradient, by trust model: who adds which noise, and what it is worth."""
+"""Private mean of a cohort's gradients, by trust model: noise, accounting and costs."""
 
 from fedprivjax.method.private_mean.gaussian import GaussianMean
 from fedprivjax.method.private_mean.interface import PrivateMean

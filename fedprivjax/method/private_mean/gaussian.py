@@ -1,4 +1,4 @@
-"""Gaussian means: noise by every machine (local), by a trusted server (central), or twice by a server that forgets."""
+"""Gaussian means in the local, the central and the pan-private model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,24 +28,24 @@ THEOREMS = {
 
 @dataclass(frozen=True)
 class GaussianMean(PrivateMean):
-    """N(0, σ²·I) on each message ("none"), or N(0, b·σ²·I) on their sum ("server"), b being the cohort's full size.
+    """Noise N(0, σ²·I) on each message ("none"), or N(0, b·σ²·I) on their sum ("server") for full cohorts of size b.
 
-    "pan-private" (Cheu et al. 2022, Algorithm 6): the sum starts from one such vector of half the variance, and ends
-    with another. An intruder who looks into the memory once, and all others at the outputs, see a record through
-    exactly one of the two.
+    With "pan-private" (Cheu et al. 2022, Algorithm 6), the sum starts from one such vector of half the variance, and
+    another is added at the end. For an intruder who reads the memory once, and for observers of the outputs, each
+    record is protected by exactly one of the two.
 
     Attributes:
-        noises: of trust "none" where users' ε differ, every user's noise over the largest, which is σ.
+        noises: each user's noise divided by the largest, which is σ, if users' ε differ (trust "none"); else None.
     """
 
     noises: tuple[float, ...] | None = None
 
     def mean(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
-        """The mean of those who take part, with noise [d]."""
+        """Mean of the participants' gradients, with noise [d]."""
         return noisy_mean(problem, w, inputs, noise, self.clip)
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
-        """One vector a round, as it stands in the mean; or every machine's."""
+        """Mechanism that samples the mean's noise, one vector per round, or every machine's noise."""
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         messages = plan.schedule.present.sum(axis=1)
         if self.trust != "none":
@@ -54,11 +54,15 @@ class GaussianMean(PrivateMean):
         return choose(plan.schedule, relative, 1, method, cancel=False, divisor=messages)
 
     def accountant(self, problem: Problem, plan: Plan) -> RecordAccountant:
-        """Gaussian mechanisms, composed exactly."""
+        """Exact composition of Gaussian mechanisms."""
         return Sampled(Full())
 
     def hiding(self, plan: Plan) -> Any:
-        """1 locally, or each user's noise over the largest, [machines]; √b on the sum; √(b/2) in each half."""
+        """Noise that protects one record in one round, divided by σ.
+
+        It is √b with a trusted server and √(b/2) in the pan-private model. In the local model it is 1, or each user's
+        noise divided by the largest, [machines].
+        """
         if self.noises is not None:
             return self._relative(plan)
         hidden_by = {"none": 1, "server": plan.size.per_round, "pan-private": plan.size.per_round / 2}
@@ -68,7 +72,7 @@ class GaussianMean(PrivateMean):
         return plan.size.per_round * float(np.mean(self._relative(plan) ** 2))
 
     def _relative(self, plan: Plan) -> np.ndarray:
-        """Every user's noise over the largest, [machines]."""
+        """Each user's noise divided by the largest, [machines]."""
         return np.ones(plan.size.machines) if self.noises is None else np.asarray(self.noises)
 
     def theorem(self, plan: Plan) -> str:

@@ -1,8 +1,8 @@
-"""What a private mean is: a cohort's mean gradient, as the machines, the server or a shuffler make it private.
+"""Interface of private means: a cohort's mean gradient, made private by the machines, the server or a shuffler.
 
-A message is one record's gradient, of norm at most `bound`. Whoever adds the noise, σ (`noise_std`) is what one message
-carries of it: the sum of n messages has noise of standard deviation σ·√n in each coordinate. So equal σ is equal
-utility, and trust models differ in the privacy that it buys.
+A message is one record's gradient, of norm at most `bound`. In every trust model σ (`noise_std`) is the noise per
+message: the sum of n messages has noise of standard deviation σ·√n in each coordinate. Equal σ therefore means equal
+utility, and trust models differ in the resulting privacy.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ from fedprivjax.problem.problem import Problem
 
 @dataclass(frozen=True)
 class PrivateMean:
-    """The interface.
+    """Base class of private means.
 
     Attributes:
-        trust: a key of `privacy.terms.TRUST`.
-        clip: bound on every record's gradient that is enforced, or None.
+        trust: trust model, a key of `privacy.terms.TRUST`.
+        clip: bound that is enforced on every record's gradient, or None.
     """
 
     trust: str
@@ -41,78 +41,78 @@ class PrivateMean:
     # ---- traced
 
     def mean(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
-        """The server's estimate of the cohort's mean gradient at w, and scalars of the round.
+        """Return the server's estimate of the cohort's mean gradient at w, and scalars of the round.
 
         Args:
-            noise: what `noise` makes of the round's draw, or None in a run without noise.
-            key: of the round, for randomness that is not the mechanism's.
+            noise: the round's noise, as returned by `noise`, or None in a run without noise.
+            key: key of the round, for randomness in addition to the mechanism's.
         """
         raise Undefined("a private mean must define mean(problem, w, inputs, noise, key)")
 
     def messages(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> Any:
-        """What each participant computes, leaves [per_round, ...], without noise that it adds at the end."""
+        """Messages of the participants without their final noise, leaves [per_round, ...]."""
         return record_messages(problem, w, inputs, self.clip)
 
     def noise(self, noise_std, drawn, tape) -> Any:
-        """What σ makes of one round's draw."""
+        """Noise of one round, from σ and the mechanism's sample."""
         return noise_std * drawn
 
-    # ---- what is drawn, seen and sent, on the host
+    # ---- noise, views and costs, on the host
 
     def vector_sum(self, problem: Problem, plan: Plan, noise_std: float) -> Any:
-        """The sums of bits that go with σ, or None."""
+        """Shuffled sums for σ, or None without a shuffler."""
         return None
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
-        """What a seed draws."""
+        """Mechanism that samples the noise once per seed."""
         raise Undefined("a private mean must define mechanism(plan, method)")
 
     def check_method(self, method: str) -> None:
-        """Refuse a way to draw noise that these numbers rule out."""
+        """Raise Refusal if the noise method is not possible with these settings."""
 
     def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
-        """Noise made on the host, leaves [rounds, ...], or None."""
+        """Noise pre-sampled on the host, leaves [rounds, ...], or None."""
         return None
 
     def view(self, observed: Observed) -> Seen:
-        """What the adversary sees."""
+        """The adversary's view of a run."""
         return VIEWS[self.trust](observed)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
-        """What one machine sends in a round; `plain` is one message of numbers."""
+        """Communication costs of one machine in a round. `plain` holds those of one message of numbers."""
         return plain
 
     # ---- privacy, on the host
 
     def accountant(self, problem: Problem, plan: Plan) -> RecordAccountant:
-        """From σ over the shift that one record makes to ε."""
+        """Accountant that converts σ divided by `shift` to ε."""
         raise Undefined("a private mean must define accountant(problem, plan)")
 
     def hiding(self, plan: Plan) -> Any:
-        """The noise that hides one record in one round, as a multiple of σ: one for all users or one for each."""
+        """Noise that protects one record in one round, divided by σ: one number, or one for each user."""
         raise Undefined("a private mean must define hiding(plan)")
 
     def theorem(self, plan: Plan) -> str:
-        """Where the guarantee is proved."""
+        """Source of the guarantee."""
         raise Undefined("a private mean must define theorem(plan)")
 
     def assumptions(self, problem: Problem, plan: Plan, noise_std: float) -> tuple[Assumption, ...]:
-        """What it rests on beyond the gradient's bound."""
+        """Assumptions of the guarantee in addition to the gradient bound."""
         return ()
 
     def bound(self, problem: Problem) -> float:
-        """The largest norm of a record's gradient."""
+        """Bound on the norm of a record's gradient."""
         return float(problem.lipschitz if self.clip is None else self.clip)
 
     def shift(self, problem: Problem) -> float:
-        """How far one replaced record moves a sum."""
+        """L2 sensitivity of a sum to replacing one record."""
         bound = self.bound(problem)
         if not np.isfinite(bound):
             raise Refusal("clip must be set, because the loss has no finite gradient bound here")
         return 2 * bound
 
     def event(self, problem: Problem, plan: Plan, noise_std: float) -> RecordEvent:
-        """What noise of σ does to privacy on a plan: a record is released in as many rounds as use it."""
+        """Event of noise σ on a plan. A record is released in each round that uses it."""
         shift = self.shift(problem) / self.hiding(plan) if noise_std else 1.0
         releases = Releases.of(shift, 1, 1, plan.uses)
         bounded = Assumption("lipschitz", lipschitz_values(problem))
@@ -125,29 +125,30 @@ class PrivateMean:
         return RecordEvent(float(noise_std), self.accountant(problem, plan), releases, terms)
 
     def least_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The least σ that meets a private target on a plan, of the user who needs most. Default: Gaussian noise."""
+        """Smallest σ that meets a private target on a plan for every user. Default: that of Gaussian noise."""
         multiplier = sqrt(plan.uses.max()) / target.largest_mu
         return HEADROOM * float(multiplier * self.shift(problem) / self.hiding(plan))
 
-    # ---- the constants of `theory.cheu`
+    # ---- constants of `theory.cheu`
 
     def noisy_users(self, plan: Plan) -> float:
-        """Of how many messages with σ each a sum has the noise, in a round where everyone takes part."""
+        """Variance of a sum's noise in a full cohort, divided by σ²: the number of messages with noise σ each."""
         return plan.size.per_round
 
     def noise_constant(self, problem: Problem, plan: Plan, noise_std: float) -> float:
-        """C: the variance of a sum's noise and rounding, all coordinates together, over the bound²."""
+        """C: variance of a sum's noise and rounding, summed over coordinates, divided by the bound²."""
         noise = problem.dimension * self.noisy_users(plan) * (noise_std / self.bound(problem)) ** 2
         return noise + (self.rounding_constant(problem, plan.size.per_round) if noise_std else 0.0)
 
     def rounding_constant(self, problem: Problem, users: Any) -> Any:
-        """The part of C that fixed-point rounding adds, for sums over so many users."""
+        """Contribution of fixed-point rounding to C, for sums over this number of users."""
         return 0.0
 
     def planned_noise(self, problem: Problem, target: Target) -> Callable[[Any], Any]:
-        """The noise's part of C as a function of the cohort's size, before a plan is drawn, for one release a record.
+        """Contribution of the noise to C as a function of the cohort size, for one release per record.
 
-        Where an accountant decides it is the Gaussian limit; to choose a cohort's size by.
+        It is used to choose a cohort size before a plan is sampled. If the noise comes from an accountant, the Gaussian
+        limit is used.
         """
         if target.non_private:
             return lambda users: np.zeros(np.shape(users))
@@ -161,7 +162,7 @@ class PrivateMean:
         return lambda cohort: np.average([noise(cohort) for noise in of_each], axis=0, weights=users)
 
     def planned_constant(self, problem: Problem, target: Target) -> Callable[[Any], Any]:
-        """C as a function of the cohort's size: `planned_noise`, and rounding."""
+        """C as a function of the cohort size: `planned_noise` plus the contribution of rounding."""
         noise = self.planned_noise(problem, target)
         if target.non_private:
             return noise

@@ -1,4 +1,4 @@
-"""What methods on batches of users share: their settings, and the private mean that these name."""
+"""Base of methods on batches of users: settings, and the private mean that they select."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,10 +34,10 @@ OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "hones
 
 @struct.dataclass
 class UserMethod(Protocol):
-    """A method that steps by the private mean of a batch of users' gradients, one record a message.
+    """A method that steps along the private mean of a batch of users' gradients, one record per message.
 
-    It defines `init`, `round`, `output`, `query` and `default_step`; what is here follows from `private_mean`.
-    The attributes are described where they are met, in `UserSGD`.
+    A subclass defines `init`, `round`, `output`, `query` and `default_step`. The rest follows from `private_mean`.
+    `UserSGD` documents the fields.
     """
 
     epsilon: Any = None
@@ -55,7 +55,7 @@ class UserMethod(Protocol):
     noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
 
     several_epochs = True
-    of_phases = False  # whether a run may have cohorts of announced sizes, one for each phase
+    of_phases = False  # True if a run may have cohorts of several announced sizes, one for each phase
 
     def __post_init__(self):
         check_numbers(self, "epsilon")
@@ -75,14 +75,14 @@ class UserMethod(Protocol):
 
     @property
     def private_mean(self) -> PrivateMean:
-        """Whose noise, and what it is worth."""
+        """Private mean of the trust model."""
         if self.trust != SHUFFLER:
             return GaussianMean(self.trust, self.clip, self.noises)
         return BitMean(self.trust, self.clip, self.vector_sum, self.levels, self.rounding, self.accounting, self.honest)
 
     @property
     def traced(self):
-        """Without what only the host reads: Gaussian noise is one program, whoever adds it."""
+        """The protocol without host-only settings. All trust models with Gaussian noise share one program."""
         trust = SHUFFLER if self.trust == SHUFFLER else "server"
         return replace(super().traced, epsilon=None, trust=trust, relative_privacy=None, noises=None, **OF_BITS)
 
@@ -93,21 +93,21 @@ class UserMethod(Protocol):
         return self.private_mean.messages(problem, self.query(state), inputs, noise, key)
 
     def internal(self, state):
-        """All that the server remembers between rounds."""
+        """State that the server stores between rounds."""
         return state
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal for cohorts of several sizes, unless the method runs in phases."""
         if plan.schedule.announced and not self.of_phases:
-            raise Refusal("cohorts must be of one size but for UserAGD with strong_convexity, which has phases")
+            raise Refusal("cohorts must be of one size except for UserAGD with strong_convexity, which has phases")
         if plan.schedule.announced and self.trust == "none":
-            raise Refusal("cohorts must be of one size with trust = 'none', whose noise grows with them")
+            raise Refusal("cohorts must be of one size with trust = 'none', whose noise grows with the cohort")
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.private_mean.mechanism(plan, method)
 
     def server_noise(self, plan: Plan) -> float:
-        """As `Protocol.server_noise`: the sum has the noise of a full cohort's messages, `noise_std` each."""
+        """As in `Protocol.server_noise`. The sum has the noise of a full cohort's messages, `noise_std` each."""
         return sqrt(self.private_mean.noisy_users(plan)) / int(plan.schedule.present[0].sum())
 
     @property
@@ -133,34 +133,37 @@ class UserMethod(Protocol):
         return self.private_mean.event(problem, plan, self.noise_std)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums, or the noise of each user."""
+        """As in `Protocol.calibrate`, with the levels and noise bits of shuffled sums, or the noise of each user."""
         noisy = replace(self, noises=self._noises(plan, target))
         noise_std = noisy.noise_for(problem, plan, target)
-        if target.given_noise and self.accounting == "paper" and target.delta is not None:  # refused now, if at all
+        if target.given_noise and self.accounting == "paper" and target.delta is not None:  # raise before the run
             replace(self, noises=None).private_mean.event(problem, plan, noise_std).epsilon(target.delta)
         ready = noisy.with_noise(problem, plan, noise_std, target)
         return replace(ready, vector_sum=self.private_mean.vector_sum(problem, plan, noise_std))
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The noisiest user's."""
+        """σ of the noisiest user."""
         return replace(self, noises=None).private_mean.least_noise(problem, plan, target)
 
     def _noises(self, plan: Plan, target: Target) -> tuple[float, ...] | None:
-        """Every user's noise over the largest, where their ε differ; enough for as many rounds as any takes part in."""
+        """Each user's noise divided by the largest if their ε differ, else None.
+
+        It is sufficient for the largest number of rounds of any user.
+        """
         if self.relative_privacy is None:
             target.require_one()
-        privacy_shares(self.relative_privacy, plan.size.machines)  # refuses ratios of other users
+        privacy_shares(self.relative_privacy, plan.size.machines)  # raises Refusal if the number of ratios is wrong
         if self.relative_privacy is None or target.given_noise is not None:
             return None
         mus = np.asarray(gdp.mu(target.epsilon, target.stated_delta))
         return tuple((mus.min() / mus).tolist())
 
     def noise_constant(self, problem: Problem, plan: Plan) -> float:
-        """C of the bounds in `theory.cheu`: noise and rounding of a sum, all coordinates together, over the bound²."""
+        """C of the bounds in `theory.cheu`, see `PrivateMean.noise_constant`."""
         return self.private_mean.noise_constant(problem, plan, float(self.noise_std))
 
     def round_noise(self, problem: Problem, plan: Plan) -> float:
-        """The norm of the noise and rounding in the mean of a round's gradients."""
+        """Norm of the noise and rounding in the mean of a round's gradients."""
         bound = self.private_mean.bound(problem)
         return bound * self.noise_constant(problem, plan) ** 0.5 / plan.size.per_round
 

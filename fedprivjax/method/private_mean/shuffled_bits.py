@@ -1,4 +1,4 @@
-"""Means of shuffled bits: sums of vectors from one-bit messages (P_VEC of Cheu et al. 2022, see `protocols.sums`)."""
+"""Means in the shuffle model: vectors summed from one-bit messages (P_VEC of Cheu et al. 2022; `shuffled_sums`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,14 +49,14 @@ THEOREMS = {
 
 @dataclass(frozen=True)
 class BitMean(PrivateMean):
-    """Every gradient as one-bit messages with binomial noise, which a shuffler permutes.
+    """Mean of gradients that are sent as one-bit messages with binomial noise through a shuffler.
 
     Attributes:
-        sums: the sums' fixed-point levels and noise bits, as `vector_sum` chose them.
-        levels: g, where it is given; None is the accounting's own rule.
-        rounding: how the rounding of two neighbouring records is coupled in the accounting.
+        sums: fixed-point levels and noise bits of the sums, from `vector_sum`.
+        levels: g, or None for the accounting's default rule.
+        rounding: coupling of the rounding of two neighbouring records in the accounting.
         accounting: "exact", "gaussian-limit" or "paper".
-        honest: share of a cohort that surely adds its noise.
+        honest: fraction of a cohort that certainly adds its noise.
     """
 
     sums: Any = None
@@ -68,7 +68,7 @@ class BitMean(PrivateMean):
     # ---- traced
 
     def mean(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
-        """The analyzer's estimate over those who take part; where σ is 0, their mean itself."""
+        """The analyzer's estimate over the participants, or their exact mean if σ is 0."""
         present = inputs.filled
 
         def add(totals, chunk):
@@ -94,7 +94,7 @@ class BitMean(PrivateMean):
         return problem.unravel(jnp.where(noise.scale > 0, estimate, plain) / users), info
 
     def messages(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> Any:
-        """The value of each participant's bits, [per_round, d]: what they add to the sum's estimate."""
+        """Contribution of each participant's bits to the estimated sum, [per_round, d]."""
         present = inputs.filled
         rows, _ = self._rows(problem, w, _one_sample(inputs), inputs.machine, present)
         rows = present[:, None] * rows
@@ -105,46 +105,46 @@ class BitMean(PrivateMean):
         return jnp.where(noise.scale > 0, present[:, None] * values, rows)
 
     def noise(self, noise_std, drawn, tape) -> BitNoise:
-        """The round's noise in levels."""
+        """Noise of the round in levels."""
         return drawn.noise(noise_std, self.sums, tape)
 
     def _rows(self, problem: Problem, w, samples, machine, present):
-        """Gradients of so many slots, [slots, d], clipped, and `round.clipping` of them."""
+        """Clipped gradients of the given slots, [slots, d], and their sums from `clipping`."""
         vectors = messages(problem, gradient_at(w), problem.take(samples, machine))
         counted = jnp.zeros(2) if self.clip is None else clipping(vectors, present, self.clip)
         rows = jax.vmap(lambda vector: vector.written_out())(clipped(vectors, self.clip))
         return jnp.where(present[:, None] > 0, flat_rows(problem, rows), 0.0), counted
 
-    # ---- what is drawn, seen and sent, on the host
+    # ---- noise, views and costs, on the host
 
     def vector_sum(self, problem: Problem, plan: Plan, noise_std: float) -> VectorSum:
-        """The sums' levels and noise bits for σ.
+        """Levels and noise bits of the sums for σ.
 
         Raises:
-            Refusal: more levels in a sum than int32 counts.
+            Refusal: if the levels of a sum overflow int32.
         """
         levels = self._levels(problem, plan.size.per_round)
         if not noise_std:
-            return VectorSum(1.0, np.int32(levels), 1, 0.0)  # for its shape alone: nothing is rounded without noise
+            return VectorSum(1.0, np.int32(levels), 1, 0.0)  # only its shape matters: nothing is rounded without noise
         _, trials, probability = bits(accounted(noise_std / self.shift(problem)), levels)
         chosen = VectorSum(self.bound(problem), np.int32(levels), trials, probability)
         require_countable(plan.size.per_round, levels)
         return chosen
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
-        """Exact binomials from a tape; rounded normals; or a key for every user's own bits."""
+        """Exact binomials ("auto"), rounded normals ("normal"), or a key for each user's bits ("materialised")."""
         require_choice("noise method", method, ("auto", "normal", "materialised"))
         messages = np.asarray(plan.schedule.present.sum(axis=1), np.float32)
         self.check_method(method)
         if plan.schedule.announced and method != "auto":
-            raise Refusal(f"noise method must be 'auto' where cohorts share the noise by their sizes, got {method!r}")
+            raise Refusal(f"noise method must be 'auto' for cohorts of several sizes, got {method!r}")
         if method == "materialised":
             return LiteralBits(messages)
         if method == "auto":
             return Taped(messages)
         if self.accounting != "gaussian-limit":
             raise Refusal(
-                "noise method 'normal' must go with accounting = 'gaussian-limit', which says that it is one, "
+                "noise method 'normal' must go with accounting = 'gaussian-limit', which states the approximation, "
                 f"got {self.accounting!r}"
             )
         return RoundedNormal(messages)
@@ -154,7 +154,7 @@ class BitMean(PrivateMean):
             require_drawable(self.sums.trials)
 
     def tape(self, plan: Plan, dimension: int, seed: int) -> Tape:
-        """Every round's noise in levels, exactly binomial."""
+        """Noise of every round in levels, with the exact binomial distribution."""
         totals = self._totals(plan, self.sums)
         return _tape(seed, tuple(totals.tolist()), float(self.sums.probability), dimension)
 
@@ -162,9 +162,9 @@ class BitMean(PrivateMean):
         return shuffled_bits(observed)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
-        """With one shuffler for all coordinates, so that every bit carries the label of its own.
+        """Costs with one shuffler for all coordinates, so every bit includes its coordinate's label.
 
-        In the smallest cohort, where cohorts share the noise by their sizes.
+        If cohorts have several sizes, they are the costs in the smallest cohort.
         """
         if not self.sums.probability:
             return plain
@@ -175,13 +175,13 @@ class BitMean(PrivateMean):
     # ---- privacy, on the host
 
     def accountant(self, problem: Problem, plan: Plan) -> BinomialSums:
-        """For the smallest cohort that a round had, and of it the honest share."""
+        """Accountant for the honest users of the smallest cohort."""
         levels = self._levels(problem, plan.size.per_round)
         require_countable(plan.size.per_round, levels)
         return BinomialSums(self._users(plan), problem.dimension, levels, self.rounding, self.accounting)
 
     def hiding(self, plan: Plan) -> float:
-        """σ itself: the accountant knows how many users' noise hides a record."""
+        """1: the accountant already uses the number of users whose noise protects a record."""
         return 1.0
 
     def theorem(self, plan: Plan) -> str:
@@ -218,14 +218,15 @@ class BitMean(PrivateMean):
         return cheu.rounding_constant(users=users, levels=levels, dimension=problem.dimension)
 
     def noisy_users(self, plan: Plan) -> int:
-        """The smallest cohort's, where sizes are announced: users of larger ones add so many fewer bits of noise."""
+        """Cohort size, or the smallest one if sizes are announced: users of larger cohorts add fewer noise bits."""
         return int(plan.schedule.present.sum(axis=1).min()) if plan.schedule.announced else plan.size.per_round
 
     def _totals(self, plan: Plan, sums: VectorSum) -> np.ndarray:
-        """Every round's trials, int64 [rounds].
+        """Number of trials in every round, int64 [rounds].
 
-        Where a cohort's size u_t is announced its users add ⌈q·u/u_t⌉ each, u the smallest (of both the honest share):
-        no sum has fewer than the one that the accountant knows, and what it has beyond is post-processing.
+        If a cohort's size u_t is announced, each user adds ⌈q·u/u_t⌉ bits, with u the smallest size (both sizes count
+        honest users only). No sum has fewer trials than the accountant assumes, and additional trials are
+        post-processing.
         """
         users = plan.schedule.present.sum(axis=1)
         if not plan.schedule.announced:
@@ -240,7 +241,7 @@ class BitMean(PrivateMean):
         return users
 
     def _planned_levels(self, problem: Problem, users: Any) -> np.ndarray:
-        """The levels of sums over so many users, of their shape."""
+        """Levels of sums over the given numbers of users, of the shape of `users`."""
         return np.vectorize(lambda n: self._levels(problem, int(n)))(users)
 
     def _levels(self, problem: Problem, users: int) -> int:
@@ -249,12 +250,12 @@ class BitMean(PrivateMean):
         return default_levels(users, problem.dimension, "sqrt" if self.accounting == "paper" else "exact")
 
 
-@lru_cache(maxsize=2)  # members that differ in their steps alone have one tape
+@lru_cache(maxsize=2)  # configurations that differ only in their steps share the noise
 def _tape(seed: int, totals: tuple[int, ...], probability: float, dimension: int) -> Tape:
     noise, remainder = sample_binomial_noise(binomial_stream(seed), np.array(totals), probability, dimension)
     return Tape(noise, np.asarray(remainder, np.float32))
 
 
 def _one_sample(inputs: RoundInputs):
-    """The sample of each slot, [per_round]."""
+    """Return the sample of each slot, [per_round]."""
     return inputs.samples if inputs.weights is None else inputs.samples[:, 0]
