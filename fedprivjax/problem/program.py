@@ -49,9 +49,10 @@ def typed_jit(function: Callable | None = None, *, static_argnames: str | Sequen
     names = inspect.signature(function)
     static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
 
-    @partial(jax.jit, static_argnames=tuple(static))
-    def program(classes: _Classes, **arguments):
+    def of_classes(classes: _Classes, **arguments):
         return function(**arguments)
+
+    program: Any = jax.jit(of_classes, static_argnames=tuple(static))
 
     def keyed(*args: Any, **kwargs: Any) -> tuple[_Classes, dict[str, Any]]:
         arguments = names.bind(*args, **kwargs).arguments
