@@ -205,7 +205,7 @@ def test_plan_with_a_pilot_ranks_what_ran_on_synthetic_data(call, tmp_path, monk
     files = ("--json", "plan.json", "--plot", "plan.png")
     status, said, _ = call(*PLAN, "--protocol", "dp_mu2", "--pilot", "--pilot-seeds", 1, *files)
     assert status == 0
-    assert "pilot on synthetic data: no data were touched, no guarantee is spent; yours may differ" in said
+    assert "pilot on synthetic data: reads no private data, costs no privacy. Results on real data may differ" in said
     assert "pilot: 2 classes in 6 dimensions" in said
     (entry,) = json.loads(Path("plan.json").read_text(encoding="utf-8"))["plans"]
     assert 0 < entry["pilot_accuracy"] < 1

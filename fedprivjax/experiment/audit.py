@@ -1,4 +1,4 @@
-"""Which protocols of an experiment, or by name, are audited, and at which privacy level."""
+"""Privacy audits of an experiment's protocols, or of protocols by name, at one privacy level."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -29,17 +29,18 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
 
-Attack = Callable[[str, Any, Any], Any]  # from a label, its protocol and a progress bar to audits by label
+Attack = Callable[[str, Any, Any], Any]  # (label, protocol, progress callback) -> audits by label
 PARTICIPATIONS = (FIXED, VARYING, DROPOUTS)
-FEWER = 0.4  # of the runs with a fixed cohort
+FEWER = 0.4  # runs with other participation, as a fraction of those with a fixed cohort
 EVERY = "all"
 
 
 def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: float = 1e-5) -> dict[str, Any]:
-    """Each `[[protocol]]` by label, at one privacy level; of what is swept, the first finite value.
+    """Return each `[[protocol]]` by label, at one privacy level. Swept settings take their first finite value.
 
     Args:
-        epsilon: in place of the experiment's own target.
+        epsilon: target that replaces the experiment's own, or None.
+        delta: δ of the target.
     """
     found = {}
     for settings in experiment.protocol:
@@ -61,7 +62,7 @@ def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: fl
 
 
 def protocols_named(name: str, epsilon: float, delta: float) -> dict[str, Any]:
-    """A protocol by its name in `PROTOCOLS`, or "all" of them, at their usual settings."""
+    """Return the protocol of a name in `PROTOCOLS`, or "all" of them, at their audit settings; by name."""
     found = {}
     for one, (method, _) in PROTOCOLS.items():
         if name not in (one, EVERY):
@@ -71,7 +72,7 @@ def protocols_named(name: str, epsilon: float, delta: float) -> dict[str, Any]:
 
 
 def at_level(protocol: Any, epsilon: float, delta: float) -> Any:
-    """The protocol with a target of ε at δ, in the currency that it has."""
+    """Return the protocol with a target of ε at δ, as ε or, if it has no ε, as μ."""
     known = {field.name for field in fields(protocol) if field.init}
     target = {name: None for name in TARGETS if name in known}
     target |= {"epsilon": float(epsilon)} if "epsilon" in known else {"mu": float(gdp.mu(epsilon, delta))}
@@ -81,17 +82,17 @@ def at_level(protocol: Any, epsilon: float, delta: float) -> Any:
 def _first_finite(values) -> float:
     finite = [float(value) for value in values if np.isfinite(value)]
     if not finite:
-        raise Refusal(f"values must have a finite one to be audited at, got {list(values)}")
+        raise Refusal(f"values must include a finite one for an audit, got {list(values)}")
     return finite[0]
 
 
 class Chosen(NamedTuple):
-    """What a command names.
+    """Protocols that a command audits.
 
     Attributes:
-        protocols: by label.
+        protocols: protocols by label.
         delta: δ of all bounds.
-        experiment: where they are from one.
+        experiment: experiment of the protocols, or None if they are given by name.
     """
 
     protocols: dict[str, Any]
@@ -100,19 +101,21 @@ class Chosen(NamedTuple):
 
     @property
     def verdict(self) -> float:
-        """Each protocol's share of a verdict's error."""
+        """Error probability of one protocol's outcome, by a union bound."""
         return VERDICT / max(len(self.protocols), 1)
 
 
 def chosen(
     spec: str, load: Callable[[], Experiment], epsilon: float | None, delta: float | None, only: list[str] | None
 ) -> Chosen:
-    """The protocols that a command names, and δ.
+    """Return the protocols that a command audits, and δ.
 
     Args:
         spec: an experiment, a protocol's name, or "all".
-        load: the experiment, where it is one.
-        only: labels; None is all of them.
+        load: function that loads the experiment, called only if `spec` is one.
+        epsilon: target of all protocols, or None for the experiment's own, and 2 for protocols by name.
+        delta: δ, or None for the experiment's own, and 1e-5 for protocols by name.
+        only: labels to audit, or None for all.
     """
     if epsilon is not None:
         require_positive("epsilon", epsilon)
@@ -131,11 +134,11 @@ def chosen(
 
 
 def audited_at(chosen: Chosen, epsilon: float | None, *, sizes: bool) -> list[str]:
-    """Which of the swept values an audit is of, in words; nothing where none is swept.
+    """Return lines of text that name the swept values at which an audit runs; empty if nothing is swept.
 
     Args:
-        epsilon: the level that stands in the place of a swept one.
-        sizes: whether the sizes of the federation count, which an audit in small has not.
+        epsilon: privacy level that replaces a swept one, or None.
+        sizes: whether to include the swept sizes. An audit of a scaled-down form does not use them.
     """
     experiment = chosen.experiment
     if experiment is None:
@@ -168,11 +171,17 @@ def in_two_worlds(
     loss: str | None = None,
     participation: Sequence[str] | None = None,
 ) -> Attack:
-    """Audits of a protocol on its small federations, those that it does not allow left out.
+    """Return a function that audits a protocol's scaled-down form on neighbouring datasets of small federations.
+
+    Federations that the protocol does not allow are left out, unless only one is requested.
 
     Args:
-        loss: of all federations; None is linear with a fixed cohort and without a clip, else quadratic.
-        participation: a part of `PARTICIPATIONS`; None is all of them.
+        runs: runs with each of the two datasets, for a fixed cohort and for the first kind; other kinds have fewer.
+        rounds: rounds of a run for the first kind of participation; other kinds have a third.
+        seed: seed of the audits.
+        folder: folder of the runs' cache, or None.
+        loss: loss of all federations. None is linear with a fixed cohort or without a clip, else quadratic.
+        participation: kinds of participation in `PARTICIPATIONS`; None is all.
     """
     for name in participation or ():
         require_choice("participation", name, PARTICIPATIONS)
@@ -194,7 +203,7 @@ def in_two_worlds(
 
 
 def _trials(protocol: Any, rounds: int, asked: Sequence[str], loss: str | None) -> dict[str, Federation]:
-    """The federations that a protocol is audited on, by what is added to its label."""
+    """Return the federations that a protocol is audited on, by the suffix of its label."""
     other = LINEAR if protocol.clip is None else QUADRATIC
     found: dict[str, Federation] = {}
     for name in asked:
@@ -215,14 +224,19 @@ def _suffix(participation: str) -> str:
 
 
 def require_in_small(participation: Any, loss: Any) -> None:
-    """Raise Refusal if a setting of audits in small is given to an audit in one run."""
+    """Raise Refusal if a setting of scaled-down audits is given to an audit in one run."""
     for name, value in (("participation", participation), ("loss", loss)):
         if value:
             raise Refusal(f"{name} must be left out with --one-run, which takes the experiment's own, got {value}")
 
 
 def in_one_run(chosen: Chosen, *, each: int, seed: int) -> Attack:
-    """The audit of one run of a protocol on the experiment's own problem, at full size."""
+    """Return a function that audits a protocol in one full-size run on the experiment's own problem.
+
+    Args:
+        each: canaries per machine.
+        seed: seed of the run.
+    """
     experiment = chosen.experiment
     if experiment is None:
         raise Refusal("--one-run must go with an experiment, whose problem and participation it takes")
@@ -242,10 +256,12 @@ def in_one_run(chosen: Chosen, *, each: int, seed: int) -> Attack:
 def run_all(
     chosen: Chosen, attack: Attack, progress: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, Refusal]]:
-    """Every protocol's audits, by label; and why some have none, where there are several.
+    """Run every protocol's audits. Return (audits by label, refusals by label).
+
+    A refusal is raised if there is one protocol only.
 
     Args:
-        progress: from a title to a context that is called with (runs done, runs in all).
+        progress: function from a title to a context manager that yields a callback (finished runs, all runs).
     """
     finished, skipped = {}, {}
     for label, protocol in chosen.protocols.items():

@@ -1,7 +1,7 @@
-"""Which method suits, before anything runs: noise, guarantee, bound and cost of every protocol at one actual ε.
+"""Comparison of methods before a run: noise, guarantee, error bound and cost of every protocol at one realised ε.
 
-`plan(...)` returns a dataset with the axes protocol, epsilon and term. The noise and the guarantee are those of a run:
-the same calibration, on a drawn plan, of a problem that holds no data.
+`plan(...)` returns a dataset with the axes protocol, epsilon and term. Noise and guarantee are those of a run: they are
+calibrated in the same way, on a sampled run plan, for a problem without data.
 """
 
 from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound

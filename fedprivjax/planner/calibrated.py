@@ -1,4 +1,4 @@
-"""A method at the least noise that gives the ε on its plan, where its own calibration may be made for more messages."""
+"""Calibration of a draft to its run plan. A protocol's own calibration may be for more messages."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from fedprivjax.privacy.target import PLAN
 
 
 def calibrated(draft: Draft, setting: Setting) -> PlannedRun:
-    """A draft with the least noise that is known to give the ε on its plan.
+    """Return the draft with the least noise that is known to meet the target ε on its run plan.
 
     Raises:
-        Refusal: what the protocol itself refuses, or a target that no noise reaches.
+        Refusal: if the protocol's settings are invalid, or no noise meets the target.
 
     >>> from fedprivjax import LocalSGD
     >>> setting = Setting(machines=10, per_round=5, samples=20, dimension=5, epsilon=1.0)

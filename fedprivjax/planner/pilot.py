@@ -1,6 +1,6 @@
-"""A plan's candidates, run on made-up data of its sizes at their own defaults: which does well, without touching data.
+"""Pilot runs: the candidates of a method comparison, run at their defaults on synthetic data of the same sizes.
 
-No record of anybody's is read, so what one chooses by a pilot costs no privacy. The data are `datasets.clusters`.
+The data are `datasets.clusters`. No private record is read, so choosing a method by a pilot costs no privacy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,19 +26,19 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem, Table
 from fedprivjax.sweeps.results import mean_interval
 
-WARNING = "pilot on synthetic data: no data were touched, no guarantee is spent; yours may differ"
+WARNING = "pilot on synthetic data: reads no private data, costs no privacy. Results on real data may differ"
 USUAL_CLASSES, TEST_EXAMPLES = 10, 10_000
 MOST_NUMBERS = 2 * 10**9  # machines · samples · dimension
-MOST_WORK = 3 * 10**10  # numbers that one run computes, roughly
-NOISE_VECTORS = 20  # in a round, as many gradients' worth of time, roughly
+MOST_WORK = 3 * 10**10  # largest estimate of `Trial.work`
+NOISE_VECTORS = 20  # approximate cost of a round's noise, in gradients
 METRIC = "test_accuracy"
 FOUND = {
-    "pilot_accuracy": "share of right answers on synthetic data, mean over seeds",
-    "pilot_interval": "half the width of its 95 % interval",
-    "pilot_seconds": "of the quickest run; with one seed, compiling is in it",
-    "pilot_epsilon": "ε that the pilot's noise gives the worst machine, of all seeds",
-    "pilot_rounds": "",
-    "pilot_step": "",
+    "pilot_accuracy": "test accuracy on synthetic data, mean over seeds",
+    "pilot_interval": "half the width of the 95% interval of pilot_accuracy",
+    "pilot_seconds": "wall time of the fastest run; with one seed it includes compilation",
+    "pilot_epsilon": "realised ε of the worst machine, over all seeds",
+    "pilot_rounds": "rounds of the pilot",
+    "pilot_step": "step size of the pilot",
 }
 SAID = "pilot_note"
 
@@ -48,21 +48,21 @@ Told = Callable[[int, int], Any]
 
 @dataclass(frozen=True)
 class Pilot:
-    """How candidates are tried, and compared by accuracy on ten thousand test examples.
+    """Settings of pilot runs, which compare candidates by their accuracy on ten thousand test examples.
 
-    It is that of what a method reports, and of the last iterate where that is one drawn at random. Methods that use
-    records again and again make 40 passes over them, unless the plan's `rounds` are given or theory counts epochs.
+    The accuracy is that of a method's output, or of its last iterate if the output is an iterate chosen at random.
+    Methods that use records repeatedly make 40 passes over them, unless `rounds` is given or theory counts epochs.
 
     Attributes:
-        seeds: runs of each, every one with its own schedule, order of the records and noise, on the same data.
-        classes: C of the data, whose features are d/C, or d for two classes. None: ten where that is possible, else
+        seeds: number of runs of each candidate. Schedules, order of records and noise differ, the data do not.
+        classes: number C of classes. The data have d/C features, or d for two classes. None is ten if possible, else
             two.
-        accuracy: of the best rule there is on these data.
-        clip: of every gradient, or increment, over the feature bound.
-        radius: of the ball of parameters, times the feature bound.
+        accuracy: accuracy of the best linear rule on the data.
+        clip: clip of every gradient or increment, divided by the feature bound.
+        radius: radius of the ball of parameters, times the feature bound.
 
     Raises:
-        Refusal: a number out of range.
+        Refusal: if a number is out of range.
 
     >>> Pilot(seeds=0)
     Traceback (most recent call last):
@@ -84,7 +84,7 @@ class Pilot:
         require_positive("radius", self.radius)
 
     def shape(self, dimension: int) -> tuple[int, int]:
-        """Features and classes of data for a model with so many parameters.
+        """Return (features, classes) of the data for a model with `dimension` parameters.
 
         >>> Pilot().shape(650), Pilot().shape(57), Pilot(classes=3).shape(57)
         ((65, 10), (57, 2), (19, 3))
@@ -100,24 +100,26 @@ class Pilot:
         return features, classes
 
     def attributes(self, dimension: int) -> dict[str, Any]:
-        """What a plan's dataset says of it."""
+        """Return the attributes that describe the pilot in the dataset of a method comparison."""
         features, classes = self.shape(dimension)
-        data = f"{classes} classes in {features} dimensions, norms at most 1, the best rule {100 * self.accuracy:g} %"
+        data = (
+            f"{classes} classes in {features} dimensions, norms at most 1, best linear rule {100 * self.accuracy:g} %"
+        )
         runs = f"clip {self.clip:g}, ball of radius {self.radius:g}, {self.seeds} seed{'s' * (self.seeds > 1)}"
         return {"pilot": WARNING, "pilot_seeds": self.seeds, "pilot_data": f"{data}; {runs}"}
 
     def check(self, setting: Setting) -> None:
-        """Refuse sizes that are too large, or no synthetic data's."""
+        """Raise Refusal if the sizes are too large, or do not fit the synthetic data."""
         self.shape(setting.dimension)
         numbers = setting.machines * setting.samples * setting.dimension
         if numbers > MOST_NUMBERS:
             raise Refusal(
-                f"machines · samples · dimension must be at most {MOST_NUMBERS:.2g} for a pilot, got {numbers:.3g}: "
-                f"with fewer samples it errs towards more noise"
+                f"machines · samples · dimension must be at most {MOST_NUMBERS:.2g} for a pilot, got {numbers:.3g}. "
+                f"Use fewer samples: the pilot then overstates the noise"
             )
 
     def problem(self, setting: Setting) -> Problem:
-        """Synthetic data of a plan's sizes, with records dealt in order of use."""
+        """Return a problem with synthetic data of the setting's sizes, whose records are assigned in order of use."""
         features, classes = self.shape(setting.dimension)
         options = {"accuracy": self.accuracy, "test_examples": TEST_EXAMPLES, "seed": setting.seed}
         data = clusters(setting.machines * setting.samples, features, classes, **options)
@@ -126,12 +128,12 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate of a plan, to be run.
+    """Candidate of a method comparison that a pilot runs.
 
     Attributes:
-        use: the way of using the protocol.
-        run: as it is planned.
-        draft: what of it is not calibrated.
+        use: use of the protocol.
+        run: calibrated run of the comparison.
+        draft: the same before calibration.
     """
 
     use: Use
@@ -144,31 +146,31 @@ class Trial:
 
     @property
     def rounds(self) -> int:
-        """The plan's, but for methods whose passes a pilot chooses."""
+        """Number of rounds of the pilot: that of the comparison, unless the use fixes a number of passes."""
         if self.use.passes is None or self.setting.rounds is not None:
             return self.run.plan.size.rounds
         return self.use.passes * ceil(self.setting.samples / self.run.batch)
 
     @property
     def work(self) -> float:
-        """Numbers that a run computes, roughly."""
+        """Approximate number of scalars that a run computes."""
         gradients = self.run.protocol.gradients_per_use * (self.setting.per_round * self.run.batch + NOISE_VECTORS)
         return float(self.rounds) * gradients * self.setting.dimension
 
     @property
     def note(self) -> str:
-        """What is run otherwise than it is planned."""
+        """Text on the difference from the comparison's run, or ""."""
         planned = self.run.plan.size.rounds
         return "" if self.rounds == planned else f"{self.rounds} rounds, theory has {planned}"
 
     def protocol(self, pilot: Pilot) -> Any:
-        """The method at its defaults, clipped, with the least noise for the ε on the schedule that is drawn."""
-        s = self.setting  # a clipped run has a default step where the plan's own needs one that stands in
+        """Return the method at its defaults, clipped and calibrated to ε on the sampled schedule."""
+        s = self.setting  # clipped runs have a default step, so the draft's step size is not needed
         settings = {name: value for name, value in self.draft.settings.items() if name != "step_size"}
         return self.draft.method(**{**settings, "clip": pilot.clip}, epsilon=s.epsilon, calibrate_to=PLAN)
 
     def ready(self, pilot: Pilot, problem: Problem, seed: int) -> ReadyRun:
-        """One run of it."""
+        """Return one prepared run."""
         s = self.setting
         if self.draft.problem.partition_table is not None:
             rows = np.arange(s.machines * s.samples, dtype=np.int32).reshape(s.machines, s.samples)
@@ -184,10 +186,12 @@ class Trial:
 
 
 def tried(cells: Sequence[Cell], pilot: Pilot, told: Told | None = None) -> Iterator[Cell]:
-    """What a pilot finds of every cell that has a `Trial`, in the order of the cells; nothing of others.
+    """Run the pilots. Yield the outcome of each cell in order, empty for a cell without a `Trial`.
 
     Args:
-        told: called with (runs done, runs in all).
+        cells: cells of a method comparison.
+        pilot: settings.
+        told: progress callback, called with (finished runs, all runs).
     """
     trials = [cell["trial"] for cell in cells if "trial" in cell]
     problem = pilot.problem(trials[0].setting)
@@ -203,7 +207,7 @@ def tried(cells: Sequence[Cell], pilot: Pilot, told: Told | None = None) -> Iter
 
 
 def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
-    """The numbers of one candidate, or why there are none."""
+    """Return the pilot's variables of one candidate, or only `pilot_note` with the reason if it was not run."""
     if trial.work > MOST_WORK:
         return {SAID: f"too long for a pilot: {trial.rounds} rounds"}
     try:
@@ -224,7 +228,7 @@ def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
 
 
 def _run(start: ReadyRun, iterate: str) -> tuple[float, float]:
-    """Accuracy of an iterate of a run, NaN where it diverged, and seconds."""
+    """Execute a run. Return (accuracy of an iterate, or NaN if the run diverged, wall time in seconds)."""
     run = execute(start)
     accuracy = float(run.iterates[iterate][METRIC][-1])
     return np.nan if run.diverged else accuracy, run.costs["seconds"]

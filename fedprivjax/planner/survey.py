@@ -1,4 +1,4 @@
-"""Every protocol's plan at one or several ε, as a dataset."""
+"""Method comparison: noise, guarantee, error bound and cost of every protocol at one or several ε, as a dataset."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,16 +20,16 @@ from fedprivjax.planner.pilot import FOUND, SAID, Pilot, Trial, tried
 from fedprivjax.protocols import PROTOCOLS
 
 NUMBERS = {
-    "bound": "excess loss, or norm of the gradient, at most",
-    "noise_std": "noise of one message, per coordinate",
-    "realised_epsilon": "ε that the noise gives the worst machine",
-    "realised_mu": "GDP parameter of the worst machine, where one holds",
-    "step_size": "",
-    "rounds": "",
-    "batch": "records of a message",
-    "gradients": "of all machines",
-    "messages": "of all machines",
-    "bytes": "that all machines send in all",
+    "bound": "upper bound on the excess loss, or on the gradient norm",
+    "noise_std": "standard deviation of the noise of one message, per coordinate",
+    "realised_epsilon": "realised ε of the worst machine",
+    "realised_mu": "realised GDP parameter of the worst machine, if one holds",
+    "step_size": "step size",
+    "rounds": "number of rounds",
+    "batch": "records in a message",
+    "gradients": "gradients that all machines compute",
+    "messages": "messages that all machines send",
+    "bytes": "bytes that all machines send",
 }
 AXES = ("protocol", "epsilon")
 Row = tuple[str, type[Protocol], Use | None]  # label, method, and one of its uses
@@ -56,36 +56,46 @@ def plan(
     pilot: bool | Pilot = False,
     progress: bool | Told | None = None,
 ) -> xr.Dataset:
-    """Noise, guarantee, bound and cost of every protocol that fits a trust model, without running anything on data.
+    """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
-    A guarantee for all of a machine's messages ("none") also holds against those who see less, so a protocol without a
-    form for the trust model is planned in that one.
+    A guarantee for trust "none" (all messages are public) also holds against weaker observers. A protocol without a
+    form for the requested trust model is therefore planned for trust "none".
 
     Args:
-        machines, per_round: M in all, and m in a round: random subsets, or all.
-        samples: n, records of each machine.
-        dimension: d.
-        epsilon: what the noise must really give at `delta`, one value or several.
-        trust: who sees what, a key of `privacy.terms.TRUST`.
-        lipschitz, smoothness, diameter: G, L and D of the losses and the ball.
-        gap: a bound on the first loss above the least; None is G·D.
-        rounds, batch: instead of what each method's theory chooses.
+        machines: number M of machines.
+        per_round: number m of machines in a round, sampled uniformly, or all.
+        samples: number n of records of each machine.
+        dimension: number d of parameters.
+        epsilon: ε that the noise must realise at `delta`, one value or several.
+        delta: δ of the guarantee.
+        trust: trust model, a key of `privacy.terms.TRUST`.
+        lipschitz: bound G on the gradient norm of one record's loss.
+        smoothness: smoothness constant L of one record's loss.
+        diameter: diameter D of the ball of parameters.
+        gap: upper bound on the initial excess loss; None is G·D.
+        rounds: number of rounds, or None for the choice of each method's theory.
+        batch: records in a message, or None for the choice of each method's theory.
+        seed: seed of the schedules, and of the pilot's data.
         protocols: names in `fedprivjax.protocols.PROTOCOLS`; None is all.
-        pilot: True, or a `Pilot`, runs every candidate on synthetic data of these sizes, at the method's own defaults
-            and clipped, with noise for the ε on the schedules that are drawn. That reads nobody's records.
-        progress: of the pilot, as in `simulate`.
+        pilot: True or a `Pilot` runs every candidate on synthetic data of these sizes. The runs use the method's
+            defaults, clipping, and noise calibrated to ε on the sampled schedules. They read no private records.
+        progress: progress of the pilot, as in `simulate`.
 
     Returns:
-        Axes `protocol` (and its use, after a comma), `epsilon` and `term`. `bound` with its terms `bound_term`, its
-        `bound_kind` (see `KINDS`: compare within "explicit" only) and the loss it is of, `bound_of`; `noise_std`,
-        `realised_epsilon`, `realised_mu`, `step_size`, costs, the `guarantee` as JSON; where a method is not planned,
-        the reason is its `refusal`, and its numbers are NaN. Attributes are the settings, and `trivial`, G·D. Of a
-        pilot, `pilot_accuracy` on test examples, mean over seeds, half its 95 % interval `pilot_interval`,
-        `pilot_seconds` of a run, `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`: what was run
-        otherwise than it is planned, or why it was not.
+        A dataset with the axes `protocol` (with its use after a comma, if it has several), `epsilon` and `term`.
+
+        * `bound`: error bound, the sum of its terms `bound_term`. `bound_kind` is a key of `KINDS`; only "explicit"
+          bounds are comparable. `bound_of` is the loss that it bounds.
+        * `noise_std`, `realised_epsilon`, `realised_mu`, `step_size`, the costs, and the `guarantee` as JSON.
+        * `refusal`: reason why a method is not planned. Its numbers are then NaN.
+        * With a pilot: test accuracy `pilot_accuracy`, mean over seeds, half its 95% interval `pilot_interval`, wall
+          time `pilot_seconds` of the fastest run, `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`:
+          differences from the comparison's run, or the reason why the pilot was not run.
+
+        Attributes are the settings, and `trivial`, G·D.
 
     Raises:
-        Refusal: settings out of range, or none that can be planned; what single methods refuse is in the dataset.
+        Refusal: if settings are out of range, or no method can be planned. Reasons of single methods are in `refusal`.
 
     >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["noisy_sgd"])
     >>> round(found["noise_std"].sel(protocol="noisy_sgd").item(), 2), found["bound_kind"].item()
@@ -125,7 +135,7 @@ def plan(
 
 
 def grid_around(epsilon: float, points: int = 7, factor: float = 10.0) -> list[float]:
-    """Levels from ε/factor to ε·factor, ε among them, for a plot.
+    """Return `points` values of ε for a plot, in geometric steps from ε/factor to ε·factor.
 
     >>> grid_around(2.0, points=3)
     [0.2, 2.0, 20.0]
@@ -134,7 +144,7 @@ def grid_around(epsilon: float, points: int = 7, factor: float = 10.0) -> list[f
 
 
 def mapping(found: xr.Dataset) -> dict[str, Any]:
-    """A plan as JSON takes it: the settings, and one entry for each protocol and ε; None where nothing is known.
+    """Return a comparison for JSON: its settings, and one entry for each protocol and ε. Unknown numbers are None.
 
     >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["stale_momentum"])
     >>> (entry,) = mapping(found)["plans"]
@@ -165,20 +175,20 @@ def _labels(protocols: Sequence[str] | None) -> Iterator[Row]:
 
 
 def _require_any(rows: list[Row], table: list[list[dict[str, Any]]]) -> None:
-    """Refuse settings in which nothing can be planned, with the first reason that is not of principle."""
+    """Raise Refusal if no method can be planned, with the first reason that depends on the settings."""
     if any("bound_kind" in cell for row in table for cell in row):
         return
     refused = [(use, label, cells[0]["refusal"]) for (label, _, use), cells in zip(rows, table, strict=True)]
     _, label, why = next((each for each in refused if each[0] is not None), refused[0])
-    raise Refusal(f"protocols must be such that one can be planned, and none can: {label}: {why}")
+    raise Refusal(f"protocols must include one that can be planned, got none. {label}: {why}")
 
 
 def _cell(method: type[Protocol], use: Use | None, setting: Setting) -> dict[str, Any]:
-    """What is known of one use of a protocol at one ε."""
+    """Return the variables of one use of a protocol at one ε, or its refusal."""
     if use is None:
         return {"refusal": method.not_planned}
     try:
-        with np.errstate(divide="ignore", over="ignore"):  # of an ε near 0; what becomes infinite is refused
+        with np.errstate(divide="ignore", over="ignore"):  # ε near 0; infinite values raise Refusal
             found = [
                 (run, run.protocol.error_bound(run), draft)
                 for draft in use.drafts(setting)
@@ -187,7 +197,7 @@ def _cell(method: type[Protocol], use: Use | None, setting: Setting) -> dict[str
     except Refusal as refusal:
         return {"refusal": str(refusal)}
     if not found:
-        return {"refusal": "rounds and batch leave nothing to run"}
+        return {"refusal": "rounds and batch leave no possible run"}
     return _described(use, *min(found, key=lambda each: np.nan_to_num(each[1].total, nan=np.inf)))
 
 
@@ -218,20 +228,20 @@ def _described(use: Use, run: PlannedRun, bound: Bound, draft: Draft) -> dict[st
 
 
 def _call(draft: Draft, run: PlannedRun) -> str:
-    """The protocol as one would write it; its noise is rounded up, for less would give more ε than the row says."""
+    """Return the Python call that makes the protocol. Its noise is rounded up, so that ε is at most the stated one."""
     given = {**draft.settings, "noise_std": float(f"{float(run.protocol.noise_std) * (1 + 5e-6):.6g}")}
     return f"{draft.method.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 def _tried(table: list[list[dict[str, Any]]], pilot: Pilot, progress: bool | Told | None) -> dict[str, Any]:
-    """A pilot's variables."""
+    """Run the pilots and return their variables."""
     with telling(progress, "pilot", "runs") as told:
         cells = iter(list(tried([cell for row in table for cell in row], pilot, told)))
     return _variables([[next(cells) for _ in row] for row in table], FOUND, (SAID,))
 
 
 def _variables(table: list[list[dict[str, Any]]], numbers: Mapping[str, str], words: Sequence[str]) -> dict[str, Any]:
-    """Cells by name, numbers and texts, with the axes protocol and epsilon."""
+    """Return the variables of a table of cells, numbers and texts, with the axes protocol and epsilon."""
     found: dict[str, Any] = {
         name: (AXES, [[float(cell.get(name, np.nan)) for cell in row] for row in table], {"words": about})
         for name, about in numbers.items()
@@ -252,5 +262,5 @@ def _dataset(setting: Setting, labels: list[str], levels: list[float], table: li
 
 
 def _plain(value: Any) -> Any:
-    """A number or a text; None for NaN."""
+    """Return a number or text unchanged, and None for NaN."""
     return None if isinstance(value, float) and np.isnan(value) else value

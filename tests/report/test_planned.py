@@ -83,8 +83,8 @@ def test_a_pilot_is_ranked_by_accuracy_and_marked_as_synthetic(piloted):
         ["local_sgd", "diverged"],
     ]
     text = shown(plan_report(piloted, set()))
-    assert "pilot on synthetic data: no data were touched, no guarantee is spent; yours may differ" in text
-    assert "pilot: 2 classes in 40 dimensions, norms at most 1, the best rule 94 %; clip 0.2, ball of" in text
+    assert "pilot on synthetic data: reads no private data, costs no privacy. Results on real data may differ" in text
+    assert "pilot: 2 classes in 40 dimensions, norms at most 1, best linear rule 94 %; clip 0.2, ball of" in text
     assert "  tree_momentum: too long for a pilot: 7 rounds" in text
 
 
