@@ -1,4 +1,4 @@
-"""From what a machine releases about its records to its ε: with its messages in sight, or behind a shuffler."""
+"""Accountants of a machine's releases about its records, with visible messages or in the shuffle model."""
 
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 def accounted(ratio: float) -> float:
-    """A ratio of noise to shift as it is accounted for: rounded down to nine digits, so that equal settings are
-    accounted for once.
+    """Return a ratio of noise to shift, rounded down to nine digits so that equal settings are accounted for once.
 
     >>> accounted(1 / 3)
     0.33333333
@@ -32,58 +31,60 @@ def accounted(ratio: float) -> float:
 
 
 class RecordAccountant:
-    """The interface: ε of one machine from its noise over shift, records, batch and number of releases."""
+    """Base class: ε of one machine from its ratio of noise to shift, records, batch and number of releases."""
 
-    columns: tuple[str, ...] = ("ε (at most)",)  # of `figures`
+    columns: tuple[str, ...] = ("ε (at most)",)  # keys of `figures`
 
     @property
     def proved(self) -> bool:
-        """Whether `epsilon` is an upper bound, not a claim."""
+        """True if `epsilon` is a proved upper bound, False if it is a claim."""
         return True
 
     @property
     def words(self) -> str:
-        """How ε follows from the noise."""
+        """Derivation of ε from the noise, as text."""
         return ""
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        """An upper bound on the machine's ε at δ.
+        """Return an upper bound on the machine's ε at δ.
 
         Args:
-            ratio: noise over the shift that one replaced record makes in one release; inf is perfect privacy.
-            records, batch: the machine's own, and of a release.
-            releases: noisy ones, over the whole run.
+            ratio: noise divided by the shift of one release from replacing one record. inf is perfect privacy.
+            records: number of the machine's records.
+            batch: batch size of a release.
+            releases: number of noisy releases in the run.
+            delta: δ in (0, 1).
         """
         raise Undefined("an accountant must define epsilon")
 
     def rough_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        """What `epsilon` is at most, at a fraction of its cost; inf where nothing is known so soon."""
+        """Return an upper bound on `epsilon` at a fraction of its cost, or inf if there is none."""
         return inf
 
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
-        """How often a record occurs in one release that is in sight, where that is secret; else None."""
+        """Return the distribution of a record's occurrences in one visible release, or None if they are not secret."""
         return None
 
     def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """What a table says of the machine, by column."""
+        """Return the machine's values in a table, by column."""
         return {"ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta)}
 
     def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
-        """What others say of the machine's ε, who do not use what `epsilon` does."""
+        """Return other accountants' ε of the machine, computed independently of `epsilon`."""
         return ()
 
     def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> "DpEvent":
-        """dp-accounting's tree of the machine's releases, see `Event.dp_event`.
+        """Return dp-accounting's event tree of the machine's releases, see `Event.dp_event`.
 
         Raises:
-            Refusal: where it has none.
+            Refusal: if dp-accounting has no such event.
         """
-        raise Refusal(f"event must be Gaussian and sampled to be a tree of dp-accounting's, got {self}")
+        raise Refusal(f"event must be Gaussian and sampled to be a dp-accounting event, got {self}")
 
 
 @dataclass(frozen=True)
 class Sampled(RecordAccountant):
-    """Means over records that a sampler picks, every message in sight; see `accountants.sampled`."""
+    """Accountant of means over sampled records with visible messages, see `accountants.sampled`."""
 
     sampler: Sampler
     whole_message: bool = False
@@ -101,13 +102,13 @@ class Sampled(RecordAccountant):
         return law(sampler, records, self.whole_message) if sampler.amplifies(records, batch) else None
 
     def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """The proved bound beside what an adversary attains on a linear loss."""
+        """Return the proved upper bound, and the lower bound that an adversary attains on a linear loss."""
         least = attainable_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
         return {"ε (at least)": least, "ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta)}
 
     @property
     def words(self) -> str:
-        """How ε follows from the noise."""
+        """Derivation of ε from the noise, as text."""
         kept = "messages clipped as a whole; " if self.whole_message else ""
         if not self.sampler.secret:
             return f"{kept}exact composition of Gaussian mechanisms (GDP)"
@@ -116,7 +117,7 @@ class Sampled(RecordAccountant):
         return f"{kept}privacy loss distributions of dp-accounting, from {how}; {self.sampler.words}"
 
     def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
-        """dp-accounting's, where it has the sampler and the relation; and what an adversary attains."""
+        """Return dp-accounting's ε if it supports the sampler and the relation, and the ε that an adversary attains."""
         from dp_accounting.pld import PLDAccountant
         from dp_accounting.privacy_accountant import NeighboringRelation
         from dp_accounting.rdp import RdpAccountant
@@ -139,7 +140,7 @@ class Sampled(RecordAccountant):
         return (*(one for one in theirs if one.epsilon < MOST), attained)
 
     def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> "DpEvent":
-        """As in the interface."""
+        """Return dp-accounting's event tree, as in the base class."""
         from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 
         sampler = self.sampler.with_batch(batch)
@@ -148,17 +149,17 @@ class Sampled(RecordAccountant):
         one = GaussianDpEvent(2 * ratio if sampler.independent else ratio)
         sampled = _sampled(sampler, records, batch, one)
         if sampled is None or (sampler.independent and self.whole_message):
-            raise Refusal(f"sampler must be one that dp-accounting has to be a tree of its, got {self}")
+            raise Refusal(f"sampler must be supported by dp-accounting to be a dp-accounting event, got {self}")
         return SelfComposedDpEvent(sampled, releases)
 
     def _settings(self, records: int, batch: int, releases: int, delta: float) -> dict[str, Any]:
-        # the accountant's noise multiplier is σ over half the shift: over L/K, or C
+        # the accountant's noise multiplier is σ divided by half the shift, L/K or C
         sizes = {"records": records, "rounds": releases, "delta": delta}
         return {"sampler": self.sampler.with_batch(batch), "whole_message": self.whole_message, **sizes}
 
 
 def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "DpEvent | None":
-    """dp-accounting's event on records that a sampler picks; None if it has none, as for a subclass of its samplers."""
+    """Return dp-accounting's event on sampled records, or None if it has none, as for subclasses of the samplers."""
     from dp_accounting import PoissonSampledDpEvent, SampledWithoutReplacementDpEvent, SampledWithReplacementDpEvent
 
     if type(sampler) is Poisson:
@@ -169,14 +170,14 @@ def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "D
 
 
 def _told(accountant: "PrivacyAccountant", tree: "DpEvent", delta: float) -> float:
-    """An accountant's ε; inf beyond `MOST`, where its search has no numbers."""
+    """Return an accountant's ε, or inf above `MOST`, where its search underflows."""
     told = accountant.compose(tree)
     return inf if told.get_delta(MOST) > delta else float(told.get_epsilon(delta))
 
 
 @dataclass(frozen=True)
 class Shuffled(RecordAccountant):
-    """One record a message, whose senders a trusted shuffler hides among `per_round`; see `accountants.shuffled`."""
+    """Accountant of one-record messages in the shuffle model, with `per_round` senders; see `accountants.shuffled`."""
 
     per_round: int
 
@@ -184,7 +185,7 @@ class Shuffled(RecordAccountant):
 
     @property
     def words(self) -> str:
-        """How ε follows from the noise."""
+        """Derivation of ε from the noise, as text."""
         return (
             "local (ε₀, δ₀) amplified by shuffling (Feldman, McMillan & Talwar 2021, Theorem 3.8) and by sampling, "
             "optimal composition of (ε, δ) mechanisms by dp-accounting"
@@ -194,12 +195,15 @@ class Shuffled(RecordAccountant):
         return shuffled_epsilon(2 * ratio, records=records, per_round=self.per_round, rounds=releases, delta=delta)
 
     def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """The bound, beside what it is without the shuffler."""
+        """Return the bounds with and without the shuffler."""
         in_sight = Sampled(Subset(1)).epsilon(ratio, records, batch, releases, delta=delta)
         return {"ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta), "ε unshuffled": in_sight}
 
     def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
-        """The messages in sight, which a shuffler cannot worsen; and their sum alone, which is less than they tell."""
+        """Return upper bounds from visible messages, and a lower bound from their sum.
+
+        The shuffler cannot increase ε, and the sum reveals no more than the shuffled messages.
+        """
         in_sight = Sampled(Subset(1)).opinions(ratio, records, batch, releases, delta=delta)
         upper = [one._replace(accountant=f"{one.accountant}, in sight") for one in in_sight if one.kind != LOWER]
         upper = [one._replace(kind=UPPER) for one in upper]

@@ -1,19 +1,19 @@
-"""Privacy of Gaussian-noised means over records that a sampler picks anew each time, for replacing one record.
+"""Privacy of Gaussian-noised means over records that are resampled for each release, for replacing one record.
 
-A release is `(1/K)·Σ_j g_j + N(0, σ²)` with ‖g_j‖ ≤ L; the noise multiplier is `z = σ·K/L`, so a record that occurs
-j times moves it by at most 2j/z standard deviations. dp-accounting knows Poisson sampling under replacement; samples of
-a fixed size it does not, with replacement not at all. For those the privacy profile of one release is bounded by
-subsampling (Balle, Barthe & Gaboardi 2018): with η the chance that the record occurs,
+A release is `(1/K)·Σ_j g_j + N(0, σ²)` with ‖g_j‖ ≤ L. The noise multiplier is `z = σ·K/L`, so a record that occurs
+j times moves it by at most 2j/z standard deviations. dp-accounting supports Poisson sampling under replace-one, but not
+samples of a fixed size, with or without replacement. For those the privacy profile of one release is bounded by
+subsampling (Balle, Barthe & Gaboardi 2018). With η the probability that the record occurs,
 
     δ(ε) ≤ Σ_{j≥1} P[j]·δ_j(ln(1 + (e^ε − 1)/η)),        δ_j the Gaussian profile at shift 2j/z
 
-and releases are composed as privacy loss distributions. Both directions are bounded, so the result holds for any
-adaptive choice of what is released.
+and releases are composed as privacy loss distributions. Both directions are bounded, so the result also holds for
+adaptively chosen releases.
 
-Where not records but a whole message is clipped, to norm C, `z = σ/C` and every sampler has the same bound with one
-term: the record occurs, with chance η, or it does not, and then the message moves by up to 2C however often it occurs.
-dp-accounting's pair for Poisson samples, ±C about a centre that stays where it is, is not the worst one there: a record
-can turn a message from −C to +C.
+If the whole message is clipped to norm C, not each record, then `z = σ/C` and every sampler has the same bound with one
+term: with probability η the record occurs and moves the message by up to 2C, regardless of its number of occurrences.
+dp-accounting's pair for Poisson samples, ±C around a fixed centre, is not the worst one in this case: a record can turn
+a message from −C to +C.
 """
 
 from functools import cache, lru_cache
@@ -33,9 +33,9 @@ from fedprivjax.privacy.accountants.noise_search import least_noise
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-GRID = 5e-4  # spacing of privacy losses; the estimate is from above whatever it is
-LONGEST = 5000.0  # a loss of one release beyond this is taken for infinite
-KEPT = 32  # composed losses, some megabytes each
+GRID = 5e-4  # spacing of privacy losses; the estimate is an upper bound for any spacing
+LONGEST = 5000.0  # larger losses of one release are treated as infinite
+KEPT = 32  # number of cached composed losses, some megabytes each
 
 
 def sampled_epsilon(
@@ -48,20 +48,21 @@ def sampled_epsilon(
     batch: int | None = None,
     whole_message: bool = False,
 ) -> float:
-    """An upper bound on the ε of `rounds` releases of one machine, at δ, for replacing one of its records.
+    """Return an upper bound on ε at δ of `rounds` releases of one machine, for replacing one of its records.
 
-    Exact where the sampler is "full" or "disjoint", or takes all records.
+    The bound is exact if the sampler is "full" or "disjoint", or takes all records.
 
     Args:
-        noise_multiplier: z = σ·K/L, or σ/C for messages that are clipped as a whole; inf is perfect privacy.
-        sampler: an object, or its name with `batch` beside it.
-        records: n, the machine's own.
-        rounds: releases in which the machine takes part, publicly.
-        batch: K, where the sampler is a name; ignored by "full".
-        whole_message: the mean is clipped, not each record's vector.
+        noise_multiplier: z = σ·K/L, or σ/C for messages that are clipped as a whole. inf is perfect privacy.
+        sampler: a sampler, or its name together with `batch`.
+        records: number of the machine's records, n.
+        rounds: number of releases in which the machine takes part. Participation is public.
+        delta: δ in (0, 1).
+        batch: batch size K if the sampler is a name. Ignored by "full".
+        whole_message: True if the mean is clipped instead of each record's vector.
 
     Raises:
-        ValueError: settings out of range.
+        ValueError: if a setting is out of range.
 
     >>> round(sampled_epsilon(2.0, sampler="full", records=10, rounds=4, delta=1e-5), 3)
     9.997
@@ -85,7 +86,7 @@ def _bound(z: float, sampler: Sampler, records: int, rounds: int, delta: float, 
 
 @lru_cache(maxsize=KEPT)
 def _loss(z: float, sampler: Sampler, records: int, rounds: int, whole: bool) -> "PrivacyLossDistribution | None":
-    """What all releases lose, which serves every δ; None where one release has losses beyond `LONGEST`."""
+    """Return the composed privacy loss of all releases, for every δ, or None if one loss exceeds `LONGEST`."""
     one = _one_release(z, sampler, records, whole)
     return None if one is None else composed(one, rounds)
 
@@ -98,10 +99,10 @@ def _one_release(z: float, sampler: Sampler, records: int, whole: bool) -> "Priv
 def one_release(
     z: float, sampler: Sampler, records: int, whole: bool, coarse: int = 1
 ) -> "PrivacyLossDistribution | None":
-    """What one release loses, from above; None where it has losses beyond `LONGEST`.
+    """Return an upper bound on the privacy loss of one release, or None if it has losses above `LONGEST`.
 
     Args:
-        coarse: how many times wider the grid of losses is than usual: quicker, and a little more is lost.
+        coarse: factor of the grid's spacing. A larger factor is faster and gives a slightly larger bound.
     """
     if sampler.independent and not whole:
         return _independent(z, sampler.batch_of(records) / records, coarse)
@@ -118,7 +119,7 @@ def noise_multiplier_for(
     batch: int | None = None,
     whole_message: bool = False,
 ) -> float:
-    """The least z (from above) whose `sampled_epsilon` is at most ε.
+    """Return the smallest z (from above) whose `sampled_epsilon` is at most ε.
 
     >>> round(noise_multiplier_for(9.997, sampler="full", records=10, rounds=4, delta=1e-5), 2)
     2.0
@@ -139,20 +140,20 @@ def _least(epsilon: float, sampler: Sampler, records: int, rounds: int, delta: f
 
 
 def require_known(noise: float, epsilon: float) -> float:
-    """The noise, refused where none is known to give the ε."""
+    """Return the noise. Raise Refusal if it is infinite: no noise is known to give the ε."""
     if isinf(noise):
-        raise Refusal(f"epsilon must be one that some noise is known to give at this delta, got {epsilon:g}")
+        raise Refusal(f"epsilon must be reachable with some noise at this delta, got {epsilon:g}")
     return noise
 
 
 def law(sampler: Sampler, records: int, whole_message: bool = False) -> Occurrences:
-    """How far one record may move a release, in units of the largest step that one occurrence makes, and how likely."""
+    """Return the distribution of a release's shift from one record, in units of the largest shift per occurrence."""
     occurrences = sampler.occurrences(records, sampler.batch_of(records))
     return Occurrences(np.ones(1), np.array([occurrences.chances.sum()])) if whole_message else occurrences
 
 
 def checked(noise_multiplier: float, sampler: Sampler, records: int, rounds: int, delta: float) -> Sampler:
-    """The sampler, with one machine's batch, after all settings are looked at."""
+    """Return the sampler with one machine's batch. Raise Refusal if a setting is out of range."""
     require_positive("noise_multiplier", noise_multiplier, infinite=True)
     for name, value in (("records", records), ("rounds", rounds)):
         require_at_least(name, value, 1)
@@ -162,17 +163,17 @@ def checked(noise_multiplier: float, sampler: Sampler, records: int, rounds: int
 
 
 def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, coarse: int) -> "PrivacyLossDistribution | None":
-    """The bound's loss distribution for one release; None where it has losses beyond `LONGEST`."""
+    """Return the bound's loss distribution for one release, or None if it has losses above `LONGEST`."""
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     longest = _longest_loss(z, times, chances)
     if longest is None:
         return None
-    spacing = coarse * max(min(GRID, longest / 2000), longest / 4e4)  # the estimate is off by its square
+    spacing = coarse * max(min(GRID, longest / 2000), longest / 4e4)  # the error is of second order in the spacing
     grid = np.arange(ceil(longest / spacing) + 1)
     above = np.minimum.accumulate(profile(grid * spacing, times, chances, z))
-    below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # of e^{−ε}, by symmetry
+    below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # profile at −ε, by symmetry
     deltas = np.concatenate([below[:0:-1], above])
     places = np.concatenate([-grid[:0:-1], grid])
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(spacing, int(places[0]), int(places[-1]), deltas)
@@ -180,14 +181,14 @@ def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, coarse: int) -
 
 
 def _longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | None:
-    """A loss beyond which next to nothing is left of `profile`; None where there is none up to `LONGEST`."""
+    """Return a loss at which `profile` is negligible, or None if there is none up to `LONGEST`."""
     losses = np.geomspace(0.05, LONGEST, 64)
     enough = profile(losses, times, chances, z) < NEGLIGIBLE
     return float(losses[enough.argmax()]) if enough.any() else None
 
 
 def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.ndarray:
-    """The bound δ(ε) on one release, of ε's shape."""
+    """Return the bound δ(ε) for one release, in the shape of ε."""
     epsilon = np.asarray(epsilon, float)
     with np.errstate(over="ignore"):
         inner = np.where(

@@ -1,16 +1,17 @@
-"""Privacy of messages whose senders a trusted shuffler hides: one record's noisy gradient from each machine.
+"""Privacy in the shuffle model: a trusted shuffler hides the senders of one-record noisy gradients.
 
-Lowy & Razaviyayn, ICLR 2023, Theorem 4.1, states a noise with an unnamed constant. Here its proof's steps are numbers.
-With z = σ/L, cohorts of M machines that own n records each, and T rounds:
+Theorem 4.1 of Lowy & Razaviyayn, ICLR 2023, states the noise up to an unspecified constant. This module evaluates the
+steps of its proof with explicit constants. With z = σ/L, cohorts of M machines with n records each, and T rounds:
 
     local       a message is (ε₀, δ₀)-DP, the Gaussian mechanism at sensitivity 2L
     shuffled    ε₁ = ln[1 + tanh(ε₀/2)·(8√(e^{ε₀}·ln(4/δ'))/√M + 8e^{ε₀}/M)],  δ₁ = δ' + (e^{ε₁}+1)(1+e^{−ε₀}/2)·M·δ₀
     sampled     ε₂ = ln(1 + q(e^{ε₁} − 1)),  δ₂ = q·δ₁
     composed    the optimal composition of T mechanisms that are (ε₂, δ₂)-DP
 
-With numbers for constants, little noise is saved below 10⁵ machines a round (n = 10, T = 100, ε = 1, δ = 10⁻⁶: z is 9.2
-unshuffled, 6.9 at M = 10⁵, 3.9 at M = 10⁶). Above, q = 1/n and T counts a machine's own rounds if participation
-is public, and q = M/(nN), T = R if it is secret.
+If participation is public, q = 1/n and T counts the machine's own rounds. If it is secret, q = M/(nN) and T = R.
+
+With explicit constants, shuffling saves little noise below 10⁵ machines per round. For n = 10, T = 100, ε = 1 and
+δ = 10⁻⁶, z is 9.2 unshuffled, 6.9 at M = 10⁵ and 3.9 at M = 10⁶.
 """
 
 from functools import cache
@@ -22,15 +23,21 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.noise_search import least_noise
 from fedprivjax.privacy.accountants.sampled import require_known, sampled_epsilon
 
-SHARES = (0.02, 0.1, 0.3)  # of δ, that shuffling may spend on each of its two parts; the best is taken
-LARGEST = 20.0  # of ε₀, far above any that shuffling amplifies
-GRID = 8  # places of a composed loss in ε₂
+SHARES = (0.02, 0.1, 0.3)  # fractions of δ spent on each of shuffling's two parts; the best is used
+LARGEST = 20.0  # upper end of the search for ε₀, far above any that shuffling amplifies
+GRID = 8  # grid points per ε₂ of the composed loss
 
 
 def shuffling(epsilon: float, failure: float, per_round: int, records: int = 1) -> float:
-    """ε₁ of a round's shuffled messages, each (ε₀, ·)-DP by itself; inf where the theorem does not apply.
+    """Return ε₁ of a round's shuffled messages, each (ε₀, ·)-DP on its own, or inf if the theorem does not apply.
 
-    It applies for `nε₀ ≤ ln(M/(16·ln(2/δ')))`, n the records of a machine whose whole data set a message tells of.
+    It applies for `nε₀ ≤ ln(M/(16·ln(2/δ')))`, where n is the number of records that one message depends on.
+
+    Args:
+        epsilon: ε₀.
+        failure: δ'.
+        per_round: M, number of messages.
+        records: n.
 
     Source: Feldman, McMillan & Talwar 2021, Theorem 3.8.
 
@@ -53,19 +60,20 @@ def shuffled_epsilon(
     delta: float,
     machines: int | None = None,
 ) -> float:
-    """An upper bound on the ε of `rounds` shuffled rounds at δ, for replacing one record of one machine.
+    """Return an upper bound on ε at δ of `rounds` shuffled rounds, for replacing one record of one machine.
 
-    Never above what the messages give with their senders in sight, for shuffling is post-processing.
+    It is never above the bound with visible senders, because shuffling is post-processing.
 
     Args:
-        noise_multiplier: z = σ/L; a message is one record's gradient plus N(0, σ²) a coordinate.
-        records: n, of every machine; one of them is drawn uniformly for a message.
-        per_round: M, machines in a round.
-        rounds: in which the machine takes part, publicly; all rounds where participation is secret.
-        machines: N, if participation is secret; None if it is public.
+        noise_multiplier: z = σ/L. A message is one record's gradient plus N(0, σ²) per coordinate.
+        records: number of records of every machine, n. One of them is sampled uniformly for each message.
+        per_round: number of machines in a round, M.
+        rounds: number of rounds in which the machine takes part, or of all rounds if participation is secret.
+        delta: δ in (0, 1).
+        machines: number of machines, N, if participation is secret, or None if it is public.
 
     Raises:
-        ValueError: settings out of range.
+        ValueError: if a setting is out of range.
 
     >>> settings = {"records": 100, "rounds": 1000, "delta": 1e-6}
     >>> shuffled_epsilon(4.0, per_round=10**6, **settings) < shuffled_epsilon(4.0, per_round=2, **settings) / 2
@@ -85,7 +93,7 @@ def shuffled_epsilon(
 
 @cache
 def shuffled_noise_multiplier(epsilon: float, *, records: int, per_round: int, rounds: int, delta: float) -> float:
-    """The least z (from above) whose `shuffled_epsilon` is at most ε, participation being public.
+    """Return the smallest z (from above) whose `shuffled_epsilon` is at most ε, for public participation.
 
     >>> settings = {"records": 100, "per_round": 100_000, "rounds": 1000, "delta": 1e-6}
     >>> 0.99 < shuffled_epsilon(shuffled_noise_multiplier(1.0, **settings), **settings) <= 1.0
@@ -97,7 +105,10 @@ def shuffled_noise_multiplier(epsilon: float, *, records: int, per_round: int, r
 
 
 def _composed(z: float, rate: float, per_round: int, rounds: int, delta: float, share: float) -> float:
-    """ε after all rounds, with this share of δ for δ' and for the local δ₀ each; inf where nothing is amplified."""
+    """Return ε after all rounds, with the fraction `share` of δ for each of δ' and the local δ₀, or inf if too little.
+
+    It is inf if no ε₀ up to `LARGEST` meets these fractions.
+    """
     from dp_accounting.pld import privacy_loss_distribution
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 

@@ -131,7 +131,10 @@ def test_composition_stays_within_the_specifications_shares(epsilon, delta, roun
         (lambda: with_dropouts(12.0, 1e-6, 6, 0.5), "levels must be at least epsilon/"),
         (lambda: with_dropouts(1.0, 1e-6, 32, 0.0), r"honest must be in \(0, 1\], got 0.0"),
         (lambda: with_dropouts(1.0, 1e-6, 32, 0.5, "none"), "unknown loss 'none'"),
-        (lambda: round_budget(15.0, 0.1, 10), "epsilon must not be overshot by 10 rounds, got"),
+        (
+            lambda: round_budget(15.0, 0.1, 10),
+            "epsilon must be at least the composed ε, got 15.0: 10 rounds compose",
+        ),
         (lambda: round_budget(1.0, 1e-6, 0), "rounds must be at least 1, got 0"),
     ],
 )

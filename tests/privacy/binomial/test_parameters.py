@@ -37,7 +37,7 @@ def test_a_users_variance():
     ("call", "says"),
     [
         (lambda: bits(0.0, 10), "ratio must be positive"),
-        (lambda: bits(1e9, 10), "ratio must ask a user for at most"),
+        (lambda: bits(1e9, 10), "ratio must need at most"),
         (lambda: bits(1.0, 0), "levels must be at least 1, got 0"),
         (lambda: default_levels(0, 10), "users must be at least 1, got 0"),
         (lambda: default_levels(10, 0), "dimension must be at least 1, got 0"),

@@ -1,6 +1,8 @@
-"""Sums of bits with binomial noise, as a shuffler releases them: exact accounting, and the paper's constants.
+"""Accounting of sums of bits with binomial noise in the shuffle model: exact, or with the paper's constants.
 
-Source: Cheu, Joseph, Mao & Peng, ICLR 2022. Host, float64, NumPy and SciPy only.
+Computed on the host in float64, with NumPy and SciPy only.
+
+Source: Cheu, Joseph, Mao & Peng, ICLR 2022.
 """
 
 from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums

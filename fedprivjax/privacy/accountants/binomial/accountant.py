@@ -1,4 +1,4 @@
-"""Sums of users' bits as a record accountant: ε from a user's noise over the shift that a replaced record makes."""
+"""Record accountant of sums of users' bits: ε from the ratio of a user's noise to a replaced record's shift."""
 
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -25,28 +25,28 @@ from fedprivjax.privacy.accountants.noise_search import least_noise
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 
 ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
-MOST_LEVELS = 2**15  # every shift up to it is accounted for
+MOST_LEVELS = 2**15  # largest g for which all shifts up to g are evaluated
 WORDS = {
     "exact": "Rényi divergences of the binomial over all shifts, added up over releases, and converted to (ε, δ); one "
     "coordinate released once by its exact tails",
     "gaussian-limit": "the Gaussian of the binomial's variance: an approximation, not a proof",
     "paper": "the paper's constants, composed by its own rule: a claim",
 }
-ROUNDED = 4e-8  # relative: what an event may round off a ratio, squared
+ROUNDED = 4e-8  # relative: bound on the effect of an event's rounding of a ratio, squared
 
 
 @dataclass(frozen=True)
 class BinomialSums(RecordAccountant):
-    """Sums over n users of d coordinates, in bits with binomial noise; `records` and `batch` play no part.
+    """Accountant of sums of bits with binomial noise, over n users and d coordinates. Ignores `records` and `batch`.
 
     Attributes:
-        users: n in one sum; those who follow the protocol, where some do not.
+        users: number of users in one sum who follow the protocol, n.
         dimension: d.
         levels: g.
-        rounding: "averaged", "coupled" or "independent": how a record's own rounding is counted (`binomial.vector`).
-        accounting: "exact", proved; "gaussian-limit", what a Gaussian of the same variance gives at the same shift, not
-            proved and within about one percent of single directions' exact ε once sd ≳ g; "paper", the paper's
-            claim, composed by its own rule.
+        rounding: "averaged", "coupled" or "independent", the bound on the records' rounding (`binomial.vector`).
+        accounting: "exact", which is proved; "gaussian-limit", the ε of a Gaussian of the same variance at the same
+            shift, which is not proved and within about one percent of single directions' exact ε if sd ≳ g; or "paper",
+            the paper's claim, composed by its own rule.
     """
 
     users: int
@@ -66,7 +66,7 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        """ε at δ after T releases; inf where the noise's finite support leaves no claim."""
+        """Return ε at δ after T releases, or inf if the noise's finite support is too small."""
         if not ratio >= 0:
             raise Refusal(f"ratio must be at least 0, got {ratio}")
         if ratio in (0.0, inf):
@@ -79,7 +79,7 @@ class BinomialSums(RecordAccountant):
         return self._proved(message, releases, delta)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
-        """The least ratio, from above, whose ε is at most this one; the inverse of `epsilon`.
+        """Return the smallest ratio, from above, whose ε is at most the given one. It is the inverse of `epsilon`.
 
         >>> sums = BinomialSums(users=1000, dimension=10, levels=64)
         >>> 0.9999 < sums.epsilon(sums.ratio(1.0, 1, delta=1e-6), 1, 1, 1, delta=1e-6) <= 1
@@ -99,24 +99,27 @@ class BinomialSums(RecordAccountant):
         return vector_ratio(epsilon, self.users, self.levels, self.dimension, releases, delta, self.rounding)
 
     def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """The accounting's ε, beside that of Gaussian noise of the same variance on a sum that is not rounded."""
+        """Return the accounting's ε, and that of Gaussian noise of the same variance on a sum without rounding."""
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
         mu = inf if ratio == 0 else sqrt(releases / self.users) / ratio
         return dict(zip(self.columns, (ours, float(gdp.epsilon(mu, delta))), strict=True))
 
     @property
     def proved(self) -> bool:
-        """The accounting "exact" alone."""
+        """True for the accounting "exact"."""
         return self.accounting == "exact"
 
     @property
     def words(self) -> str:
-        """How ε follows from the noise."""
+        """Derivation of ε from the noise, as text."""
         return WORDS[self.accounting]
 
     def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
-        """What all of a record's range in one coordinate, summed over releases, tells: exact tails, a lower value. And
-        the exact accounting, where another one's claim stands."""
+        """Return a lower bound from exact tails, and the exact accounting's ε if another accounting is in use.
+
+        The lower bound is for a record that differs by the whole range in one coordinate, summed over releases. It is
+        exact for one coordinate released once.
+        """
         if ratio in (0.0, inf):
             return ()
         message = bits(accounted(ratio), self.levels)
@@ -131,7 +134,7 @@ class BinomialSums(RecordAccountant):
 
     @property
     def _norm(self) -> float:
-        """K over g: what rounding adds to the shift."""
+        """Factor K/g by which rounding increases the shift."""
         return gaussian_norm(self.levels, self.dimension, self.rounding) / self.levels
 
     def _gaussian(self, ratio: float, releases: int, delta: float) -> float:
@@ -143,7 +146,7 @@ class BinomialSums(RecordAccountant):
         return possible_epsilon(message, self.users, self.dimension, releases, delta, self.rounding)
 
     def _single(self, releases: int) -> bool:
-        """One coordinate released once, whose δ is exact."""
+        """Return True for one coordinate released once, for which δ is exact."""
         return self.dimension == releases == 1 and self.rounding == "averaged"
 
     def _claimed(self, message: Bits, releases: int, delta: float) -> float:
@@ -151,9 +154,9 @@ class BinomialSums(RecordAccountant):
         return composed_epsilon(claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def _claiming(self, epsilon: float, releases: int, delta: float) -> float:
-        """With as many trials as keep the claim when their number is rounded up, which moves p away from 1/2."""
+        """Return the ratio of the paper's rule. It keeps the claim if `bits` rounds trials up and p falls below 1/2."""
         part = round_budget(epsilon, delta, releases)
         least = paper_vector(part.epsilon, part.delta, self.users, self.dimension, self.levels)
         needed = least.trials * least.probability
-        trials = (1 + sqrt(1 + 8 * needed)) ** 2 / 4  # ⌈4s²⌉ = q of them make q·p ≥ (q − √q)/2, whatever s
+        trials = (1 + sqrt(1 + 8 * needed)) ** 2 / 4  # q = ⌈4s²⌉ trials give q·p ≥ (q − √q)/2 for any s
         return sqrt(trials / 4 * (1 + ROUNDED)) / self.levels

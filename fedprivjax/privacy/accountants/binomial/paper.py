@@ -1,11 +1,11 @@
-"""The paper's own constants: parameters for a target, what they claim for a given noise, and where they hold.
+"""Accounting with the paper's constants: parameters for a target, the claimed ε of a noise, and its conditions.
 
-With c = g²·ln(2/δ)/(ε²n), a user adds Binomial(q, p), q = ⌊180c⌋ + 1 and p = 90c/q: in all m·p = 90·g²·ln(2/δ)/ε².
-For vectors each coordinate gets `δ̂ = δ/(d+1)` and `ε̂ = ε/(18·√ln(1/δ̂))`. The least q makes p nearly 1/2, and the
-variance half of what a large q gives.
+With c = g²·ln(2/δ)/(ε²n), a user adds Binomial(q, p), q = ⌊180c⌋ + 1 and p = 90c/q. In total m·p = 90·g²·ln(2/δ)/ε².
+For vectors each coordinate has `δ̂ = δ/(d+1)` and `ε̂ = ε/(18·√ln(1/δ̂))`. The smallest q gives p near 1/2, and half
+the variance of a large q.
 
-At equal (ε, δ) this is 5 to 7 times the standard deviation that exact accounting needs for a scalar, and hundreds of
-times for a vector.
+At equal (ε, δ) the standard deviation is 5 to 7 times that of exact accounting for a scalar, and hundreds of times that
+for a vector.
 
 Source: Cheu, Joseph, Mao & Peng, ICLR 2022, Lemma 3.1, Theorem 3.2, Claim A.8.
 """
@@ -17,24 +17,24 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.privacy.accountants.binomial.parameters import Bits
 
-MOST_EPSILON = 15.0  # of Lemma 3.1
+MOST_EPSILON = 15.0  # largest ε in Lemma 3.1
 STEEPEST = 0.858  # largest a with ln((1+a)/(1−a)) ≤ 3a, rounded down
-HONEST = 1 / 3  # least fraction of Claim A.8
+HONEST = 1 / 3  # smallest fraction of honest users in Claim A.8
 LOSSES = ("paper", "derived")
 
 
 class Budget(NamedTuple):
-    """(ε, δ) of one part of a release."""
+    """(ε, δ) of one component of a release."""
 
     epsilon: float
     delta: float
 
 
 def paper_scalar(epsilon: float, delta: float, users: int, levels: int) -> Bits:
-    """Lemma 3.1's parameters for a sum of numbers over n users.
+    """Return Lemma 3.1's parameters for a sum of numbers over n users.
 
     Raises:
-        ValueError: ε > 15, δ ≥ 1/2, g < ε/2.57 (a condition that the proof uses and does not state), g < √n.
+        ValueError: if ε > 15, δ ≥ 1/2, g < √n, or g < ε/2.57 (a condition that the proof uses without stating it).
 
     >>> paper_scalar(1.0, 1e-5, users=100, levels=10).trials
     2198
@@ -45,10 +45,10 @@ def paper_scalar(epsilon: float, delta: float, users: int, levels: int) -> Bits:
 
 
 def paper_vector(epsilon: float, delta: float, users: int, dimension: int, levels: int) -> Bits:
-    """Theorem 3.2's parameters for a sum of vectors over n users, for one coordinate.
+    """Return Theorem 3.2's parameters for one coordinate of a sum of vectors over n users.
 
     Raises:
-        ValueError: ε > 15, δ ≥ 1/2, g below √n, √d or ε̂/2.57.
+        ValueError: if ε > 15, δ ≥ 1/2, or g is below √n, √d or ε̂/2.57.
 
     >>> paper_vector(1.0, 1e-6, users=1000, dimension=10, levels=64).trials
     65479717
@@ -62,7 +62,7 @@ def paper_vector(epsilon: float, delta: float, users: int, dimension: int, level
 
 
 def coordinate_budget(epsilon: float, delta: float, dimension: int) -> Budget:
-    """What Theorem 3.2 lets one of d coordinates spend: `δ̂ = δ/(d+1)`, `ε̂ = ε/(18·√ln(1/δ̂))`.
+    """Return the budget of one of d coordinates in Theorem 3.2: `δ̂ = δ/(d+1)`, `ε̂ = ε/(18·√ln(1/δ̂))`.
 
     >>> round(1 / coordinate_budget(1.0, 1e-6, 10).epsilon, 1)
     72.5
@@ -72,13 +72,13 @@ def coordinate_budget(epsilon: float, delta: float, dimension: int) -> Budget:
 
 
 def claimed_scalar(message: Bits, users: int, delta: float, distance: float = 1.0) -> float:
-    """The ε that Lemma 3.1 claims for records at this distance: `ε·(2/g + |x − x'|/W)`.
+    """Return the ε that Lemma 3.1 claims for records at this distance: `ε·(2/g + |x − x'|/W)`.
 
     Args:
         message: a user's bits.
-        users: n; those who follow the protocol, where some do not.
-        delta: in (0, 1/2).
-        distance: |x − x'|/W in [0, 1]; 1 is the full range.
+        users: number of users who follow the protocol, n.
+        delta: δ in (0, 1/2).
+        distance: |x − x'|/W in [0, 1], where 1 is the full range.
 
     >>> round(claimed_scalar(paper_scalar(1.0, 1e-5, 100, 10), 100, 1e-5), 6)
     1.2
@@ -91,7 +91,7 @@ def claimed_scalar(message: Bits, users: int, delta: float, distance: float = 1.
 
 
 def claimed_vector(message: Bits, users: int, dimension: int, delta: float) -> float:
-    """The ε that Theorem 3.2 claims for a sum of vectors with this noise, the inverse of `paper_vector`.
+    """Return the ε that Theorem 3.2 claims for a sum of vectors with this noise, the inverse of `paper_vector`.
 
     >>> round(claimed_vector(paper_vector(1.0, 1e-6, 1000, 10, 64), 1000, 10, 1e-6), 6)
     1.0
@@ -106,12 +106,12 @@ def claimed_vector(message: Bits, users: int, dimension: int, delta: float) -> f
 
 
 def with_dropouts(epsilon: float, delta: float, levels: int, honest: float, loss: str = "derived") -> float:
-    """ε of a sum whose noise only a fraction γ of its users adds.
+    """Return ε of a sum to which only a fraction γ of the users adds noise.
 
         paper      ε/γ, for ε ≤ 1, g ≥ 3 and γ ≥ 1/3 (Claim A.8)
         derived    ε/√γ, by the same lemma with a = ε/(3g√γ), for 15·√γ·ln(2/δ) ≥ ε and g ≥ ε/(2.57·√γ)
 
-    Source: Cheu et al. 2022, Claim A.8; "derived" is ours.
+    Source: Cheu et al. 2022, Claim A.8; "derived" is derived for this implementation.
 
     >>> with_dropouts(1.0, 1e-6, 32, 0.5, "paper"), round(with_dropouts(1.0, 1e-6, 32, 0.5), 3)
     (2.0, 1.414)
@@ -133,9 +133,12 @@ def with_dropouts(epsilon: float, delta: float, levels: int, honest: float, loss
 
 
 def round_budget(epsilon: float, delta: float, rounds: int) -> Budget:
-    """What each of T releases to the same users may spend: `ε/(2·√(2T·ln(1/δ)))` and `δ/(T+1)`.
+    """Return the budget of each of T releases from the same users: `ε/(2·√(2T·ln(1/δ)))` and `δ/(T+1)`.
 
-    A single release spends all. Raises a ValueError where `composed_epsilon` exceeds ε, as at ε = 15, δ = 0.1, T = 10.
+    A single release has the whole budget.
+
+    Raises:
+        ValueError: if `composed_epsilon` exceeds ε, as at ε = 15, δ = 0.1, T = 10.
 
     Source: Cheu et al. 2022, Algorithm 5.
 
@@ -149,12 +152,12 @@ def round_budget(epsilon: float, delta: float, rounds: int) -> Budget:
     part = Budget(epsilon / (2 * sqrt(2 * rounds * log(1 / delta))), delta / (rounds + 1))
     total = composed_epsilon(part.epsilon, delta, rounds)
     if total > epsilon:
-        raise Refusal(f"epsilon must not be overshot by {rounds} rounds, got {total:.4g} in all for {epsilon}")
+        raise Refusal(f"epsilon must be at least the composed ε, got {epsilon}: {rounds} rounds compose to {total:.4g}")
     return part
 
 
 def composed_epsilon(epsilon: float, delta: float, rounds: int) -> float:
-    """ε at δ of T releases, each (ε_r, δ/(T+1)): `√(2T·ln((T+1)/δ))·ε_r + T·ε_r·(e^{ε_r} − 1)`.
+    """Return ε at δ of T releases, each (ε_r, δ/(T+1)): `√(2T·ln((T+1)/δ))·ε_r + T·ε_r·(e^{ε_r} − 1)`.
 
     >>> round(composed_epsilon(round_budget(1.0, 1e-6, 100).epsilon, 1e-6, 100), 2)
     0.59
@@ -172,7 +175,7 @@ def _least_bits(epsilon: float, delta: float, users: int, levels: int) -> Bits:
 
 
 def _lemma_epsilon(message: Bits, users: int, delta: float) -> float:
-    """ε with `m·p = 90·g²·ln(2/δ)/ε²`."""
+    """Return ε with `m·p = 90·g²·ln(2/δ)/ε²`."""
     _require_delta(delta)
     return message.levels * sqrt(90 * log(2 / delta) / (users * message.trials * message.probability))
 
@@ -185,7 +188,7 @@ def _require_delta(delta: float) -> None:
 
 def _require_target(epsilon: float, delta: float) -> None:
     require_positive("epsilon", epsilon)
-    if epsilon > MOST_EPSILON * (1 + 1e-9):  # a claim of 15 may be rounded
+    if epsilon > MOST_EPSILON * (1 + 1e-9):  # tolerance for rounding of a claim of 15
         raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon:.6g}")
     _require_delta(delta)
 

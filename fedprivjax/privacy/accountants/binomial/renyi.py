@@ -1,21 +1,22 @@
-"""One coordinate's Rényi divergences: a binomial against itself shifted by 1, …, g, in both directions.
+"""Rényi divergences of one coordinate: a binomial and itself shifted by 1, …, g, in both directions.
 
 With Z ~ Binomial(m, p), pmf f, and `L_k(z) = log f(z) − log f(z−k)`,
 
     e^{(α−1)·D_α(Z ‖ Z+k)} = Σ_z f(z)·e^{(α−1)·L_k(z)},
 
-and the other direction is this one for m − Z, whose probability is 1 − p. The sum is over the window
+and the other direction is the same divergence for m − Z, with probability 1 − p. The sum is over the window
 
     mp − (14 + tilt)·sd ≤ z ≤ mp + 14·sd,   k ≤ z,   tilt = (α−1)·g/sd,
 
-which holds the peak of every term; what the window leaves out is charged to δ (`mass_outside`).
+which contains the peak of every term. The probability outside the window is added to δ (`mass_outside`).
 
-For sd ≥ 48 and a window far from 0 and m the terms are smooth and are added at every sd/2 only: the sum over a lattice
-of step h differs from the integral, as does that over the integers, by a relative 2·e^{−2π²·(sd/h)²} = 2·e^{−79} for a
-Gaussian term (Poisson). L_k is then the integral of the log-ratio of neighbours, by Gauss's rule with 4 points, so that
-it keeps its relative accuracy where shift and order are minute against the noise. Differences of log-gammas lose it.
+For sd ≥ 48 and a window far from 0 and m, the terms are smooth and are summed at steps of sd/2 only. For a Gaussian
+term, sums over a lattice of step h and over the integers differ from the integral by a relative
+2·e^{−2π²·(sd/h)²} = 2·e^{−79} (Poisson summation). L_k is then the integral of the log-ratio of neighbours, by Gauss's
+rule with 4 points. It keeps its relative accuracy if shift and order are tiny compared with the noise. Differences of
+log-gammas lose it.
 
-Source: ours, for the mechanism of Theorem 3.2.
+Source: derived for this implementation, for the mechanism of Theorem 3.2.
 """
 
 from math import ceil, floor, sqrt
@@ -24,22 +25,22 @@ import numpy as np
 import scipy
 from numpy.lib.stride_tricks import sliding_window_view
 
-REACH = 14.0  # standard deviations on either side of the mean, or of a tilted peak
-SMOOTH = 48.0  # standard deviation from which on terms are added at every half of one
-STEP = 0.5  # of these, in standard deviations
+REACH = 14.0  # half-width of the window around the mean or a tilted peak, in standard deviations
+SMOOTH = 48.0  # smallest standard deviation for which terms are summed at steps of `STEP`
+STEP = 0.5  # step in standard deviations
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(4)
-LARGEST = 600.0  # exponent that is safe from overflow
-TINY = 1e-300  # keeps a logarithm finite where all mass is outside
-PATCH = 2_000_000  # terms in memory at once
+LARGEST = 600.0  # largest exponent without overflow
+TINY = 1e-300  # keeps a logarithm finite if all mass is outside
+PATCH = 2_000_000  # largest number of terms in memory at once
 
 
 def shift_divergences(total: int, probability: float, shifts: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """The larger of D_α(Z ‖ Z+k) and D_α(Z+k ‖ Z), on the window; [orders, shifts].
+    """Return the larger of D_α(Z ‖ Z+k) and D_α(Z+k ‖ Z) on the window, shape [orders, shifts].
 
     Args:
-        total, probability: of Z; p in (0, 1).
-        shifts: k, integers of at least 1.
-        orders: α, above 1.
+        total, probability: parameters of Z ~ Binomial(m, p), p in (0, 1).
+        shifts: shifts k, integers of at least 1.
+        orders: orders α, above 1.
 
     >>> m, k, order = 10**6, 100, 4.0
     >>> found = shift_divergences(m, 0.5, np.array([k]), np.array([order]))
@@ -53,13 +54,13 @@ def shift_divergences(total: int, probability: float, shifts: np.ndarray, orders
 
 
 def per_squared_shift(total: int, probability: float, levels: int, orders: np.ndarray) -> np.ndarray:
-    """`c_α = max_{1≤k≤g} D_α(k)/k²` over every shift and both directions; [orders]."""
+    """Return `c_α = max_{1≤k≤g} D_α(k)/k²` over all shifts and both directions, shape [orders]."""
     shifts = np.arange(1, levels + 1)
     return np.max(shift_divergences(total, probability, shifts, orders) / shifts**2, axis=1)
 
 
 def mass_outside(total: int, probability: float, levels: int) -> float:
-    """At least the probability of what lies outside the window, for any shift and order and in either direction."""
+    """Return an upper bound on the probability outside the window, for any shift, order and direction."""
     mean = total * probability
     wide = REACH * sqrt(mean * (1 - probability))
     below = scipy.stats.binom.cdf([levels - 1, ceil(mean - wide) - 1], total, probability)
@@ -68,7 +69,7 @@ def mass_outside(total: int, probability: float, levels: int) -> float:
 
 
 def _divergences(total: int, probability: float, shifts: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """D_α(Z ‖ Z+k) on the window, [orders, shifts]."""
+    """Return D_α(Z ‖ Z+k) on the window, shape [orders, shifts]."""
     ones, zeros = total * probability, total * (1 - probability)
     sd = sqrt(ones * (1 - probability))
     most = int(shifts.max())
@@ -83,19 +84,19 @@ def _divergences(total: int, probability: float, shifts: np.ndarray, orders: np.
 
 
 def _of_terms(logs: np.ndarray, gains: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """`log(Σ f·e^{(α−1)L})/(α−1)` from log f [places] and L [shifts, places]; [orders, shifts]."""
+    """Return `log(Σ f·e^{(α−1)L})/(α−1)`, [orders, shifts], from log f [places] and L [shifts, places]."""
     return np.array([_log_moment(logs, (order - 1) * gains) / (order - 1) for order in orders])
 
 
 def _log_moment(logs: np.ndarray, exponents: np.ndarray) -> np.ndarray:
-    """By Σ f·(e^x − 1), so that a tiny one is not lost beside 1; by logarithms where e^x overflows."""
+    """Return `log Σ f·e^x` from Σ f·(e^x − 1), accurate for tiny values. Logarithms are used if e^x overflows."""
     if exponents.max() < LARGEST:
         return np.log1p(np.maximum(np.expm1(exponents) @ np.exp(logs), -1 + TINY))
     return np.asarray(scipy.special.logsumexp(logs + exponents, axis=1))
 
 
 def _smooth_terms(total: int, probability: float, shifts: np.ndarray, left: float) -> tuple[np.ndarray, np.ndarray]:
-    """log f [places] and L [shifts, places] at places `mean + y`, real numbers with a step of sd/2."""
+    """Return log f [places] and L [shifts, places] at the real places `mean + y`, with a step of sd/2."""
     ones, zeros = total * probability, total * (1 - probability)
     step = STEP * sqrt(ones * (1 - probability))
     y = step * np.arange(-ceil(left / step), ceil(REACH / STEP) + 1)
@@ -103,7 +104,7 @@ def _smooth_terms(total: int, probability: float, shifts: np.ndarray, left: floa
     logs -= (1 / (ones + y) + 1 / (zeros - y)) / 12 - (1 / (ones + y) ** 3 + 1 / (zeros - y) ** 3) / 360
     logs -= np.asarray(scipy.special.logsumexp(logs))
     k = shifts[:, None].astype(float)
-    gains = -k / 24 * (1 / ones**2 - 1 / zeros**2)  # the sum over places, less the integral
+    gains = -k / 24 * (1 / ones**2 - 1 / zeros**2)  # the sum over places minus the integral
     for node, weight in zip(NODES, WEIGHTS, strict=True):
         t = y - (k - 1) / 2 + k / 2 * node
         gains = gains + k * weight / 2 * np.log1p(((1 - t) / zeros - t / ones) / (1 + t / ones))
@@ -111,13 +112,13 @@ def _smooth_terms(total: int, probability: float, shifts: np.ndarray, left: floa
 
 
 def _bregman(x: np.ndarray) -> np.ndarray:
-    """`(1+x)·ln(1+x) − x = x·∫₀¹ ln(1 + xs) ds`, without cancellation, for |x| ≤ 0.9."""
+    """Return `(1+x)·ln(1+x) − x = x·∫₀¹ ln(1 + xs) ds` without cancellation, for |x| ≤ 0.9."""
     nodes, weights = np.polynomial.legendre.leggauss(20)
     return x * (np.log1p(x[:, None] * (nodes + 1) / 2) @ weights) / 2
 
 
 def _integer_terms(total: int, probability: float, shifts: np.ndarray, left: float) -> tuple[np.ndarray, np.ndarray]:
-    """log f [places] and L [shifts, places] at the integers of the window; −inf where k > z."""
+    """Return log f [places] and L [shifts, places] at the integers of the window. L is −inf for k > z."""
     mean, sd = total * probability, sqrt(total * probability * (1 - probability))
     low, high = max(0, floor(mean - left)), min(total, ceil(mean + REACH * sd))
     most = int(shifts.max())

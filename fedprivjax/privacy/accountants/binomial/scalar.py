@@ -1,11 +1,11 @@
-"""One coordinate exactly: a binomial Z against itself shifted by an integer.
+"""Exact ε of one coordinate: a binomial Z compared with itself shifted by an integer.
 
-The likelihood ratio of Z + k to Z at z, `r(z) = log f(z−k) − log f(z)`, grows with z, so the best tests are thresholds,
-upper tails where the shifted law is favoured and lower ones where the other is. As a threshold's power grows with k,
-so do both divergences: the largest shift is the worst, whatever the level of a test.
+The log-likelihood ratio of Z + k to Z at z, `r(z) = log f(z−k) − log f(z)`, increases with z. The best tests are
+therefore thresholds: upper tails in favour of the shifted distribution, lower tails in favour of the other. The power
+of a threshold increases with k, and so do both divergences. The largest shift is the worst at every level of a test.
 
-SciPy's tails were compared with direct sums of up to 10⁷ terms: relative errors stay below 10⁻¹² up to 10⁶ trials,
-10⁻⁹ up to 10¹² and 3·10⁻⁹ at 10¹³, beyond which the accountant refuses.
+SciPy's tails were compared with direct sums of up to 10⁷ terms. Their relative errors stay below 10⁻¹² up to 10⁶
+trials, 10⁻⁹ up to 10¹² and 3·10⁻⁹ at 10¹³. The accountant rejects more trials.
 """
 
 from collections.abc import Callable
@@ -19,32 +19,32 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.privacy import gdp
 
-MOST_TRIALS = 10**13  # in all: as far as SciPy's tails were checked
+MOST_TRIALS = 10**13  # largest total for which SciPy's tails were checked
 
 Tails = Callable[[int], tuple[float, float]]
 
 
 def log_ratio(place: int, total: int, probability: float, shift: int) -> float:
-    """`log f(z−k) − log f(z)` for `k ≤ z ≤ m`, by its k factors."""
+    """Return `log f(z−k) − log f(z)` for `k ≤ z ≤ m`, as a sum over its k factors."""
     steps = np.arange(shift, dtype=float)
-    # (z−i)(1−p) / ((m−z+i+1)p) = 1 + (z − i − (m+1)p) / ((m−z+i+1)p): no difference of large logarithms
+    # (z−i)(1−p) / ((m−z+i+1)p) = 1 + (z − i − (m+1)p) / ((m−z+i+1)p) avoids differences of large logarithms
     excess = (place - (total + 1) * probability) - steps
     return float(np.sum(np.log1p(excess / ((total - place + 1 + steps) * probability))))
 
 
 def hockey_stick(epsilon: float, total: int, probability: float, shift: int) -> float:
-    """δ at ε of Z ~ Binomial(m, p) against Z + k, the larger of both directions.
+    """Return δ at ε of Z ~ Binomial(m, p) compared with Z + k, the larger of both directions.
 
         z₁ = first z with r(z) > ε:     SF(z₁−k−1) − e^ε·SF(z₁−1)
         z₂ = first z with r(z) > −ε:    CDF(z₂−1) − e^ε·CDF(z₂−1−k)
 
     Args:
-        epsilon: at least 0.
+        epsilon: ε, at least 0.
         total: m, trials of all users.
-        probability: p, in (0, 1).
+        probability: p in (0, 1).
         shift: k, at least 0.
 
-    Source: ours, for the mechanism of Lemma 3.1.
+    Source: derived for this implementation, for the mechanism of Lemma 3.1.
 
     >>> round(hockey_stick(0.5, 200, 0.5, 5), 8)
     0.12379326
@@ -64,15 +64,16 @@ def hockey_stick(epsilon: float, total: int, probability: float, shift: int) -> 
 
 @lru_cache(maxsize=4096)
 def scalar_epsilon(total: int, probability: float, shift: int, delta: float) -> float:
-    """The smallest ε at δ of Z ~ Binomial(m, p) against its shifts by at most k, both directions; inf if there is none.
+    """Return the smallest ε at δ of Z ~ Binomial(m, p) and its shifts by at most k, or inf if there is none.
 
-    Exact also for a message that is rounded at random: its law is a mixture of shifts up to k, and δ is convex.
+    Both directions are bounded. ε is exact also for a message with random rounding: its distribution is a mixture of
+    shifts up to k, and δ is convex.
 
     Args:
         total: m, trials of all users.
-        probability: p, in (0, 1).
-        shift: k, the levels that a replaced record can move the sum by.
-        delta: in (0, 1).
+        probability: p in (0, 1).
+        shift: k, largest shift of the sum by a replaced record, in levels.
+        delta: δ in (0, 1).
 
     >>> m, p = 200, 0.5
     >>> round(scalar_epsilon(m, p, 5, hockey_stick(0.5, m, p, 5)), 6)
@@ -90,13 +91,13 @@ def scalar_epsilon(total: int, probability: float, shift: int, delta: float) -> 
         return log_ratio(place, total, probability, shift)
 
     rising = _least(up, ratio, delta, range(shift, total + 2))
-    # mirrored, so that the threshold again grows with the ratio: places m, m−1, … down to k−1
+    # mirrored, so that the ratio again increases with the threshold: places m, m−1, … down to k−1
     falling = _least(lambda z: down(-z), lambda z: -ratio(-z), delta, range(-total, 2 - shift))
     return max(rising, falling, 0.0)
 
 
 def scalar_trials(epsilon: float, delta: float, shift: int, probability: float = 0.5) -> int:
-    """The fewest trials m whose Binomial(m, p) hides a shift by k at (ε, δ).
+    """Return the smallest number of trials m for which Binomial(m, p) hides a shift by k at (ε, δ).
 
     >>> scalar_trials(1.0, 1e-6, 64)
     292429
@@ -120,7 +121,10 @@ def _require(total: int, probability: float, shift: int) -> None:
 
 
 def _tails(total: int, probability: float, shift: int) -> tuple[Tails, Tails]:
-    """Of a threshold: (probability under the favoured law, under the other), for upper and for lower tails."""
+    """Return functions from a threshold to its tail's probability under the favoured and the other distribution.
+
+    The first is for upper tails, the second for lower tails.
+    """
 
     def up(place: int) -> tuple[float, float]:
         return tuple(scipy.stats.binom.sf([place - shift - 1, place - 1], total, probability).tolist())
@@ -132,12 +136,12 @@ def _tails(total: int, probability: float, shift: int) -> tuple[Tails, Tails]:
 
 
 def _spill(epsilon: float, favoured: float, other: float) -> float:
-    """`P − e^ε·Q`, with no overflow."""
+    """Return `P − e^ε·Q` without overflow."""
     return favoured - (exp(epsilon + log(other)) if other > 0 and epsilon < inf else 0.0)
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The first integer in [low, high] at which a monotone condition holds; `high` if it holds nowhere before."""
+    """Return the first integer in [low, high] at which a monotone condition holds, or `high` if there is none."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -145,7 +149,7 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: range) -> float:
-    """ε at which the test with the best threshold spills δ; the last place has the other law's probability 0."""
+    """Return ε at which the best threshold test has δ. At the last place the other distribution's probability is 0."""
     last = places[-1]
 
     def enough(place: int) -> bool:

@@ -1,31 +1,32 @@
-r"""d coordinates by Rényi differential privacy: from a user's noise to ε, for three ways to count its rounding.
+r"""Accounting of d coordinates by Rényi differential privacy: ε from a user's noise, with three bounds on rounding.
 
-A replaced record moves a user's vector by Δ, in levels, with ‖Δ‖₂ ≤ g, before rounding. With one uniform U_j a
-coordinate for the rounding of both records, `⌈u_j − U_j⌉` and `⌈u'_j − U_j⌉` have each record's law, and differ by
+A replaced record moves a user's vector by Δ, in levels, with ‖Δ‖₂ ≤ g, before rounding. If both records are rounded
+with one uniform U_j per coordinate, `⌈u_j − U_j⌉` and `⌈u'_j − U_j⌉` have the records' distributions, and differ by
 
     k_j = ⌊Δ_j⌋ or ⌈Δ_j⌉,  the latter with probability frac(Δ_j).
 
-Both releases are mixtures over U of shifted binomials, P = E P_U and Q = E Q_U. As `∫ p^α·q^{1−α}` is jointly convex,
+Both releases are mixtures over U of shifted binomials, P = E P_U and Q = E Q_U. Because `∫ p^α·q^{1−α}` is jointly
+convex,
 
     e^{(α−1)·D_α(P ‖ Q)} ≤ E_U e^{(α−1)·D_α(P_U ‖ Q_U)} ≤ Π_j E e^{s·k_j²},   s = (α−1)·c_α,
 
-c_α being the largest divergence over squared shift of one coordinate (`renyi.per_squared_shift`: all shifts up to g,
-which |k_j| never passes, in both directions). So what follows is never below the exact mixture. Three bounds:
+where c_α is the largest ratio of one coordinate's divergence to its squared shift (`renyi.per_squared_shift`), over all
+shifts up to g ≥ |k_j| and both directions. The bounds below are therefore never below the exact mixture:
 
     averaged      log Π_j E e^{s·k_j²} = Σ_j h(|Δ_j|),   h(n+f) = s·n² + log(1 − f + f·e^{s(2n+1)}),
                   and, for any λ ≥ 0, Σ_j h(|Δ_j|) ≤ λ·g² + d·max_{0≤t≤g} (h(t) − λ·t²)     (weak duality)
-    coupled       ‖k‖ ≤ K = g + √d always, so s·K²
-    independent   roundings without a common U differ by less than 2 from Δ, so s·K² with K = g + 2√d
+    coupled       s·K², because ‖k‖ ≤ K = g + √d always
+    independent   s·K² with K = g + 2√d, because roundings without a common U differ from Δ by less than 2
 
-In each n ≤ t ≤ n+1, h(t) − λ·t² is concave and its maximum the root of a quadratic. For small s and λ = s(1 + s/2) the
-averaged bound is about s·(g² + d/4). Releases add up, also adaptive ones, and
+In each n ≤ t ≤ n+1, h(t) − λ·t² is concave, and its maximum is the root of a quadratic. For small s and λ = s(1 + s/2)
+the averaged bound is about s·(g² + d/4). Divergences add up over releases, also adaptive ones, and
 
     ε(δ) = min_α [ T·rdp_α + log(1 − 1/α) − log(δα)/(α−1) ].
 
-That step compares densities point by point, so it holds on the window of `renyi` alone; a release that falls outside it
-anywhere, of probability at most d·T·τ, is charged to δ. Where `2·d·T·τ·e^ε > δ/1000` there is no claim.
+This conversion compares densities point by point, so it also holds on the window of `renyi` alone. The probability of a
+release outside the window, at most d·T·τ, is added to δ. If `2·d·T·τ·e^ε > δ/1000`, no ε is stated.
 
-Source: ours; Canonne, Kamath & Steinke 2020 for the last step.
+Source: derived for this implementation; the last step is from Canonne, Kamath & Steinke 2020.
 """
 
 from functools import lru_cache
@@ -42,14 +43,14 @@ from fedprivjax.privacy.accountants.noise_search import least_noise
 from fedprivjax.privacy.accountants.records import accounted
 
 ROUNDINGS = ("averaged", "coupled", "independent")
-SPARE = 1000  # the window's mass may spill at most δ over this
-SEARCHED = np.geomspace(0.1, 2.0, 60)  # orders tried at the largest shift, over the Gaussian's best one, both less 1
-REFINED = np.array([0.97, 1.0, 1.03])  # orders evaluated at every shift, over the best of those
-PRICES = np.array([0.0, 0.125, 0.25, 0.5, 1.0, 2.0])  # λ/s − 1 over s
+SPARE = 1000  # the probability outside the window may cost at most δ/SPARE
+SEARCHED = np.geomspace(0.1, 2.0, 60)  # α − 1 tried at the largest shift, divided by the Gaussian's best α − 1
+REFINED = np.array([0.97, 1.0, 1.03])  # α − 1 evaluated at every shift, divided by the best of those
+PRICES = np.array([0.0, 0.125, 0.25, 0.5, 1.0, 2.0])  # values of (λ/s − 1)/s
 
 
 def gaussian_norm(levels: int, dimension: int, rounding: str = "averaged") -> float:
-    """K, the shift's norm in levels that each form comes to where a binomial is as good as a Gaussian.
+    """Return K, the shift's norm in levels in each bound, in the Gaussian limit of the binomial.
 
     >>> [round(gaussian_norm(64, 10, rounding), 2) for rounding in ("averaged", "coupled", "independent")]
     [64.02, 67.16, 70.32]
@@ -58,25 +59,25 @@ def gaussian_norm(levels: int, dimension: int, rounding: str = "averaged") -> fl
     widths = {"coupled": sqrt(dimension), "independent": 2 * sqrt(dimension)}
     if rounding in widths:
         return levels + widths[rounding]
-    # with more than 4g² coordinates the worst shift spreads over them all, by less than half a level each
+    # with more than 4g² coordinates the worst shift is spread over all of them, by less than half a level each
     return sqrt(levels**2 + dimension / 4 if dimension <= 4 * levels**2 else levels * sqrt(dimension))
 
 
 def vector_epsilon(
     message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str = "averaged"
 ) -> float:
-    """An upper bound on the ε at δ of releasing sums over n users in d coordinates, for replacing one user's record.
+    """Return an upper bound on ε at δ of sums over n users in d coordinates, for replacing one user's record.
 
     Args:
         message: a user's bits for one coordinate.
-        users: n, in a sum; those who follow the protocol, where some do not.
+        users: number of users in a sum who follow the protocol, n.
         dimension: d.
-        releases: T, of sums in which the same user takes part.
-        delta: in (0, 1).
+        releases: number of sums in which the same user takes part, T.
+        delta: δ in (0, 1).
         rounding: "averaged", "coupled" or "independent"; see the module.
 
     Raises:
-        ValueError: settings out of range, or noise whose finite support is too near: `2·d·T·τ·e^ε > δ/1000`.
+        ValueError: if a setting is out of range, or the noise's finite support is too small: `2·d·T·τ·e^ε > δ/1000`.
 
     >>> from fedprivjax.privacy.accountants.binomial.parameters import bits
     >>> round(vector_epsilon(bits(0.145, 64), users=1000, dimension=10, releases=1, delta=1e-6), 2)
@@ -96,7 +97,7 @@ def vector_epsilon(
 def possible_epsilon(
     message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str = "averaged"
 ) -> float:
-    """`vector_epsilon`, but inf where that refuses."""
+    """Return `vector_epsilon`, or inf if the noise's finite support is too small."""
     for name, value in (("users", users), ("dimension", dimension), ("releases", releases)):
         require_at_least(name, value, 1)
     require_between("delta", delta, 0, 1)
@@ -124,10 +125,10 @@ def vector_ratio(
     delta: float,
     rounding: str = "averaged",
 ) -> float:
-    """The least ratio (from above) whose `vector_epsilon` is at most ε: about five evaluations.
+    """Return the smallest ratio (from above) whose `vector_epsilon` is at most ε. Needs about five evaluations.
 
     >>> ratio = vector_ratio(1.0, users=1000, levels=64, dimension=10, releases=1, delta=1e-6)
-    >>> round(2 * ratio * 1000**0.5, 2)  # the noise of a sum, over a record's norm bound
+    >>> round(2 * ratio * 1000**0.5, 2)  # the noise of a sum divided by a record's norm bound
     9.07
     """
     require_positive("epsilon", epsilon)
@@ -141,7 +142,7 @@ def vector_ratio(
 
 
 def _orders(message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str) -> np.ndarray:
-    """Orders about the best one, as the largest shift alone suggests it; any orders give a valid bound."""
+    """Return orders near the best one for the largest shift. Any orders give a valid bound."""
     norm = gaussian_norm(message.levels, dimension, rounding)
     budget = releases * norm**2 / (2 * users * message.std**2)
     guess = sqrt(log(1 / delta) / budget)
@@ -152,21 +153,21 @@ def _orders(message: Bits, users: int, dimension: int, releases: int, delta: flo
 
 
 def _converted(divergences: np.ndarray, orders: np.ndarray, delta: float) -> np.ndarray:
-    """ε at δ from the divergence of each order."""
+    """Return ε at δ from the divergence of each order, shape [orders]."""
     return divergences + np.log1p(-1 / orders) - (log(delta) + np.log(orders)) / (orders - 1)
 
 
 def _moments(scales: np.ndarray, levels: int, dimension: int, rounding: str) -> np.ndarray:
-    """At least `max_Δ log Π_j E e^{s·k_j²}` for each s, ‖Δ‖ ≤ g."""
+    """Return an upper bound on `max_Δ log Π_j E e^{s·k_j²}`, ‖Δ‖ ≤ g, for each s."""
     norm = levels + (2 if rounding == "independent" else 1) * sqrt(dimension)
     always = scales * norm**2
     return np.minimum(always, _averaged(scales, levels, dimension)) if rounding == "averaged" else always
 
 
 def _averaged(scales: np.ndarray, levels: int, dimension: int) -> np.ndarray:
-    """The dual bound, at the best of a few λ; [orders]."""
+    """Return the dual bound at the best of a few λ, shape [orders]."""
     s = scales[:, None, None]
-    spread = max(1.0, sqrt(dimension) / (2 * levels))  # where the shift is thinner than a level, h(t) = s·t is dearer
+    spread = max(1.0, sqrt(dimension) / (2 * levels))  # for shifts below one level h(t) is about s·t
     prices = s * np.array(sorted({1.0, spread}))[None, :, None] * (1 + s * PRICES)
     prices = prices.reshape(scales.size, -1, 1)
     n = np.arange(levels, dtype=float)
