@@ -9,9 +9,9 @@ if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 RATES = (0.01, 0.001)  # false-positive rates at which an attacker's true-positive rate is stated
-TUNING = "hyper-parameters, what the data were prepared with, and metrics of private data are not covered"
+TUNING = "hyper-parameters, data preparation and metrics of private data are not covered"
 PRNG = (
-    "The noise was simulated in float32 with jax's pseudo-random generator, which is no implementation of the "
+    "The noise was simulated in float32 with jax's pseudo-random generator, which is not an implementation of the "
     "mechanism for deployment."
 )
 
@@ -32,7 +32,7 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
     subject = f"{guarantee.unit} ({guarantee.relation})"
     seen = f"Trust model: {guarantee.trust}. Released, and seen by the adversary: {TRUST[guarantee.trust]}"
     if not guarantee.private:
-        return f"Nothing is promised for {subject}: the run is not private. {seen}."
+        return f"Nothing is guaranteed for {subject}: the run is not private. {seen}."
     level = f"(ε, δ) = ({up(guarantee.epsilon, 4)}, {guarantee.delta:g})-differentially private"
     gdp = "" if guarantee.mu is None else f", {up(guarantee.mu, 4)}-GDP,"
     accounting = f"; accounting: {guarantee.accounting}" if guarantee.accounting else ""
@@ -41,7 +41,7 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
     return " ".join(
         [
             f"The mechanism {verb} {level}{gdp} for {subject}{_machines(guarantee)}.",
-            f"{seen}; what is computed from that alone, the trained model among it, is covered as post-processing.",
+            f"{seen}; anything computed from it alone, including the trained model, is covered as post-processing.",
             f"Proof: {guarantee.theorem}{accounting}.",
             *([f"It assumes that {assumed}."] if assumed else []),
             gains(guarantee),
@@ -72,8 +72,8 @@ def smallest(guarantee: "PrivacyGuarantee") -> list[str]:
     if not mu < 100:
         return []
     return [
-        f"No μ is proved; the least whose trade-off function is below that of this curve for δ ≥ {floor:.2g} is "
-        f"{up(mu, 3)}, which gives away up to {regret:.2g} of a false-negative rate."
+        f"No μ is proved. The smallest μ whose trade-off function is below this curve's for δ ≥ {floor:.2g} is "
+        f"{up(mu, 3)}, which loses up to {regret:.2g} of a false-negative rate."
     ]
 
 

@@ -23,25 +23,25 @@ SENTENCES = {
     "public participation": "participation is public and independent of the data",
     "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
     "another",
-    "public sizes": "how many records each machine has is public, as it is under replace-one alone",
+    "public sizes": "each machine's number of records is public, which only replace-one allows",
     "public order": "the order in which records are used is public and independent of the data",
     "secret samples": "which records are used is secret",
     "lipschitz": "losses are {constant:.4g}-Lipschitz{note}",
     "machine lipschitz": "machines' losses are Lipschitz with the given constants, {least:.4g} to {most:.4g}",
     "lipschitz and smooth": "losses are {constant:.4g}-Lipschitz{note} and {smoothness:.4g}-smooth on a set of "
     "diameter {diameter:.4g}",
-    "fresh batches": "every message is a mean over {batch} samples, each bounded by itself and in no other message",
+    "fresh batches": "every message is a mean over {batch} samples, each bounded separately and in no other message",
     "clipped increments": "each machine clips its increments to norm {bound:.4g}; no convergence theorem is claimed",
     "clipped gradients": "each gradient is clipped to norm {bound:.4g}",
     "clipped records": "every record's gradient is clipped to norm {bound:.4g}",
     "clipped messages": "every message is clipped as a whole to norm {bound:.4g}: a record may move it by twice that",
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
-    "not covered": "hyper-parameters, and what the data were prepared with, are not covered",
+    "not covered": "hyper-parameters and data preparation are not covered",
     "honest users": "at least {users} users of every round add their own noise",
-    "rounded normals": "binomial sums are taken for rounded normals, {distance:.2g} away in total variation over all "
-    "rounds, up to a shift of less than one level",
-    "one intrusion": "an intruder looks into the server's memory once, at a time of their choice",
+    "rounded normals": "binomial sums are approximated by rounded normals, within {distance:.2g} in total variation "
+    "over all rounds, up to a shift of less than one level",
+    "one intrusion": "an intruder reads the server's memory once, at a time of their choice",
     "stated": "{text}",
 }
 

@@ -187,7 +187,7 @@ def test_sizes_that_the_schedule_follows_from_are_an_assumption(law, rounds, pub
     with pytest.raises(Refusal, match=says):
         stated.for_relation(ADD_OR_REMOVE)
     text = str(stated)
-    assert ("how many records each machine has is public" in text) == public
+    assert ("each machine's number of records is public" in text) == public
 
 
 def test_a_guarantee_for_added_records_is_refused_where_sizes_are_public():

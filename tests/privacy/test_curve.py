@@ -249,13 +249,13 @@ def test_a_paragraph_has_the_fields_that_readers_ask_for():
         "a theorem; accounting: by an accountant",
         "false-positive rate 1%",
         "No μ is proved",
-        "hyper-parameters, what the data were prepared with, and metrics of private data are not covered",
+        "hyper-parameters, data preparation and metrics of private data are not covered",
         "pseudo-random generator",
     ):
         assert part in text, part
     assert "\n" not in text
     assert "1-GDP" in of_gdp(1.0).paragraph()
-    assert of_gdp(np.inf).paragraph().startswith("Nothing is promised")
+    assert of_gdp(np.inf).paragraph().startswith("Nothing is guaranteed")
 
 
 def test_prose_never_promises_more_than_there_is():
