@@ -1,7 +1,7 @@
 """From settings to a run that can start: drawn, calibrated, checked, nothing compiled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -193,14 +193,14 @@ def ready(
     target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
     calibrated, event = settle(protocol, problem, plan, target)
     recipe = make_recipe(calibrated, problem, plan, metrics, eval_every)
-    start = ReadyRun(calibrated, problem, plan, seeds, Silent(), recipe, event, target, delta)
+    mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
+    require_decorated(mechanism)
+    start = ReadyRun(calibrated, problem, plan, seeds, mechanism, recipe, event, target, delta)
     if start.delta_warning:
         warn(start.delta_warning)
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
-    mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
-    require_decorated(mechanism)
-    return replace(start, mechanism=mechanism)
+    return start
 
 
 def _only_target(protocol: Protocol, target: Target, delta: float) -> Target:
