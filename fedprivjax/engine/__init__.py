@@ -1,1 +1,1 @@
-"""One run: made ready, simulated as one scan, and seen as an adversary sees it."""
+"""One run: preparation, simulation as one scan, metrics, and the adversary's transcript."""

@@ -1,9 +1,9 @@
-"""Each machine alone: metrics of the model that a machine fits to its own records, without a message to anyone.
+"""Local baseline: metrics of the models that machines fit to their own records, without communication.
 
-A baseline for federated training, the same for every protocol: full-batch projected gradient descent from the problem's
-start, on the mean loss of the machine's own records, without clipping and without noise. The first step is 1/L, or 1
-where the smoothness L is unknown. A step is taken if the loss falls as much as a quadratic bound of that curvature
-says, and is halved otherwise; the next one is a fifth longer.
+The baseline is the same for every protocol: full-batch projected gradient descent from the problem's start, on the mean
+loss of the machine's records, without clipping and without noise. The first step is 1/L, or 1 if the smoothness L is
+unknown. A step is accepted if the new loss is at most the quadratic upper bound with curvature 1/step. The step size
+grows by a fifth after an accepted step and is halved after a rejected one.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from fedprivjax.engine.metric import Metric, Snapshot
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 
-STEPS = 300  # also refused ones
-MOST = 100  # machines that are trained, of more a fixed random sample
-TOGETHER = 8  # machines that are trained at a time
-LONGER, SHORTER = 1.2, 0.5  # factors of a step after one that was taken, or refused
+STEPS = 300  # including rejected steps
+MOST = 100  # largest number of trained machines; a fixed random subset of more machines
+TOGETHER = 8  # machines trained at once
+LONGER, SHORTER = 1.2, 0.5  # factors of the step size after an accepted and a rejected step
 
 
 def machines_of(problem: Problem) -> int:
-    """Number of machines that own records.
+    """Return the number of machines in the partition table.
 
     Raises:
-        Refusal: they share the records.
+        Refusal: the machines share one pool.
     """
     if problem.partition_table is None:
         remedy = "Add problem.partition, or leave 'alone' out of evaluation.baselines"
@@ -40,15 +40,15 @@ def machines_of(problem: Problem) -> int:
 
 
 def machines_alone(problem: Problem) -> np.ndarray:
-    """The machines that are trained alone: all, or a fixed random sample of `MOST`; int, shape [trained]."""
+    """Return the machines that are trained: all, or a fixed random subset of `MOST`; int, shape [trained]."""
     return np.sort(np.random.default_rng(0).permutation(machines_of(problem))[:MOST])
 
 
 def alone(problem: Problem, metrics: Sequence[Metric]) -> dict[str, np.ndarray]:
-    """Metrics of each machine's own model by name, those of parameters only; float32, shape [trained].
+    """Return metrics of each machine's local model by name, for metrics of parameters; float32, shape [trained].
 
     Raises:
-        Refusal: machines own no records.
+        Refusal: the machines share one pool.
     """
     trained = machines_alone(problem)
     assert problem.partition_table is not None
@@ -62,7 +62,7 @@ def alone(problem: Problem, metrics: Sequence[Metric]) -> dict[str, np.ndarray]:
 
 @typed_jit(static_argnames="metrics")
 def _program(problem: Problem, rows, step, metrics: tuple[Metric, ...]):
-    """Metrics by name, shape [groups, together], of machines whose records are `rows`, [groups, together, most]."""
+    """Return metrics by name, shape [groups, together], for record indices `rows` [groups, together, max_records]."""
 
     def one(own):
         snapshot = Snapshot(trained_on(problem, own, step))
@@ -72,11 +72,11 @@ def _program(problem: Problem, rows, step, metrics: tuple[Metric, ...]):
 
 
 def trained_on(problem: Problem, rows, step):
-    """The parameters after `STEPS` steps on some records.
+    """Return the parameters after `STEPS` steps on one machine's records.
 
     Args:
-        rows: indices into the pool, int [most], padded with −1.
-        step: the first step.
+        rows: indices into the pool, int [max_records], padded with −1.
+        step: first step size.
     """
     model: Any = problem.model
     weights = (rows >= 0) / jnp.maximum(jnp.sum(rows >= 0), 1)

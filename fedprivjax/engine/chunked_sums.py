@@ -1,4 +1,4 @@
-"""Sums over many examples, so many at a time that memory stays bounded whatever their number and the model."""
+"""Sums over many examples in chunks, with bounded memory for any number of examples and any model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +9,15 @@ import jax.numpy as jnp
 from fedprivjax.problem.memory_estimate import numbers_of_one
 from fedprivjax.problem.problem import Problem
 
-CHUNK_NUMBERS = 2**24  # computed on the way to the losses that are in memory at once
+CHUNK_NUMBERS = 2**24  # largest number of intermediate values of the losses in memory at once
 
 
 def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any) -> Any:
-    """`Σ function(chunk, weights)` over chunks of the examples, of any pytree of arrays.
+    """Return `Σ function(chunk, weights)` over chunks of the examples; any pytree of arrays.
 
     Args:
-        function: the sum over a chunk's examples, linear in the weights [chunk], which are 0 for examples that an
-            earlier chunk has had; None where there is one chunk only.
+        function: sum over a chunk's examples, linear in the weights [chunk]. A weight is 0 if an earlier chunk holds
+            the example. The weights are None if there is only one chunk.
         examples: pytree with leaves [examples, ...].
 
     >>> import numpy as np
@@ -42,10 +42,10 @@ def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any)
 
 
 def at_once(problem: Problem, count: int) -> int:
-    """How many of so many examples are computed together: within `CHUNK_NUMBERS`, in chunks alike in size."""
+    """Return the chunk size for `count` examples: within `CHUNK_NUMBERS`, with chunks of nearly equal size."""
     each = max(1, numbers_of_one(problem))
     if count * each <= CHUNK_NUMBERS:
         return count
     example = jax.eval_shape(lambda: problem.take(0, 0))
-    each += sum(leaf.size for leaf in jax.tree.leaves(example))  # a chunk's own are copied
+    each += sum(leaf.size for leaf in jax.tree.leaves(example))  # a chunk's examples are copied
     return -(-count // -(-count // max(1, CHUNK_NUMBERS // each)))

@@ -1,4 +1,4 @@
-"""Compiled programs that a process keeps: there is no room for more than some hundreds."""
+"""Compiled programs of a process: fast compilation, and a limit on their number."""
 
 import gc
 import os
@@ -9,13 +9,15 @@ import jax
 
 MAPPINGS = Path("/proc/self/maps")
 LIMIT = Path("/proc/sys/vm/max_map_count")
-MOST = 0.5  # of the mappings that the system allows one process; beyond all of them, compiling crashes it
+MOST = 0.5  # largest fraction of the process's memory mappings; compiling crashes the process at 1
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"  # a third of the time to compile
 
 
 def compile_quickly() -> None:
-    """Compile sooner and run more slowly, which is quicker for what is small. Call it before jax does anything, for
-    XLA reads its settings once."""
+    """Configure XLA for faster compilation and slower execution, which saves time on small programs.
+
+    Call it before any other use of jax: XLA reads its settings once.
+    """
     jax.config.update("jax_disable_most_optimizations", True)
     given = os.environ.get("XLA_FLAGS", "")
     if knows_quick() and QUICK not in given:
@@ -23,19 +25,19 @@ def compile_quickly() -> None:
 
 
 def knows_quick() -> bool:
-    """Whether XLA knows the flags of `QUICK`: it ends a process that gives it others."""
+    """Return True if XLA knows the flags of `QUICK`. XLA aborts the process on unknown flags."""
     return (0, 7) <= tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)
 
 
 def make_room() -> bool:
-    """Forget every compiled program where they take half of the memory mappings that the system allows.
+    """Clear all compiled programs if the process has half of the memory mappings that the system allows.
 
-    On a CPU a program takes some hundreds of mappings and Linux allows 65530, so that a process which compiles a few
-    hundred programs would be killed. A program that is called again is compiled again, or read from jax's persistent
-    cache where one is set up. Elsewhere than on Linux nothing is done.
+    On a CPU a program takes some hundreds of mappings, and Linux allows 65530 by default. A process that compiles a few
+    hundred programs would therefore be killed. A cleared program is compiled again at its next call, or read from jax's
+    persistent cache if one is configured. On systems other than Linux this does nothing.
 
     Returns:
-        Whether programs were forgotten.
+        True if the programs were cleared.
 
     >>> make_room()
     False
@@ -48,6 +50,6 @@ def make_room() -> bool:
 
 
 def taken() -> int:
-    """Memory mappings that this process has."""
+    """Return the number of memory mappings of this process."""
     with MAPPINGS.open("rb") as lines:
         return sum(1 for _ in lines)

@@ -1,4 +1,4 @@
-"""What a whole run takes, from its plan and what a message and a use of a record cost."""
+"""Costs of a whole run, from its plan and the costs of a message and of a use of a record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from fedprivjax.problem.problem import Problem
 
 
 class Taken(NamedTuple):
-    """What a plan takes of a machine and of a record, whatever the protocol.
+    """Rounds, messages and record uses of a plan. They are the same for every protocol.
 
     Attributes:
-        rounds: of the run.
-        messages: rounds in which a machine sends, the mean over all machines.
-        uses: how often a message uses a record, the mean over all records that machines hold; NaN where records are
-            computed, and have no end.
+        rounds: number of rounds.
+        messages: number of rounds in which a machine sends, mean over all machines.
+        uses: number of uses of a record by messages, mean over all records that machines hold. NaN if records are
+            computed, and so unlimited in number.
     """
 
     rounds: int
@@ -26,16 +26,16 @@ class Taken(NamedTuple):
 
 
 def taken(problem: Problem, plan: Plan) -> Taken:
-    """What a plan takes, with those who really send: a machine that drops out sends nothing, and uses no record."""
+    """Return the totals of a plan. A machine that drops out sends no message and uses no record."""
     messages = int(plan.schedule.present.sum()) / plan.size.machines
     return Taken(plan.size.rounds, messages, plan.times_used / problem.held if problem.stored else nan)
 
 
 def totals(costs: Mapping[str, Any], messages: Any, uses: Any) -> dict[str, Any]:
-    """`gradients_per_record` and `sent_bytes` of a whole run.
+    """Return `gradients_per_record` and `sent_bytes` of a whole run.
 
     Args:
-        costs: from `Protocol.costs`, numbers or arrays.
+        costs: values of `Protocol.costs`, numbers or arrays.
         messages, uses: as in `Taken`, numbers or arrays that broadcast with the costs.
 
     >>> totals({"sent_bits": 320.0, "gradients_per_use": 2.0}, messages=5.0, uses=0.5)
@@ -49,13 +49,13 @@ def totals(costs: Mapping[str, Any], messages: Any, uses: Any) -> dict[str, Any]
 
 @dataclass
 class Stopwatch:
-    """The wall time of runs that are computed here, not read from where they were kept."""
+    """Wall time of computed runs. Cached runs do not count."""
 
     seconds: float = 0.0
     runs: int = 0
 
     def __call__(self, runs: int, compute: Callable[[], Any]) -> Any:
-        """Compute so many runs, and count the time that it takes."""
+        """Call `compute`, which computes `runs` runs, add its wall time, and return its value."""
         begun = perf_counter()
         made = compute()
         self.seconds += perf_counter() - begun
@@ -64,5 +64,5 @@ class Stopwatch:
 
     @property
     def each(self) -> float:
-        """Of a run, in seconds; NaN where none was computed."""
+        """Mean wall time per computed run in seconds, or NaN if no run was computed."""
         return self.seconds / self.runs if self.runs else nan

@@ -1,4 +1,4 @@
-"""Metrics of the reported point, and of a protocol's other iterates beside it."""
+"""Metrics of the reported point and of a protocol's other iterates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ OUTPUT = "output"
 
 
 def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
-    """The iterates that metrics of parameters are recorded for: "output", then the protocol's others."""
+    """Return the names of iterates at which metrics are evaluated: "output", then the protocol's other iterates."""
     names: tuple[str, ...] = ()
 
     def collect():
@@ -27,11 +27,13 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
 
 
 def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric], info=None) -> dict[str, Any]:
-    """Every metric at one evaluation: a scalar, or, of parameters of a protocol with other iterates, [iterates].
+    """Return the value of every metric at one evaluation, by name.
+
+    A value is a scalar. It has shape [iterates] for a metric of parameters if the protocol has several iterates.
 
     Args:
-        noise: in the last round's aggregate, [d], or None.
-        info: the rounds' own scalars by name, each the mean since the last evaluation.
+        noise: noise in the last round's aggregate, [d], or None.
+        info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
     """
     snapshots = [Snapshot(params, noise, info) for params in _iterates(protocol, state).values()]
     values = {}
@@ -46,11 +48,13 @@ def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric]
 def by_iterate(
     metrics: Sequence[Metric], names: Sequence[str], values: Mapping[str, Any]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """A run's metrics by iterate, the output's first, arrays [evaluations]; of the round, only the output has any.
+    """Return a run's metrics by iterate, the output first; arrays [evaluations].
+
+    Metrics of the round are listed for the output only.
 
     Args:
-        names: the iterates, as `iterate_names` has them.
-        values: what `evaluate` recorded, [evaluations] or [evaluations, iterates].
+        names: names of the iterates, from `iterate_names`.
+        values: recorded values of `evaluate`, [evaluations] or [evaluations, iterates].
     """
     if len(names) == 1:
         return {OUTPUT: {name: np.asarray(value) for name, value in values.items()}}
@@ -66,5 +70,5 @@ def by_iterate(
 
 
 def _iterates(protocol, state) -> dict[str, Any]:
-    """The reported parameters, and those of the protocol's other iterates, by name."""
+    """Return the reported parameters and the protocol's other iterates, by name."""
     return {OUTPUT: protocol.output(state), **dict(sorted(protocol.iterates(state).items()))}

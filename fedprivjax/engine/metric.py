@@ -1,4 +1,4 @@
-"""A metric as one object: what is computed, what it needs, whether it is private, how it is shown."""
+"""A metric as one object: its function, its requirements, its privacy and its display."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from fedprivjax.problem.problem import Problem
 
 
 class Snapshot(NamedTuple):
-    """What a metric may look at.
+    """Input of a metric at one evaluation.
 
     Attributes:
-        params: the reported parameters.
-        noise: the noise in the last round's aggregate, [d], or None.
-        info: scalars that the rounds reported, by name, each the mean since the last record.
+        params: reported parameters.
+        noise: noise in the last round's aggregate, [d], or None.
+        info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
     """
 
     params: Any
@@ -24,72 +24,75 @@ class Snapshot(NamedTuple):
 
 
 def needs_nothing(problem: Problem) -> None:
-    """Every problem has what the metric needs."""
+    """Return None: the metric is defined on every problem."""
 
 
 def unknown(problem: Problem) -> None:
-    """Nobody said whether the metric looks at private data."""
+    """Return None: it is not known if the metric uses private data."""
 
 
 def never(problem: Problem) -> bool:
-    """The metric looks at no private data."""
+    """Return False: the metric uses no private data."""
     return False
 
 
 def always(problem: Problem) -> bool:
-    """The metric looks at private data, whatever the problem."""
+    """Return True: the metric uses private data on every problem."""
     return True
 
 
 def anything(problem: Problem) -> tuple[float, float]:
-    """The metric may be any number."""
+    """Return (−inf, inf): the metric may be any number."""
     return -inf, inf
 
 
 def share(problem: Problem) -> tuple[float, float]:
-    """The metric is a share, from 0 to 1."""
+    """Return (0, 1): the metric is a fraction."""
     return 0.0, 1.0
 
 
 def not_negative(problem: Problem) -> tuple[float, float]:
-    """The metric is 0 or more."""
+    """Return (0, inf): the metric is at least 0."""
     return 0.0, inf
 
 
 def as_losses(problem: Problem) -> tuple[float, float]:
-    """The metric is a mean of the problem's losses."""
+    """Return the range of a mean of the problem's losses."""
     return problem.model.least, inf
 
 
 def no_constant(problem: Problem) -> None:
-    """The metric has no constant predictor."""
+    """Return None: the metric has no constant predictor."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A scalar that a run records, and everything that the library knows of it.
+    """A scalar that a run records, with its properties.
 
     Attributes:
-        name: what it is recorded under.
-        function: `(problem, snapshot) -> scalar`, traced by jax; of "mean": what is made of another's mean, by NumPy.
-        of: "params", of a point: recorded for the output and for every other iterate of the protocol; "round", of the
-            last round (its noise), and "info", of the scalars that the rounds report: recorded once; "mean", made of
-            another's mean over a trial's runs, or over a run's records.
-        needs: `problem -> text`: what the problem lacks, such as "a test set"; None where it lacks nothing.
-        private: `problem -> bool`: whether it is computed on private data, and so outside the guarantee; None, and
-            the default, is not known.
-        limits: `problem -> (least, most)`: what no value can be beyond; intervals are drawn within them.
+        name: name in results.
+        function: `(problem, snapshot) -> scalar`, traced by jax. For `of="mean"`, a NumPy function of another metric's
+            mean.
+        of: "params" for a metric of parameters, recorded for the output and every other iterate of the protocol;
+            "round" for a metric of the last round (its noise), recorded once; "info" for a scalar that the rounds
+            report, recorded once; "mean" for a function of another metric's mean over a trial's runs, or over a run's
+            evaluations.
+        needs: `problem -> text`: requirement that the problem does not meet, such as "a test set", or None if it meets
+            all.
+        private: `problem -> bool`: True if the metric is computed on private data, and so outside the guarantee; None,
+            the default, if this is not known.
+        limits: `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are clipped.
         constant: `problem -> float`: value of the best constant prediction, from the training labels, on the host; None
             if there is none. Tables mark worse values.
-        better: whether a "lower" or a "higher" value is the better one: a grid's point is chosen by it.
-        default: whether it is recorded without being named.
-        label: the words of titles and axes; empty: the name, with spaces.
-        unit: empty, or "%": shown in per cent, recorded as a share.
-        digits: shown behind the point.
-        shown: where an experiment shows it: in a "table", in a plot "against_epsilon", "over_rounds", or
-            "against_costs": rounds, bytes and gradients, where protocols differ in the former two.
-        of_mean: the metric that is made of its mean over a trial's runs, or a run's records, such as a root; None where
-            the mean itself is of interest.
+        better: "lower" or "higher": direction of improvement, used to select a grid's point.
+        default: True if the metric is recorded without being named.
+        label: text of titles and axes; empty for the name with spaces.
+        unit: empty, or "%" for a fraction that is displayed in per cent.
+        digits: number of displayed decimals.
+        shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
+            and "against_costs" (rounds, bytes and gradients, if protocols differ in rounds or bytes).
+        of_mean: metric computed from this metric's mean over a trial's runs, or over a run's evaluations, such as a
+            root; None if the mean itself is displayed.
 
     >>> import jax.numpy as jnp
     >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)
@@ -114,31 +117,31 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """What a recorded value is multiplied by where it is shown."""
+        """Factor from a recorded value to a displayed value."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def words(self) -> str:
-        """What it is called where it is shown."""
+        """Displayed name, without unit."""
         return self.label or self.name.replace("_", " ")
 
     @property
     def title(self) -> str:
-        """What it is called, with its unit."""
+        """Displayed name with unit."""
         return f"{self.words} {self.unit}".rstrip()
 
     def text(self, value: float, *, sign: bool = False) -> str:
-        """A value as it is shown, with its sign where asked for; a dash for NaN."""
+        """Return a value as displayed text, with a plus sign if `sign`, or a dash for NaN."""
         return "–" if isnan(value) else f"{value * self.scale:{'+' * sign}.{self.digits}f}"
 
     def amount(self, value: float) -> str:
-        """A difference of values in words: "0.02", or "2 points" of per cent."""
+        """Return a difference of values as text: "0.02", or "2 points" for percentages."""
         return f"{value * self.scale:g}" + (" points" if self.unit == "%" else "")
 
 
 @cache
 def of_info(name: str) -> Metric:
-    """A scalar that the protocol's rounds report, as a metric: its mean since the last record, on private data.
+    """Return the metric of a scalar that the rounds report: its mean since the last evaluation, on private data.
 
     >>> of_info("clipped").of, of_info("clipped").private(None)
     ('info', True)

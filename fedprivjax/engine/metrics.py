@@ -1,4 +1,4 @@
-"""What a run records: the metrics of this library, and the recording of these and of one's own."""
+"""Built-in metrics, and checks of the metrics that a run records."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,12 +30,12 @@ RESERVED = (
 
 
 def mean_loss(problem: Problem, params, examples):
-    """Mean loss of many examples."""
+    """Return the mean loss over many examples."""
     return _mean(problem, problem.model.value, params, examples)
 
 
 def mean_gradient(problem: Problem, params, examples):
-    """Gradient of the mean loss of many examples, of the structure of the parameters."""
+    """Return the gradient of the mean loss over many examples, with the structure of the parameters."""
     model: Any = problem.model
 
     def total(chunk, weights):
@@ -69,7 +69,7 @@ def _excess_risk(problem: Problem, snapshot: Snapshot):
 
 
 def _relative_mse(problem: Problem, snapshot: Snapshot):
-    """Mean squared error on the test set over that of always predicting the training labels' mean."""
+    """Return the test MSE divided by the test MSE of the training labels' mean as constant prediction."""
     errors = 2 * mean_loss(problem, snapshot.params, problem.test)
     return errors / jnp.mean((problem.test.label - jnp.mean(problem.pool.label)) ** 2)
 
@@ -120,13 +120,13 @@ def _excess_on_pool(problem: Problem) -> bool:
 
 
 def _labels(examples: Any) -> np.ndarray | None:
-    """Labels of (features, labels) examples, shape [examples], or None for examples of another form."""
+    """Return the labels of (features, labels) examples, shape [examples], or None for examples of another form."""
     labels = examples[1] if isinstance(examples, tuple) and len(examples) > 1 else None
     return None if labels is None or np.ndim(labels) != 1 else np.asarray(labels)
 
 
 def _majority(problem: Problem, examples: Any) -> float | None:
-    """Accuracy of always predicting the pool's most frequent class, or None if labels are no stored classes."""
+    """Return the accuracy of predicting the pool's most frequent class, or None unless labels are stored classes."""
     known, judged = (_labels(each) for each in (problem.pool if problem.stored else None, examples))
     if known is None or judged is None:
         return None
@@ -158,7 +158,7 @@ _REGISTERED = (
         constant=lambda problem: _complement(_majority(problem, problem.test)),
         private=never,
         limits=share,
-        default=False,  # the accuracy says it
+        default=False,  # redundant with the accuracy
         unit="%",
         digits=1,
         shown=("table", "against_epsilon"),
@@ -179,7 +179,7 @@ _REGISTERED = (
         private=always,
         limits=share,
         better="higher",
-        default=False,  # looks at the whole pool
+        default=False,  # evaluated on the whole pool
         unit="%",
         digits=1,
     ),
@@ -216,7 +216,7 @@ _REGISTERED = (
         needs=_needs_stored,
         private=always,
         limits=not_negative,
-        default=False,  # looks at the whole pool
+        default=False,  # evaluated on the whole pool
         digits=5,
         shown=("table", "against_epsilon", "over_rounds", "against_costs"),
     ),
@@ -227,7 +227,7 @@ _REGISTERED = (
         of="round",
         private=always,
         limits=not_negative,
-        default=False,  # the norm says it
+        default=False,  # redundant with the norm
         of_mean=Metric("noise_rms", np.sqrt, of="mean", private=always, digits=5, shown=("table", "against_epsilon")),
     ),
 )
@@ -236,8 +236,7 @@ OF_MEAN: dict[str, Metric] = {m.of_mean.name: m.of_mean for m in _REGISTERED if 
 
 
 def known(metric: str | Metric) -> Metric:
-    """What is known of a metric, given itself or the name that results have for it: no more than the name, where it is
-    one's own.
+    """Return a metric given itself or its name in results. For a custom metric's name, only the name is set.
 
     >>> known("test_error").unit, known("relative_rmse").words, known("how_far").title
     ('%', 'relative rmse', 'how far')
@@ -248,7 +247,7 @@ def known(metric: str | Metric) -> Metric:
 
 
 def require_recorded(name: str, recorded: Iterable[str], what: str = "metric") -> None:
-    """Raise Refusal for a metric that runs do not record.
+    """Raise Refusal unless `name` is among the recorded metrics.
 
     >>> require_recorded("test_loss", ["train_loss"])
     Traceback (most recent call last):
@@ -264,7 +263,7 @@ def require_recorded(name: str, recorded: Iterable[str], what: str = "metric") -
 
 
 def recorded_name(name: str) -> str:
-    """The name of what runs record, given that or the name of what is made of its mean.
+    """Return the name of the recorded metric, given that name or the name of a function of its mean.
 
     >>> recorded_name("relative_rmse"), recorded_name("test_loss")
     ('relative_mse', 'test_loss')
@@ -274,7 +273,7 @@ def recorded_name(name: str) -> str:
 
 
 def shown(place: str) -> list[str]:
-    """The names of the metrics that an experiment shows at a place, see `Metric.shown`.
+    """Return the names of the metrics that an experiment displays at a place, see `Metric.shown`.
 
     >>> shown("over_rounds")
     ['test_loss', 'excess_risk', 'gradient_norm']
@@ -283,7 +282,7 @@ def shown(place: str) -> list[str]:
 
 
 def default_metrics(problem: Problem) -> tuple[str, ...]:
-    """Every metric that the problem defines, but for those that another says, or that look at the whole pool.
+    """Return the default metrics: all that the problem defines, except redundant ones and those on the whole pool.
 
     >>> import numpy as np
     >>> from fedprivjax import Squared, linear_problem
@@ -294,14 +293,14 @@ def default_metrics(problem: Problem) -> tuple[str, ...]:
 
 
 def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequence[str] = ()) -> tuple[Metric, ...]:
-    """The metrics that are to be recorded, as objects.
+    """Return the metrics to record as objects.
 
     Args:
-        metrics: names, `Metric` objects, or callables `(problem, Snapshot) -> scalar`, recorded under their own names.
-        info: names of the scalars that the protocol's rounds report, which may be named too.
+        metrics: names, `Metric` objects, or callables `(problem, Snapshot) -> scalar`, recorded under their names.
+        info: names of the scalars that the protocol's rounds report, which are accepted too.
 
     Raises:
-        ValueError: an unknown name, two metrics of one name, or a problem that lacks what a metric needs.
+        Refusal: a name is unknown, reserved or used twice, or the problem does not meet a metric's requirement.
     """
     found = tuple(_as_metric(metric, info) for metric in require_list(metrics))
     names = [metric.name for metric in found]
@@ -310,7 +309,7 @@ def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequenc
         raise Refusal(f"metrics must have different names, got {twice[0]!r} twice")
     taken = [name for name in names if name in RESERVED]
     if taken:
-        raise Refusal(f"metrics must not have the name {taken[0]!r}: results have that already")
+        raise Refusal(f"metrics must not have the name {taken[0]!r}, which results use already")
     for metric in found:
         missing = metric.needs(problem)
         if missing:
@@ -319,7 +318,7 @@ def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequenc
 
 
 def require_list(metrics: Any) -> Sequence[MetricLike]:
-    """What is to be recorded, refused where it is one metric and no list.
+    """Return the metrics as a list. Raise Refusal for a single metric.
 
     >>> require_list("test_loss")
     Traceback (most recent call last):
@@ -332,9 +331,9 @@ def require_list(metrics: Any) -> Sequence[MetricLike]:
 
 
 def non_private(problem: Problem, metrics: Sequence[Metric]) -> tuple[str, ...]:
-    """The metrics that are computed on private data, so outside the guarantee, by name.
+    """Return the names of the metrics computed on private data, which the guarantee does not cover.
 
-    What a callable of one's own looks at is not known, which stands behind its name; a `Metric` may say it.
+    A custom callable is marked "(not known)" after its name. A custom `Metric` can declare it with `private`.
 
     >>> import numpy as np
     >>> from fedprivjax import Squared, linear_problem
@@ -353,7 +352,7 @@ def _as_metric(metric: MetricLike, info: Sequence[Any]) -> Metric:
         if metric.of == "info":
             require_choice("metric", metric.name, info)
         return metric
-    if callable(metric):  # it may look at the noise, so it is of the round
+    if callable(metric):  # it may use the noise, so it is of the round
         return Metric(_name(metric), metric, of="round")
     if metric in info:
         return of_info(metric)
@@ -366,4 +365,4 @@ def _name(metric: Any) -> str:
 
 
 def _lost(problem: Problem, snapshot: Snapshot):
-    raise NotImplementedError("results keep a metric's name, not its function")
+    raise NotImplementedError("a metric read from results has a name and no function")

@@ -1,4 +1,4 @@
-"""From settings to a run that can start: drawn, calibrated, checked, nothing compiled."""
+"""Preparation of a run: its plan is sampled, its protocol calibrated, its settings checked. Nothing is compiled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ TWICE = "machines of more records take part more often, and machine_weights = 's
 
 
 class Recipe(NamedTuple):
-    """What fixes a run's program beside the shapes of its inputs: hashable, static."""
+    """Static configuration of a run's program: hashable. The shapes of the inputs determine the rest."""
 
     size: Size
     metrics: tuple[Metric, ...]
@@ -46,7 +46,7 @@ class Recipe(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """What a run's program takes, one run's: the protocol's leaves, the problem, what is drawn, and the noise key."""
+    """Arguments of a run's program: protocol leaves, problem, sampled mechanism, plan and host noise, and noise key."""
 
     protocol: Protocol
     problem: Problem
@@ -58,16 +58,16 @@ class Arguments(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadyRun:
-    """A run that can start.
+    """A prepared run.
 
     Attributes:
-        protocol: calibrated, with its target spent.
-        problem, plan, seeds: what it runs on.
-        mechanism: the seed's part of the noise; `Silent` where there is none.
-        recipe: what is recorded, how often.
-        event: what the protocol does to privacy on this plan.
-        target: what its noise was asked to give.
-        delta: at which the guarantee states ε.
+        protocol: calibrated protocol, with its target cleared.
+        problem, plan, seeds: the run's other inputs.
+        mechanism: sampler of the noise, or `Silent` if there is none.
+        recipe: recorded metrics and rounds between evaluations.
+        event: description of the protocol's releases on this plan, for privacy accounting.
+        target: privacy target of the calibration.
+        delta: δ at which the guarantee states ε.
     """
 
     protocol: Protocol
@@ -81,20 +81,20 @@ class ReadyRun:
     delta: float
 
     def __str__(self) -> str:
-        return f"ReadyRun: {self.protocol}\n{self.problem}\n{self.plan}\n{self.event}\n  asked for: {self.target}"
+        return f"ReadyRun: {self.protocol}\n{self.problem}\n{self.plan}\n{self.event}\n  target: {self.target}"
 
     __repr__ = __str__
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """What the run's privacy is."""
+        """Privacy guarantee of the run."""
         return self.event.guarantee(self.delta)
 
     @property
     def delta_warning(self) -> str:
-        """A warning if δ exceeds 1/n for a machine of n records, else an empty text; see `large_delta`.
+        """A warning if δ exceeds 1/n for a machine of n records, or an empty text; see `large_delta`.
 
-        Empty if the guarantee is for another unit than a record.
+        Empty if the guarantee is for another unit than a record, or the run has no noise.
         """
         if self.protocol.noise_std == 0 or self.event.terms.unit not in (SAMPLE, RECORD):
             return ""
@@ -107,17 +107,22 @@ class ReadyRun:
 
     @property
     def costs(self) -> dict[str, float]:
-        """What one machine does in a round, see `Protocol.costs`, and what the whole run takes: `rounds_taken`,
-        `gradients_per_record` (NaN where records are computed), and `sent_bytes`, the mean over machines."""
+        """Costs of one machine per round, see `Protocol.costs`, and of the whole run.
+
+        Those of the run are `rounds_taken`, `gradients_per_record` (NaN if records are computed), and `sent_bytes`, the
+        mean over machines.
+        """
         each, all_rounds = self.protocol.costs(self.problem), taken(self.problem, self.plan)
         return each | {"rounds_taken": all_rounds.rounds} | totals(each, all_rounds.messages, all_rounds.uses)
 
     @property
     def inputs(self) -> RoundInputs:
-        """The scan's inputs, leaves [rounds, ...], as host arrays.
+        """Inputs of the scan, leaves [rounds, ...], as host arrays.
+
+        Secret record indices are sampled at the first access.
 
         Raises:
-            Refusal: samples, drawn here first where they are secret, that are not as their sampler says.
+            Refusal: record indices do not agree with their sampler.
         """
         inputs = round_inputs(self.plan)
         require_as_said(self.plan, self.problem)
@@ -125,21 +130,21 @@ class ReadyRun:
 
     @property
     def tape(self) -> Any:
-        """The protocol's host-made noise, leaves [rounds, ...], or None."""
+        """Host noise of the protocol, leaves [rounds, ...], or None."""
         return self.tape_of(self.protocol, self.seeds.noise, self.problem.dimension)
 
     def tape_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
-        """The host-made noise of a protocol in this one's place, where the mechanism has any use for it."""
+        """Return the host noise of another protocol on this run's plan, or None if the mechanism uses no host noise."""
         return protocol.tape(self.plan, dimension, seed) if self.mechanism.taped else None
 
     @property
     def key(self) -> jax.Array:
-        """The key of the run's noise."""
+        """Key of the run's noise."""
         return run_key(self.seeds)
 
     @property
     def arguments(self) -> Arguments:
-        """What the run's program takes."""
+        """Arguments of the run's program."""
         protocol, problem = as_leaves(self.protocol.traced), self.problem.traced
         return Arguments(protocol, problem, self.mechanism, self.inputs, self.tape, self.key)
 
@@ -159,24 +164,24 @@ def ready(
     noise_method: str = "auto",
     target: Target | None = None,
 ) -> ReadyRun:
-    """Draw the plan, calibrate the protocol, hold what the noise gives against its target, and choose the noise.
+    """Prepare a run: sample the plan, calibrate the protocol, check its target, and choose the noise mechanism.
 
     Args:
-        protocol: with a target (`mu` or `epsilon`) or a `noise_std` of its own; a step left None is the theory's.
-        participation: a law of who takes part, such as `Uniform`; see `plan.participation`, or one of your own.
-        rounds: T; None uses as many rounds as there are samples for.
+        protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`. A step size of None is the theory's.
+        participation: participation scheme, such as `Uniform`; see `plan.participation`, or a custom one.
+        rounds: T; None uses all rounds for which there are samples.
         seed: one integer, or `Seeds` for separate streams.
-        metrics: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records what
-            there is.
+        metrics: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records the
+            default metrics that the problem defines.
         eval_every: rounds between evaluations; None evaluates about 20 times. The last round is always evaluated.
         delta: δ at which the guarantee states ε.
-        order: of the samples, see `plan.ORDERS`.
-        noise_method: how the noise is produced, see `fedprivjax.noise.METHODS`; every way has the same law,
-            but for "normal", which says so.
-        target: what the noise is asked to give; None is the protocol's own.
+        order: order of the samples, see `plan.ORDERS`.
+        noise_method: name of the noise sampler, see `fedprivjax.noise.METHODS`. All have the same distribution, except
+            "normal", which is an approximation.
+        target: privacy target of the calibration; None is the protocol's target.
 
     Raises:
-        Refusal: settings that cannot be run, before anything is compiled.
+        Refusal: the settings are invalid. Nothing has been compiled yet.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -204,26 +209,30 @@ def ready(
 
 
 def _only_target(protocol: Protocol, target: Target, delta: float) -> Target:
-    """A target that is given, refused beside another of the protocol's own, or at another δ than ε is stated at."""
+    """Return the given target for this protocol.
+
+    Raises:
+        Refusal: the protocol has another target, or the target's δ differs from `delta`.
+    """
     for name in ("mu", "epsilon", "noise_std"):
         own = getattr(protocol, name)
         proportions = name == "epsilon" and np.ndim(own) and protocol.noise_std is not None
         if own is not None and not proportions and not _same(own, getattr(target, name)):
-            raise Refusal(f"{name} must be left out of {protocol.name} where a target is given, got {own}")
+            raise Refusal(f"{name} must be left out of {protocol.name} if a target is given, got {own}")
     if target.delta is not None and target.delta != delta:
         raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
     return protocol.asked(target)
 
 
 def _same(own: Any, asked: Any) -> bool:
-    """Whether a target is a protocol's own, of which machines' are parts under `relative_privacy`."""
+    """Return True if a target is the protocol's, which is the largest of the machines' under `relative_privacy`."""
     if asked is None:
         return False
     return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)
 
 
 def make_recipe(protocol: Protocol, problem: Problem, plan: Plan, metrics, eval_every: int | None) -> Recipe:
-    """Check what is to be recorded and how often."""
+    """Return the static configuration, with checked metrics and rounds between evaluations."""
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
     require_at_least("eval_every", eval_every, 1)
     metrics = default_metrics(problem) if metrics is None else require_list(metrics)
@@ -232,7 +241,7 @@ def make_recipe(protocol: Protocol, problem: Problem, plan: Plan, metrics, eval_
 
 
 def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
-    """The scalars that a calibrated protocol's rounds report, which can be recorded."""
+    """Return the names of the scalars that a calibrated protocol's rounds report, which can be recorded."""
 
     def first_round(protocol, inputs):
         key = jax.random.key(0)
@@ -243,13 +252,13 @@ def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, .
 
 
 def evaluation_rounds(recipe: Recipe) -> np.ndarray:
-    """Rounds done at each evaluation; int, shape [evaluations]."""
+    """Return the number of completed rounds at each evaluation; int, shape [evaluations]."""
     rounds = np.arange(recipe.eval_every, recipe.size.rounds + 1, recipe.eval_every)
     return rounds if rounds[-1] == recipe.size.rounds else np.append(rounds, recipe.size.rounds)
 
 
 def round_inputs(plan: Plan) -> RoundInputs:
-    """The scan's inputs, leaves [rounds, ...], as host arrays."""
+    """Return the scan's inputs, leaves [rounds, ...], as host arrays."""
     schedule = plan.schedule
     numbers = np.arange(1, plan.size.rounds + 1, dtype=np.int32)
     always = RoundInputs(numbers, plan.samples, schedule.participants, schedule.counts)

@@ -1,4 +1,4 @@
-"""Progress and time left of long work: a bar in a terminal, a line in a notebook, lines in a file."""
+"""Progress of long work with the time left: a bar in a terminal, a line in a notebook, lines in a file."""
 
 import sys
 import threading
@@ -17,15 +17,16 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 
 Told = Callable[[int, int], Any]
-AT_ONCE = 0.02  # seconds: what comes so soon at first was taken from disk, and says nothing of the rest
+AT_ONCE = 0.02  # seconds: a first report within this time is of cached results and not used for the estimate
 LONGEST_PAUSE = 0.05  # seconds
 EVERY = 10.0  # seconds between lines in a file or a pipe
-BAR = 20  # characters, which leaves room for the rest on 80 columns
+BAR = 20  # characters, for a line of at most 80 columns
 
 
 class Pace:
-    """How long the rest takes, from reports of what is done: from the first on, and without that where there are more,
-    for the first includes compiling.
+    """Estimate of the time left, from reports of the finished work.
+
+    The first report alone includes the time to compile. Later estimates measure from the first report on.
 
     >>> pace = Pace(now=0.0)
     >>> pace.left(2, 10, now=8.0), pace.left(4, 10, now=10.0)
@@ -37,7 +38,7 @@ class Pace:
         self.first: tuple[int, float] | None = None
 
     def left(self, done: int, total: int, now: float) -> float | None:
-        """Seconds, or None where nothing tells."""
+        """Return the estimated time left in seconds, or None before a usable report."""
         if self.first is None:
             if now - self.began < AT_ONCE:
                 self.kept, self.began = done, now
@@ -49,7 +50,7 @@ class Pace:
 
 
 def shown(seconds: float | None) -> str:
-    """A time in words.
+    """Return a time left as text, empty for None.
 
     >>> shown(7.2), shown(75), shown(7322), shown(None)
     ('0:07 left', '1:15 left', '2:02:02 left', '')
@@ -62,7 +63,7 @@ def shown(seconds: float | None) -> str:
 
 
 def wait(values: Any) -> None:
-    """Wait for arrays that a device works at; in between, a stop by the keyboard is heard."""
+    """Wait until a device has computed the arrays. Keyboard interrupts are handled while waiting."""
     pause = 1e-4
     while not all(leaf.is_ready() for leaf in jax.tree.leaves(values)):
         time.sleep(pause)
@@ -71,10 +72,10 @@ def wait(values: Any) -> None:
 
 @contextmanager
 def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
-    """What a run's or a sweep's `progress` stands for: None or False is silent, True shows it, a callable is called.
+    """Yield the progress callback for a `progress` argument: None if it is None or False, a bar if True, or itself.
 
     Raises:
-        Refusal: none of these.
+        Refusal: `progress` is neither a bool, None nor a callable.
     """
     if progress is None or progress is False:
         yield None
@@ -89,7 +90,7 @@ def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
 
 @contextmanager
 def telling_steps(progress: Any, title: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A function (step, number, total) that shows the host's work before a run, or None unless `progress` is True."""
+    """Yield a function (step, number, total) that displays host work before a run, or None if hidden."""
     if progress is not True:
         yield None
         return
@@ -99,9 +100,9 @@ def telling_steps(progress: Any, title: str) -> Iterator[Callable[[str, int, int
 
 @contextmanager
 def saying(first: str, console: Console | None = None) -> Iterator[Callable[[str], None]]:
-    """A function that takes the current step as text: one line that changes and, in a terminal, is erased at the end.
+    """Yield a function that displays the current step, given as text, on one changing line.
 
-    In a file, see `lines`.
+    In a terminal the line is erased at the end. For output to a file, see `lines`.
     """
     console = Console(stderr=True) if console is None else console
     if console.is_jupyter:
@@ -116,16 +117,16 @@ def saying(first: str, console: Console | None = None) -> Iterator[Callable[[str
 
 
 def _cropped(text: str) -> Text:
-    """Text that stays on one line."""
+    """Return text that is cropped to one line."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 @contextmanager
 def bar(title: str, unit: str, console: Console | None = None, *, last: bool = False) -> Iterator[Told]:
-    """A function (done, total) that shows how far the work is, with the time left from the first report on.
+    """Yield a function (done, total) that displays the progress, with the time left from the first report on.
 
     Args:
-        last: print the report of finished work, too, if stderr is not a terminal.
+        last: True to print the report of finished work too, if stderr is not a terminal.
     """
     console = Console(stderr=True) if console is None else console
     if console.is_jupyter:
@@ -166,7 +167,7 @@ def _line(title: str, unit: str, show: Callable[[str, int, int], None]) -> Told:
 
 
 def _in_notebook() -> Callable[[str, int, int], None]:
-    """One line that changes."""
+    """Return a function that displays one changing line in a notebook."""
     from IPython.display import display  # pyright: ignore[reportMissingImports]  # a notebook has it
 
     handles: list[Any] = []
@@ -183,12 +184,12 @@ def _in_notebook() -> Callable[[str, int, int], None]:
 
 @contextmanager
 def lines(first: str = "", every: float | None = None) -> Iterator[Callable[[str], None]]:
-    """A function that takes the current state as text, of which stderr gets a line every 10 seconds.
+    """Yield a function that takes the current state as text. The latest is printed to stderr every 10 seconds.
 
     Work that ends earlier prints nothing.
 
     Args:
-        first: the state until the first call.
+        first: state before the first call.
         every: seconds between lines; None is `EVERY`.
     """
     state, ended = [first], threading.Event()

@@ -1,4 +1,4 @@
-"""What listens to a run while it runs: a compiled program calls it by a number, so that another is no other program."""
+"""Registry of progress callbacks. A compiled program calls a callback by number, so a new one does not recompile it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ _LISTENING: dict[int, Callable[[int], None]] = {}
 
 
 def tell(listener: Any, done: Any) -> None:
-    """In a traced function: call the listener of this number with how much is done, from the host."""
+    """In a traced function: call the callback of this number with the amount of finished work, on the host."""
     jax.debug.callback(_hear, listener, done, ordered=True)
 
 
@@ -24,7 +24,7 @@ def _hear(listener: Any, done: Any) -> None:
 
 @contextmanager
 def listening(hear: Callable[[int], None]) -> Iterator[int]:
-    """The number of a listener, which is told until the block ends; what it raises is raised at the end.
+    """Register a progress callback for the block and yield its number. Its exceptions are raised at the end.
 
     >>> heard = []
     >>> with listening(heard.append) as number:
@@ -39,7 +39,7 @@ def listening(hear: Callable[[int], None]) -> Iterator[int]:
             return
         try:
             hear(done)
-        except BaseException as error:  # raised where the run was started, not in the device's thread
+        except BaseException as error:  # raised again in the thread that started the run
             raised.append(error)
 
     _LISTENING[number] = carefully

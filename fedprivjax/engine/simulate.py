@@ -1,4 +1,4 @@
-"""One run: the whole protocol as one jitted scan over pure state."""
+"""Simulation of one run: the whole protocol as one jitted scan over pure state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 
-BLOCK = 64  # rounds whose noise is drawn together
+BLOCK = 64  # rounds whose noise is sampled together
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,18 @@ class Run:
     """One finished run.
 
     Attributes:
-        rounds: rounds done at each evaluation; int, shape [evaluations].
-        metrics: each recorded metric of the reported point (and of the rounds), float32 [evaluations].
-        iterates: the same by iterate: "output", which is `metrics`, and the protocol's others, such as "last".
-        params: the reported point.
-        guarantee: what the run's privacy is.
-        costs: what one machine does in a round and what the run takes, see `ReadyRun.costs`; and `seconds`, its wall
-            time with what had to be compiled, which no two runs have alike.
-        protocol: the calibrated protocol that ran.
-        plan: the schedule and samples that were used.
-        non_private_metrics: recorded metrics that are computed on private data, which the guarantee does not cover.
-        non_private_data: what of the data was computed from private records before the run, which it does not either.
+        rounds: number of completed rounds at each evaluation; int, shape [evaluations].
+        metrics: recorded metrics of the reported point and of the rounds, by name; float32 [evaluations].
+        iterates: metrics by iterate: "output", which is `metrics`, and the protocol's other iterates, such as "last".
+        params: reported point.
+        guarantee: privacy guarantee of the run.
+        costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
+            with compilation, which differs between runs.
+        protocol: calibrated protocol.
+        plan: schedule and samples of the run.
+        non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
+        non_private_data: parts of the data computed from private records before the run, which the guarantee does not
+            cover.
     """
 
     rounds: np.ndarray
@@ -59,12 +60,12 @@ class Run:
 
     @property
     def data_used(self) -> str:
-        """What part of a stored pool's examples the run's messages used, in words."""
+        """Number and percentage of stored examples used by messages, as text; empty if the pool size is unknown."""
         return self.plan.data_used
 
     @property
     def diverged(self) -> bool:
-        """Whether any parameter or metric is not finite."""
+        """True if any parameter or metric is not finite."""
         leaves = jax.tree.leaves((self.params, self.iterates))
         return not all(np.isfinite(leaf).all() for leaf in leaves)
 
@@ -84,14 +85,15 @@ def simulate(
     noise_method: str = "auto",
     progress: bool | Told | None = None,
 ) -> Run:
-    """Run one protocol on one problem; the arguments are those of `ready`.
+    """Run one protocol on one problem. The other arguments are those of `ready`.
 
     Args:
-        progress: True shows rounds done and the time left, at every evaluation; a callable is called with (rounds done,
-            rounds in all). It is one more program, which calls back to the host: jax keeps none such on disk.
+        progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
+            (completed rounds, total rounds). Progress needs a separate program with a host callback, which jax does not
+            store in its persistent cache.
 
     Raises:
-        ValueError: settings that cannot be run, before anything is compiled.
+        Refusal: the settings are invalid. Nothing has been compiled yet.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -106,10 +108,10 @@ def simulate(
 
 
 def execute(start: ReadyRun, told: Told | None = None) -> Run:
-    """Run what is ready.
+    """Execute a prepared run.
 
     Args:
-        told: called with (rounds done, rounds in all) at every evaluation.
+        told: progress callback, called with (completed rounds, total rounds) at every evaluation.
     """
     watch = Stopwatch()
     params, values = watch(1, lambda: jax.block_until_ready(_computed(start, told)))
@@ -131,15 +133,15 @@ def _computed(start: ReadyRun, told: Told | None):
 
 @typed_jit(static_argnames="recipe")
 def run_program(arguments: Arguments, recipe: Recipe, listener=None):
-    """The compiled program of one run: see `trajectory`."""
+    """Compiled program of one run, see `trajectory`."""
     return trajectory(arguments, recipe, listener)
 
 
 def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
-    """The pure function behind every run: (reported parameters, metrics [evaluations] or [evaluations, iterates]).
+    """Return (reported parameters, metrics by name, [evaluations] or [evaluations, iterates]): the pure function.
 
     Args:
-        listener: the number of what is told at every evaluation how many rounds are done; None tells nobody.
+        listener: number of the progress callback, which gets the completed rounds at every evaluation, or None.
     """
     protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
@@ -147,7 +149,7 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, recipe.size)
     if jax.tree.leaves(noise_state) and not _draws(arguments, draw_state):
         noise_state = ()
-    # noise that has no state follows from a block's last draw; any other is carried from round to round
+    # noise without state is computed from a block's last sample; noise with state is carried from round to round
     carried = bool(jax.tree.leaves(noise_state))
     zeros = {metric.name: jnp.zeros(()) for metric in recipe.metrics if metric.of == "info"}
 
@@ -192,7 +194,7 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
 
 
 def _draws(arguments: Arguments, draw_state: Any) -> bool:
-    """Whether the mechanism draws any noise."""
+    """Return True if the mechanism samples any noise."""
     mechanism, dimension = arguments.mechanism, arguments.problem.dimension
     first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, arguments.inputs.round))
     keys = round_keys(arguments.key, first[1])

@@ -1,4 +1,4 @@
-"""What an adversary sees of a run, by trust model, with every message and every machine's noise written out."""
+"""The adversary's view of a run by trust model, with every message and every machine's noise materialised."""
 
 from typing import Any, NamedTuple
 
@@ -26,12 +26,12 @@ class Transcript(NamedTuple):
     """The adversary's view, and the run's reported point for comparison with the trajectory.
 
     Attributes:
-        queries: the points machines are asked about, [rounds, d]: the whole view under a trusted server.
-        messages: what each participant sends, noise included, [rounds, per_round, d], each round's in a random order
-            behind a shuffler, 0 in empty slots; None under a trusted server.
-        params: the reported point.
-        plan: the public schedule, with the samples only where these are no secret.
-        internal: the server's memory after each round, leaves [rounds, ...]; () where an intruder sees none of it.
+        queries: points at which machines are queried, [rounds, d]: the whole view under a trusted server.
+        messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots; in random order within a
+            round behind a shuffler, or None under a trusted server.
+        params: reported point.
+        plan: public schedule, with the samples only if these are public.
+        internal: server's memory after each round, leaves [rounds, ...], or () if an intruder sees none of it.
         steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots; None
             if the guarantee does not count local steps as released, or the adversary sees no messages.
     """
@@ -55,9 +55,9 @@ def transcript(
     delta: float = 1e-5,
     order: str = "shuffled",
 ) -> Transcript:
-    """Run a protocol with every message and every machine's noise written out (rounds · per_round · d floats, and as
-    many again for each local step of a method whose guarantee counts these as released).
+    """Run a protocol with every message and every machine's noise materialised, and return the adversary's view.
 
+    The messages take rounds · per_round · d floats, and so does every local step that the guarantee counts as released.
     With `noise_method="materialised"` and the same seed, `simulate` follows the same trajectory.
 
     >>> import numpy as np
@@ -78,7 +78,7 @@ def transcript(
 
 
 def require_noisy_messages(start: ReadyRun) -> None:
-    """Refuse to show messages without the noise that they carry."""
+    """Raise Refusal unless the mechanism samples the noise of every message that the adversary sees."""
     mechanism = start.mechanism
     silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
     if not silent and not _adds_to_messages(mechanism, start.problem.dimension, start.key):
@@ -86,7 +86,7 @@ def require_noisy_messages(start: ReadyRun) -> None:
 
 
 def _adds_to_messages(mechanism: Mechanism, dimension: int, key) -> bool:
-    """Whether a mechanism as it stands has noise for each participant's message."""
+    """Return True if the mechanism samples noise for each participant's message."""
 
     def added(inputs, key):
         memory = mechanism.message_memory(dimension, key)
@@ -96,7 +96,7 @@ def _adds_to_messages(mechanism: Mechanism, dimension: int, key) -> bool:
 
 
 def released_steps(start: ReadyRun) -> int:
-    """Local steps of a participant in a round that its guarantee counts as released; 0 if there are none."""
+    """Return the number of local steps per participant and round that the guarantee counts as released, or 0."""
 
     def of_first_round(arguments: Arguments):
         protocol, problem, *_, key = arguments
@@ -109,22 +109,27 @@ def released_steps(start: ReadyRun) -> int:
 
 
 class Lens:
-    """What is kept of a round's points and messages: here all of both. A custom one is a `flax.struct.dataclass`."""
+    """Recorder of a round's query and messages, in full. A custom one is a `flax.struct.dataclass`."""
 
     def see(self, inputs: RoundInputs, query: jax.Array, sent: jax.Array, steps: jax.Array | None) -> tuple[Any, Any]:
-        """What is kept of the point that machines are asked about, [d]; and of what they send, [per_round, d], with
-        their local steps, [per_round, steps, d] or None."""
+        """Return the recorded values of the query and of the messages.
+
+        Args:
+            query: point at which machines are queried, [d].
+            sent: messages, [per_round, d].
+            steps: local steps, [per_round, steps, d], or None.
+        """
         return query, sent
 
 
 @struct.dataclass
 class Whole(Lens):
-    """All messages, and no local steps."""
+    """Recorder of all messages, without local steps."""
 
 
 @struct.dataclass
 class Released(Lens):
-    """All messages with their local steps, or None: (sent, steps)."""
+    """Recorder of all messages with their local steps or None, as (sent, steps)."""
 
     def see(self, inputs, query, sent, steps):
         return query, (sent, steps)
@@ -132,9 +137,11 @@ class Released(Lens):
 
 @typed_jit(static_argnames="size")
 def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B008
-    """The compiled program of a transcript: the last state; and, [rounds, ...] each, what the lens keeps of the points
-    that machines are asked about and of what each participant sends, the server's memory, and scalars that rounds
-    report."""
+    """Compiled program of a transcript: (last state, views).
+
+    The views have leaves [rounds, ...]: the lens's records of the queries and of the messages, the server's memory, and
+    the scalars that rounds report.
+    """
     protocol, problem, mechanism, inputs, tape, key = arguments
     dimension = problem.dimension
 
@@ -172,23 +179,23 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
 
 
 def of_present(inputs: RoundInputs, rows: jax.Array) -> jax.Array:
-    """Rows [per_round, ...] of a round's participants, 0 in empty slots."""
+    """Return a round's rows [per_round, ...] with 0 in empty slots."""
     if inputs.present is None:
         return rows
     return jnp.where(inputs.present.reshape(-1, *[1] * (rows.ndim - 1)) > 0, rows, 0)
 
 
 def flat_steps(problem: Problem, steps: Any) -> jax.Array | None:
-    """Local steps as vectors, [per_round, steps, d], from leaves [per_round, steps, ...]; None if there are none."""
+    """Return local steps as vectors [per_round, steps, d], from leaves [per_round, steps, ...], or None if none."""
     return None if steps is None else jax.vmap(lambda rows: flat_rows(problem, rows))(steps)
 
 
 def own_noises(protocol: Protocol, states: Any, machine, added: Any) -> tuple[Any, Any]:
-    """What the protocol makes of each participant's own draw, leaves [per_round, ...], on the machine's own state.
+    """Return the machines' new noise states, and each participant's noise, leaves [per_round, ...], or None.
 
     Args:
-        states: of every machine, leaves [machines, ...].
-        added: the participants' draws, leaves [per_round, ...], or None.
+        states: noise state of every machine, leaves [machines, ...].
+        added: samples of the participants, leaves [per_round, ...], or None.
     """
     if added is None:
         return states, None
