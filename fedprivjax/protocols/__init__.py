@@ -1,6 +1,6 @@
-"""One method a file, named after its paper's method; the shared round machinery in `round`.
+"""Methods, one per file, named as in their papers. Parts that methods share are in `fedprivjax.method`.
 
-The public names are those of `__init__.pyi`; each is imported when it is first used.
+`__init__.pyi` lists the public names. Each is imported at its first use.
 """
 
 import lazy_loader

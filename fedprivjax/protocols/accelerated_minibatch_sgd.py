@@ -1,8 +1,8 @@
 r"""Accelerated noisy minibatch SGD: AC-SA (Ghadimi & Lan) on the noisy gradients of a cohort.
 
-Lowy & Razaviyayn, ICLR 2023, Algorithm 2, and its one-pass form (Theorem 2.3, with the sampler "disjoint"): the update
-of `protocols.acsa`, with g the cohort's noisy mean at w_md. A convex loss is run plainly, or with a regulariser
-(λ/2)‖w − w_0‖² added at the server; a strongly convex one in stages that halve the excess loss.
+Lowy & Razaviyayn, ICLR 2023, Algorithm 2, and its one-pass form (Theorem 2.3, with the sampler "disjoint"). The update
+is that of `method.acsa`, with g the cohort's noisy mean at w_md. Convex losses use one stage, optionally with a
+regulariser (λ/2)‖w − w_0‖² that the server adds. Strongly convex losses may use stages that halve the excess loss.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_sm
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 FORMS = {
-    "plain": "one stage, the loss as it is",
+    "plain": "one stage, without a regulariser",
     "regularised": "one stage on the loss with a regulariser centred at the start",
     "multistage": "stages that halve the excess loss of a strongly convex loss",
 }
@@ -52,17 +52,18 @@ class AcceleratedMinibatchSGD(RecordMethod):
     Attributes:
         epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, relative_privacy: as in
             `NoisyMinibatchSGD`.
-        step_size: 1/v, a longer step for a larger one; None takes the theory's v, stage by stage, or, where a clip is
-            below the Lipschitz constant and no modulus or variance is given, `acsa.clipped_v` (no theorem is claimed).
+        step_size: 1/v, so that larger values mean longer steps. None is the theory's v of each stage. If a clip is
+            below the Lipschitz constant and no modulus or variance is given, None is `acsa.clipped_v` (no theorem is
+            claimed).
         form: "plain", "regularised" or "multistage".
         strong_convexity: modulus μ of the loss.
         regularisation: λ of the form "regularised"; None is the theory's, `factor·V/(D√R)`.
-        factor: of that λ: the paper's theorem has 1/2, its lemma 1.
-        gap: Δ, a bound on the first excess loss, for "multistage"; None is L·D.
-        variance: V², a bound on the mean squared error of a round's gradient; None is that of the noise and the most
-            that sampling records and machines may add.
-        printed: the stages' v as the paper prints it.
-        schedule: every round's place in its stage, see `acsa.schedule_of`; `calibrate` fills it in.
+        factor: factor in that λ: 1/2 in the paper's theorem, 1 in its lemma.
+        gap: Δ, bound on the initial excess loss, for "multistage"; None is L·D.
+        variance: V², bound on the mean squared error of a round's gradient. None is the variance of the noise plus the
+            largest that sampling of records and machines may add.
+        printed: True for the stages' v as printed in the paper.
+        schedule: every round's place in its stage, see `acsa.schedule_of`; set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP).
     """
@@ -112,7 +113,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
 
     @property
     def records(self) -> RecordMechanism:
-        """How records enter a machine's message, and the noise that it needs."""
+        """Mechanism of the records: their use in messages, and the noise of messages."""
         epsilons = self.epsilon if np.ndim(self.epsilon) else None
         return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
 
@@ -127,7 +128,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return acsa.advanced(state, step, g, problem.constraint), info
 
     def query(self, state: AcceleratedState):
-        """w_md, the point that machines are asked about in the next round."""
+        """w_md, the point at which machines compute gradients in the next round."""
         return self._next(state).middle
 
     def output(self, state: AcceleratedState):
@@ -147,12 +148,12 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return acsa.next_step(state, self.schedule, mu, self.step_scale)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
-        if self.form == "multistage" and not float(self.strong_convexity):  # here, so that the modulus can be swept
+        """As in `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
+        if self.form == "multistage" and not float(self.strong_convexity):  # checked here so the modulus can be swept
             raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
         size, cohort = plan.size, plan.schedule.cohort
         rounds = size.rounds
-        step = 1.0 if self.step_size is None else self.step_size  # the stages below stand in for the default
+        step = 1.0 if self.step_size is None else self.step_size  # placeholder: the stages below set the default
         targeted = for_target(replace(self, step_size=step), target, size.machines)
         ready = targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
         if self.form == "regularised" and self.regularisation is None:
@@ -187,7 +188,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return [theory.Stage(rounds, float(v))]
 
     def _clipped_v(self, problem: Problem, rounds: int, cohort: float) -> float:
-        """v that minds the clip and the noise alone."""
+        """v that depends only on the clip and the noise."""
         if not np.isfinite(problem.reach):
             raise Refusal(NO_DISTANCE)
         clip = float(self.records.kinds(problem).lipschitz.max())
@@ -195,7 +196,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return acsa.clipped_v(clipped_pace(problem, clip, noise, whole=self.records.whole(problem)), rounds)
 
     def _variance(self, problem: Problem, size: Size, cohort: float) -> float:
-        """V²: the given one; else the noise's, and at most L²/(MK) from records and L²/M from machines left out."""
+        """V², or without one the noise's variance plus bounds for sampling: L²/(MK) for records, L²/M for machines."""
         if self.variance is not None:
             return float(self.variance)
         whole, all_machines = self.records.whole(problem), cohort >= size.machines
@@ -213,7 +214,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return Use("one pass", disjoint(cls)), full
 
     def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of AC-SA, for the population in one pass, else for the training records."""
+        """Bound of AC-SA: on the population loss for one pass, else on the training loss."""
         s, rounds, batch, one_pass = run.setting, run.plan.size.rounds, run.batch, self.minibatches.one_pass
         diversity = theory.client_variance(diversity=s.lipschitz**2, machines=s.machines, per_round=s.per_round)
         clients, noise_std = 0.0 if one_pass else diversity / s.per_round, float(self.noise_std)
@@ -229,7 +230,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
 
 
 def _planned_rounds(s: Setting) -> int:
-    """Rounds that the theory chooses for messages of all of a machine's records."""
+    """Return the theory's number of rounds for messages of all of a machine's records."""
     load = theory.bare_load(records=s.samples, epsilon=s.epsilon)
     settings = {"batch": s.samples, "smoothness": s.smoothness, "load": load}
     return theory.accelerated_rounds(problem_constants(s), spread=0.0, **settings)

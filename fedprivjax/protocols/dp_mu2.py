@@ -1,27 +1,30 @@
 r"""DP-μ²-FL: anytime averaging with STORM-corrected momentum, private by noise on its running sums.
 
 Reshef & Levy, ICML 2024 (full participation, Algorithms 1 and 2) and ICML 2025 (partial participation, noise
-cancellation). Weights α_t = t, β_t = 1/t. A machine that takes part in round t with a fresh sample z sends
+cancellation). The weights are α_t = t and β_t = 1/t. A machine that takes part in round t with a fresh sample z sends
 
     s_{t,i} = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z),        ‖s‖ ≤ S = G + 2LD, or clipped to ‖s‖ ≤ C
 
-and the server moves by the noisy running mean of the increments:
+and the server steps along the noisy running mean of the increments:
 
     q_t = q_{t−1} + (1/m)·Σ_{i∈S_t} s_{t,i}        q̃_t = q_t + noise_std·z_t        m = E|S_t|, one for all rounds
     w_{t+1} = Π_K(w_t − η·q̃_t)                     x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t)        output x_T
 
-The four protocols of the papers are settings of one: `trust="server"` adds fresh noise to q_t each round;
-`trust="none"` has machines add and cancel their own, which at full participation is fresh noise on every machine's
-running sum. Where |S_t| varies, or asked machines drop out, m stays one constant: divided by each round's own number,
-noise that stands in q̃ would be taken back over another number than it was added over, and pile up. A machine that drops
-out sends nothing, keeps its noise and its sample; the guarantee is that of the messages that were planned.
+The four protocols of the papers are settings of this one. With `trust="server"`, the server adds fresh noise to q_t in
+every round. With `trust="none"`, machines add and cancel their own noise, which at full participation is fresh noise on
+every machine's running sum. If |S_t| varies, or scheduled machines drop out, m is the same constant in all rounds.
+Otherwise noise would be added and cancelled with different divisors, and would accumulate in q̃. A machine that drops
+out sends nothing, and keeps its noise and its sample. The guarantee is that of the planned messages.
 
-Ours: the noise schedules `uniform` and `gap`, which use that participation is public beforehand;
-`clip`, with which the privacy proof needs ‖s‖ ≤ C only, so neither G, L nor D enters the guarantee; and `batch`: a
-machine sends the mean of K fresh samples' increments, which one of them moves by 2S/K at most. In T/K rounds, with K²
-times the step, the noise in x is that of K = 1, in K times fewer messages. The default step grows so where the noise
-sets it; the cap 1/(4LT) of unclipped increments grows by K only and then holds it down, and that of clipped batches,
-2D/(CT), keeps a run of very few rounds from crossing the set at every step.
+This implementation adds:
+
+* the noise schedules `uniform` and `gap`, which use the public participation schedule;
+* `clip`: the privacy proof then needs only ‖s‖ ≤ C, so G, L and D do not enter the guarantee;
+* `batch`: a machine sends the mean of K fresh samples' increments, whose sensitivity to one sample is 2S/K.
+
+With a batch, T/K rounds and K² times the step, the noise in x is that of K = 1, with K times fewer messages. The
+default step grows by K² if the noise determines it. Its cap 1/(4LT) for unclipped increments grows only by K. For
+clipped batches the cap 2D/(CT) prevents very short runs from crossing the set in every step.
 """
 
 from dataclasses import replace
@@ -58,7 +61,7 @@ FACTORED = "one Gaussian mechanism on a factor of the running sums"
 
 
 class Mu2State(NamedTuple):
-    """x_t, x_{t−1}, w_t and the running mean of increments q_{t−1}, each of the parameters' structure."""
+    """Points x_t, x_{t−1}, w_t and the running mean of increments q_{t−1}; pytrees like the parameters."""
 
     x: Any
     x_previous: Any
@@ -72,21 +75,21 @@ class DPMu2(MessageMethod):
 
     Attributes:
         mu: GDP target from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
-        epsilon: the target as an ε, at the run's delta (instead of `mu`).
+        epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation of the noise at relative scale 1, per coordinate (instead of `mu`).
-        step_size: η; None takes the theory's, at which the gathered noise has the norm of the set's diameter, of
+        step_size: η. None is the theory's, for which the accumulated noise has the norm of the set's diameter, or with
             clipped increments that of `gathered_reach` (no theorem is claimed).
-        step_scale: multiplies `step_size`, given or the theory's.
+        step_scale: factor on `step_size`, given or the theory's.
         clip: C, bound that each machine enforces on its increment's norm; None relies on S = G + 2LD.
-        trust: "none" (every message is public) or "server" (only query points are).
-        noise_schedule: how the budget is spread over messages, see `fedprivjax.noise.schedules`; or how noises of
-            messages are correlated: "toeplitz", "optimal", {"toeplitz": p}, a lower triangular matrix with columns of
-            norm at most 1, or any `SumFactor`, see `fedprivjax.noise.sums`.
-        relative_privacy: where machines' μ differ, these in any unit, one for each machine: the largest is `mu`, and
-            the others stand to it as here; untrusted server only.
-        cancel: False leaves the old noise in (the papers' fresh-noise ablation; untrusted server only).
-        batch: K, fresh samples of a message, which is their mean, each clipped by itself; dealt as one a message is, so
-            that a machine of n samples has ⌊n/K⌋ messages at most, and what remains of a machine's own is not used.
+        trust: "none" (every message is public) or "server" (only query points are public).
+        noise_schedule: distribution of the privacy budget over messages, see `fedprivjax.noise.schedules`; or
+            correlation of the messages' noises: "toeplitz", "optimal", {"toeplitz": p}, a lower triangular matrix with
+            columns of norm at most 1, or any `SumFactor`, see `fedprivjax.noise.sums`.
+        relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`;
+            untrusted server only. None means equal μ.
+        cancel: False keeps the old noise (the papers' fresh-noise ablation; untrusted server only).
+        batch: K, number of fresh samples in a message, which is the mean of their increments, each clipped separately.
+            A machine with n samples sends at most ⌊n/K⌋ messages, and does not use the remaining samples.
 
     **Privacy**: μ-GDP per machine for replacing one of its samples, with μ = (2S/noise_std)·√Σ_k 1/r_k² over its
     messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
@@ -139,7 +142,7 @@ class DPMu2(MessageMethod):
         return state.x_previous
 
     def query(self, state: Mu2State):
-        """The point that machines are asked about."""
+        """The point at which machines compute gradients."""
         return state.x
 
     @property
@@ -152,15 +155,17 @@ class DPMu2(MessageMethod):
         return MessageNoise(self.trust, self.relative_privacy, summed=True)
 
     def reported_noise(self, plan: Plan) -> np.ndarray:
-        """Standard deviation of one coordinate of the noise in x_2, …, x_{T+1} of a schedule of correlated noise,
-        without projections, divided by `noise_std` and the step; float64, shape [rounds]."""
+        """Standard deviation of one coordinate of the noise in x_2, …, x_{T+1}; float64, shape [rounds].
+
+        It is for a schedule of correlated noise, without projections, divided by `noise_std` and the step.
+        """
         noise = self.message_noise
         if not isinstance(noise, CorrelatedNoise):
             raise Refusal(f"noise_schedule must be a factor of running sums, got {self.noise_schedule!r}")
         return noise.anytime_stds(plan)
 
     def noise_variances(self, plan: Plan) -> np.ndarray:
-        """Variance of one coordinate of the noise in each round's q̃_t, calibrated; float64, shape [rounds]."""
+        """Variance of one coordinate of the calibrated noise in each round's q̃_t; float64, shape [rounds]."""
         return float(self.noise_std) ** 2 * self.message_noise.variances(plan)
 
     def unclipped_bound(self, problem: Problem) -> float:
@@ -209,8 +214,10 @@ class DPMu2(MessageMethod):
         return (Use("", one_pass(cls, "none", "server")),)
 
     def error_bound(self, run: PlannedRun) -> Bound:
-        """Reshef & Levy 2024 where all machines take part, elsewhere `anytime_bound`; an increment's error is at most
-        S, and that of the mean of K fresh ones S/√K."""
+        """Bound of Reshef & Levy 2024 at full participation, else `anytime_bound`.
+
+        The error of an increment is at most S, and that of the mean of K fresh increments S/√K.
+        """
         s, size, constraint, batch = run.setting, run.plan.size, run.problem.constraint, run.plan.width
         largest = reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)
         deviation, trusted = largest / batch**0.5, self.trust == "server"
@@ -226,7 +233,7 @@ class DPMu2(MessageMethod):
                 noise=noise,
                 fresh=trusted,
             )
-            loose = "" if trusted else ", loose for noise that stands"
+            loose = "" if trusted else ", loose for noise that persists"
             return explicit(
                 POPULATION, f"anytime averaging, at any participation (derived here{loose})", **bound._asdict()
             )
@@ -235,6 +242,6 @@ class DPMu2(MessageMethod):
         known |= {"increment": largest, "smoothness": s.smoothness, "optimum_gradient": s.lipschitz}
         steps = function(mu=np.inf, **known)
         sampled = function(mu=np.inf, deviation=deviation, **known)
-        total = function(mu=batch * run.event.mu, deviation=deviation, **known)  # of one increment's noise over K
+        total = function(mu=batch * run.event.mu, deviation=deviation, **known)  # noise of one increment, divided by K
         theorem = f"Reshef & Levy 2024, {'trusted' if trusted else 'untrusted'} server"
         return explicit(POPULATION, theorem, optimisation=steps, sampling=sampled - steps, noise=total - sampled)

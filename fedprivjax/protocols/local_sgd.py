@@ -1,12 +1,12 @@
-r"""Local SGD (FedAvg), plain and noisy: machines of a cohort walk K steps by themselves, and the server averages.
+r"""Local SGD (FedAvg), plain and noisy: the machines of a cohort take K local steps each, and the server averages.
 
-The baseline of Lowy & Razaviyayn, ICLR 2023, as their code runs it (McMahan et al. 2017; Stich 2019). Machine i starts
-from w_r and does K steps, each on one of its own records,
+The baseline of Lowy & Razaviyayn, ICLR 2023, as in their code (McMahan et al. 2017; Stich 2019). Machine i starts
+from w_r and takes K steps, each on one of its own records,
 
     v ← Π_W(v − η·(∇f(v; x_ik) + N(0, σ²·I)))                  w_{r+1} = (1/M_r)·Σ_{i∈S_r} v_i
 
-A step is private by itself, so a machine's R·K steps are composed: that is what is proved for any loss, though only
-the end points are sent. Messages are no sums of gradients, so every machine's walk is computed.
+Every step is private, and the guarantee composes a machine's R·K steps. It holds for any loss, although only the end
+points are sent. Messages are not sums of gradients, so every machine's steps are computed separately.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +47,7 @@ PLANNED_STEPS = 10  # local steps of a planned run, if no batch is given
 
 
 class LocalState(NamedTuple):
-    """w_r, the mean of the iterates before it, their number, the last `window` iterates, and the server optimiser's
-    state."""
+    """Iterate w_r, mean and number of the iterates before it, last `window` iterates, and server optimiser's state."""
 
     w: Any
     average: Any
@@ -59,21 +58,21 @@ class LocalState(NamedTuple):
 
 @struct.dataclass
 class LocalSGD(RecordMethod):
-    """Local SGD, with noise in every local step where `epsilon` is finite.
+    """Local SGD, with noise in every local step if `epsilon` is finite.
 
     Attributes:
-        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, relative_privacy: as in `NoisyMinibatchSGD`;
-            the noise rule is applied to R·K releases of one record each. No step is proved under privacy: set one, but
-            where a clip is below the Lipschitz constant, for which `default_step` has a rule of thumb.
-        batch: K, local steps in a round, one record each.
-        sampler: how the K records are picked: "replacement", "disjoint", or a `Sampler` of either kind.
-        window: report the mean of this many last iterates instead of the mean of all before w_R.
-        server: a `ServerOptimizer`, for which w_r less the mean of the end points is the gradient: FedAvgM with
-            momentum, FedAdam (Reddi et al. 2021). None takes the mean itself, as sgd does with a `server_step` of 1.
-        server_step: its learning rate, to be given with it; `step_size` is the machines' own.
+        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, relative_privacy: as in `NoisyMinibatchSGD`.
+            The noise rule is applied to R·K releases of one record each. No theorem gives a step with noise, so set one
+            unless a clip is below the Lipschitz constant: `default_step` then has a rule of thumb.
+        batch: K, number of local steps in a round, with one record each.
+        sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
+        window: number of last iterates whose mean is reported, or None for the mean of all iterates before w_R.
+        server: `ServerOptimizer` with w_r minus the mean of the end points as its gradient: FedAvgM with momentum,
+            FedAdam (Reddi et al. 2021). None takes the mean, which equals sgd with a `server_step` of 1.
+        server_step: learning rate of the server optimiser, required with `server`; `step_size` is for local steps.
 
-    **Privacy**: (ε_i, δ_i)-DP for replacing one record, every local step released (post-processing covers what is
-    sent). Claims beyond that hold for linear losses only.
+    **Privacy**: (ε_i, δ_i)-DP for replacing one record if every local step is released; messages are post-processing.
+    Stronger claims hold for linear losses only.
     """
 
     epsilon: Any = None
@@ -92,7 +91,7 @@ class LocalSGD(RecordMethod):
 
     plain: ClassVar[dict[str, Any]] = {"sampler": "replacement"}
 
-    weighs_machines = False  # end points are averaged alike
+    weighs_machines = False  # end points are averaged with equal weights
 
     def __post_init__(self):
         check_record_settings(self)
@@ -100,7 +99,7 @@ class LocalSGD(RecordMethod):
         require_server(self.server)
         require_positive("server_step", self.server_step, optional=True)
         if np.ndim(self.batch):  # type: ignore[arg-type]
-            raise Refusal("batch must be one number for local SGD: machines take equally many steps")
+            raise Refusal("batch must be one number for local SGD: all machines take the same number of steps")
         sampler = self.minibatches
         if not (sampler.repeats or sampler.one_pass):
             raise Refusal(f"sampler must be 'replacement' or 'disjoint' for local SGD, got {sampler.name!r}")
@@ -116,7 +115,7 @@ class LocalSGD(RecordMethod):
 
     @property
     def records(self) -> RecordMechanism:
-        """How records enter a machine's steps, and the noise that they need."""
+        """Mechanism of the records: their use in local steps, and the noise of these steps."""
         epsilons = self.epsilon if np.ndim(self.epsilon) else None
         return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta, by_step=True)
 
@@ -130,7 +129,7 @@ class LocalSGD(RecordMethod):
 
         def mean(rows):
             present = inputs.present.reshape(-1, *[1] * (rows.ndim - 1))
-            return jnp.sum(jnp.where(present > 0, rows, 0.0), axis=0) / count  # an absent machine's walk counts nowhere
+            return jnp.sum(jnp.where(present > 0, rows, 0.0), axis=0) / count  # absent machines have no weight
 
         w, server = self._served(problem, state, jax.tree.map(mean, ends))
         rounds = state.rounds + 1
@@ -138,7 +137,7 @@ class LocalSGD(RecordMethod):
         return LocalState(w, average, rounds, appended(state.last, w), server), {}
 
     def _served(self, problem: Problem, state: LocalState, end) -> tuple[Any, Any]:
-        """The next point, and the optimiser's state: without one, the mean of the end points, which is in the set."""
+        """The next point and the optimiser's state. Without an optimiser it is the mean `end`, which is in the set."""
         if self.server is None:
             return end, state.server
         towards = jax.tree.map(jnp.subtract, state.w, end)
@@ -146,16 +145,18 @@ class LocalSGD(RecordMethod):
         return problem.constraint.project(w), server
 
     def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
-        """End points of the participants' walks, leaves [per_round, ...]; `noise` is what `PerStep` draws, or None."""
+        """End points of the participants' local steps, leaves [per_round, ...]; `noise` is from `PerStep`, or None."""
         return self.walks(problem, state, inputs, noise)[0]
 
     def local_steps(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
-        """v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
+        """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
         return self.walks(problem, state, inputs, noise, every_step=True)[1]
 
     def walks(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, *, every_step: bool = False):
-        """End points of the participants' walks, leaves [per_round, ...]; and their steps, leaves [per_round, K, ...],
-        or None unless `every_step`."""
+        """Return end points, leaves [per_round, ...], and steps, leaves [per_round, K, ...], or None as the steps.
+
+        The steps are returned only with `every_step`.
+        """
         step = self.step_scale * self.step_size
         machines = inputs.machine.shape[0]
         starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (machines, *leaf.shape)), state.w)
@@ -177,7 +178,7 @@ class LocalSGD(RecordMethod):
         return ends, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), moves)
 
     def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
-        """A round's key, and the participants' standard deviations."""
+        """The round's key, and the participants' standard deviations."""
         key, relative = drawn
         return state, (key, self.noise_std * relative)
 
@@ -185,11 +186,11 @@ class LocalSGD(RecordMethod):
         return state.average if self.window is None else mean_of(state.last)
 
     def iterates(self, state: LocalState) -> dict[str, Any]:
-        """The last iterate, recorded beside the output."""
+        """The last iterate, evaluated in addition to the output."""
         return {"last": state.w}
 
     def query(self, state: LocalState):
-        """The point that machines start from."""
+        """The point at which machines start."""
         return state.w
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
@@ -206,13 +207,15 @@ class LocalSGD(RecordMethod):
         require_window(self.window, plan.size.rounds)
         if (self.server is None) != (self.server_step is None):
             there = "server" if self.server_step is None else "server_step"
-            raise Refusal(f"server and server_step must go together, an optimiser and its rate, got {there} alone")
+            raise Refusal(f"server and server_step must be given together, got only {there}")
         targeted = for_target(self, target, plan.size.machines)
         return targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Of clipped gradients alone, a rule of thumb: `1/η² = K·(R·κ² + κ_1²)` with `clipped_pace`'s κ of the mean of
-        R·K steps, and κ_1 of the noise in one machine's K."""
+        """Step by a rule of thumb for clipped gradients: `1/η² = K·(R·κ² + κ_1²)`; inf for other gradients.
+
+        κ is `clipped_pace` of the mean over R·K steps, and κ_1 that of the noise in the K steps of one machine.
+        """
         if not (binds(problem, self.clip) and np.isfinite(problem.reach)):
             return np.inf
         noise, steps = float(self.noise_std) * problem.dimension**0.5, plan.width
@@ -237,7 +240,7 @@ class LocalSGD(RecordMethod):
         most = one_pass_rounds(records=s.samples, batch=batch)
         rounds, note = capped(s, most if s.rounds is None else s.rounds)
         step = s.diameter / (s.lipschitz * (rounds * batch) ** 0.5)
-        stated = "the step D/(G√(RK)) stands in: none is proved, and no noise hangs on it"
+        stated = "step D/(G√(RK)) as a placeholder: no step is proved, and the noise does not depend on it"
         note = "; ".join(filter(None, (note, stated)))
         yield of_records(cls, s, {"sampler": "disjoint", "batch": batch, "step_size": step}, rounds, note)
 

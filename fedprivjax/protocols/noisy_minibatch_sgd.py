@@ -1,11 +1,12 @@
 r"""Noisy minibatch SGD: every machine of a cohort averages gradients over K of its own records and adds noise.
 
-Lowy & Razaviyayn, ICLR 2023, Algorithm 1 (and Algorithm 3, shuffled). With S_r the cohort of M_r machines,
+Lowy & Razaviyayn, ICLR 2023, Algorithm 1 (Algorithm 3 in the shuffle model). With S_r the cohort of M_r machines,
 
     g = (1/M_r)·Σ_{i∈S_r} ((1/K_i)·Σ_j ∇f(w_r; x_ij) + N(0, σ_i²·I))
     w_{r+1} = Π_W(w_r − η·g)                      output Σ_r γ_r·w_r / Σ_r γ_r over w_0 … w_{R−1}
 
-with γ_r = 1, or (1 − μη)^{−(r+1)} for a μ-strongly convex loss; or the mean of the last iterates, w_R among them.
+with γ_r = 1, or (1 − μη)^{−(r+1)} for a μ-strongly convex loss. This implementation adds the mean of the last iterates,
+including w_R, as an output.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,13 +43,20 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory import reshef_levy
 
-SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1 with its proof's steps in numbers; sampled among a machine's own"
-SUBSETS = 10  # a machine's records divided by those of a secret subset, if no batch is given to a plan
+SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1, its proof evaluated numerically; sampling from a machine's records"
+SUBSETS = 10  # a machine's records divided by those of a secret subset, for planned runs without a batch
 
 
 class MinibatchState(NamedTuple):
-    """w_r; the weighted mean of the iterates before it and 1/(its last weight's share); the last `window` iterates; the
-    server optimiser's state."""
+    """State of noisy minibatch SGD.
+
+    Attributes:
+        w: iterate w_r.
+        average: weighted mean of the iterates before w_r.
+        mass: sum of the weights divided by the last weight.
+        last: last `window` iterates, or None.
+        server: state of the server optimiser.
+    """
 
     w: Any
     average: Any
@@ -62,30 +70,31 @@ class NoisyMinibatchSGD(RecordMethod):
     """Noisy minibatch SGD.
 
     Attributes:
-        epsilon: target of every machine; inf is non-private. The noise is for one that takes part in every round; the
-            guarantee counts a machine's own. Machines' noises stand in the proportions of the noise rule's formula.
-        relative_privacy: where machines' ε differ, these in any unit, one for each machine: the largest is `epsilon`,
-            and the others stand to it as here. Each machine gets exactly the noise that it needs. `epsilon` as a list
-            of every machine's is the same thing, which no sweep scales. Not with a shuffler.
-        noise_std: the noisiest machine's σ, per coordinate of its message (instead of one `epsilon` for all).
-        step_size, step_scale: η, of which None takes Theorem 2.1's, and a factor on it. Without noise, None is the
-            optimisation's own: 1/β for all records of all machines, else the best of Lemma E.4's bound. Where a clip
-            is below the Lipschitz constant, neither holds: None is then NoisySGD's clipped step, with σ²/M for σ², √3
-            times as long without a window, up to twice as long on whole batches (`plain_clipped_step`; no theorem is
-            claimed). A positive modulus keeps the strongly convex theorem's.
+        epsilon: target of every machine; inf is non-private. The noise is for a machine that takes part in every round,
+            and the guarantee counts a machine's actual rounds. The noise rule's formula gives the proportions of the
+            machines' noises.
+        relative_privacy: relative ε of the machines in any unit, one number each: the largest corresponds to
+            `epsilon`. Each machine gets exactly the noise that it needs. A list of all machines' `epsilon` is
+            equivalent, but cannot be scaled by a sweep. Not with a shuffler.
+        noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
+        step_size, step_scale: η and a factor on it. None is the η of Theorem 2.1. Without noise, None is 1/β for all
+            records of all machines, else the minimiser of Lemma E.4's bound. If a clip is below the Lipschitz constant,
+            neither holds: None is then NoisySGD's clipped step, with σ²/M for σ², √3 times as long without a window, up
+            to twice as long for full batches (`plain_clipped_step`; no theorem is claimed). A positive modulus keeps
+            the strongly convex theorem's step.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
-        strong_convexity: modulus μ of the loss; positive, it makes the averaging weights grow and the step follow.
+        strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
         batch: K, an integer or one for each machine; None with the sampler "full".
-        sampler: how a machine picks records, a name in `fedprivjax.plan.samplers`, or a `Sampler` that has its batch.
-        noise_rule: from ε to σ, see `fedprivjax.privacy.noise_rules`.
+        sampler: sampler of a machine's records, a name in `fedprivjax.plan.samplers`, or a `Sampler` with its batch.
+        noise_rule: rule that computes σ from ε, see `fedprivjax.privacy.noise_rules`.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
-        trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, so that
-            less noise will do. Machines must be alike, and as many in every round.
-        window: report the mean of this many last iterates (w_R with them) instead of the weighted mean.
-        server: a `ServerOptimizer` in the place of the plain step, as in `NoisySGD`; not with `strong_convexity`, whose
-            weights are those of plain steps.
+        trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
+            needs less noise. Machines must be identical, and their number per round fixed.
+        window: number of last iterates, including w_R, whose mean is reported; None means the weighted mean.
+        server: `ServerOptimizer` instead of the plain step, as in `NoisySGD`; not with `strong_convexity`, whose
+            weights are for plain steps.
 
-    Machines' weights and Lipschitz constants, and the distance to the optimum, are the problem's.
+    Machines' weights and Lipschitz constants, and the distance to the optimum, are settings of the problem.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP); with a shuffler,
     of all shuffled messages for replacing one record of one machine.
@@ -125,7 +134,7 @@ class NoisyMinibatchSGD(RecordMethod):
 
     @property
     def records(self) -> RecordMechanism:
-        """How records enter a machine's message, and the noise that it needs."""
+        """Mechanism of the records: their use in messages, and the noise of messages."""
         epsilons = self.epsilon if np.ndim(self.epsilon) else None
         return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
 
@@ -139,29 +148,29 @@ class NoisyMinibatchSGD(RecordMethod):
         step = self.step_scale * self.step_size
         w, server = stepped(self.server, state.server, state.w, g, step)
         w = problem.constraint.project(w)
-        # Σγ/γ_r, of which the newest iterate has one part
+        # mass = Σγ/γ_r, so the newest iterate has weight 1/mass in the mean
         messages = self.messages_a_step(jnp.sum(inputs.present))
         mass = 1 + (1 - self.strong_convexity * step * messages) * state.mass
         average = jax.tree.map(lambda a, w: a + (w - a) / mass, state.average, state.w)
         return MinibatchState(w, average, mass, appended(state.last, w), server), info
 
     def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
-        """Where the server steps: the mean of the cohort's messages, with noise."""
+        """Direction of the server's step: the noisy mean of the cohort's messages."""
         return noisy_mean(problem, state.w, inputs, noise, self.clip)
 
     def messages_a_step(self, messages):
-        """Messages that the direction adds up to, of so many that come in: one, for it is their mean."""
+        """Length of the direction in units of one message, for this number of messages: 1, because it is their mean."""
         return 1.0
 
     def output(self, state: MinibatchState):
         return state.average if self.window is None else mean_of(state.last)
 
     def iterates(self, state: MinibatchState) -> dict[str, Any]:
-        """The last iterate, recorded beside the output."""
+        """The last iterate, evaluated in addition to the output."""
         return {"last": state.w}
 
     def query(self, state: MinibatchState):
-        """The point that machines are asked about."""
+        """The point at which machines compute gradients."""
         return state.w
 
     def messages(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
@@ -179,8 +188,8 @@ class NoisyMinibatchSGD(RecordMethod):
         self._alike(problem, None)
         if plan.schedule.varies:
             raise Refusal(
-                "participation must have a fixed number of machines a round with a shuffler: fewer messages hide a "
-                "record less"
+                "participation must have a fixed number of machines per round with a shuffler: fewer messages give a "
+                "record less privacy"
             )
         if not plan.secret:
             raise Refusal("samples must be secret with a shuffler")
@@ -188,12 +197,12 @@ class NoisyMinibatchSGD(RecordMethod):
         return self.records.event(problem, plan, self.noise_std, **terms)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As `Protocol.calibrate`, with a step that the weights of the average allow."""
+        """As in `Protocol.calibrate`. Raise Refusal if the step is too long for the weights of the average."""
         require_window(self.window, plan.size.rounds)
         if self.server is not None and self.strong_convexity:
             raise Refusal(
-                f"strong_convexity must be 0 with a server optimiser, for the weights that it gives to iterates are of "
-                f"plain steps, got {self.strong_convexity}"
+                f"strong_convexity must be 0 with a server optimiser, because its averaging weights are for plain "
+                f"steps, got {self.strong_convexity}"
             )
         targeted = for_target(self, target, plan.size.machines)
         ready = targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
@@ -216,7 +225,7 @@ class NoisyMinibatchSGD(RecordMethod):
         return float(m.lipschitz[0]) * z
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Theorem 2.1's, or that of clipped gradients; with a server's optimiser, one that leads as far."""
+        """Step of Theorem 2.1 or of clipped gradients, or the server optimiser's equivalent (`scaled_step`)."""
         step = self._own_step(problem, plan)
         if self.server is None:
             return step
@@ -225,7 +234,7 @@ class NoisyMinibatchSGD(RecordMethod):
         return scaled_step(self.server, step, problem, plan.size.rounds, norm)
 
     def _own_step(self, problem: Problem, plan: Plan) -> float:
-        """Theorem 2.1's, that of clipped gradients, or that of a run without noise; for the mean of the messages."""
+        """Step for the direction without a server optimiser: of Theorem 2.1, clipped gradients, or a noiseless run."""
         rounds, cohort = plan.size.rounds, plan.schedule.cohort
         lipschitz, distance = float(self.records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
         free = not (self.noise_std or self.strong_convexity or binds(problem, self.clip))
@@ -245,10 +254,10 @@ class NoisyMinibatchSGD(RecordMethod):
         return self._proved_step(problem, plan, lipschitz) / self.messages_a_step(cohort)
 
     def _noiseless_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
-        """1/β for the whole objective's gradient; else the best of Lemma E.4's bound, or inf without a distance.
+        """1/β for the gradient of the whole objective; else the minimiser of Lemma E.4's bound, or inf if unknown.
 
-        Theorem 2.1's falls as 1/R, for it bounds how far a run follows its own records: so short a step goes equally
-        far in any number of rounds.
+        The step of Theorem 2.1 is not used because it decreases as 1/R, to bound how far a run fits its own records:
+        all numbers of rounds would move equally far.
         """
         cohort, smoothness = plan.schedule.cohort, problem.smoothness
         whole, all_machines = self.records.whole(problem), cohort >= plan.size.machines
@@ -262,7 +271,7 @@ class NoisyMinibatchSGD(RecordMethod):
         return float(min(longest, 1 / (4 * smoothness)))
 
     def _proved_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
-        """Theorem 2.1's, with the load that the calibrated noise has."""
+        """Step of Theorem 2.1 for the privacy load of the calibrated noise, or of the strongly convex theorem."""
         m, cohort = self.records.kinds(problem), plan.schedule.cohort
         rounds, smoothness = plan.size.rounds, require_smooth(problem)
         if self.strong_convexity:
@@ -282,7 +291,7 @@ class NoisyMinibatchSGD(RecordMethod):
         return float(theory.minibatch_step(constants, rounds=rounds, smoothness=smoothness, load=load))
 
     def _plain_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
-        """SGD's, for a network: no theorem is claimed; for the mean of the messages."""
+        """Step of noisy SGD, for networks; no theorem is claimed."""
         cohort = plan.schedule.cohort
         step = reshef_levy.noisy_sgd_step(
             diameter=problem.travel,
@@ -294,18 +303,20 @@ class NoisyMinibatchSGD(RecordMethod):
         return float(step) / self.messages_a_step(cohort)
 
     def _alike(self, problem: Problem, target: Target | None):
-        """The machines' constants, refused where they differ."""
+        """Constants of the machines. Raise Refusal if machines differ."""
         m = self.records.kinds(problem) if target is None else self.records.checked(problem, target)
         for name, values in m._asdict().items():
             distinct = np.unique(values, equal_nan=True)
             if distinct.size > 1:
-                raise Refusal(f"{name} must be alike on all machines with a shuffler, got {distinct[:3]}")
+                raise Refusal(f"{name} must be equal on all machines with a shuffler, got {distinct[:3]}")
         return m
 
     def _check_shuffled(self) -> None:
         sampler = self.minibatches
         if sampler.batch != 1 or not sampler.secret or sampler.independent:
-            raise Refusal(f"batch must be 1, drawn anew each time, with a shuffler, got {sampler.batch} {sampler.name}")
+            raise Refusal(
+                f"batch must be 1 with a shuffler, resampled in each round, got {sampler.batch} {sampler.name}"
+            )
         if self.noise_rule != "accountant":
             raise Refusal(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
 
@@ -320,7 +331,7 @@ class NoisyMinibatchSGD(RecordMethod):
 
     @classmethod
     def _subsets(cls, s: Setting) -> Iterator[Draft]:
-        """Random records in every message, which nobody knows."""
+        """Drafts with a secret random subset of records in every message."""
         batch = max(1, s.samples // SUBSETS) if s.batch is None else s.batch
         rounds, note = capped(s, _planned_rounds(s, batch) if s.rounds is None else s.rounds)
         yield of_records(cls, s, {"sampler": "subset", "batch": batch}, rounds, note)
@@ -330,12 +341,12 @@ class NoisyMinibatchSGD(RecordMethod):
         if s.trust != "shuffler":
             raise Refusal(f"trust must be 'shuffler' for it, got {s.trust!r}")
         if s.batch not in (None, 1):
-            raise Refusal(f"batch must be 1 behind a shuffler, got {s.batch}")
+            raise Refusal(f"batch must be 1 with a shuffler, got {s.batch}")
         rounds, note = one_pass_rounds(s)
         yield of_records(cls, s, {"sampler": "subset", "batch": 1, "trust": "shuffler"}, rounds, note)
 
     def error_bound(self, run: PlannedRun) -> Bound:
-        """Lemma E.4 at the run's own step; uniform stability where records are used again."""
+        """Bound of Lemma E.4 at the run's step, plus uniform stability if records are reused."""
         s, rounds, again = run.setting, run.plan.size.rounds, not self.minibatches.one_pass
         constants = problem_constants(s)
         variance = theory.worst_variance(constants, batch=run.batch, noise_std=float(self.noise_std))
@@ -351,30 +362,30 @@ class NoisyMinibatchSGD(RecordMethod):
 
 
 def _planned_rounds(s: Setting, batch: int | None = None) -> int:
-    """Theorem 2.1's rounds for messages of so many records; None is all of a machine's."""
+    """Return the rounds of Theorem 2.1 for messages of `batch` records; None means all of a machine's records."""
     load = theory.bare_load(records=s.samples, epsilon=s.epsilon)
     sizes = {"batch": s.samples if batch is None else batch, "smoothness": s.smoothness, "load": load}
     return theory.minibatch_rounds(problem_constants(s), **sizes)
 
 
 def require_modulus(value: Any) -> None:
-    """Refuse a modulus of strong convexity that is negative or not finite."""
+    """Raise Refusal if the modulus of strong convexity is negative or not finite."""
     if isinstance(value, int | float | np.number) and value != 0:
         require_positive("strong_convexity", value)
 
 
 def require_smooth(problem: Problem) -> float:
-    """The smoothness that a default step needs.
+    """Return the smoothness that a default step needs.
 
     Raises:
-        ValueError: where it is not known.
+        Refusal: if it is unknown.
     """
     if not np.isfinite(problem.smoothness):
-        raise Refusal("step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known")
+        raise Refusal("step_size must be set, or the loss smoothed (see Moreau): its smoothness is unknown")
     return problem.smoothness
 
 
 def require_window(window: int | None, rounds: int) -> None:
-    """Refuse to average more iterates than a run has."""
+    """Raise Refusal if the window has more iterates than the run."""
     if window is not None and window > rounds + 1:
         raise Refusal(f"window must be at most rounds + 1 ({rounds + 1}), got {window}")

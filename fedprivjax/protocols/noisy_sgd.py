@@ -1,12 +1,12 @@
-r"""Noisy SGD: one pass of projected SGD, with Gaussian noise on every gradient.
+r"""Noisy SGD: one pass of projected SGD with Gaussian noise on every gradient.
 
     w_{t+1} = Π_K(w_t − η·((1/m)·Σ_{i∈S_t} ∇f(w_t; z_{t,i}) + noise_std·z_t))        output w_{T+1} or (1/T)·Σ_{t≤T} w_t
 
-The baseline of Reshef & Levy 2024 and 2025 (after Abadi et al. 2016, without amplification, for every sample is used
-once). Each machine adds N(0, (2G/μ)²·I) to its own gradient, or a trusted server N(0, (2G/(mμ))²·I) to the mean; with
-per-sample clipping, C takes the place of G. Where |S_t| varies, m stays one constant, E|S_t|: every sample weighs
-alike, and what one of them moves does not follow the round's number. A machine's gradient may be the mean over K fresh
-samples, each clipped, with 2G/K for 2G.
+The baseline of Reshef & Levy 2024 and 2025, after Abadi et al. 2016. There is no amplification, because every sample is
+used once. Each machine adds N(0, (2G/μ)²·I) to its own gradient, or a trusted server adds N(0, (2G/(mμ))²·I) to the
+mean. With per-sample clipping, C replaces G. If |S_t| varies, m is the constant E|S_t|, so that all samples have the
+same weight and the sensitivity does not depend on the round. A machine's gradient may be the mean over K fresh samples,
+each clipped; 2G/K then replaces 2G.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ from fedprivjax.theory import reshef_levy
 
 
 class SGDState(NamedTuple):
-    """w_t, the mean of w_1 … w_{t−1}, and the server optimiser's state."""
+    """Iterate w_t, mean of w_1 … w_{t−1}, and state of the server optimiser."""
 
     w: Any
     average: Any
@@ -46,17 +46,17 @@ class NoisySGD(MessageMethod):
     """Single-pass noisy SGD.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`; the step's default is
-            D/√(T·(G² + d·σ²)) with D the diameter and σ the noise of the mean gradient; of clipped gradients
+        mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`. The default step is
+            D/√(T·(G² + d·σ²)) with D the diameter and σ the noise of the mean gradient. For clipped gradients it is
             1/√(T·(C²/D² + d·σ²/D_z²)) with D the distance from the start and D_z = min(D, √d·G/L), √3 times as long
-            with `average` (at most D_z/C, see `plain_clipped_step`; no theorem is claimed).
+            with `average`, and at most D_z/C (see `plain_clipped_step`; no theorem is claimed).
         relative_privacy, batch: as in `DPMu2`.
-        average: report the running average instead of the last iterate; metrics of both are recorded.
-        server: a `ServerOptimizer` in the place of the plain step, whose learning rate is the step; the step's default
-            is then as long along a constant direction, see `scaled_step`.
+        average: True to report the running average instead of the last iterate; both are evaluated.
+        server: `ServerOptimizer` instead of the plain step, with the step as its learning rate. The default step then
+            moves equally far along a constant direction, see `scaled_step`.
 
-    **Privacy**: μ-GDP with μ = 2G/noise_std (trusted: 2G/(m·noise_std)) for replacing one sample: a sample enters one
-    message, and what follows is post-processing.
+    **Privacy**: μ-GDP with μ = 2G/noise_std (trusted: 2G/(m·noise_std)) for replacing one sample. A sample affects one
+    message; all else is post-processing.
     """
 
     trust: str = struct.field(pytree_node=False, default="none")
@@ -96,11 +96,11 @@ class NoisySGD(MessageMethod):
         return state.average if self.average else state.w
 
     def iterates(self, state: SGDState) -> dict[str, Any]:
-        """The other iterate, recorded beside the output."""
+        """The iterate that is not the output, evaluated in addition to it."""
         return {"last": state.w} if self.average else {"average": state.average}
 
     def query(self, state: SGDState):
-        """The point that machines are asked about."""
+        """The point at which machines compute gradients."""
         return state.w
 
     def check(self, problem: Problem, plan: Plan) -> None:
@@ -112,7 +112,7 @@ class NoisySGD(MessageMethod):
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         if not isfinite(problem.travel):
             return inf
-        # m machines' noises average to 1/√m of one
+        # the mean of m machines' noises has 1/√m of one machine's noise
         of_mean = (
             self.noise_std
             * self.message_noise.wider(plan.size.machines)

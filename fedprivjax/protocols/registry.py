@@ -30,7 +30,7 @@ PROTOCOLS = {
     ),
     "user_agd": (
         protocols.UserAGD,
-        "AC-SA on batches of users, in phases where strongly convex; the same trust models",
+        "AC-SA on batches of users, in phases for strongly convex losses; the same trust models",
     ),
     "tree_momentum": (
         protocols.TreeMomentum,
@@ -42,7 +42,7 @@ PROTOCOLS = {
     ),
     "released_minibatch_sgd": (
         protocols.ReleasedMinibatchSGD,
-        "minibatch SGD as Lowy & Razaviyayn's released code runs it",
+        "minibatch SGD of Lowy & Razaviyayn's released code",
     ),
     "released_local_sgd": (protocols.ReleasedLocalSGD, "local SGD with the noise of Lowy & Razaviyayn's released code"),
 }

@@ -1,20 +1,20 @@
-r"""Stale momentum: every machine keeps its own corrected momentum and corrects it from the point it last saw.
+r"""Stale momentum: every machine keeps its own momentum, corrected from the point of its previous round.
 
-The alternative that Reshef & Levy 2025 set noise cancellation against. With t' the machine's previous round,
+The alternative to noise cancellation in Reshef & Levy 2025. With t' the machine's previous round,
 
     u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z)             (first participation: u = t·∇f(x_t; z))
     q_i ← u + (t−1)/t'·q_i                              q̃_t = (1/m)·Σ_{i∈S_t} (q_i + noise_std·Y)
 
-and the server's steps are DP-μ²-FL's. The paper gives the non-private form (`mu=inf`); the private one is ours: clip u
-to C; m is the round's own number, where that varies. A sample's weight grows by (t_j−1)/t_{j−1} at every later message,
-so with a_k the product of these,
+and the server's steps are those of DP-μ²-FL. The paper gives the non-private form (`mu=inf`). This implementation adds
+the private form: u is clipped to C, and m is the round's number of participants. A sample's weight grows by
+(t_j−1)/t_{j−1} at every later message, so with a_k the product of these factors,
 
     μ² = max_{k₀} Σ_{k≥k₀} (2C·a_k/σ_k)².
 
-Of a batch, u is the mean of K fresh samples', each clipped, and 2C/K stands for 2C.
+With a batch, u is the mean over K fresh samples, each clipped, and 2C/K replaces 2C.
 
-A machine that drops out would make this more than was planned: with t_j skipped, what it sends at t_{j+1} has grown by
-t_j/(t_j−1) more. So dropouts are refused.
+Dropouts are not supported, because they would increase μ above the planned value: if a machine skips t_j, its message
+at t_{j+1} has grown by an additional factor t_j/(t_j−1).
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ from fedprivjax.theory import reshef_levy
 
 @dataclass(frozen=True)
 class GrowingNoise(MessageNoise):
-    """Independent noise on messages in which the weight of a sample grows from one message to the next.
+    """Independent noise on messages in which a sample's weight grows from one message to the next.
 
     Attributes:
         noise_schedule: "uniform", or the standard deviations over a machine's messages.
@@ -84,7 +84,14 @@ class GrowingNoise(MessageNoise):
 
 
 class StaleState(NamedTuple):
-    """The server's x_t, x_{t−1}, w_t; every machine's momentum, last query point [machines, ...] and last round."""
+    """State of the server, and of all machines.
+
+    Attributes:
+        x, x_previous, w: the server's x_t, x_{t−1} and w_t.
+        momentum: every machine's momentum, leaves [machines, ...].
+        seen: query point of every machine's last round, leaves [machines, ...].
+        last_round: number of every machine's last round, [machines].
+    """
 
     x: Any
     x_previous: Any
@@ -96,11 +103,11 @@ class StaleState(NamedTuple):
 
 @struct.dataclass
 class StaleMomentum(MessageMethod):
-    """Per-machine momentum with stale corrections (untrusted server). Its state is of size machines · d.
+    """Per-machine momentum with stale corrections (untrusted server). Its state has machines · d numbers.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`. The private step's
-            default is that at which noise carries w_T as far as it may (`noise_reach`; no theorem is claimed).
+        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`. The default step of a
+            private run is the one for which the noise in w_T has the norm of `noise_reach` (no theorem is claimed).
         relative_privacy, batch: as in `DPMu2`.
         noise_schedule: "uniform", or a positive sequence of σ over a machine's messages.
 
@@ -123,8 +130,11 @@ class StaleMomentum(MessageMethod):
         return StaleState(x, x, x, rows, rows, jnp.ones(size.machines))
 
     def machine(self, state: StaleState, t):
-        """One machine's new momentum, from what makes a message of its correction of one sample's gradient oracle, its
-        momentum, last point, last round and participation count."""
+        """Return a function that computes one machine's new momentum.
+
+        Its arguments are the function that turns a correction (of one sample's gradient oracle) into the message u, and
+        the machine's momentum, last point, last round and participation count.
+        """
 
         def momentum(message, momentum, seen, last_round, count):
             again = (count > 1).astype(jnp.float32)
@@ -146,7 +156,7 @@ class StaleMomentum(MessageMethod):
             mean = jax.tree.map(lambda q: jnp.mean(q, axis=0), sent)
         else:
             mean = jax.tree.map(lambda q: jnp.sum(q, axis=0) / inputs.cohort, sent)
-            machine = jnp.where(inputs.present > 0, machine, state.last_round.size)  # of nobody: nothing is written
+            machine = jnp.where(inputs.present > 0, machine, state.last_round.size)  # empty slots: nothing is written
         q_noisy = add_noise(problem, mean, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
@@ -162,7 +172,7 @@ class StaleMomentum(MessageMethod):
         return state, {}
 
     def messages(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key):
-        """The participants' new momenta, without noise, leaves [per_round, ...]."""
+        """The participants' new momenta without noise, leaves [per_round, ...]."""
         machine = self.machine(state, inputs.round.astype(jnp.float32))
 
         def one(example, *mine):
@@ -190,7 +200,7 @@ class StaleMomentum(MessageMethod):
         return state.x_previous
 
     def query(self, state: StaleState):
-        """The point that machines are asked about."""
+        """The point at which machines compute gradients."""
         return state.x
 
     @property
@@ -202,7 +212,7 @@ class StaleMomentum(MessageMethod):
         if plan.schedule.dropped is not None:
             raise Refusal(
                 "dropouts must be left out with StaleMomentum: after one, a machine's earlier samples weigh more in "
-                "its next message than was planned"
+                "its next message than planned"
             )
 
     def unclipped_bound(self, problem: Problem) -> float:
@@ -243,7 +253,7 @@ class StaleMomentum(MessageMethod):
         return step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
 
     def _noise_step(self, problem: Problem, plan: Plan, smoothness: float | None) -> float:
-        """Step at which the noise in w_T has the norm of `noise_reach` of twice, at most the set's diameter."""
+        """Step for which the noise in w_T has the norm `noise_reach` with `times=2`, at most the set's diameter."""
         variance = float(np.sum(self.message_noise.variances(plan)))
         norm = float(self.noise_std) * (problem.dimension * variance) ** 0.5
         return noise_reach(problem, problem.travel, times=2) / norm
@@ -261,16 +271,17 @@ class StaleMomentum(MessageMethod):
 
 
 def growing_exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
-    """`max_{k₀} √Σ_{k≥k₀} (a_k/r_k)²` of each machine, float64 [machines], with a_k the growth since message k₀.
+    """Return `max_{k₀} √Σ_{k≥k₀} (a_k/r_k)²` of each machine, float64 [machines], with a_k the growth since message k₀.
 
-    From a machine's last message back, `b_k = 1/r_k² + ((t_{k+1} − 1)/t_k)²·b_{k+1}`, all machines at once.
+    The recursion `b_k = 1/r_k² + ((t_{k+1} − 1)/t_k)²·b_{k+1}` runs backwards from each machine's last message, for all
+    machines at once.
     """
     rounds = np.broadcast_to(np.arange(1.0, schedule.size.rounds + 1)[:, None], schedule.participants.shape)
     machines, k = schedule.participants.ravel(), np.where(schedule.asked, schedule.counts, 0).ravel()
     order = np.argsort(-k, kind="stable")
     ends = np.cumsum(np.bincount(k)[:0:-1])
     tail, following, most = (np.zeros(schedule.machines) for _ in range(3))
-    for entries in np.split(order[: ends[-1]], ends[:-1]):  # the k-th messages, of machines that have so many
+    for entries in np.split(order[: ends[-1]], ends[:-1]):  # k-th messages, of machines with at least k
         who, t = machines[entries], rounds.ravel()[entries]
         growth = np.where(following[who] > 0, (following[who] - 1) / t, 0.0)
         tail[who] = relative.ravel()[entries] ** -2.0 + growth**2 * tail[who]

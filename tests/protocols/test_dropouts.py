@@ -239,7 +239,7 @@ def test_refusals_say_why():
             "participation must be Full",
         ),
         (ReducedTreeMomentum(noise_std=0.4, batch=9, alpha=0.5, step_size=0.1), SHARES, everyone, "other rounds"),
-        (records(NoisyMinibatchSGD, batch=1, trust="shuffler"), SHARES, DROPPING, "fewer messages hide a record"),
+        (records(NoisyMinibatchSGD, batch=1, trust="shuffler"), SHARES, DROPPING, "fewer messages give a record less"),
     ):
         with pytest.raises(Refusal, match=why):
             simulate(protocol, problem, law, rounds=ROUNDS)

@@ -211,11 +211,11 @@ def plan_of(protocol, problem=PROBLEM):
         ),
         (
             lambda: calibrated(replace(SGD, step_size=None), HINGED),
-            "step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known",
+            "step_size must be set, or the loss smoothed (see Moreau): its smoothness is unknown",
         ),
         (
             lambda: calibrated(AcceleratedMinibatchSGD(batch=2, epsilon=1.0), HINGED),
-            "step_size must be set, or the loss smoothed (see Moreau): its smoothness is not known",
+            "step_size must be set, or the loss smoothed (see Moreau): its smoothness is unknown",
         ),
     ],
 )

@@ -86,8 +86,8 @@ def test_the_transcript_is_shuffled():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"batch": 2}, "batch must be 1, drawn anew each time, with a shuffler, got 2"),
-        ({"sampler": "disjoint"}, "batch must be 1, drawn anew each time"),
+        ({"batch": 2}, "batch must be 1 with a shuffler, resampled in each round, got 2"),
+        ({"sampler": "disjoint"}, "batch must be 1 with a shuffler, resampled"),
         ({"noise_rule": "advanced"}, "noise_rule must be 'accountant' with a shuffler"),
         ({"trust": "server"}, "unknown trust 'server'"),
     ],
@@ -99,7 +99,7 @@ def test_refused_settings(settings, says):
 
 def test_a_sampler_object_has_its_batch():
     assert make(batch=None, sampler=Subset(1)).minibatches == make().minibatches
-    with pytest.raises(Refusal, match=r"^batch must be 1, drawn anew each time, with a shuffler, got 2 subset$"):
+    with pytest.raises(Refusal, match=r"^batch must be 1 with a shuffler, resampled in each round, got 2 subset$"):
         make(batch=None, sampler=Subset(2))
 
 
@@ -109,7 +109,7 @@ def test_messages_clipped_as_a_whole_are_not_shuffled():
 
 
 def test_refused_where_machines_are_not_alike():
-    with pytest.raises(ValueError, match="lipschitz must be alike on all machines"):
+    with pytest.raises(ValueError, match="lipschitz must be equal on all machines"):
         simulate(
             make(epsilon=1.0, clip=None),
             replace(PROBLEM, own_lipschitz=(1.0, 2.0) * (MACHINES // 2)),
