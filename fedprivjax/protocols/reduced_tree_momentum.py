@@ -1,17 +1,17 @@
-r"""Tree momentum of reduced sensitivity: Algorithm 2 of Tran & Cutkosky (NeurIPS 2022), for non-convex losses too.
+r"""Tree momentum of reduced sensitivity: Algorithm 2 of Tran & Cutkosky (NeurIPS 2022), also for non-convex losses.
 
-The momentum of `TreeMomentum`, of records in cyclic order, is put together from gradients at anchors a_e, the first
-iterate of each epoch: with N rounds an epoch and x_t the records of round t = those of t − N,
+The momentum of `TreeMomentum`, for records in cyclic order, is computed from gradients at anchors a_e, the first
+iterate of each epoch. With N rounds per epoch and x_t the records of round t, which are also those of round t − N,
 
     ∇f(w_t, x_t) = ∇f(a_e, x_t) + [∇f(w_t, x_t) − ∇f(a_e, x_t)]
     ∇f(a_e, x_t) = γ·∇f(a_e, x_t) + (1−γ)·(∇f(a_{e−1}, x_t) + [∇f(a_e, x_t) − ∇f(a_{e−1}, x_t)])
 
-A step has length η, so that a record of an L-smooth loss moves what stands in brackets by 2ηL for each round between
-the two points, which a noisier sum of whole gradients need only join in with weight γ. Each of the three has a tree of
-its own (`noise.factors.ReducedTrees`).
+A step has length η. For an L-smooth loss, a record's sensitivity in the differences in brackets is therefore at most
+2ηL per round between the two points. A noisier sum of whole gradients enters only with weight γ. Each of the three sums
+has a separate tree (`noise.factors.ReducedTrees`).
 
-The identity is exact. So what runs here is the exact momentum, with one gradient a round, and the recursion on noises
-alone, with two rings of N vectors; one who runs the method must compute three gradients a round.
+Deviation: the identity is exact, so this implementation computes the exact momentum with one gradient per round, and
+runs the recursion on the noises only, with two rings of N vectors. A deployment computes three gradients per round.
 """
 
 from dataclasses import replace
@@ -65,13 +65,13 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {
-    "accountant": "the least noise for the places at which the plan uses each record",
-    "paper": "Theorem 8's, from its counts of the nodes that hold a record",
+    "accountant": "the smallest noise for the rounds in which the plan uses each record",
+    "paper": "that of Theorem 8, from its counts of the nodes that contain a record",
 }
-THEOREM = "Tran & Cutkosky 2022, Theorem 8, with every record's exact part in its nodes; composition of Gaussians"
-ROUNDING = 2.0**-22  # of a point's norm, that a step and a projection in float32 may be off by
-PLANNED_EPOCHS = 4  # at least, which Theorem 9 needs
-MOST_BYTES = 2 * 2**30  # of rings
+THEOREM = "Tran & Cutkosky 2022, Theorem 8, with records' exact contributions to nodes; composition of Gaussians"
+ROUNDING = 2.0**-22  # rounding error of a step and a projection in float32, relative to a point's norm
+PLANNED_EPOCHS = 4  # smallest number, required by Theorem 9
+MOST_BYTES = 2 * 2**30  # memory limit of the rings
 
 
 @struct.dataclass
@@ -80,24 +80,24 @@ class ReducedTreeMomentum(MomentumMethod):
 
     Attributes:
         mu, epsilon: target, one of them; inf is non-private.
-        noise_std: σ, the noise of a node of the anchors' tree that ends within two epochs; others' follow from it.
-        step_size, step_scale: η, the length of every step, and a factor on it; None is Theorem 9's 1/√(N·T), or, of
-            clipped gradients in a bounded set, the less of `TreeMomentum`'s and C/(8NL); no theorem is claimed.
-        alpha: α, in [1/N, 1] with N the rounds of an epoch; None is 1.7/N, as Proposition 14 needs it.
-        reset_rate: γ, in [0, 1]; None is η·N, 1/2 at most.
+        noise_std: σ, noise of a node in the anchors' tree that ends within two epochs; the others are proportional.
+        step_size, step_scale: η, length of every step, and a factor on it. None is 1/√(N·T) of Theorem 9, or for
+            clipped gradients in a bounded set the smaller of `TreeMomentum`'s and C/(8NL) (no theorem is claimed).
+        alpha: α, in [1/N, 1] with N the rounds of an epoch; None is 1.7/N, required by Proposition 14.
+        reset_rate: γ, in [0, 1]; None is η·N, at most 1/2.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
-        batch: K, records of a machine's in a round; it divides a machine's records.
-        sampler: "cyclic", the one order that the method is exact in.
-        allocation: how groups of nodes share the noise, "optimal" or "paper"; see `noise.factors.ALLOCATIONS`.
-        noise_rule: "accountant", the least noise for the records' own places; "paper", Theorem 8's.
-        trust: "server" (one set of trees for the mean) or "none" (every machine has its own).
-        relative_privacy: where machines' μ differ, as in `TreeMomentum`.
-        stds: each group's noise, relative to σ; filled in by `calibrate`, as is `epoch`.
+        batch: K, number of a machine's records in a round; it must divide the number of its records.
+        sampler: "cyclic", the only order for which the method is exact.
+        allocation: allocation of noise to groups of nodes, "optimal" or "paper"; see `noise.factors.ALLOCATIONS`.
+        noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 8.
+        trust: "server" (one set of trees for the mean) or "none" (one set per machine).
+        relative_privacy: relative μ of the machines, as in `TreeMomentum`.
+        stds: noise of each group divided by σ; set by `calibrate`, like `epoch`.
 
-    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_groups Σ_nodes (contribution/std)²` over the nodes
-    that are released. A round that uses a record contributes, times α/K and the discount to the node's end, 2C to an
-    anchors' node, 2·min(ηNL, 2C) to a differences' one and 2·min(ηpL, 2C) to a residuals' one, p rounds after the
-    anchor. Clipping is a projection, so clipped gradients are L-Lipschitz in the point as plain ones are.
+    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_groups Σ_nodes (contribution/std)²` over the
+    released nodes. Times α/K and the discount to the node's end, a round that uses a record contributes 2C to a node of
+    anchors, 2·min(ηNL, 2C) to a node of differences, and 2·min(ηpL, 2C) to a node of residuals, p rounds after the
+    anchor. Clipping is a projection, so clipped gradients are L-Lipschitz in the point, like unclipped ones.
     """
 
     reset_rate: Any = None
@@ -107,12 +107,12 @@ class ReducedTreeMomentum(MomentumMethod):
 
     rules = RULES
     plain: ClassVar[dict[str, Any]] = {**MomentumMethod.plain, "allocation": "optimal"}
-    gradients_per_use, gradients_spared = 3, 2  # at the newest point and at two anchors; the identity needs no anchors
+    gradients_per_use, gradients_spared = 3, 2  # at the newest point and two anchors; the simulation needs no anchors
 
     def __post_init__(self):
         super().__post_init__()
         if self.sampler != "cyclic":
-            raise Refusal(f"sampler must be 'cyclic', for rounds N apart use the same records, got {self.sampler!r}")
+            raise Refusal(f"sampler must be 'cyclic', so rounds N apart use the same records, got {self.sampler!r}")
         require_choice("allocation", self.allocation, ALLOCATIONS)
         if self.noise_rule == "paper" and self.allocation != "paper":
             raise Refusal(f"allocation must be 'paper' with the paper's noise, got {self.allocation!r}")
@@ -141,13 +141,13 @@ class ReducedTreeMomentum(MomentumMethod):
             return Windows(WindowInputs(number, ones), self._epoch)
         if method != "materialised":
             return Windows(WindowInputs(number, ones * np.float32(self.wider / sqrt(per_round))), self._epoch)
-        first = np.zeros(machines, np.int32)  # a machine is known by its slot in the first round, whatever its name
+        first = np.zeros(machines, np.int32)  # a machine is identified by its slot in the first round
         first[schedule.participants[0]] = np.arange(per_round)
         own = np.asarray(1 / self.shares(plan)[schedule.participants], np.float32)
         return Windows(WindowInputs(number, own, first[schedule.participants]), self._epoch)
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Refuse a plan that the guarantee does not cover, and settings that the method does not allow on it."""
+        """Raise Refusal if the guarantee does not cover the plan or the method does not allow the settings."""
         super().check(problem, plan)
         if not repeats_after(plan, self._epoch):
             raise Refusal(
@@ -157,8 +157,8 @@ class ReducedTreeMomentum(MomentumMethod):
         needed = 8 * self._epoch * problem.dimension
         if needed > MOST_BYTES:
             raise Refusal(
-                f"rounds of an epoch must be few enough for two rings of {self._epoch} · {problem.dimension} numbers, "
-                f"{needed / 2**30:.3g} GiB, got more than {MOST_BYTES / 2**30:g} GiB"
+                f"memory for two rings of {self._epoch} · {problem.dimension} numbers must be at most "
+                f"{MOST_BYTES / 2**30:g} GiB, got {needed / 2**30:.3g} GiB. Use a larger batch"
             )
         if self.noise_std != 0:
             _require_smooth(problem)
@@ -189,7 +189,7 @@ class ReducedTreeMomentum(MomentumMethod):
         return known.with_noise(problem, plan, known.noise_for(problem, plan, target), target)
 
     def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
-        """Theorem 9's, in whole epochs: very many."""
+        """Number of rounds of Theorem 9, in whole epochs; it is very large."""
         require_level(target, "Theorem 9")
         epoch, epsilon = self.rounds_of_epoch(problem), self.gain(problem, machines) * target.worst_epsilon
         return theory.reduced_settings(records=epoch, epsilon=epsilon, dimension=problem.dimension).rounds
@@ -199,8 +199,10 @@ class ReducedTreeMomentum(MomentumMethod):
         return each @ np.square(self.stds)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """As `TreeMomentum`'s; of clipped gradients no longer than C/(8NL), at which an epoch's steps move a gradient
-        by an eighth of what it may be, so that differences have less noise than gradients."""
+        """Step of `TreeMomentum`, for clipped gradients at most C/(8NL).
+
+        An epoch's steps of that length change a gradient by at most C/8, so differences have less noise than gradients.
+        """
         step = super().default_step(problem, plan, target)
         if not self.scaled_to_set(problem) or not isfinite(problem.smoothness):
             return step
@@ -216,8 +218,10 @@ class ReducedTreeMomentum(MomentumMethod):
         return ReducedTrees(self._epoch)
 
     def _drift(self, problem: Problem, plan: Plan) -> float:
-        """η·L/C: how far a round's step moves a gradient, of the most that it may be; η with what rounding adds, and
-        what a start that is in the set up to rounding moves."""
+        """η·L/C: largest change of a gradient in one round's step, divided by the gradient bound.
+
+        η includes rounding errors, and the distance from the start to its projection onto the set.
+        """
         bound = self.bound(problem)
         step = float(self.step_scale) * float(self.step_size)
         start = sqrt(sum(float(np.sum(np.square(leaf, dtype=float))) for leaf in jax.tree.leaves(problem.start)))
@@ -230,7 +234,7 @@ class ReducedTreeMomentum(MomentumMethod):
         return self._epoch, float(self.alpha), float(self.reset_rate), self._drift(problem, plan)
 
     def _squares(self, problem: Problem, plan: Plan) -> np.ndarray:
-        """What each record contributes to each group at unit noise, [records, groups]."""
+        """Squared contribution of each record to each group at unit noise, [records, groups]."""
         settings = self._settings(problem, plan)
 
         def compute():
@@ -253,7 +257,7 @@ class ReducedTreeMomentum(MomentumMethod):
         return gaussian_rule(target, self._paper_sensitivity(problem, plan))
 
     def _paper_sensitivity(self, problem: Problem, plan: Plan) -> float:
-        """Theorem 8's, by its counts of the nodes that hold a record."""
+        """Sensitivity in Theorem 8, by its counts of the nodes that contain a record."""
         nodes = 3 * log2(max(self._epoch, 2))
         return 2 * sqrt(3 * nodes) * self.sensitivity(problem, plan)
 
@@ -268,10 +272,10 @@ class ReducedTreeMomentum(MomentumMethod):
         problem, settings, known = momentum_constants(run)
         with_resets = theory.ReducedSettings(*settings, reset_rate=float(self.reset_rate))
         bound = theory.reduced_bound(problem, with_resets, **known)
-        return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs alone")
+        return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs only")
 
     def scaled_down(self, machines: int):
-        """As `MomentumMethod.scaled_down`, with a reset rate for short epochs."""
+        """As in `MomentumMethod.scaled_down`, with a reset rate for short epochs."""
         rate = None if self.reset_rate is None else max(float(self.reset_rate), 1 / EPOCH)
         return replace(super().scaled_down(machines), reset_rate=rate)
 
@@ -279,5 +283,5 @@ class ReducedTreeMomentum(MomentumMethod):
 def _require_smooth(problem: Problem) -> None:
     if not isfinite(problem.smoothness):
         raise Refusal(
-            f"smoothness must be known, for what a record moves differences of gradients, got {problem.smoothness}"
+            f"smoothness must be known: it bounds a record's effect on gradient differences, got {problem.smoothness}"
         )

@@ -1,14 +1,14 @@
-r"""Normalised SGD with private momentum: Algorithm 1 of Tran & Cutkosky (NeurIPS 2022), for non-convex losses too.
+r"""Normalised SGD with private momentum: Algorithm 1 of Tran & Cutkosky (NeurIPS 2022), also for non-convex losses.
 
-With g_t the mean gradient of a round's records, in epochs over every machine's own,
+With g_t the mean gradient of a round's records, in epochs over every machine's own records,
 
     m_t = (1−α)·m_{t−1} + α·g_t                     m̂_t = m_t + noise_t
-    w_{t+1} = Π_W(w_t − η·m̂_t/‖m̂_t‖)                output: one of w_1 … w_T, drawn uniformly
+    w_{t+1} = Π_W(w_t − η·m̂_t/‖m̂_t‖)                output: one of w_1 … w_T, sampled uniformly
 
-where noise_t comes from a tree over rounds, so that it grows with log T where fresh noise on every gradient grows with
-√(1/α). A trusted server has one tree for the mean; otherwise every machine has its own and sends its own m̂_t, and the
-mean of M trees is one tree with 1/√M of the noise. The paper's output index is drawn beforehand; here w_t takes the
-place of what was kept with probability 1/t, which is the same law whatever T.
+where noise_t comes from a tree over rounds. It grows with log T, whereas fresh noise on every gradient grows with
+√(1/α). A trusted server has one tree for the mean. Otherwise every machine has its own tree and sends its own m̂_t, and
+the mean of M trees is one tree with 1/√M of the noise. The paper samples the index of the output before the run. Here
+w_t replaces the stored iterate with probability 1/t, which gives the same distribution for every T.
 """
 
 from dataclasses import replace
@@ -46,38 +46,40 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky as theory
 
 RULES = {
-    "accountant": "the least noise for the places at which the plan uses each record",
-    "paper": "Theorem 4's, from its count V of the nodes that hold a record and its bound on what moves them",
+    "accountant": "the smallest noise for the rounds in which the plan uses each record",
+    "paper": "that of Theorem 4, from its count V of the nodes with a record and its bound on their sensitivity",
 }
 PAPER_NODES = ("tree", "sensitivity tree")
 
 
 @struct.dataclass
 class TreeMomentum(MomentumMethod):
-    """Normalised SGD with momentum that a tree makes private.
+    """Normalised SGD with a momentum that tree aggregation makes private.
 
     Attributes:
         mu, epsilon: target, one of them; inf is non-private.
-        noise_std: σ, the noise of one node of one tree (of α·g_t where the factor is "independent").
-        step_size, step_scale: η, the length of every step, and a factor on it; None is Theorem 6's 1/√(N·T), times
-            min(D, 2·√d·G/L) of clipped gradients in a set of diameter D (`noise_reach`; no theorem is claimed). Where
-            the momentum is 0, there is no step.
-        alpha: α, in [1/N, 1] with N the rounds of an epoch; None is Theorem 6's, or 1/N without an ε.
+        noise_std: σ, noise of one node of one tree (with factor "independent": noise of α·g_t).
+        step_size, step_scale: η, length of every step, and a factor on it. None is 1/√(N·T) of Theorem 6, times
+            min(D, 2·√d·G/L) for clipped gradients in a set of diameter D (`noise_reach`; no theorem is claimed). If the
+            momentum is 0, no step is taken.
+        alpha: α, in [1/N, 1] with N the rounds of an epoch; None is the value of Theorem 6, or 1/N without an ε.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
-        batch: K, records of a machine's in a round; it divides a machine's records.
-        sampler: "cyclic" (every epoch in one order) or "reshuffled"; orders are public.
-        noise_rule: "accountant", the least noise for the records' own places; "paper", Theorem 4's with its count V.
-        trust: "server" (one tree for the mean) or "none" (every machine has its own, and takes part in every round).
-        relative_privacy: where machines' μ differ, these in any unit, one for each machine: the largest is `mu`, and
-            the others' noises are as many times larger as their numbers are smaller; untrusted server only. No machine
-            gets more than its part of the target; those that their weights or orders expose less get less.
-        factor: how the noise is made: "tree"; "sensitivity tree", whose nodes have noise in proportion to what a record
-            moves them in cyclic order; "independent", fresh noise on every gradient; or a `Factor`.
-        epoch: N; `calibrate` fills it in.
+        batch: K, number of a machine's records in a round; it must divide the number of its records.
+        sampler: "cyclic" (the same order in every epoch) or "reshuffled"; orders are public.
+        noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 4
+            with its count V.
+        trust: "server" (one tree for the mean) or "none" (one tree per machine; every machine takes part in every
+            round).
+        relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`, and
+            noises are inversely proportional; untrusted server only. No machine's μ exceeds its fraction of the target.
+            It is smaller for machines whose weights or orders give less exposure.
+        factor: factor of the noise: "tree"; "sensitivity tree", with node noise proportional to a record's sensitivity
+            in cyclic order; "independent", fresh noise on every gradient; or a `Factor`.
+        epoch: N; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_{t∈node} (1−α)^{z−t} / σ)²` over
-    the rounds t that use it (of a machine's own tree; a server's has C/(K·M)): nodes are Gaussian mechanisms, each
-    chosen after those before, and what follows is post-processing.
+    the rounds t that use it (in a machine's own tree; a server's tree has C/(K·M)). Nodes are Gaussian mechanisms in
+    adaptive composition; all else is post-processing.
     """
 
     factor: str | Factor = struct.field(pytree_node=False, default="tree")
@@ -143,7 +145,7 @@ class TreeMomentum(MomentumMethod):
         return known.with_noise(problem, plan, known.noise_for(problem, plan, target), target)
 
     def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
-        """Theorem 6's, in whole epochs."""
+        """Number of rounds of Theorem 6, in whole epochs."""
         require_level(target, "Theorem 6")
         return self._theorem_6(problem, machines, target).rounds
 
@@ -160,13 +162,13 @@ class TreeMomentum(MomentumMethod):
         return self._paper_sensitivity(problem, plan) * paper_multiplier(target)
 
     def _paper_sensitivity(self, problem: Problem, plan: Plan) -> float:
-        """Theorem 4's, by its count of the nodes that hold a record."""
+        """Sensitivity in Theorem 4, by its count of the nodes that contain a record."""
         nodes = theory.node_count(records=self.rounds_of_epoch(problem), rounds=plan.size.rounds)
-        most = 2 if self.factor == "tree" else 1  # of a leaf's sensitivity, in a node
+        most = 2 if self.factor == "tree" else 1  # largest sensitivity of a node, divided by that of a leaf
         return most * self.sensitivity(problem, plan) * sqrt(nodes)
 
     def _theorem_6(self, problem: Problem, per_round: int, target: Target, rounds: int | None = None):
-        """Its settings, in which ε counts for `gain` times as much."""
+        """Settings of Theorem 6, with ε multiplied by `gain`."""
         sizes = {"records": self.rounds_of_epoch(problem), "dimension": problem.dimension}
         epsilon = self.gain(problem, per_round) * target.worst_epsilon
         return theory.momentum_settings(epsilon=epsilon, delta=target.stated_delta, rounds=rounds, **sizes)
@@ -184,7 +186,7 @@ class TreeMomentum(MomentumMethod):
 
 
 def paper_multiplier(target: Target) -> float:
-    """Theorem 4's σ, by its Rényi divergences for an ε and its zCDP for a μ."""
+    """Return the noise multiplier of Theorem 4, by its Rényi divergences for an ε, or by its zCDP for a μ."""
     if target.mu is not None:
         return 1 / target.mu
     return float(theory.momentum_multiplier(epsilon=target.worst_epsilon, delta=target.stated_delta, form="renyi"))

@@ -1,11 +1,11 @@
 r"""AC-SA on batches of users: P_AGD of Cheu, Joseph, Mao & Peng (ICLR 2022), in four trust models.
 
-Algorithm 4 (Lan 2012), for β-smooth losses, with b users of one record each in a round and g their private mean
-gradient at w_md: α_t = 2/(t+2) and a step of (t+1)/(2(β+S)), where S grows with the noise. That is the update of
-`protocols.acsa` with r = t+1 and v = β+S; the penalty that the paper's text lost is L_t·‖θ − θ_t‖², L_t = v/(t+1), and
-half of it diverges even without noise. Losses that are not smooth are smoothed (`Moreau`, Theorem 4.7); strongly convex
-ones are run in phases, each from the last one's output (Theorem 4.8). Behind a server that may be looked into this is
-Algorithm 6.
+Algorithm 4 (Lan 2012) is for β-smooth losses, with b users of one record each per round, and g their private mean
+gradient at w_md. It has α_t = 2/(t+2) and a step of (t+1)/(2(β+S)), where S grows with the noise. That is the update of
+`method.acsa` with r = t+1 and v = β+S. The penalty missing in the paper's text is L_t·‖θ − θ_t‖² with L_t = v/(t+1);
+with half of it the method diverges even without noise. Non-smooth losses are smoothed (`Moreau`, Theorem 4.7). Strongly
+convex losses are minimised in phases, each from the output of the previous one (Theorem 4.8). In the pan-private model
+the method is Algorithm 6.
 """
 
 from dataclasses import replace
@@ -44,21 +44,22 @@ SMOOTHINGS = ("given", "phases")
 
 @struct.dataclass
 class UserAGD(UserMethod):
-    """Private AC-SA on batches of users, one record a message.
+    """Private AC-SA on batches of users, one record per message.
 
     Attributes:
         epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest: as in `UserSGD`.
         relative_privacy, vector_sum, noises: as in `UserSGD`.
-        step_size: 1/(β + S) of every phase; None takes the theory's, or, where a clip is below the Lipschitz constant
-            and no modulus or variance is given, 1/v of `acsa.clipped_v` (no theorem is claimed).
-        strong_convexity: modulus λ of the loss; positive, it makes a run of phases.
-        spread: S, "optimal" for the explicit bound, or the "paper"'s.
+        step_size: 1/(β + S) of every phase. None is the theory's, or 1/v of `acsa.clipped_v` if a clip is below the
+            Lipschitz constant and no modulus or variance is given (no theorem is claimed).
+        strong_convexity: modulus λ of the loss; if positive, the run has phases.
+        spread: rule of S, "optimal" (minimises the explicit bound) or "paper".
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
         phases: number of phases; None is ⌈log₂ log₂ n⌉, see `theory.cheu.strong_phase_count`.
-        smoothing: "given", the problem's own envelopes (if any), or "phases", in their place the best for every phase.
-        sampling: False leaves the error of the batches themselves out of steps and sizes, so that only the noise's is
-            in: for records that agree at the optimum, where that error vanishes.
-        schedule, strengths: every round's place in its phase, see `acsa.schedule_of`, and envelopes; from `calibrate`.
+        smoothing: "given", the problem's envelopes (if any), or "phases", the best envelope for every phase.
+        sampling: False excludes the sampling error of batches from steps and sizes, which then depend on the noise
+            only: for records that agree at the optimum, where the sampling error vanishes.
+        schedule, strengths: every round's place in its phase, see `acsa.schedule_of`, and its envelope's strength; set
+            by `calibrate`.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
     each round that uses it.
@@ -100,7 +101,7 @@ class UserAGD(UserMethod):
         super().check(problem, plan)
         model: Any = problem.model
         if self.smoothing == "phases" and (not model.factored or model.loss.unsmoothed is model.loss):
-            raise Refusal(f"loss must be an envelope (see Moreau) where smoothing is 'phases', got {model}")
+            raise Refusal(f"loss must be an envelope (see Moreau) with smoothing = 'phases', got {model}")
 
     def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
         return acsa.initial(problem.start)
@@ -117,7 +118,7 @@ class UserAGD(UserMethod):
         return state.average
 
     def query(self, state: AcceleratedState):
-        """w_md, the point that users are asked about in the next round."""
+        """w_md, the point at which users compute gradients in the next round."""
         return self._next(state).middle
 
     def _next(self, state: AcceleratedState) -> acsa.Step:
@@ -135,7 +136,7 @@ class UserAGD(UserMethod):
         return float(1 / self._places(problem, plan)[0].v)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As `Protocol.calibrate`, with the levels and noise bits of shuffled sums, and every round's place."""
+        """As in `Protocol.calibrate`, with the levels and noise bits of shuffled sums, and every round's place."""
         ready = super().calibrate(problem, plan, target)
         places = ready._places(problem, plan) if self.step_size is None else self._given_places(plan)
         strengths = None
@@ -147,13 +148,13 @@ class UserAGD(UserMethod):
         return replace(ready, schedule=acsa.schedule_of(places, plan.size.rounds), strengths=strengths)
 
     def _count(self, users: int) -> int:
-        """k, of so many users."""
+        """Number of phases k for this number of users."""
         if not self.of_phases:
             return 1
         return cheu.strong_phase_count(users) if self.phases is None else self.phases
 
     def _stages(self, plan: Plan) -> list[Stage]:
-        """The phases: of cohorts of one size equally many rounds each, else as the sizes tell."""
+        """Phases of the run: equally long for cohorts of one size, else recovered from the announced sizes."""
         size = plan.size
         if plan.schedule.announced:
             count = self._count(size.machines)
@@ -165,7 +166,7 @@ class UserAGD(UserMethod):
         return [Stage(size.per_round, each)] * self._count(users)
 
     def _given_places(self, plan: Plan) -> list[acsa.Places]:
-        """As long as the theory's, all with the step that is given."""
+        """Phases of the theory's lengths, all with the given step."""
         return [acsa.Places(stage.rounds, 2, 1 / float(self.step_size)) for stage in self._stages(plan)]
 
     def _places(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
@@ -181,21 +182,21 @@ class UserAGD(UserMethod):
         return [acsa.Places(stage.rounds, 2, phase.smoothness + phase.spread) for phase, stage in lasting]
 
     def _clipped_v(self, problem: Problem, plan: Plan) -> float:
-        """v that minds the clip and the noise alone."""
+        """v that depends only on the clip and the noise."""
         if not np.isfinite(problem.reach):
             raise Refusal(NO_DISTANCE)
         pace = clipped_pace(problem, self.private_mean.bound(problem), self.round_noise(problem, plan))
         return acsa.clipped_v(pace, plan.size.rounds)
 
     def _strong(self, problem: Problem, plan: Plan) -> list[cheu.Phase]:
-        """The theory's phases with the plan's cohorts; a run that is cut short has not all of them."""
+        """Phases of the theory with the plan's cohorts, including those that a short run does not reach."""
         smoothness = require_smooth(problem)
         if self.strong_convexity > smoothness:
             raise Refusal(
                 f"strong_convexity must be at most the smoothness ({smoothness:g}), got {self.strong_convexity:g}"
             )
         if self.variance is not None:
-            raise Refusal(f"variance must be left out where strong_convexity is positive, got {self.variance:g}")
+            raise Refusal(f"variance must be left out if strong_convexity is positive, got {self.variance:g}")
         size, batches = plan.size, [stage.per_round for stage in self._stages(plan)]
         users = size.machines if plan.schedule.announced else size.rounds * size.per_round
         count = self._count(users)
@@ -207,7 +208,7 @@ class UserAGD(UserMethod):
         )
 
     def _known(self, problem: Problem, smoothness: float | None) -> dict[str, Any]:
-        """What the theory of phases asks of the problem and of these settings."""
+        """Arguments of the theory of phases, from the problem and the settings."""
         return {
             "diameter": self._distance(problem),
             "lipschitz": self.private_mean.bound(problem),
@@ -219,7 +220,7 @@ class UserAGD(UserMethod):
         }
 
     def _smoothness(self, problem: Problem) -> float | None:
-        """β of the problem; None where every phase chooses its own."""
+        """β of the problem, or None if every phase chooses β."""
         return None if self.smoothing == "phases" else require_smooth(problem)
 
     def _distance(self, problem: Problem) -> float:
@@ -238,7 +239,7 @@ class UserAGD(UserMethod):
         return cheu.oracle_variance(per_round=per_round, lipschitz=bound, noise=noise, sampling=self._samples(plan))
 
     def _samples(self, plan: Plan) -> bool:
-        """Whether a round's gradient has an error from its batch: not where all records are in every round."""
+        """True if steps include a sampling error: unless `sampling` is False or every round uses all records."""
         return self.sampling and (plan.size.per_round < plan.size.machines or not plan.repeats)
 
     def theory_choices(self, problem: Problem) -> TheoryChoices:
@@ -246,7 +247,7 @@ class UserAGD(UserMethod):
         return TheoryChoices(**{name: partial(choice, problem) for name, choice in choices.items()})
 
     def _per_round(self, problem: Problem, machines: int, target: Target) -> int:
-        """b with the least bound of P_AGD, or after its last phase."""
+        """b that minimises the bound of P_AGD, or the bound after its last phase."""
         noise = self.private_mean.planned_constant(problem, target)
         if self.of_phases:
             phased = self._known(problem, self._smoothness(problem))
@@ -256,7 +257,7 @@ class UserAGD(UserMethod):
         return cheu.agd_scan(users=machines, noise=noise, **known).per_round
 
     def _cohorts(self, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
-        """Every phase's own b, with the least bound of the phase, for as many rounds as it has."""
+        """Cohort size of every round: in each phase the b that minimises its bound."""
         if not self.of_phases:
             raise Refusal("kind 'phases' must go with a positive strong_convexity")
         noise = self.private_mean.planned_constant(problem, target)
@@ -265,7 +266,7 @@ class UserAGD(UserMethod):
         return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
 
     def _envelopes(self, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
-        """β of the envelopes with the least bound of P_AGD, or of its last phase."""
+        """β of the envelopes that minimises the bound of P_AGD, or β of its last phase."""
         noise = self.private_mean.planned_constant(problem, target)
         if self.of_phases:
             phases = cheu.strong_phases(users=machines, noise=noise, **self._known(problem, None))
@@ -279,7 +280,7 @@ class UserAGD(UserMethod):
         return (Use("", one_pass(cls, *TRUSTS)),)
 
     def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of P_AGD, with the scale S that the run's steps have."""
+        """Bound of P_AGD with S computed from the run's step."""
         s, size = run.setting, run.plan.size
         noise = self.noise_constant(run.problem, run.plan)
         known = {"rounds": size.rounds, "smoothness": s.smoothness, "distance": s.diameter, "gap": s.first_gap}
@@ -295,5 +296,5 @@ class UserAGD(UserMethod):
         return explicit(POPULATION, "Cheu et al. 2022, Theorem 4.3 by Lan's proof", **terms)
 
     def scaled_down(self, machines: int):
-        """As `Protocol.scaled_down`, with the theory's number of phases."""
+        """As in `Protocol.scaled_down`, with the theory's number of phases."""
         return replace(super().scaled_down(machines), phases=None)

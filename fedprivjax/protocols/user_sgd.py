@@ -5,8 +5,8 @@ With b users of one record each in a round,
     g = (private sum of ∇f(w_t; x_i) over the batch)/b
     w_{t+1} = Π_W(w_t − η·g)                                    output (w_0 + … + w_{T−1})/T
 
-Every user once, in batches, is P_SGD (Algorithm 3): `OnePass` participation. All users in every round is P_GD
-(Algorithm 5): `Full`, with `order="cyclic"`. The paper's listings have w + ηg, where g estimates the gradient.
+P_SGD (Algorithm 3) uses every user once, in batches: `OnePass` participation. P_GD (Algorithm 5) uses all users in
+every round: `Full`, with `order="cyclic"`. The paper's listings have w + ηg, where g estimates the gradient.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ from fedprivjax.theory import cheu
 
 
 class UserState(NamedTuple):
-    """w_t, and the mean of the iterates before it."""
+    """Iterate w_t, and mean of the iterates before it."""
 
     w: Any
     average: Any
@@ -49,24 +49,24 @@ class UserSGD(UserMethod):
 
     Attributes:
         epsilon: target of every record, at the run's δ; inf is non-private.
-        noise_std: σ, the noise of one message: the sum of n has σ·√n in each coordinate, whoever adds it.
-        step_size, step_scale: η, of which None takes the theory's, and a factor on it; where a clip is below the
-            Lipschitz constant, `plain_clipped_step` (no theorem is claimed).
+        noise_std: σ, noise per message: in every trust model the sum of n messages has σ·√n in each coordinate.
+        step_size, step_scale: η and a factor on it. None is the theory's η, or `plain_clipped_step` if a clip is below
+            the Lipschitz constant (no theorem is claimed).
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         trust: "shuffler" (sums of one-bit messages with binomial noise), "none" (Gaussian noise on every message),
-            "server" (Gaussian noise on the sum) or "pan-private" (twice on the sum: an intruder may look in once).
-        levels: g, fixed-point levels of the bits; None is the accounting's rule.
-        rounding: how neighbours' rounding is coupled in the accounting: "averaged", "coupled" or "independent".
-        accounting: of the bits: "exact", "gaussian-limit" (named, not proved) or "paper".
-        honest: share of a round's users that surely add their noise; the guarantee is for this share.
-        relative_privacy: with trust "none", where users' ε differ, these in any unit, one for each user: the largest is
-            `epsilon`, and the others stand to it as here. In all other trust models one sum's noise hides all users of
-            a round, whoever adds it, so that none can have more privacy than another, and `relative_privacy` is
-            refused.
-        vector_sum, noises: levels and noise bits of the sums, and every user's noise over the largest, which is
-            `noise_std`; `calibrate` fills them in.
+            "server" (Gaussian noise on the sum) or "pan-private" (noise on the sum twice: an intruder may read the
+            memory once).
+        levels: g, number of fixed-point levels of the bits; None is the accounting's rule.
+        rounding: coupling of neighbours' rounding in the accounting: "averaged", "coupled" or "independent".
+        accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
+        honest: fraction of a round's users that certainly add their noise; the guarantee relies on these only.
+        relative_privacy: relative ε of the users in any unit, one number each: the largest corresponds to `epsilon`;
+            trust "none" only. In all other trust models one noise protects all users of a round equally, so Refusal is
+            raised.
+        vector_sum, noises: levels and noise bits of the sums, and each user's noise divided by the largest, which is
+            `noise_std`; set by `calibrate`.
 
-    `noise_method="normal"` takes rounded normals for binomial noise, a shortcut that must go with "gaussian-limit".
+    `noise_method="normal"` replaces binomial noise by rounded normals, an approximation that requires "gaussian-limit".
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
     each round that uses it.
@@ -87,16 +87,15 @@ class UserSGD(UserMethod):
         return state.average
 
     def query(self, state: UserState):
-        """The point that users are asked about."""
+        """The point at which users compute gradients."""
         return state.w
 
     def iterates(self, state: UserState) -> dict[str, Any]:
-        """The last iterate, recorded beside the output."""
+        """The last iterate, evaluated in addition to the output."""
         return {"last": state.w}
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The step of Theorem 4.1's proof, or of Theorem 4.9's where records are used again and again; or that of
-        clipped gradients."""
+        """Step of Theorem 4.1's proof, of Theorem 4.9's proof if records are reused, or of clipped gradients."""
         known = self._known(problem)
         if not (isfinite(known["distance"]) and isfinite(known["lipschitz"])):
             return inf
@@ -114,16 +113,16 @@ class UserSGD(UserMethod):
         return TheoryChoices(**{name: partial(choice, problem) for name, choice in choices.items()})
 
     def _per_round(self, problem: Problem, machines: int, target: Target) -> int:
-        """b with the least bound of P_SGD."""
+        """b that minimises the bound of P_SGD."""
         noise = self.private_mean.planned_constant(problem, target)
         return cheu.sgd_scan(users=machines, noise=noise, **self._known(problem)).per_round
 
     def _rounds(self, problem: Problem, machines: int, target: Target) -> int:
-        """T with nearly the least bound of P_GD; a record's T releases share the target."""
+        """T that nearly minimises the bound of P_GD. A record's T releases share the target."""
         return self._descent(problem, machines, target).rounds
 
     def _envelopes(self, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
-        """β with the least bound of P_GD; P_SGD takes any convex loss as it is."""
+        """β that minimises the bound of P_GD, or None for P_SGD, which needs no smoothness."""
         return None if one_pass else self._descent(problem, machines, target).smoothness
 
     def _descent(self, problem: Problem, machines: int, target: Target) -> cheu.Descent:
@@ -149,7 +148,7 @@ class UserSGD(UserMethod):
 
     @classmethod
     def _all_users(cls, s: Setting) -> Iterator[Draft]:
-        """P_GD: every user's one record in every round."""
+        """Drafts of P_GD: every user's one record in every round."""
         if not s.full or s.samples > 1:
             raise Refusal(
                 f"per_round must be machines ({s.machines}) and samples 1, for all records in every round, "
@@ -162,7 +161,7 @@ class UserSGD(UserMethod):
         yield Draft(cls, trust, s.owned, plan, note)
 
     def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of P_SGD, or of P_GD where all users take part in every round."""
+        """Bound of P_SGD, or of P_GD if records are reused."""
         s, size = run.setting, run.plan.size
         noise = self.noise_constant(run.problem, run.plan)
         known: dict[str, Any] = {"distance": s.diameter, "lipschitz": s.lipschitz}

@@ -282,7 +282,7 @@ REFUSALS = {
     "participation must be Full": lambda: made(participation=PARTIAL),
     "allocation must be 'paper'": lambda: ReducedTreeMomentum(mu=1.0, noise_rule="paper"),
     "smoothness must be known": lambda: made(problem=ROUGH),
-    "two rings of 3000 · 100000 numbers, 2.24 GiB": lambda: made(LARGE, Full(1), 3000, batch=1),
+    "100000 numbers must be at most 2 GiB, got 2.24 GiB": lambda: made(LARGE, Full(1), 3000, batch=1),
 }
 
 

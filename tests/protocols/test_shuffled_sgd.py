@@ -116,5 +116,5 @@ def test_refused_where_machines_are_not_alike():
             Full(MACHINES),
             rounds=3,
         )
-    with pytest.raises(ValueError, match="fixed number of machines a round"):
+    with pytest.raises(ValueError, match="fixed number of machines per round"):
         simulate(make(noise_std=1.0), PROBLEM, Varying.between(MACHINES, 1, 9), rounds=3)

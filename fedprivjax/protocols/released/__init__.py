@@ -1,7 +1,7 @@
-"""What runs other groups' released code as it is, beside the methods as they are published; no method needs any of it.
+"""Methods as in released code of other groups, where it differs from the published methods. No other method needs them.
 
-The code that Lowy & Razaviyayn released takes sums of messages where the paper takes means, clips messages instead of
-records, and sets its noise by a rule whose claimed ε does not hold for the samples that it draws.
+The released code of Lowy & Razaviyayn sums messages instead of averaging them, clips messages instead of records, and
+sets its noise by a rule whose claimed ε does not hold for its sampling.
 """
 
 from fedprivjax.protocols.released.local_sgd import ReleasedLocalSGD

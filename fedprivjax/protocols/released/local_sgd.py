@@ -1,4 +1,4 @@
-"""Local SGD as Lowy & Razaviyayn's released code runs it: with the noise of the paper's moments rule."""
+"""Local SGD of Lowy & Razaviyayn's released code: with the noise of the paper's moments rule."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ class ReleasedLocalSGD(LocalSGD):
 
     @property
     def traced(self):
-        unclaimed = replace(self, acknowledged=False, claimed_records=None)  # first, for these go with their rule only
+        unclaimed = replace(self, acknowledged=False, claimed_records=None)  # first: these require their noise rule
         return LocalSGD.traced.fget(unclaimed)  # type: ignore[misc]
 
     @classmethod
@@ -47,5 +47,5 @@ class ReleasedLocalSGD(LocalSGD):
         return ()
 
     def scaled_down(self, machines: int):
-        """As `Protocol.scaled_down`, with the claim of the machines' own numbers of records."""
+        """As in `Protocol.scaled_down`, with the claim for the machines' actual numbers of records."""
         return replace(super().scaled_down(machines), claimed_records=None)

@@ -1,4 +1,4 @@
-"""Noisy minibatch SGD as Lowy & Razaviyayn's released code runs it."""
+"""Noisy minibatch SGD of Lowy & Razaviyayn's released code."""
 
 from dataclasses import replace
 from math import inf
@@ -28,14 +28,14 @@ from fedprivjax.protocols.released.rules import NOT_PLANNED, check_released_rule
 
 @struct.dataclass
 class ReleasedMinibatchSGD(NoisyMinibatchSGD):
-    """Noisy minibatch SGD with what the released code does otherwise.
+    """Noisy minibatch SGD with the deviations of the released code.
 
     Attributes:
-        noise_rule: also "paper_moments", whose claimed ε is not what it gives; results state what it does.
-        acknowledged: needed by that rule.
-        claimed_records: n in that rule; None is the machine's own number.
-        aggregate: what the server makes of messages, see `AGGREGATES`.
-        clip_at: what is clipped, see `CLIPPED`.
+        noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
+        acknowledged: True to accept that; required by the rule "paper_moments".
+        claimed_records: n in that rule; None is the machine's number of records.
+        aggregate: aggregate of the messages, see `AGGREGATES`.
+        clip_at: clipped quantity, see `CLIPPED`.
 
     The other attributes are those of `NoisyMinibatchSGD`.
     """
@@ -124,5 +124,5 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
         return ()
 
     def scaled_down(self, machines: int):
-        """As `Protocol.scaled_down`, with the claim of the machines' own numbers of records."""
+        """As in `Protocol.scaled_down`, with the claim for the machines' actual numbers of records."""
         return replace(super().scaled_down(machines), claimed_records=None)

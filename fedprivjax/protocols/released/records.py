@@ -1,4 +1,4 @@
-"""How records enter the messages of released code: clipped as messages, or by another batch's norm."""
+"""Messages of released code: clipped as a whole, or scaled by another batch's norm."""
 
 from dataclasses import dataclass
 from math import inf
@@ -17,15 +17,15 @@ from fedprivjax.problem.problem import Problem
 
 CLIPPED = {
     "record": "every record's gradient",
-    "message": "a machine's mean over its batch: a record may then move it by 2C, not by 2C/K",
-    "other": "a batch's mean by the factor that another batch's norm gives: no private bound at all",
+    "message": "a machine's mean over its batch, whose sensitivity to a record is then 2C instead of 2C/K",
+    "other": "a batch's mean, with the factor of another batch's norm: unbounded sensitivity",
 }
-AGGREGATES = {"mean": "of the messages", "sum": "of the messages: an effective step of M times the step"}
+AGGREGATES = {"mean": "mean of the messages", "sum": "sum of the messages, an effective step of M times the step"}
 
 
 @dataclass(frozen=True)
 class UnboundedRecords(RecordMechanism):
-    """Messages that another batch's norm scales: one record may move them by anything."""
+    """Messages scaled by another batch's norm: their sensitivity to one record is unbounded."""
 
     def shift(self, m: MachineTable) -> np.ndarray:
         return np.full(m.batch.size, inf)
@@ -35,10 +35,10 @@ class UnboundedRecords(RecordMechanism):
 
 
 def released_messages(problem: Problem, w, inputs: RoundInputs, at: str, bound):
-    """The participants' mean gradients at w, clipped as the code clips them, leaves [per_round, ...].
+    """Return the participants' mean gradients at w with the code's clipping, leaves [per_round, ...].
 
     Args:
-        at: a key of `CLIPPED`; with "other" the first half of a machine's samples gives the factor for the second.
+        at: a key of `CLIPPED`; with "other", the first half of a machine's samples gives the factor of the second.
         bound: C, or None.
     """
     if bound is None or at == "record":

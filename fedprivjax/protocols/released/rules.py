@@ -5,11 +5,11 @@ from typing import Any
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 
-NOT_PLANNED = "other groups' code, whose noise is by published rules that do not give the ε that they claim"
+NOT_PLANNED = "released code, whose noise follows published rules with an ε that does not hold"
 
 
 def check_released_rule(protocol: Any) -> None:
-    """Refuse a rule's settings beside another rule."""
+    """Raise Refusal for a server optimiser, or for settings that do not belong to the noise rule."""
     require_flag("acknowledged", protocol.acknowledged)
     if protocol.server is not None:
         raise Refusal(f"server must be left out: the released code has no optimiser, got {protocol.server}")
