@@ -1,1 +1,1 @@
-"""What a person sees of results: tables and plots."""
+"""Tables and plots of results."""

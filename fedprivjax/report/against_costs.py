@@ -1,4 +1,4 @@
-"""A metric against what it costs: rounds, bytes that a machine has sent, and gradients a record, beside one another."""
+"""Plots of a metric against cost: rounds, bytes sent by a machine, and gradients per record, side by side."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,8 +32,8 @@ from fedprivjax.report.number_format import target_epsilon
 from fedprivjax.sweeps.results import of_iterate, preferred
 
 AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record"}
-USUAL = 2.0  # ε, next to which a swept privacy level is drawn
-ENDS: dict[str, Any] = {"marker": "o", "ms": 4, "markevery": [-1]}  # where a run ends
+USUAL = 2.0  # default ε: the nearest swept privacy level is drawn
+ENDS: dict[str, Any] = {"marker": "o", "ms": 4, "markevery": [-1]}  # marker at the end of a run
 
 
 def metric_against_costs(
@@ -44,12 +44,13 @@ def metric_against_costs(
     iterate: str = OUTPUT,
     constant: bool = True,
 ) -> Figure:
-    """A metric while runs go on, against rounds, bytes that a machine has sent, and gradients a record: a panel
-    for each, logarithmic, and a row of them for each participation.
+    """Plot a metric during runs against rounds, bytes sent by a machine, and gradients per record.
 
-    At one value of every swept setting: of a privacy level that next to ε = 2, of others the middle, unless `point`
-    says another. A dot is a run's end. Bands as over rounds. A run's bytes and gradients are spread evenly over its
-    rounds, which is exact where cohorts are of one size. Where records are computed, there are no gradients a record.
+    Each cost has a panel with a logarithmic axis, and each participation a row of panels. Every swept setting has one
+    value: for a privacy level the one nearest to ε = 2, for other settings the middle one, unless `point` gives
+    another. A dot marks the end of a run. Bands are as in `metric_over_rounds`. A run's bytes and gradients are spread
+    evenly over its rounds, which is exact for cohorts of equal size. Gradients per record are not drawn for data whose
+    examples are computed on demand.
     """
     metric, rows = known(metric), panels_of(best)
     best = {label: data for label, data in told(best).items() if metric.name in data}
@@ -74,7 +75,7 @@ def metric_against_costs(
 
 
 def usual_point(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
-    """The middle value of every swept setting, but of a privacy level that next to ε = 2."""
+    """Return the middle value of every swept setting, and of a privacy level the value nearest to ε = 2."""
     chosen = middle_of(best)
     for data in best.values():
         for name in (name for name in LEVELS if name in data.dims):
@@ -84,7 +85,7 @@ def usual_point(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
 
 
 def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
-    """Whether there are several protocols, whose runs take different rounds or bytes somewhere."""
+    """Return True if there are several protocols and their rounds or bytes differ at some point."""
     runs = [run_costs(data) for data in told(best).values()]
     return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("taken", "bytes"))
 
@@ -98,7 +99,7 @@ def _known(best: Mapping[str, xr.Dataset], name: str) -> bool:
 
 
 def _of_a_round(part: xr.Dataset, name: str) -> float:
-    """What one of a run's rounds takes, at a point."""
+    """Return the cost of one round of a run at a point."""
     costs = run_costs(part)
     return float(costs[name]) / float(costs["taken"])
 
@@ -108,13 +109,13 @@ def _label(axis: Axes, name: str, row: Mapping[str, float]) -> None:
     plain_ticks(axis.xaxis, *axis.get_xlim())
     if name == "bytes":
         low, high = axis.get_xlim()
-        if high > 30 * low:  # for "100 kB" is longer than a number
+        if high > 30 * low:  # fewer ticks, since "100 kB" is longer than a number
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if high < 300 * low else LogLocator(numticks=6))
         axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
 
 
 def _title(point: Mapping[str, float], delta: float) -> str:
-    """The point in words, with the ε of a μ."""
+    """Return the point as text, with the ε of a μ."""
     epsilon = f" (ε = {target_epsilon('mu', point['mu'], delta):.3g})" if "mu" in point else ""
     others = {name: value for name, value in point.items() if name != "mu"}
     level = {name: value for name, value in point.items() if name == "mu"}

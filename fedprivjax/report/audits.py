@@ -1,4 +1,4 @@
-"""What audits say: a table, and a plot of claimed ε(δ) with the bounds that were proved."""
+"""Results of audits: tables, and a plot of the claimed ε(δ) with the proved lower bounds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ DELTAS = np.geomspace(1e-7, 0.1, 25)
 
 
 def audit_table(audits: dict[str, Audit]) -> Sheet:
-    """A row a protocol: the theorem's ε, an accountant's, what the likelihood ratio proves at 95%, the verdict."""
+    """Return a table with a row per protocol: claimed ε, accountant's ε, lower bound at 95% confidence, and outcome."""
     table = Sheet(f"audited against claimed; bounds at {1 - LEVEL:.0%}, of runs in small")
     for name in ("protocol", "trust"):
         table.add_column(name)
@@ -42,13 +42,13 @@ def audit_table(audits: dict[str, Audit]) -> Sheet:
 
 
 def refutations(audits: Mapping[str, Any]) -> list[str]:
-    """A line for every protocol that is refuted in two worlds: by which scores."""
+    """Return a line for every protocol refuted on two neighbouring datasets, with the scores that refute it."""
     by = {label: one.refuted for label, one in audits.items() if one.refuted and one.refuted is not True}
     return [f"{label}: refuted by {', '.join(scores)}" for label, scores in by.items()]
 
 
 def _accounted(one: Audit) -> str:
-    """An accountant's ε; "≥" where that is what an adversary attains, so at least so much."""
+    """Return an accountant's ε, marked with "≥" if it is only a lower bound that an adversary achieves."""
     if one.guarantee.event is None:
         return "–"
     line = entry(one.guarantee.event, one.guarantee.delta)
@@ -58,7 +58,7 @@ def _accounted(one: Audit) -> str:
 
 
 def one_run_table(audits: dict[str, OneRunAudit]) -> Sheet:
-    """A row a protocol: what is claimed, and what right guesses of canaries prove at 95%."""
+    """Return a table by protocol: claimed ε, and the lower bound from correct guesses of canaries at 95%."""
     table = Sheet(f"audited in one run against claimed; bounds at {1 - LEVEL:.0%}")
     for name in ("protocol", "trust"):
         table.add_column(name)
@@ -83,7 +83,7 @@ def one_run_table(audits: dict[str, OneRunAudit]) -> Sheet:
 
 
 def plot(audits: Mapping[str, Audit | OneRunAudit]) -> Figure:
-    """Claimed ε(δ), and what is proved: a panel a protocol."""
+    """Plot the claimed ε(δ) and its proved lower bounds, one panel per protocol."""
     columns = min(3, max(1, len(audits)))
     rows = -(-max(1, len(audits)) // columns)
     figure = Figure(figsize=(4.4 * columns, 3.2 * rows), layout="constrained")
@@ -100,7 +100,7 @@ def _panel(axis, label: str, one: Audit | OneRunAudit) -> None:
     axis.plot(DELTAS, [claim.epsilon_at(delta) for delta in DELTAS], "k", label="claimed")
     if claim.mu is not None:
         axis.plot(DELTAS, gdp.epsilon(bounds.mu_lower, DELTAS), "--", color=colour(0), label="proved by μ")
-    # a bound at δ holds at every smaller δ, where ε is larger
+    # a lower bound at δ also holds at every smaller δ, since ε(δ) is larger there
     axis.plot([DELTAS[0], claim.delta], [bounds.epsilon_lower] * 2, color=colour(1), label="proved")
     axis.plot([claim.delta], [bounds.epsilon_lower], "o", color=colour(1))
     axis.set(xscale="log", xlabel="δ", ylabel="ε", title=f"{label} ({claim.trust})", ylim=(0, None))

@@ -1,4 +1,4 @@
-"""Baselines next to results: the constant predictor, machines that train alone, and protocols without privacy."""
+"""Baselines in tables and plots: the constant predictor, machines that train alone, and non-private protocols."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,32 +12,32 @@ from fedprivjax.sweeps.results import alone, constant, has, mean_interval
 
 CONSTANT = "constant predictor"
 ALONE = "each machine alone"
-Summary = tuple[xr.DataArray, xr.DataArray]  # a mean, and half the width of its interval
-WORSE = " †"  # behind a mean that is worse than the constant predictor's
+Summary = tuple[xr.DataArray, xr.DataArray]  # mean, and half the width of its interval
+WORSE = " †"  # mark of a mean that is worse than the constant predictor's value
 
 
 def constant_of(best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
-    """The constant predictor's value of a metric, or None if it has none."""
+    """Return the constant predictor's value of a metric, or None if it has none."""
     found = (constant(data, metric.name) for data in best.values() if has(data, metric.name))
     return next((value for value in found if value is not None), None)
 
 
 def is_better(value: float, other: float, metric: Metric) -> bool:
-    """Whether a value of the metric is better than another; not if either is NaN."""
+    """Return True if `value` is better than `other` for the metric. NaN is neither better nor worse."""
     return value > other if metric.better == "higher" else value < other
 
 
 def draw_constant(axes: Sequence[Axes], value: float | None) -> None:
-    """Draw a dotted line at the constant predictor's value, unless it is farther from the curves than they are high."""
+    """Draw a dotted line at the constant predictor's value, unless it is far outside the vertical axis's limits."""
     if value is not None and _near(axes[0], value, value):
         for axis in axes:
             axis.axhline(value, color=colours.CONSTANT, ls=":", lw=1.5, label=CONSTANT)
 
 
 def alone_of(best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, Summary]:
-    """A metric of machines that train alone, by the words of its column; more than one if protocols' data differ.
+    """Return a metric of machines that train alone, by column header. Protocols with different data have separate ones.
 
-    Axes along which it is the same are left out.
+    Axes along which the metric is constant are dropped.
     """
     groups: list[tuple[list[str], Summary]] = []
     for label, data in best.items():
@@ -69,12 +69,13 @@ def draw_alone(
     metric: Metric,
     along: str = "",
 ) -> None:
-    """Draw a dashed line at the mean of machines that train alone, unless it is farther from the curves than they are
-    high; along an axis on which it depends, a dashed curve.
+    """Draw a dashed line at the mean of machines that train alone, unless it is far outside the axis's limits.
+
+    If the mean depends on the horizontal axis, the line is a curve.
 
     Args:
-        points: value of every other axis in each panel.
-        along: the name of the horizontal axis.
+        points: for each panel, values of the axes that are not drawn.
+        along: name of the horizontal axis.
     """
     for grey, (words, (mean, _)) in zip(colours.ALONE * len(best), alone_of(best, metric).items(), strict=False):
         parts = [
@@ -93,16 +94,16 @@ def draw_alone(
 
 
 def _near(axis: Axes, least: float, most: float) -> bool:
-    """Whether values are within an axis's limits, or as far beyond these as they are apart."""
+    """Return True if the values are within an axis's limits, or exceed them by at most the distance of the limits."""
     low, high = axis.get_ylim()
     return 2 * low - high <= least and most <= 2 * high - low
 
 
 def below_alone(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:
-    """A remark for each protocol that is worse in some cell than machines that train alone.
+    """Return a remark for each protocol that is worse in some cell than machines that train alone.
 
     Args:
-        runs: value of each run, by label; shape [..., seed].
+        runs: value of each run, by label, shape [..., seed].
     """
     lines = []
     for label, values in runs.items():
@@ -117,10 +118,12 @@ def below_alone(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray]
 
 
 def above_non_private(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:
-    """A remark for each pair of protocols of which the private one is better in some cell, by more than both intervals.
+    """Return a remark for each private protocol that is better in some cell than a non-private one.
+
+    The difference of means must exceed the root sum of squares of both half-widths.
 
     Args:
-        runs: what stands for each run, by label; shape [..., seed].
+        runs: value of each run, by label, shape [..., seed].
     """
     free = [label for label in runs if np.isinf(best[label]["realised_mu"]).all()]
     lines = []
@@ -137,7 +140,7 @@ def above_non_private(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.Data
 
 
 def _better_cells(private: xr.DataArray, free: xr.DataArray, metric: Metric) -> np.ndarray:
-    """Whether the private mean is better at each cell, beyond the intervals of both; bool, shape [cells]."""
+    """Return whether the private mean is better in each cell by more than both intervals; bool, shape [cells]."""
     (mean, half), (level, around) = mean_interval(private), mean_interval(free)
     gap = (mean - level) * (1 if metric.better == "higher" else -1)
     return np.ravel((gap > np.hypot(half.fillna(0), around.fillna(0))).values)

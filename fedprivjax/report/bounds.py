@@ -1,4 +1,4 @@
-"""A plan's bounds against ε, as a figure."""
+"""Plot of the bounds of a method comparison against ε."""
 
 import numpy as np
 import xarray as xr
@@ -10,13 +10,13 @@ from fedprivjax.report.drawing import epsilon_axis
 
 
 def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) -> Figure:
-    """The bounds of a plan (`planner.plan`) against ε, a panel for each kind of bound, a line for each method.
+    """Plot the bounds of a plan (`planner.plan`) against ε, one panel per kind of bound, one line per method.
 
-    Above the dotted line, G·D for an excess loss and G for a gradient, a bound says nothing. Those of the training loss
-    are dashed. A pilot's accuracy, where there was one, has a panel of its own.
+    A bound above the dotted line is vacuous. The line is G·D for an excess loss and G for a gradient. Bounds on the
+    training loss are dashed. The accuracy of a pilot run, if there was one, has a separate panel.
 
     Args:
-        pilot: the plan that had it, where that is another; at fewer levels, for it takes longer.
+        pilot: plan with the pilot runs, if it is another one, for example at fewer ε. Default: `found`.
     """
     pilot = found if pilot is None else pilot
     kinds = [kind for kind in (EXPLICIT, GRADIENT) if (found["bound_kind"] == kind).any()] or [EXPLICIT]
@@ -45,7 +45,7 @@ def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) ->
 
 
 def _draw_bounds(axis, found: xr.Dataset, kind: str) -> None:
-    """A line for each method with a bound of this kind."""
+    """Draw a line for each method with a bound of this kind."""
     chosen = found["bound"].where(found["bound_kind"] == kind)
     for index, label in enumerate(found["protocol"].values[chosen.notnull().any("epsilon").values]):
         training = (found["bound_of"].sel(protocol=label) == TRAINING).any()
@@ -55,7 +55,7 @@ def _draw_bounds(axis, found: xr.Dataset, kind: str) -> None:
 
 
 def _draw_pilot(axis, found: xr.Dataset) -> None:
-    """Accuracy on synthetic data against ε, a line for each method that ran."""
+    """Draw accuracy on synthetic data against ε, one line for each method with a pilot run."""
     accuracy = 100 * found["pilot_accuracy"]
     for index, label in enumerate(found["protocol"].values[accuracy.notnull().any("epsilon").values]):
         style = {"color": colour(index), "marker": marker(index), "ms": 5, "mfc": "none"}

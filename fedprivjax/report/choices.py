@@ -1,4 +1,4 @@
-"""What was chosen on other data, before anything ran on an experiment's own."""
+"""Table of the hyper-parameters that were tuned on another dataset."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from fedprivjax.report.text_table import Sheet
 
 
 def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:
-    """The chosen points: a row for each method, with the mean of the metric there, and of how many points it is."""
+    """Return the tuned points, one row per method, with the mean of the metric and the number of points tried."""
     other = choosing(experiment)
     metric = other.evaluation.known(other.evaluation.select)
     given = other.sweep.seeds

@@ -1,4 +1,4 @@
-"""What a run costs, as a table: rounds, gradients a record, what a machine sends, seconds."""
+"""Table of the cost of a run: rounds, gradients per record, messages and bytes sent by a machine, seconds."""
 
 from collections.abc import Mapping
 
@@ -15,17 +15,20 @@ COUNTED = {
     "messages": "messages a machine sends",
     "bytes": "bytes a machine sends",
 }
-SAME = 0.005  # relative: what is less apart stands in one row
+SAME = 0.005  # relative difference up to which costs share a row
 
 
 def told(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The datasets that say what a run costs: those of a version that did not, are left out."""
+    """Return the datasets with recorded costs. Datasets of versions that did not record them are dropped."""
     return {label: data for label, data in best.items() if "sent_bytes" in data}
 
 
 def run_costs(data: xr.Dataset) -> xr.Dataset:
-    """What a run costs, the mean over seeds, at every point of a dataset: `COUNTED`, `seconds`, and what a machine
-    sends in a round, `of_round` messages and `bits_of_round`."""
+    """Return the cost of a run, averaged over seeds, at every point of a dataset.
+
+    The variables are the keys of `COUNTED`, `seconds`, and per machine and round `of_round` (messages) and
+    `bits_of_round`.
+    """
     sent_bytes = data["sent_bytes"]
     found = {
         "taken": data["rounds_taken"],
@@ -40,11 +43,11 @@ def run_costs(data: xr.Dataset) -> xr.Dataset:
 
 
 def costs_table(layout: Layout, best: Mapping[str, xr.Dataset], over: str) -> Sheet:
-    """What a run costs: a row per protocol, and per swept cell only where it costs something else.
+    """Return a table of the cost of a run, one row per protocol, and per swept cell only if costs differ.
 
     Args:
-        best: datasets that say it, by label.
-        over: what means are over, in words.
+        best: datasets with recorded costs, by label.
+        over: text for the runs that means are taken over, such as "3 seeds".
     """
     runs = {label: run_costs(data) for label, data in best.items()}
     own = {label: [name for name in layout.varied if _differs(costs, name)] for label, costs in runs.items()}
@@ -62,7 +65,7 @@ def costs_table(layout: Layout, best: Mapping[str, xr.Dataset], over: str) -> Sh
 
 
 def _differs(costs: xr.Dataset, axis: str) -> bool:
-    """Whether a run costs something else along an axis, by more than `SAME`; seconds are never twice the same."""
+    """Return True if a run's cost changes along an axis by more than `SAME`. Seconds always vary and are ignored."""
     if axis not in costs.dims:
         return False
     counted = [costs[name] for name in (*COUNTED, "of_round", "bits_of_round") if axis in costs[name].dims]
@@ -74,7 +77,7 @@ def _coordinate(point: Mapping[str, float], name: str) -> str:
 
 
 def _cells(costs: xr.Dataset, many: bool) -> list[str]:
-    """A row's numbers; the mean of the cells that it stands for."""
+    """Return the numbers of a row, each the mean of the cells that share the row."""
     value = {str(name): float(each.mean()) for name, each in costs.items()}
     sent = count_text(value["messages"]), count_text(value["bytes"])
     counted = [f"{value['taken']:.0f}", _number(value["gradients"]), *sent]
@@ -83,5 +86,5 @@ def _cells(costs: xr.Dataset, many: bool) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Three digits; a dash where nothing is known."""
+    """Return a number to three digits, or a dash for NaN."""
     return "–" if np.isnan(value) else f"{value:.3g}"

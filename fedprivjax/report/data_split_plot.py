@@ -1,4 +1,4 @@
-"""Who holds what: a plot of the examples of every machine, by class or by the label's size."""
+"""Plot of how the data are partitioned: the examples of every machine, by class or by the label's value."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from fedprivjax.datasets import Dataset
 from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour
 
-NAMED = 30  # machines, up to which each has its name below it
-LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's labels, where these are numbers
+NAMED = 30  # largest number of machines that are named on the axis
+LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels
 
 
 def who_holds_what(
@@ -21,13 +21,14 @@ def who_holds_what(
     machine_names: Sequence[str] = (),
     classes: int | None = None,
 ) -> Figure:
-    """Examples of every machine: bars stacked by class, or for numbers, sizes over the percentiles of the labels.
+    """Plot the examples of every machine: bars stacked by class, or for numeric labels, sizes above label percentiles.
 
     Args:
-        labels: [examples].
-        table: int [machines, most], padded with −1, the examples that each machine owns; or a list of their indices.
-        class_names, machine_names: shown in place of numbers, where given.
-        classes: how many there are; None is for labels that are numbers.
+        labels: label of every example, shape [examples].
+        table: indices of each machine's examples: int, shape [machines, max_records], padded with −1, or a list of
+            index arrays.
+        class_names, machine_names: names to show instead of numbers.
+        classes: number of classes, or None for numeric labels.
 
     >>> figure = who_holds_what([0, 1, 1, 0], [[0, 1], [2, -1]], classes=2)
     >>> [float(patch.get_height()) for patch in figure.axes[0].patches]
@@ -51,7 +52,7 @@ def who_holds_what(
 
 
 def data_lines(data: Dataset) -> list[str]:
-    """What a table's classes and machines stand for, in lines; none for other data.
+    """Return a line on the rows, machines and classes of a dataset made from a table, and no line for other data.
 
     >>> import pandas as pd
     >>> from fedprivjax.datasets import from_frame
@@ -76,7 +77,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: int, names: Sequence[str]) -> None:
-    """A stack of bars for each machine."""
+    """Draw a stack of bars for each machine."""
     counts = np.array([np.bincount(labels[part], minlength=classes) for part in parts], float)
     floor = np.zeros(len(parts))
     for label in range(classes):
@@ -97,7 +98,7 @@ def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: in
 
 
 def _draw_percentiles(axis, labels: np.ndarray, parts: list[np.ndarray]) -> None:
-    """A box from the 25th to the 75th percentile of each machine's labels, and lines from the 5th to the 95th."""
+    """Draw a box from the 25th to the 75th percentile of each machine's labels, and lines from the 5th to the 95th."""
     held = [(place, np.percentile(labels[part], LEVELS)) for place, part in enumerate(parts) if part.size]
     places = np.array([place for place, _ in held])
     low, first, middle, third, high = np.array([levels for _, levels in held]).T

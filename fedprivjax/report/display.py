@@ -1,4 +1,4 @@
-"""Tables and plots of whatever results there are: a folder, what was read from it, or datasets of sweeps."""
+"""Tables and plots of results, which may be a folder, loaded results, or datasets of sweeps."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,11 +34,11 @@ Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Datas
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables and the lines under them: `print` gives what the command line prints, a notebook shows them as tables.
+    """Tables and their footnotes. `print` gives the command line's text, and a notebook shows HTML tables.
 
     Attributes:
-        sheets: the tables; each has a `title`, and a `frame`, pandas's, of its cells.
-        notes: what the tables do not say by themselves.
+        sheets: tables. Each has a `title` and a `frame`, a pandas DataFrame of its cells.
+        notes: footnotes.
     """
 
     sheets: list[Sheet]
@@ -59,13 +59,13 @@ class Tables:
 
 @dataclass(frozen=True)
 class Shown:
-    """Results as they are shown.
+    """Results with their layout, ready to be tabulated and plotted.
 
     Attributes:
         layout: axes, δ, iterate and notes.
-        best: datasets by label, a protocol's own grid reduced to its best point.
-        held: a plot of who holds what, or None.
-        choice: a table of what was chosen on other data, or None.
+        best: datasets by label, each protocol's grid reduced to its best point.
+        held: plot of the data partition, or None.
+        choice: table of the points tuned on other data, or None.
     """
 
     layout: Layout
@@ -74,12 +74,12 @@ class Shown:
     choice: Sheet | None = None
 
     def tables(self) -> Tables:
-        """Every table, and the notes."""
+        """Return every table, and the footnotes."""
         choice = [] if self.choice is None else [self.choice]
         return Tables([*results_tables(self.layout, self.best), *choice], footnotes(self.layout, self.best))
 
     def figures(self) -> dict[str, Figure]:
-        """Every plot that says something, by name."""
+        """Return every informative plot, by name."""
         held = {} if self.held is None else {"who_holds_what": self.held}
         this = self.layout
         return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own, this.at, this.baselines)}
@@ -91,20 +91,20 @@ def shown(
     held: Figure | None = None,
     choices: Mapping[str, Choice] | None = None,
 ) -> Shown:
-    """An experiment's selected results, as they are shown."""
+    """Return an experiment's selected results, laid out by its settings."""
     return Shown(layout(experiment), best, held, choice_table(experiment, choices) if choices else None)
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
-    """The tables that the command line prints.
+    """Return the tables that the command line prints.
 
     Args:
-        results: a results folder, what `load` gives, a sweep's dataset, or datasets by label.
-        metric: one metric's table only.
-        iterate: which of a protocol's points; by default the experiment's `evaluation.iterate`, or the output.
+        results: a results folder, the result of `load`, a sweep's dataset, or datasets by label.
+        metric: metric of the only table, or None for all tables.
+        iterate: iterate to show. Default: the experiment's `evaluation.iterate`, or the output.
 
     Raises:
-        Refusal: a folder that cannot be read, or a metric that was not recorded.
+        Refusal: if the folder cannot be read, or the metric was not recorded.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -123,17 +123,17 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
 def plot(
     results: Showable, metric: str | Metric | None = None, against: str | None = None, *, iterate: str | None = None
 ) -> Figure:
-    """A plot that the command line draws, as matplotlib's figure.
+    """Return one of the command line's plots as a matplotlib figure.
 
     Args:
-        results: as for `table`.
-        metric: by default the first that is drawn.
-        against: "epsilon", "round", "costs" (rounds, bytes and gradients, where protocols differ in the
-            former two) or any swept setting; by default the first of these that says something.
-        iterate: as for `table`.
+        results: as in `table`.
+        metric: metric to draw. Default: the first one that the command line draws.
+        against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes and gradients, if protocols differ in
+            rounds or bytes) or any swept setting. Default: the first of these that applies.
+        iterate: as in `table`.
 
     Raises:
-        Refusal: a metric that was not recorded, an axis that was not swept, or nothing to draw.
+        Refusal: if the metric was not recorded, the axis was not swept, or there is nothing to draw.
     """
     this = _shown(results, iterate)
     if metric is None and against is None:
@@ -160,7 +160,7 @@ def plot(
 
 
 def _shown(results: Showable, iterate: str | None) -> Shown:
-    """What is to be shown of anything that has results."""
+    """Return the laid-out results of a folder, loaded results, or datasets."""
     if isinstance(results, str | Path):
         results = load(results)
     if isinstance(results, Results):
@@ -170,7 +170,9 @@ def _shown(results: Showable, iterate: str | None) -> Shown:
     elif isinstance(results, Mapping) and results and all(isinstance(data, xr.Dataset) for data in results.values()):
         this = _of_datasets(results)
     else:
-        raise Refusal(f"results must be a folder, what load gives, or datasets of sweeps, got {type(results).__name__}")
+        raise Refusal(
+            f"results must be a folder, the result of load, or datasets of sweeps, got {type(results).__name__}"
+        )
     return this if iterate is None else replace(this, layout=replace(this.layout, iterate=iterate))
 
 
@@ -184,7 +186,7 @@ def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Shown:
 
 
 def _axes(this: Shown) -> list[str]:
-    """What there is to draw against: ε, the swept settings, and rounds."""
+    """Return the available horizontal axes: ε, the swept settings, rounds and costs."""
     sizes = [(str(name), n) for data in this.best.values() for name, n in data["diverged"].sizes.items()]
     swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name != "seed"))
     others = [name for name in swept if name not in LEVELS]
@@ -194,7 +196,7 @@ def _axes(this: Shown) -> list[str]:
 
 
 def _usual(this: Shown, against: str) -> str:
-    """The metric that the command line would draw first."""
+    """Return the metric that the command line draws first."""
     names = usual({ROUND: "over_rounds", COSTS: "against_costs"}.get(against, "against_epsilon"))
     names += [str(name) for data in this.best.values() for name in data if ROUND in data[name].dims]
     found = next((name for name in names if any(has(data, name) for data in this.best.values())), None)
@@ -204,7 +206,7 @@ def _usual(this: Shown, against: str) -> str:
 
 
 def _recorded(this: Shown, metric: str | Metric) -> str:
-    """The name of a metric that at least one protocol recorded."""
+    """Return the metric's name. Raise Refusal unless at least one protocol recorded it."""
     name = known(metric).name
     names = dict.fromkeys(str(n) for data in this.best.values() for n in data if ROUND in data[n].dims)
     if not any(has(data, name) for data in this.best.values()):

@@ -1,4 +1,4 @@
-"""What plots of results share: panels, points on a grid, curves with intervals, axes; and the one place that saves."""
+"""Shared parts of plots: panels, points on a grid, curves with intervals, axes, and saving."""
 
 from base64 import b64encode
 from collections.abc import Collection, Mapping
@@ -22,18 +22,18 @@ from fedprivjax.engine.metrics import recorded_name
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
 
 PANELS = ("machines", "per_round", "rounds", "records")
-ACROSS = 3  # panels beside one another
-APART, SPREAD = 3.5, 14.0  # points between the bars of neighbouring curves, and between the first and the last, at most
-BESIDE = 0.08  # of an axis, left free on its sides for bars that are moved there
-TICKS = 6  # values of a swept setting that are all named on its axis
-LINE = 0.2  # inches of a line of a legend
-HANDLE, LETTER = 0.7, 0.08  # inches of a legend's line and of a letter
+ACROSS = 3  # panels per row
+APART, SPREAD = 3.5, 14.0  # largest offset in points between bars of neighbouring curves, and of the first and last
+BESIDE = 0.08  # fraction of an axis left free on each side for bars that are moved aside
+TICKS = 6  # largest number of values of a swept setting that all have a tick
+LINE = 0.2  # height of a legend's line in inches
+HANDLE, LETTER = 0.7, 0.08  # width of a legend's handle and of a letter in inches
 SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
 Point = Mapping[str, float]
 
 
 def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as PNG files named by their keys; the paths."""
+    """Write figures as PNG files named by their keys, and return the paths."""
     files = [folder / f"{name}.png" for name in figures]
     for file, figure in zip(files, figures.values(), strict=True):
         save_figure(figure, file)
@@ -41,14 +41,14 @@ def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 
 def save_figure(figure: Figure, file: Path) -> Path:
-    """Write a figure as PNG."""
+    """Write a figure as PNG, and return its path."""
     with matplotlib.rc_context({"savefig.dpi": 130}):
         write_atomically(file, lambda written: figure.savefig(written, format="png"))
     return file
 
 
 def as_address(figure: Figure) -> str:
-    """A figure as SVG within a `data:` address, for a page that needs no other file."""
+    """Return a figure as an SVG `data:` URL, for a self-contained page."""
     written = BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "fedprivjax"}):
         figure.savefig(written, format="svg", metadata={"Date": None})
@@ -58,7 +58,7 @@ def as_address(figure: Figure) -> str:
 def panelled(
     count: int, width: float | None = None, height: float = 3.6, across: int = ACROSS
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels, a few beside one another, and these."""
+    """Return a figure and its `count` panels, at most `across` of them per row."""
     across = min(count, across)
     rows = -(-count // across)
     width = (6.0 if count == 1 else 4.2) if width is None else width
@@ -72,7 +72,7 @@ def panelled(
 def finish(
     figure: Figure, axes: list[Axes], metric: Metric, words: str, limits: tuple[float, float], across: int = ACROSS
 ) -> Figure:
-    """Labels, ticks in the metric's unit, no space where no value can be, and one legend."""
+    """Add labels, ticks in the metric's unit and one legend, and cut the vertical axis at the metric's limits."""
     for axis in axes[::across]:
         axis.set_ylabel(words)
     if metric.unit == "%":
@@ -95,30 +95,30 @@ def finish(
 
 
 def epsilon_axis(axis: Axes, values: Collection[float] = ()) -> None:
-    """A logarithmic axis of ε, with ticks in plain numbers, at the values where they are few."""
+    """Make the axis of ε logarithmic, with plain numbers as ticks; if there are few values, the ticks are at these."""
     axis.set_xscale("log")
     plain_ticks(axis.xaxis, *axis.get_xlim())
     name_few(axis, sorted({f"{value:.3g}" for value in values}, key=float))
 
 
 def name_few(axis: Axes, names: list[str]) -> None:
-    """Ticks at all values of an axis, where they are few."""
+    """Set the ticks to all values of an axis if there are few."""
     if 0 < len(names) <= TICKS:
         axis.set_xticks([float(name) for name in names], names)
         axis.set_xticks([], minor=True)
 
 
 def plain_ticks(axis: Axis, low: float, high: float) -> None:
-    """Ticks of a logarithmic axis as plain numbers, at 1, 2 and 5 where there is room."""
+    """Format ticks of a logarithmic axis as plain numbers, at 1, 2 and 5 if there is space, else at 1."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
 
 def aside(axis: Axes, figure: Figure, bars: ErrorbarContainer, index: int, count: int) -> None:
-    """Move the index-th of several curves a little to a side, for bars at one place would hide each other.
+    """Shift the index-th of several curves sideways, since error bars at one place would hide each other.
 
-    The data stay where they are.
+    The data do not change.
     """
     apart = min(APART, SPREAD / max(1, count - 1))
     axis.margins(x=BESIDE)
@@ -128,14 +128,18 @@ def aside(axis: Axes, figure: Figure, bars: ErrorbarContainer, index: int, count
 
 
 def limits_of(best: Mapping[str, xr.Dataset], metric: Metric) -> tuple[float, float]:
-    """What no value of the metric can be beyond, as the datasets say it; of what is made of a mean, likewise."""
+    """Return the smallest and largest possible value of the metric, from the attributes of the datasets.
+
+    For a metric that is a function of a mean, they are the function's values at the limits of the mean.
+    """
     return _limit(best, metric, "valid_min", -np.inf, min), _limit(best, metric, "valid_max", np.inf, max)
 
 
 def bars_of(runs: xr.DataArray, bars: str, limits: tuple[float, float]) -> tuple[xr.DataArray, xr.DataArray | None]:
-    """Means, and how far bars go below and above them, [2, ...], no further than `limits`; None below three seeds.
+    """Return means, and lengths of bars below and above them, shape [2, ...], or None for fewer than three seeds.
 
-    Bars are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles` of the runs.
+    Bars are 95% intervals of the mean, or with "percentiles" half the distance of the 5th and 95th percentiles of the
+    runs. They end at `limits`.
     """
     mean, half = mean_interval(runs)
     if runs.sizes["seed"] < INTERVAL:
@@ -156,7 +160,7 @@ def draw_path(
     scale: float = 1.0,
     **style: Any,
 ) -> None:
-    """Means over rounds, or over what a round takes, and their intervals as a band."""
+    """Draw means against rounds, multiplied by the cost `scale` of a round, with their intervals as a band."""
     values = values.dropna("round", how="all")
     mean, beyond = bars_of(values, "interval", limits)
     along = scale * mean["round"]
@@ -166,7 +170,7 @@ def draw_path(
 
 
 def panels_of(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
-    """A panel for each value of the swept integers."""
+    """Return the point of each panel: one for each combination of values of the swept `PANELS`."""
     data = next(iter(best.values()))
     points: list[dict[str, float]] = [{}]
     for name in PANELS:
@@ -176,7 +180,7 @@ def panels_of(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
 
 
 def middle_of(best: Mapping[str, xr.Dataset], but: Collection[str] = PANELS) -> dict[str, float]:
-    """The middle value of every swept setting but some."""
+    """Return the middle value of every swept setting except those in `but`."""
     chosen = {}
     for data in best.values():
         for name in data["diverged"].dims:
@@ -186,12 +190,12 @@ def middle_of(best: Mapping[str, xr.Dataset], but: Collection[str] = PANELS) -> 
 
 
 def at(data: xr.Dataset, point: Point) -> xr.Dataset:
-    """The dataset at a point, of which axes that it lacks are left out."""
+    """Return the dataset at a point. Axes that the dataset lacks are ignored."""
     return data.sel({name: value for name, value in point.items() if name in data.dims}, method="nearest")
 
 
 def placed(best: Mapping[str, xr.Dataset], point: Point) -> dict[str, float]:
-    """The point at values that there are: of every axis, that which `at` takes."""
+    """Return the point with every value replaced by the nearest one on its axis, as in `at`."""
     found = dict(point)
     for data in best.values():
         found |= {name: float(at(data, {name: point[name]})[name]) for name in point if name in data.dims}
@@ -199,7 +203,7 @@ def placed(best: Mapping[str, xr.Dataset], point: Point) -> dict[str, float]:
 
 
 def point_title(point: Point) -> str:
-    """A panel's title.
+    """Return a panel's title.
 
     >>> point_title({"per_round": 5, "mu": 2.0})
     'm = 5, μ = 2'

@@ -1,4 +1,4 @@
-"""What experiments guarantee before they run: a table of guarantees, and of two ways to each ε."""
+"""Tables of an experiment's guarantees before it runs, and of each theorem's ε next to an accountant's."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from fedprivjax.sweeps.prepare import ReadySweep
 
 
 def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
-    """The guarantees of an experiment on the schedule of its first seed, a table for each kind of guarantee.
+    """Return the guarantees of an experiment on the schedule of its first seed, one table per kind of guarantee.
 
-    Settings that change neither a target nor what an event's figures say share a row.
+    Settings that change neither a target nor the values of an event share a row.
     """
     title = f"guarantees at δ = {delta:g}, on the first seed's schedule"
     tables: dict[tuple[str, ...], Sheet] = {}
@@ -40,8 +40,10 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
 
 
 def ledger_table(jobs: Iterable[Job], delta: float) -> Group:
-    """Two ways to each guarantee of an experiment: what its theorem gives, or a published rule claims, beside what an
-    accountant makes of the same releases; a row for each that differs in what it says."""
+    """Return a table of each guarantee's ε from its theorem, or from a published claim, next to an accountant's ε.
+
+    Both are for the same releases. Guarantees with equal values share a row.
+    """
     title = f"two ways to each ε at δ = {delta:g}, for the worst machine on the first seed's schedule"
     table = Sheet(title)
     for name in ("protocol", "setting", "theorem's ε", "accountant", "its ε", "verdict", "smallest valid ε"):
@@ -66,7 +68,7 @@ def _or_nothing(epsilon: float) -> str:
 
 
 class _Row(NamedTuple):
-    """Members of a sweep that are alike in privacy: points, figures, noise, sensitivity, and the first one's event."""
+    """Configurations of a sweep with equal privacy: points, values, noise, sensitivity, and the first one's event."""
 
     points: list[dict[str, float]]
     figures: dict[str, float]
@@ -76,13 +78,13 @@ class _Row(NamedTuple):
 
 
 def _shared(job: Job, points: list[dict[str, float]]) -> dict[str, float]:
-    """What members that are alike share."""
+    """Return the settings shared by all of these points, without the trial number."""
     shared = {n: value for n, value in points[0].items() if all(p[n] == value for p in points)}
     return {name: value for name, value in {**job.shape, **shared}.items() if name != TRIAL}
 
 
 def _in_common(settings: list[dict[str, float]]) -> str:
-    """The settings that all of these have, in words."""
+    """Return the common settings as text."""
     first, *rest = settings
     return ", ".join(f"{name} {value:g}" for name, value in first.items() if all(o.get(name) == value for o in rest))
 
@@ -101,7 +103,7 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
 
 
 def _first_events(start: ReadySweep) -> list[Event]:
-    """What each member does to privacy on the first draw's schedule, though resampled axes give it another."""
+    """Return each configuration's event on the first sampled schedule, even if a swept axis resamples the schedule."""
     if len(start.index) == 1:
         return [events[0] for events in start.members.events]
     members = zip(start.members.protocols, start.grid, strict=True)

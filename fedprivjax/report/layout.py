@@ -1,4 +1,4 @@
-"""What tables and plots need to know beside the datasets: axes in order, what stands for a run, targets, notes."""
+"""Layout of tables and plots: axes in order, the value that represents a run, targets, notes."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -16,20 +16,20 @@ from fedprivjax.sweeps.results import rounds_of
 
 @dataclass(frozen=True)
 class Layout:
-    """How results are laid out.
+    """Layout of results in tables and plots.
 
     Attributes:
-        axes: swept names and values, the rows of tables; the last changes fastest.
-        delta: at which ε is stated.
-        iterate: what is shown of protocols that have it; else the output.
-        averaged: metrics of which the mean over rounds is shown, not the last record.
-        bars: of plots, "interval" or "percentiles".
-        at: values of swept settings at which the course of runs is drawn, where not the usual ones.
-        targets: a protocol's own privacy target, "mu" or "epsilon", by label.
-        targeted: whether any privacy was asked for.
-        title, notes: the experiment's.
-        own: metrics beside the library's.
-        baselines: those that are shown, see `[evaluation] baselines`.
+        axes: names and values of swept settings, the rows of tables. The last axis changes fastest.
+        delta: δ at which ε is stated.
+        iterate: iterate to show, if a protocol has it, else its output.
+        averaged: metrics shown as the mean over rounds instead of the last evaluation.
+        bars: meaning of error bars in plots, "interval" or "percentiles".
+        at: values of swept settings in plots over rounds and costs, if not the default ones.
+        targets: privacy target of each protocol, "mu" or "epsilon", by label.
+        targeted: whether any protocol has a privacy target.
+        title, notes: title and notes of the experiment.
+        own: user-defined metrics.
+        baselines: baselines to show, see `[evaluation] baselines`.
     """
 
     axes: Mapping[str, list[float]]
@@ -47,16 +47,16 @@ class Layout:
 
     @property
     def varied(self) -> dict[str, list[float]]:
-        """The axes of more than one value."""
+        """Axes with more than one value."""
         return {name: values for name, values in self.axes.items() if len(values) > 1}
 
     def rounds(self, metric: str) -> str:
-        """What stands for a run, "last" or "mean"."""
+        """Return the value that represents a run: "last" or "mean" over rounds."""
         return rounds_of(metric, self.averaged)
 
 
 def layout(experiment: Experiment) -> Layout:
-    """An experiment's own."""
+    """Return an experiment's layout."""
     evaluation = experiment.evaluation
     return Layout(
         axes=experiment.sweep.over,
@@ -75,12 +75,12 @@ def layout(experiment: Experiment) -> Layout:
 
 
 def shown_in(place: str, own: Collection[Metric] = ()) -> list[Metric]:
-    """The metrics that are shown in a place (see `Metric.shown`): the library's, then others."""
+    """Return the metrics that are shown in a place (see `Metric.shown`): built-in ones first, then those in `own`."""
     return [*map(known, shown(place)), *(metric for metric in own if place in metric.shown)]
 
 
 def layout_of(datasets: Mapping[str, xr.Dataset], iterate: str = OUTPUT) -> Layout:
-    """That of datasets of sweeps, by label: every axis of any of them."""
+    """Return the layout of sweeps' datasets, by label, with every axis of any of them."""
     axes: dict[str, list[float]] = {}
     for data in datasets.values():
         for name in (str(dim) for dim in data["diverged"].dims if dim != "seed"):
@@ -92,7 +92,7 @@ def layout_of(datasets: Mapping[str, xr.Dataset], iterate: str = OUTPUT) -> Layo
 
 
 def _target_of(data: xr.Dataset) -> dict[str, float]:
-    """The one ε that was asked for, where it is one."""
+    """Return the target ε if there is exactly one and no target is swept, else an empty dict."""
     asked = np.unique(data["target_epsilon"].values)
     own = asked.size == 1 and np.isfinite(asked[0]) and not any(name in data.dims for name in LEVELS)
     return {"epsilon": float(asked[0])} if own else {}

@@ -1,4 +1,4 @@
-"""How numbers and points of a grid stand in tables."""
+"""Formats of numbers in tables, and points of a grid."""
 
 from collections.abc import Mapping
 from math import isnan, log10
@@ -12,7 +12,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
-    """Every point of a grid, the last axis changing fastest.
+    """Return every point of a grid, the last axis changing fastest.
 
     >>> points_of({"machines": [5], "mu": [1, 2]})
     [{'machines': 5, 'mu': 1}, {'machines': 5, 'mu': 2}]
@@ -24,7 +24,7 @@ def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
 
 
 def epsilon_text(value: float) -> str:
-    """An ε to three digits, marked where it protects little by itself.
+    """Return an ε to three digits, marked with "!" above `LARGE_EPSILON`.
 
     >>> epsilon_text(4.3778), epsilon_text(65.32)
     ('4.38', '65.3 !')
@@ -33,7 +33,7 @@ def epsilon_text(value: float) -> str:
 
 
 def target_epsilon(name: str, value: float, delta: float) -> float:
-    """The ε of a privacy target, "mu" or "epsilon".
+    """Return the ε of a privacy target named "mu" or "epsilon".
 
     >>> target_epsilon("epsilon", 2.0, 1e-5), round(target_epsilon("mu", 1.0, 1e-5), 2)
     (2.0, 4.38)
@@ -42,13 +42,13 @@ def target_epsilon(name: str, value: float, delta: float) -> float:
 
 
 def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str:
-    """A metric in a title: of which iterate, and over which rounds."""
+    """Return a metric's title, with its iterate and averaging over rounds."""
     of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
     return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")
 
 
 def count_text(value: float) -> str:
-    """A count with its prefix; nothing for NaN.
+    """Return a count with its SI prefix, or an empty string for NaN.
 
     >>> count_text(2.88e6), count_text(450.0), count_text(999.7)
     ('2.88 M', '450', '1 k')

@@ -1,4 +1,4 @@
-"""Results as one HTML page that needs no other file: tables, plots, guarantees and their gaps, settings, origin."""
+"""Results as one self-contained HTML page: tables, plots, guarantees and their limits, settings, provenance."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,26 +22,26 @@ from fedprivjax.report.tables import non_private_metrics
 from fedprivjax.report.text_table import html_table
 
 PAGE = "report.html"
-LEAST, MOST = 72, 115  # pixels an inch of a plot: smaller ones are scrolled, not shrunk
+LEAST, MOST = 72, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A guarantee in prose, and the points of a sweep at which it holds."""
+    """Text of a guarantee, and the points of a sweep at which it holds."""
 
     points: str
     paragraph: str
 
 
 def write_page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> Path:
-    """Write `report.html` into the results folder; its path."""
+    """Write `report.html` into the results folder, and return its path."""
     file = results.folder / PAGE
     write_atomically(file, page(shown, results, figures))
     return file
 
 
 def page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> str:
-    """The page's text; everything that a user may have named is escaped."""
+    """Return the page as HTML. All user-defined text is escaped."""
     tables = shown.tables()
     return _template().render(
         title=shown.layout.title or str(results.folder),
@@ -57,7 +57,7 @@ def page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> str:
 
 
 def promises(data: xr.Dataset) -> list[Promise]:
-    """The guarantees of a protocol's members in prose, each once, in the grid's order."""
+    """Return the distinct guarantees of a protocol's configurations as text, in the grid's order."""
     texts = data["guarantee"]
     points: dict[str, list[str]] = {}
     for index in np.ndindex(texts.shape):
@@ -71,27 +71,27 @@ def promises(data: xr.Dataset) -> list[Promise]:
 
 
 def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """What no guarantee on the page covers, a sentence each."""
+    """Return the limits of the guarantees on the page, one sentence each."""
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
     private = non_private_metrics(best)
     large = [label for label, data in best.items() if _finite_above(data["realised_epsilon"], LARGE_EPSILON)]
     deltas = dict.fromkeys(data.attrs["delta_warning"] for data in best.values() if "delta_warning" in data.attrs)
     none = [label for label, data in best.items() if np.isinf(data["realised_epsilon"]).any()]
     return [
-        "Hyper-parameters that are chosen by looking at these results; what the data were prepared with.",
+        "Hyper-parameters that are chosen from these results, and the preparation of the data.",
         *chosen,
         *([f"Metrics computed on private data: {', '.join(private)}."] if private else []),
         *([f"ε > {LARGE_EPSILON:g} protects little by itself: {'; '.join(large)}."] if large else []),
         *(f"Warning: {text}." for text in deltas),
         *([f"Runs without privacy: {'; '.join(none)}."] if none else []),
-        "Members of a sweep that share data: their guarantees do not compose.",
-        "Checksums of the data, below, are made of private data.",
+        "Several runs of a sweep on the same data: each guarantee is for one run, without composition.",
+        "The checksums of the data below, which are computed from private data.",
         PRNG,
     ]
 
 
 def _joined(lines: Iterable[str]) -> list[str]:
-    """Lines that are indented, behind the line that they belong to."""
+    """Return lines with every indented one appended to the line before it."""
     joined: list[str] = []
     for line in lines:
         if line.startswith(" ") and joined:
@@ -112,7 +112,7 @@ def _plot(name: str, figure: Figure) -> dict[str, Any]:
 
 
 def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
-    """Names and values, nested ones by their path."""
+    """Return names and values, with the path as the name of a nested value."""
     rows: list[tuple[str, str]] = []
     for name, value in provenance.items():
         if isinstance(value, Mapping):

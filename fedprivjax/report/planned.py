@@ -1,4 +1,4 @@
-"""A plan on the screen: what theory promises, what it takes, what is guaranteed; no ranking across kinds of bound."""
+"""Text of a method comparison: bounds, costs and guarantees, without a ranking across kinds of bound."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,11 +30,11 @@ SHORT = {"optimisation": "steps", "sampling": "sampling", "noise": "noise", "sta
 
 
 def plan_report(found: xr.Dataset, given: set[str]) -> Group:
-    """All of a plan at each of its ε.
+    """Return the tables and notes of a plan at each of its ε.
 
     Args:
-        found: from `planner.plan`.
-        given: settings that were not left to their defaults.
+        found: result of `planner.plan`.
+        given: names of the settings that were given, not left to their defaults.
     """
     parts: list[Any] = [Text(line) for line in _settings(found, given)]
     for level in found["epsilon"].values.tolist():
@@ -46,7 +46,7 @@ def plan_report(found: xr.Dataset, given: set[str]) -> Group:
 
 
 def pilot_tables(at: xr.Dataset) -> Iterator[Sheet]:
-    """What a pilot found, if there was one, the best first."""
+    """Yield the table of pilot runs, best method first, if there were any."""
     if "pilot" not in at.attrs:
         return
     table = Sheet(at.attrs["pilot"])
@@ -65,13 +65,13 @@ def pilot_tables(at: xr.Dataset) -> Iterator[Sheet]:
 
 
 def ranked(at: xr.Dataset) -> list[str]:
-    """The methods that a pilot ran, the best first, those that diverged last."""
+    """Return the methods with a pilot run, best first and diverged ones last."""
     labels = at["protocol"].values[at["pilot_seconds"].notnull().values]
     return labels[np.argsort(-at["pilot_accuracy"].sel(protocol=labels).values, kind="stable")].tolist()
 
 
 def bound_tables(at: xr.Dataset) -> Iterator[Sheet]:
-    """Bounds and their terms, a table for each kind."""
+    """Yield a table of bounds and their terms for each kind of bound."""
     terms = [str(term) for term in at["term"].values]
     for words, labels in sections(at):
         rows = [at.sel(protocol=label) for label in labels]
@@ -87,7 +87,7 @@ def bound_tables(at: xr.Dataset) -> Iterator[Sheet]:
 
 
 def cost_table(at: xr.Dataset) -> Sheet:
-    """Noise, the ε that it gives, and what a run takes, in the bounds' order."""
+    """Return a table of each method's noise, ε and cost of a run, in the order of the bounds."""
     title = (
         f"what it takes: each method's own noise_std, the worst machine's ε at δ = {at.attrs['delta']:g}, costs in all"
     )
@@ -113,7 +113,7 @@ def cost_table(at: xr.Dataset) -> Sheet:
 
 
 def sections(at: xr.Dataset) -> Iterator[tuple[str, list[str]]]:
-    """The methods that are planned, by kind of bound, each sorted by its own bound."""
+    """Yield the planned methods by kind of bound, sorted by bound."""
     for kind, of, words in SECTIONS:
         chosen = (at["bound_kind"] == kind) & ((at["bound_of"] == of) if of else True)
         labels = at["protocol"].values[chosen.values]
@@ -134,7 +134,7 @@ def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
 
 
 def _headline(at: xr.Dataset) -> str:
-    """Which bound is the least, of those that can be compared."""
+    """Return a line with the smallest of the comparable bounds."""
     trivial, level = at.attrs["trivial"], float(at["epsilon"])
     comparable = at["bound"].where((at["bound_kind"] == EXPLICIT) & (at["bound_of"] == POPULATION))
     if not (comparable < trivial).any():
@@ -157,14 +157,14 @@ def _pilot_notes(at: xr.Dataset) -> Iterator[str]:
 
 
 def _theorems(at: xr.Dataset) -> Iterator[str]:
-    """Where bounds are from, or why there is none."""
+    """Yield the theorem of each bound, or the reason for a missing one."""
     yield "bounds:"
     for _, labels in sections(at):
         yield from (f"  {label}: {at['theorem'].sel(protocol=label).item()}" for label in labels)
 
 
 def _guarantees(at: xr.Dataset) -> Iterator[str]:
-    """What is guaranteed, methods with the same words together."""
+    """Yield the guarantees, one line for all methods with the same text."""
     yield "guarantees:"
     alike: dict[str, list[str]] = {}
     for label in at["protocol"].values:
@@ -184,7 +184,7 @@ def _refusals(at: xr.Dataset) -> Iterator[str]:
 
 
 def _bound(row: xr.Dataset) -> str:
-    """The bound, marked where it is no less than what holds anyhow: G·D for an excess loss, G for a gradient."""
+    """Return the bound, marked "vacuous" if not below the trivial one: G·D for an excess loss, G for a gradient."""
     value, kind = float(row["bound"]), row["bound_kind"].item()
     if np.isnan(value):
         return "missing"

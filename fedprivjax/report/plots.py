@@ -38,8 +38,8 @@ from fedprivjax.report.layout import shown_in
 from fedprivjax.sweeps.results import figure as figure_of
 from fedprivjax.sweeps.results import has, of_iterate, preferred, rounds_of
 
-TOLERANCE = 0.01  # by which a realised ε may be off its target and still be drawn as it
-CURVE = 3  # values of a swept setting that make a curve
+TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is drawn
+CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
 
 
@@ -53,15 +53,16 @@ def metric_against_epsilon(
     rounds: str = "last",
     constant: bool = True,
 ) -> Figure:
-    """A metric's last record (or its mean over `rounds`) against ε, a line per protocol, a panel per participation.
+    """Plot a metric against ε, one line per protocol, one panel per participation.
 
-    Bars, of three seeds or more, are 95% intervals of the mean, or half the distance of the 5th and 95th `percentiles`,
-    within what the metric can be. A dotted line is the constant predictor, if `constant`, and
-    a dashed one each machine alone, if that was computed. With `realised`, ε is what
-    the noise really gives the worst of the runs, rather than the swept target; by default where these differ.
+    The metric is that of the last evaluation, or with `rounds="mean"` its mean over rounds. Bars need three seeds. They
+    are 95% intervals of the mean, or with `bars="percentiles"` half the distance of the 5th and 95th percentiles, and
+    end at the metric's limits. With `constant`, a dotted line is the constant predictor. A dashed line is each machine
+    alone, if it was computed.
 
-    Non-private protocols are horizontal lines, private ones with a target of their own a point, at their worst run's ε.
-    Needs a swept `mu` (or `epsilon`) in at least one protocol; any other swept setting is held at its middle value.
+    With `realised`, ε is the realised ε of the worst run instead of the swept target. The default is to do so if the
+    two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
+    worst run's ε. At least one protocol must sweep `mu` or `epsilon`. Other swept settings have their middle value.
     """
     metric = known(metric)
     missed = misses_target(best)
@@ -95,9 +96,9 @@ def metric_over_rounds(
     *,
     iterate: str = OUTPUT,
 ) -> Figure:
-    """A metric over rounds at one value of every swept setting (by default the middle), a panel per participation.
+    """Plot a metric over rounds at one value of every swept setting (default: the middle), one panel per participation.
 
-    Bands, of three seeds or more, are 95% intervals of the mean within what the metric can be.
+    Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits.
     """
     metric, panels = known(metric), panels_of(best)
     chosen = placed(best, {**middle_of(best), **(point or {})})
@@ -123,11 +124,11 @@ def metric_against(
     rounds: str = "last",
     constant: bool = True,
 ) -> Figure:
-    """A metric's last record (or its mean over `rounds`) against any swept setting, such as "machines" or "clip".
+    """Plot a metric against any swept setting, such as "machines" or "clip", one line per protocol.
 
-    Axes are logarithmic where all values are positive, but for shares such as an accuracy; a line per protocol, a panel
-    per value of the first swept setting beside the axis. Bars as in `metric_against_epsilon`; other settings are held
-    at their middle.
+    The metric and bars are as in `metric_against_epsilon`. An axis is logarithmic if all its values are positive and,
+    for the metric, unbounded above, which an accuracy is not. The first other swept setting has a panel per value. The
+    remaining ones have their middle value.
     """
     metric = known(metric)
     panels, chosen = _beside(best, axis)
@@ -138,7 +139,7 @@ def metric_against(
         for index, (label, data) in enumerate(best.items()):
             part = at(data, {**chosen, **panel})
             mean, beyond = bars_of(_figure(part, metric, iterate, rounds), bars, limits)
-            if beyond is not None and positive:  # a bar down to zero would leave the logarithmic axis
+            if beyond is not None and positive:  # a logarithmic axis has no zero
                 beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
             if axis not in part.dims:
                 place.axhline(float(mean), color=colour(index), ls="--", label=label)
@@ -168,14 +169,14 @@ def figures(
     point: Mapping[str, float] | None = None,
     baselines: Collection[str] = ("constant",),
 ) -> dict[str, Figure]:
-    """Every plot in which results say something, by name: those of more than one value on their axis.
+    """Return every plot with more than one value on its horizontal axis, by name.
 
     Args:
-        averaged: metrics of which the mean over rounds is drawn, not the last record.
-        iterate: what is drawn of protocols that have it; else the output.
-        own: metrics beside the library's.
-        point: values of swept settings at which the course of runs is drawn, where not the usual ones.
-        baselines: those that are drawn, see `[evaluation] baselines`.
+        averaged: metrics drawn as the mean over rounds instead of the last evaluation.
+        iterate: iterate to draw, if a protocol has it, else its output.
+        own: user-defined metrics.
+        point: values of swept settings in plots over rounds and costs, if not the default ones.
+        baselines: baselines to draw, see `[evaluation] baselines`.
     """
     made: dict[str, Figure] = {}
     of: dict[str, Any] = {"bars": bars, "iterate": iterate, "constant": "constant" in baselines}
@@ -203,25 +204,27 @@ def figures(
 
 
 def curves(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """The swept settings against which metrics are drawn: of three values or more for every protocol; where ε is
-    swept, too, sizes alone."""
+    """Return the swept settings that are drawn as horizontal axes: those with at least `CURVE` values.
+
+    If ε is swept too, only machines, records and rounds are drawn.
+    """
     first = [str(name) for name in next(iter(best.values()))["diverged"].dims if name not in ("seed", *LEVELS)]
     long = [name for name in first if all(data.sizes.get(name, 1) >= CURVE for data in best.values())]
     return [name for name in long if not _sweeps_epsilon(best) or name in ("machines", "records", "rounds")]
 
 
 def misses_target(best: Mapping[str, xr.Dataset]) -> bool:
-    """Whether the ε that the noise gives the worst run is more than 1% off the swept target's anywhere."""
+    """Return True if the worst run's realised ε deviates from a swept target by more than `TOLERANCE` anywhere."""
     return any(_off_target(data) > TOLERANCE for data in best.values())
 
 
 def _sweeps_epsilon(best: Mapping[str, xr.Dataset]) -> bool:
-    """Whether a protocol has several privacy levels."""
+    """Return True if a protocol has several privacy levels."""
     return any(data.sizes.get(name, 1) > 1 for data in best.values() for name in LEVELS)
 
 
 def _figure(data: xr.Dataset, metric: Metric, iterate: str, rounds: str) -> xr.DataArray:
-    """What stands for each run, of the iterate where the protocol has it."""
+    """Return the metric's value for each run, of the iterate if the protocol has it, else of the output."""
     return figure_of(data, metric.name, preferred(data, metric.name, iterate), rounds)
 
 
@@ -230,14 +233,14 @@ def _with(best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, xr.Datase
 
 
 def _positive(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, rounds: str) -> bool:
-    """Whether all means are above zero."""
+    """Return True if all means are positive."""
     return all(bool((_figure(data, metric, iterate, rounds).mean("seed") > 0).all()) for data in best.values())
 
 
 def _draw_curve(
     axis: Axes, data: xr.Dataset, mean: xr.DataArray, beyond: xr.DataArray | None, realised: bool, style: dict[str, Any]
 ) -> ErrorbarContainer | None:
-    """A line at the swept ε, a point at a protocol's own, or a level without privacy."""
+    """Draw a line over the swept ε, a point at a fixed target, or a horizontal line for a non-private protocol."""
     swept = next((name for name in LEVELS if name in mean.dims), None)
     worst = data["realised_epsilon"].max("seed", skipna=False)
     if swept is None and not np.isfinite(worst):
@@ -250,12 +253,12 @@ def _draw_curve(
 
 
 def _has_path(values: xr.DataArray) -> bool:
-    """Whether any run has more than one record."""
+    """Return True if any run has more than one evaluation."""
     return bool((values.notnull().sum("round") > 1).any())
 
 
 def _beside(best: Mapping[str, xr.Dataset], axis: str) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """A panel for each value of the first swept setting but the axis; the middle value of the others."""
+    """Return a panel for each value of the first swept setting except the axis, and the middle value of the others."""
     dims = next(iter(best.values()))["diverged"].dims
     name = next((str(n) for n in dims if n not in (axis, "seed")), None)
     values = [] if name is None else next(iter(best.values()))[name].values.tolist()
@@ -263,18 +266,18 @@ def _beside(best: Mapping[str, xr.Dataset], axis: str) -> tuple[list[dict[str, f
 
 
 def _target_epsilon(data: xr.Dataset, swept: str) -> xr.DataArray:
-    """The ε of every value of a swept target."""
+    """Return the ε of every value of a swept target."""
     values = data[swept]
     return values if swept == "epsilon" else values.copy(data=gdp.epsilon(values.values, data.attrs["delta"]))
 
 
 def _off_target(data: xr.Dataset) -> float:
-    """By what part of the target the worst run's ε is off it, at most; 0 where no target is swept."""
+    """Return the largest relative deviation of the worst run's ε from its target, or 0 if no target is swept."""
     swept = next((name for name in LEVELS if name in data.dims), None)
     if swept is None:
         return 0.0
     off = abs(data["realised_epsilon"].max("seed", skipna=False) / _target_epsilon(data, swept) - 1)
-    return float(off.fillna(0.0).max())  # ∞ for ∞ is on target
+    return float(off.fillna(0.0).max())  # ∞ divided by ∞ is NaN, and on target
 
 
 def _words(metric: Metric, rounds: str) -> str:

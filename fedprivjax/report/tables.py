@@ -1,4 +1,4 @@
-"""What results say on the screen: tables of means with intervals, of the realised ε, of costs, and footnotes."""
+"""Tables of results: means with intervals, realised ε and costs, with footnotes."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -27,11 +27,11 @@ from fedprivjax.report.number_format import epsilon_text, points_of, target_epsi
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred
 
-SAME = "″"  # the protocol does not depend on what changed since the row above
+SAME = "″"  # the protocol does not depend on the settings that changed since the row above
 
 
 def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet]:
-    """Every table of results: one for each metric that is shown so, then the realised ε, then what a run costs."""
+    """Return every table of results: one per tabulated metric, then the realised ε, then the cost of a run."""
     metrics = _shown_metrics(layout, best)
     found = [results_table(layout, best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics]
     private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
@@ -47,8 +47,11 @@ def results_table(
     iterate: str = OUTPUT,
     rounds: str = "last",
 ) -> Sheet:
-    """Mean ± 95% interval of a metric's last record, or of its mean over `rounds`: a row per swept cell, a column per
-    protocol; of the iterate, where a protocol has it, else of its output. Of fewer than three seeds, the mean alone."""
+    """Return a table of a metric's mean ± 95% interval, one row per swept cell, one column per protocol.
+
+    The metric is that of the last evaluation, or with `rounds="mean"` its mean over rounds. It is for the iterate if
+    the protocol has it, else for the output. With fewer than three seeds there are no intervals.
+    """
     metric = known(metric)
     runs, floor = _runs_of(best, metric, iterate, rounds), _floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
@@ -75,7 +78,7 @@ def results_table(
 
 
 def _runs_of(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, rounds: str) -> dict[str, xr.DataArray]:
-    """What stands for each run of the protocols that recorded a metric, by label; shape [..., seed]."""
+    """Return the metric's value for each run of the protocols that recorded it, by label; shape [..., seed]."""
     return {
         label: _varied(figure(data, metric.name, preferred(data, metric.name, iterate), rounds))
         for label, data in best.items()
@@ -84,12 +87,12 @@ def _runs_of(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, round
 
 
 def _floor(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
-    """The constant predictor's value, or None if it is not shown."""
+    """Return the constant predictor's value, or None if it is not shown."""
     return constant_of(best, metric) if "constant" in layout.baselines else None
 
 
 def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
-    """The ε that each private protocol's noise gives its worst run, beside the target's ε."""
+    """Return a table of the realised ε of each private protocol's worst run, next to the target ε."""
     worst = {
         label: _varied(data["realised_epsilon"]).max("seed", skipna=False)
         for label, data in best.items()
@@ -110,7 +113,7 @@ def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
 
 
 def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
-    """What the tables do not say by themselves: guarantees, selection, divergence, data used, what is not covered."""
+    """Return the footnotes of the tables: guarantees, selection, divergence, data used, limits of the guarantees."""
     lines = []
     for label, data in best.items():
         private = not np.isinf(data["realised_mu"]).all()
@@ -134,7 +137,7 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
 
 
 def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
-    """Definitions of the baselines that are shown, and what private protocols are next to them."""
+    """Return definitions of the baselines that are shown, and comparisons of protocols with them."""
     metrics = _shown_metrics(layout, best)
     of = {metric.name: _runs_of(best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics}
     floors = {metric.name: _floor(layout, best, metric) for metric in metrics}
@@ -151,7 +154,7 @@ def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
 
 
 def _alone(best: Mapping[str, xr.Dataset], metrics: Iterable[Metric]) -> list[str]:
-    """Definition of the baseline of machines that train alone, if there is one."""
+    """Return the definition of the baseline of machines that train alone, if there is one."""
     machines = " / ".join(dict.fromkeys(data.attrs["alone"] for data in best.values() if "alone" in data.attrs))
     if not machines or not any(alone_of(best, metric) for metric in metrics):
         return []
@@ -165,32 +168,32 @@ def _any_worse(runs: Mapping[str, xr.DataArray], floor: float, metric: Metric) -
 
 
 def _shown_metrics(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Metric]:
-    """The metrics that have a table."""
+    """Return the metrics that have a table."""
     metrics = shown_in("table", layout.own)
     return [metric for metric in metrics if any(has(data, metric.name) for data in best.values())]
 
 
 def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """The recorded metrics that are computed on private data, which no guarantee covers."""
+    """Return the recorded metrics that are computed on private data, which no guarantee covers."""
     listed = [data.attrs["non_private_metrics"].split(", ") for data in best.values()]
     return list(dict.fromkeys(name for each in listed for name in each if name))
 
 
 def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """How many points protocols were chosen from on other data, where some had more than others."""
+    """Return a line with the numbers of points that protocols were tuned over, if these differ."""
     sizes = {label: int(data.attrs["grid_points"]) for label, data in best.items() if "grid_points" in data.attrs}
     text = ", ".join(f"{label} {points}" for label, points in sizes.items())
     return [f"chosen from grids of unequal size: {text}"] if len(set(sizes.values())) > 1 else []
 
 
 def _weights(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """How much machines of unequal sizes count, each sentence once and in its longest form."""
+    """Return the sentences on weights of machines of unequal size, each once and in its longest form."""
     said = list(dict.fromkeys(data.attrs.get("weights", "") for data in best.values()))
     return [text for text in said if text and not any(other != text and other.startswith(text) for other in said)]
 
 
 def _used(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """What part of the data a run uses, protocols that use the same together; nothing where that is not known."""
+    """Return the fraction of the data that a run uses, one line for all protocols with the same, if it is known."""
     alike: dict[str, list[str]] = {}
     for label, data in best.items():
         alike.setdefault(data.attrs.get("data_used", ""), []).append(label)
@@ -199,27 +202,27 @@ def _used(best: Mapping[str, xr.Dataset]) -> list[str]:
 
 
 def _own(layout: Layout, label: str) -> str:
-    """A protocol's own target in words; nothing where its target is swept, or it has none."""
+    """Return a protocol's fixed target as text, or an empty string if the target is swept or missing."""
     own = [target_epsilon(name, value, layout.delta) for name, value in layout.targets.get(label, {}).items()]
     return "".join(f" (target {epsilon_text(epsilon)})" for epsilon in own)
 
 
 def _covered(data: xr.Dataset) -> list[str]:
-    """What is protected, against whom and by which theorem, for each that the dataset's guarantees name."""
+    """Return the distinct terms of the dataset's guarantees: unit, relation, trust model and theorem."""
     texts = {str(text) for text in data["guarantee"].values.ravel() if isinstance(text, str)}
     terms = {PrivacyGuarantee.from_json(text).terms for text in sorted(texts)}
     return sorted({f"{one.unit}, {one.relation}, trust: {one.trust}; {one.theorem}" for one in terms})
 
 
 def _runs(best: Mapping[str, xr.Dataset]) -> str:
-    """What means are over, in words."""
+    """Return the number of runs that means are taken over as text, such as "3 seeds"."""
     data = next(iter(best.values()))
     count, unit = data.sizes["seed"], str(data["seed"].attrs.get("unit", "seeds"))
     return f"{count} {unit if count > 1 else unit.removesuffix('s')}"
 
 
 def _add_axes(table: Sheet, names: Iterable[str], beside: Collection[str]) -> None:
-    """A column for each axis, and one for its ε behind those that are targets."""
+    """Add a column for each axis, followed by its target ε if the axis is in `beside`."""
     for name in names:
         table.add_column(name, "right")
         if name in beside:
@@ -237,14 +240,14 @@ def _coordinates(layout: Layout, point: dict[str, float], beside: Collection[str
 
 
 def _end_section(table: Sheet, layout: Layout, point: dict[str, float], previous: dict[str, float]) -> None:
-    """A line where the first of several varied axes changes."""
+    """Add a line between rows if the first of several varied axes changes."""
     first = next(iter(layout.varied), "")
     if len(layout.varied) > 1 and previous and point[first] != previous[first]:
         table.add_section()
 
 
 def _varied(runs: xr.DataArray) -> xr.DataArray:
-    """Without the dimensions of a single value."""
+    """Return the runs without dimensions of size one, except seeds."""
     return runs.squeeze([name for name in runs.dims if runs.sizes[name] == 1 and name != "seed"], drop=True)
 
 

@@ -1,4 +1,4 @@
-"""A table as columns of text: shown on a screen of any width, in a notebook, on a page, or as a data frame."""
+"""A table as columns of text, for terminals of any width, notebooks, HTML pages and data frames."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:  # which takes a third of a second
+if TYPE_CHECKING:  # importing pandas takes a third of a second
     import pandas as pd
 
-PLAIN_WIDTH = 120  # columns of output that goes to no terminal, where $COLUMNS says nothing
-BORDER = 3  # columns of a line and two blanks, between columns of a table
+PLAIN_WIDTH = 120  # width in characters of output without a terminal, if $COLUMNS is unset
+BORDER = 3  # characters between columns of a table: a line and two blanks
 
 Justify = Literal["left", "right"]
 
 
 @dataclass
 class Column:
-    """A column: its header and cells, numbers to the right, words to the left."""
+    """A column with its header and cells. Numbers are aligned right, text left."""
 
     header: str
     justify: Justify = "left"
@@ -31,12 +31,12 @@ class Column:
 
     @property
     def natural(self) -> int:
-        """Its width where nothing is broken into lines."""
+        """Width in characters without line breaks."""
         return max(map(cell_len, (self.header, *self.cells)))
 
     @property
     def least(self) -> int:
-        """Its width where headers and words are broken between words, and numbers are whole."""
+        """Smallest width in characters with line breaks between words, and none within numbers."""
         words = self.header.split()
         words += self.cells if self.justify == "right" else [word for cell in self.cells for word in cell.split()]
         return max(map(cell_len, words), default=1)
@@ -44,7 +44,7 @@ class Column:
 
 @dataclass
 class Sheet:
-    """A table; too wide a one is cut into several below one another, each with the first `keys` columns.
+    """A table. If it is too wide it is split into several, each starting with the first `keys` columns.
 
     >>> sheet = Sheet("accuracy")
     >>> sheet.add_column("mu", "right")
@@ -60,32 +60,32 @@ class Sheet:
     sections: set[int] = field(default_factory=set)
 
     def add_column(self, header: str, justify: Justify = "left") -> None:
-        """A further column, before any row."""
+        """Add a column. All columns must be added before the first row."""
         self.columns.append(Column(header, justify))
 
     def add_row(self, *cells: str) -> None:
-        """A row, a cell for each column."""
+        """Add a row, with one cell per column."""
         for column, cell in zip(self.columns, cells, strict=True):
             column.cells.append(cell)
 
     def add_section(self) -> None:
-        """A line under the rows so far."""
+        """Add a line under the rows so far."""
         self.sections.add(len(self.rows))
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells, row by row."""
+        """Cells of each row."""
         return [list(cells) for cells in zip(*(column.cells for column in self.columns), strict=True)]
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """The cells as text, by their headers."""
+        """Data frame of the cells as text, with the headers as columns."""
         import pandas as pd
 
         return pd.DataFrame(self.rows, columns=[column.header for column in self.columns])
 
     def parts(self, width: int) -> Iterator[Text | Table]:
-        """What is printed where there are so many columns of text: titles and tables."""
+        """Yield the titles and tables that fit a width in characters."""
         groups = list(self._groups(width))
         for place, columns in enumerate(groups):
             part = f" ({place + 1} of {len(groups)})" if len(groups) > 1 else ""
@@ -107,7 +107,7 @@ class Sheet:
         return html_table(self)
 
     def _groups(self, width: int) -> Iterator[list[Column]]:
-        """The columns of each table: the first ones, and of the others as many as fit."""
+        """Yield the columns of each table: the key columns, and as many others as fit."""
         keys, others = self.columns[: self.keys], self.columns[self.keys :]
         here = list(keys)
         for column in others:
@@ -119,12 +119,12 @@ class Sheet:
 
 
 def usual_width() -> int:
-    """Columns of the terminal, or of $COLUMNS, if there is one."""
+    """Return the width in characters: $COLUMNS, or the terminal's, or `PLAIN_WIDTH`."""
     return get_terminal_size((PLAIN_WIDTH, 24)).columns
 
 
 def plain(renderable: Any, width: int | None = None) -> str:
-    """What the command line prints, as text; by default as wide as the terminal, if there is one."""
+    """Return a renderable as plain text, by default as wide as the terminal."""
     console = Console(width=width or usual_width(), file=StringIO(), color_system=None)
     console.print(renderable)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -132,7 +132,7 @@ def plain(renderable: Any, width: int | None = None) -> str:
 
 
 def html_table(sheet: Sheet, *, caption: bool = True) -> str:
-    """A sheet as an HTML table, everything escaped; sections are marked by a class."""
+    """Return a sheet as an HTML table. All text is escaped, and ends of sections have a class."""
     head = "".join(f'<th scope="col" class="{c.justify}">{escape(c.header)}</th>' for c in sheet.columns)
     lines = []
     for number, row in enumerate(sheet.rows, start=1):
@@ -149,7 +149,7 @@ def _total(widths: list[int]) -> int:
 
 
 def _widths(columns: list[Column], width: int) -> list[int]:
-    """Each column's width: its natural one where all fit, else its least and an even share of what is left."""
+    """Return the widths of columns: the natural ones if all fit, else the smallest plus an equal part of the rest."""
     natural, sizes = [c.natural for c in columns], [c.least for c in columns]
     spare = width - _total(sizes)
     while spare > 0 and sizes != natural:

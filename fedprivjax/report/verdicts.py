@@ -1,4 +1,4 @@
-"""Ours beside expected numbers: a table for each entry, and the verdict in a line."""
+"""Comparison with expected numbers: a table for each entry, and a summary line."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -14,7 +14,7 @@ VERDICTS = {None: "–", True: "ok", False: "MISS"}
 
 
 def verdict_tables(found: Iterable[Verdict]) -> list[Sheet]:
-    """Ours beside the expected numbers with the verdict on each: a table for each `[[expected]]` entry."""
+    """Return a table for each `[[expected]]` entry: results, expected numbers, and whether each is within tolerance."""
     return [_verdict_table(list(cells)) for _, cells in groupby(found, key=lambda v: id(v.expected))]
 
 
@@ -45,7 +45,10 @@ def _exponent(value: float, *, sign: bool = False) -> str:
 
 
 def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
-    """How many of how many judged cells hold, and whether enough do: all, but for entries that ask for a share."""
+    """Return a summary line, and whether enough cells are within tolerance.
+
+    All judged cells must be, or the fraction `share` of those of an entry that sets it.
+    """
     judged = [v for v in found if v.holds is not None]
     if not judged:
         return "nothing to judge", True
@@ -62,6 +65,6 @@ def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
 
 
 def _errors(v: Verdict) -> float:
-    """How many standard errors ours is from the expected value."""
+    """Return the distance of the result from the expected value in standard errors."""
     difference = abs(v.mean - (v.value or 0.0))
     return difference / v.sd if v.sd else np.inf if difference else 0.0

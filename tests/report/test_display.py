@@ -108,7 +108,9 @@ def test_what_was_not_recorded_is_refused(results, asked, message):
 
 
 def test_what_has_no_results_is_refused(results, tmp_path):
-    with pytest.raises(Refusal, match=r"^results must be a folder, what load gives, or datasets of sweeps, got int$"):
+    with pytest.raises(
+        Refusal, match=r"^results must be a folder, the result of load, or datasets of sweeps, got int$"
+    ):
         fpj.table(3)
     with pytest.raises(Refusal, match=r"^dataset of 'one' must be a sweep's, got one without diverged, [^\n]+$"):
         fpj.plot({"one": results[EVIL].drop_vars("diverged")[["distance"]]})
