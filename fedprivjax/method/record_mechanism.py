@@ -134,7 +134,7 @@ class RecordMechanism:
     def _alike(self, problem: Problem) -> Kinds:
         """Groups of identical machines, cached for all protocols with the same per-machine settings."""
         if problem.partition_table is None:
-            raise Refusal("partition_table must be given: machines draw minibatches from records of their own")
+            raise Refusal("partition_table must be given, because machines sample minibatches from their own records")
         settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.weights)
         each = tuple(value if np.ndim(value) else None for value in settings)
         sizes = problem.partition_table.sizes

@@ -1,1 +1,1 @@
-"""What is drawn before a run: who takes part in which round, and which records they use."""
+"""Run plans, sampled before a run: the participation schedule, and the records that each message uses."""

@@ -1,4 +1,4 @@
-"""Refusals of arguments of another kind than a run takes: swapped, a class for an object, a name, a number."""
+"""Type checks of a run's arguments: swapped arguments, classes instead of objects, names, numbers."""
 
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
@@ -13,12 +13,12 @@ from fedprivjax.checks.values import NUMBERS, called, require_one, require_posit
 from fedprivjax.plan.participation import check_participation
 from fedprivjax.problem.problem import Problem
 
-INFINITE = ("mu", "epsilon")  # which is non-private
+INFINITE = ("mu", "epsilon")  # may be infinite, which means non-private
 POSITIVE = (*INFINITE, "step_size", "step_scale", "clip")
 
 
 def require_arguments(protocol: Any, problem: Any, participation: Any) -> None:
-    """Refuse a protocol, problem or participation that is none, in words that say what to write.
+    """Raise Refusal unless the arguments are a protocol, a problem and a participation scheme, in this order.
 
     >>> import numpy as np
     >>> from fedprivjax import DPMu2, Full, Softmax, linear_problem
@@ -35,11 +35,11 @@ def require_arguments(protocol: Any, problem: Any, participation: Any) -> None:
 def _require_single_precision() -> None:
     """Raise Refusal in jax's 64-bit mode, which programs do not support."""
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
-        raise Refusal("jax_enable_x64 must be off, for programs compute in float32, got on. Unset JAX_ENABLE_X64")
+        raise Refusal("jax_enable_x64 must be off, because programs compute in float32, got on. Unset JAX_ENABLE_X64")
 
 
 def require_protocol(protocol: Any) -> None:
-    """Refuse what is no protocol's object, and several values where it takes one number.
+    """Raise Refusal if `protocol` is not a protocol object, or if a setting that takes one number has several.
 
     >>> from fedprivjax import DPMu2
     >>> require_protocol(DPMu2)
@@ -62,13 +62,13 @@ def require_protocol(protocol: Any) -> None:
 
 
 def plain_numbers(protocol: Any) -> Any:
-    """Return the protocol with Python numbers in place of arrays: a number for a scalar array, tuples for others.
+    """Return the protocol with arrays replaced by Python numbers: a number for a scalar array, tuples for others.
 
     A custom protocol's leaf stays an array if its default is an array or missing.
 
     Raises:
-        Refusal: a number that may be swept is given as an array with axes (ε of each machine excepted), or the
-            protocol rejects the number.
+        Refusal: if a sweepable number is given as an array with axes (except ε of each machine), or the protocol
+            rejects the number.
 
     >>> from fedprivjax import DPMu2
     >>> plain_numbers(DPMu2(mu=np.array(2.0))).mu
@@ -87,7 +87,7 @@ def plain_numbers(protocol: Any) -> Any:
 
 
 def _settings(protocol: Any) -> dict[str, Any]:
-    """A protocol's settings by name, with those of its parts, without values that calibration derives."""
+    """Return the settings of a protocol and its components by name, without values that calibration derives."""
     own = {field.name: getattr(protocol, field.name) for field in fields(protocol) if "derived" not in field.metadata}
     return own | protocol.numbers()
 
@@ -97,12 +97,12 @@ def _nested(values: Any) -> Any:
 
 
 def _require_settings(protocol: Any) -> None:
-    """Refuse settings that no protocol may have, one's own among them, which need not look at theirs."""
+    """Raise Refusal if a setting is invalid for every protocol. Custom protocols need not repeat these checks."""
     for field in (field for field in fields(protocol) if field.metadata.get("pytree_node", True)):
         name, value = field.name, getattr(protocol, field.name)
         if isinstance(value, str):
-            static = "a setting that is none must be a struct.field(pytree_node=False)"
-            raise Refusal(f"{name} must be a number, got {value!r}: {static}")
+            static = "Declare a setting that is not a number as struct.field(pytree_node=False)"
+            raise Refusal(f"{name} must be a number, got {value!r}. {static}")
         if name in POSITIVE and isinstance(value, int | float | np.number):
             require_positive(name, value, infinite=name in INFINITE)
         if name == "noise_std" and isinstance(value, int | float | np.number) and not 0 <= value < np.inf:
@@ -110,13 +110,13 @@ def _require_settings(protocol: Any) -> None:
 
 
 def require_problem(problem: Any) -> None:
-    """Refuse what is no problem.
+    """Raise Refusal if `problem` is not a Problem.
 
     >>> import numpy as np
     >>> require_problem(np.eye(3))
     Traceback (most recent call last):
-    fedprivjax.Refusal: problem must be a Problem, ... linear_problem(X, y, loss) make it, got an array of shape (3, 3)
+    fedprivjax.Refusal: problem must be a Problem, ... linear_problem(X, y, loss), got an array of shape (3, 3)
     """
     if not isinstance(problem, Problem):
-        makers = "as from_dataset(data) and linear_problem(X, y, loss) make it"
+        makers = "such as from_dataset(data) or linear_problem(X, y, loss)"
         raise Refusal(f"problem must be a Problem, {makers}, got {called(problem)}")

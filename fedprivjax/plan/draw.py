@@ -30,16 +30,16 @@ def draw_plan(
     order: str = "shuffled",
     sampler: Sampler | None = None,
 ) -> Plan:
-    """Draw a run's schedule and the order of its samples, on the host.
+    """Sample a run's participation schedule and the records of its messages, on the host.
 
     Args:
-        rounds: None takes as many as the samples, and a given schedule, allow.
-        order: of samples that no sampler draws, one a message, see `ORDERS`. A protocol with a `sampler` has its epochs
-            by that ("cyclic", "reshuffled"); "stored" is for both.
-        sampler: how machines draw minibatches of their own records; None is one example a message, by `order`.
+        rounds: number of rounds, or None for the largest number that the records, and a given schedule, allow.
+        order: order of the examples if each message uses one, see `ORDERS`. With a `sampler`, only "shuffled" and
+            "stored" are allowed, and epochs are samplers ("cyclic", "reshuffled").
+        sampler: sampler of minibatches of a machine's own records, or None for one example per message, by `order`.
 
     Raises:
-        ValueError: more samples asked for than there are, in the pool or in a machine's share.
+        ValueError: if the schedule needs more examples than the pool or a machine's dataset has.
 
     >>> import numpy as np
     >>> from fedprivjax import Full, Softmax, linear_problem
@@ -76,7 +76,7 @@ def _drawn(
 def _secret(
     problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds, facts: dict[str, Any]
 ) -> Plan:
-    """The schedule with secret minibatches of machines' own records. The sampler's checks are made at once."""
+    """Return a plan of secret minibatches of the machines' own records. The sampler's checks run immediately."""
     assert problem.partition_table is not None
     sizes = problem.partition_table.sizes
     width = sampler.width(sizes, sampler.batches(sizes), schedule.participants.size)
@@ -85,7 +85,7 @@ def _secret(
 
 
 def _minibatches(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds) -> Minibatches:
-    """Sample minibatches of machines' own records."""
+    """Sample minibatches of the machines' own records."""
     assert problem.partition_table is not None
     factors = 1.0 if sampler.pooled else problem.message_factors
     return draw_minibatches(
@@ -94,7 +94,7 @@ def _minibatches(problem: Problem, schedule: Schedule, order: str, sampler: Samp
 
 
 def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:
-    """The schedule with the examples that its messages use."""
+    """Return the plan of this schedule, with the examples that its messages use."""
     if sampler is not None and problem.partition_table is not None:
         return Plan(schedule, *_minibatches(problem, schedule, order, sampler, seeds), order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
@@ -116,7 +116,7 @@ def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sam
 
 
 def _pooled(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, rng) -> Plan:
-    """The plan of minibatches that are dealt from a pool, or computed; of weight 0 in slots that nobody fills."""
+    """Return a plan of minibatches that are taken from a pool or computed. Weights are 0 in empty slots."""
     batch = int(sampler.batch)  # type: ignore[arg-type]
     samples = deal_pool(problem, schedule, rng, batch) if problem.stored else deal_computed(schedule, batch)
     weights = np.where(schedule.present[..., None], np.float32(1 / batch), np.zeros(batch, np.float32))
@@ -124,6 +124,6 @@ def _pooled(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, 
 
 
 def _with_absent_slots(plan: Plan) -> Plan:
-    """The plan as one of minibatches of one example, whose weight is 0 in slots that nobody fills."""
+    """Return the plan in the form of minibatches of one example, with weight 0 in empty slots."""
     weights = plan.schedule.present[..., None].astype(np.float32)
     return replace(plan, samples=plan.samples[..., None], weights=weights)

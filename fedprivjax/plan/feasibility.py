@@ -1,4 +1,4 @@
-"""Checks of a plan's sizes by arithmetic, before anything is drawn: enough records, rounds and memory."""
+"""Checks of a plan's sizes by arithmetic, before anything is sampled: enough records, rounds and memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,16 +24,16 @@ def require_possible(
     sampler: Sampler | None = None,
     draws: int = 1,
 ) -> tuple[Participation, int, np.ndarray | None]:
-    """Check a plan's sizes by arithmetic alone: nothing is drawn.
+    """Check a plan's sizes by arithmetic alone, without sampling.
 
     Args:
-        draws: plans that are kept at once, one for each seed.
+        draws: number of plans held in memory at once, one per seed.
 
     Returns:
-        The participation scheme for these dataset sizes, the rounds, and `fresh_messages`.
+        The participation scheme for these dataset sizes, the number of rounds, and `fresh_messages`.
 
     Raises:
-        Refusal: sizes that the data, int32 or this computer's memory do not allow.
+        Refusal: if the data, int32 or this computer's memory do not allow the sizes.
     """
     require_problem(problem)
     with clients_named(problem.client_names):
@@ -57,7 +57,7 @@ def require_possible(
 
 
 def _records_of_message(problem: Problem, sampler: Sampler | None) -> int:
-    """The most records of a message, of a sampler's batch."""
+    """Return the largest number of records in a message."""
     if sampler is None:
         return 1
     if problem.partition_table is None:
@@ -66,19 +66,17 @@ def _records_of_message(problem: Problem, sampler: Sampler | None) -> int:
 
 
 def _check_fits(problem: Problem, participation: Participation, sampler: Sampler | None, order: str) -> None:
-    """Refuse an order, a sampler or a number of machines that the data do not allow."""
+    """Raise Refusal if the data do not allow the order, the sampler or the number of machines."""
     require_choice("order", order, ORDERS)
     if order in EPOCHS and sampler is not None:
         raise Refusal(
-            f"order must be 'shuffled' or 'stored' for a protocol with a sampler, which itself may be 'cyclic' or "
-            f"'reshuffled' where its method allows it, got {order!r}"
+            f"order must be 'shuffled' or 'stored' for a protocol with a sampler, got {order!r}. "
+            f"Set sampler to 'cyclic' or 'reshuffled' if the method allows it"
         )
     if order in EPOCHS and problem.partition_table is None:
-        raise Refusal(
-            f"order {order!r} must go with machines of their own records ([machines, records, features]), one a message"
-        )
+        raise Refusal(f"order {order!r} must have per-machine records ([machines, records, features]), one per message")
     if sampler is not None and problem.partition_table is None and not sampler.pooled:
-        raise Refusal("partition_table must be given: machines draw minibatches from records of their own")
+        raise Refusal("partition_table must be given, because machines sample minibatches from their own records")
     if problem.partition_table is not None and problem.partition_table.rows.shape[0] != participation.machines:
         raise Refusal(
             f"machines must be {problem.partition_table.rows.shape[0]}, as the data are split, "
@@ -87,8 +85,10 @@ def _check_fits(problem: Problem, participation: Participation, sampler: Sampler
 
 
 def _dealt_batch(problem: Problem, sampler: Sampler | None, order: str) -> int:
-    """Examples of a message that are dealt from what all machines have; 0 where records are used again, or a machine's
-    own in batches."""
+    """Return the number of fresh examples per message that come from the data of all machines.
+
+    It is 0 if records are reused, or if a message uses a batch of the machine's own records.
+    """
     if sampler is None:
         return int(order not in EPOCHS)
     return int(sampler.batch) if sampler.pooled and problem.partition_table is None else 0  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def _dealt_batch(problem: Problem, sampler: Sampler | None, order: str) -> int:
 def _check_enough(
     problem: Problem, participation: Participation, rounds: int, batch: int, most: Callable[[], int]
 ) -> None:
-    """Raise Refusal if rounds of `batch` fresh examples a message need more examples than there are.
+    """Raise Refusal if `rounds` rounds of `batch` fresh examples per message need more than all examples.
 
     Args:
         most: returns the largest number of rounds.
@@ -107,7 +107,7 @@ def _check_enough(
         if batch > 1:
             factors, names = [batch, *factors], f"batch · {names}"
         one = batch * participation.examples(1) <= problem.examples
-        remedy = f"Use at most {most()} rounds" if one else "Use fewer machines a round"
+        remedy = f"Use at most {most()} rounds" if one else "Use fewer machines per round"
         raise Refusal(
             f"{names} must be at most the {problem.examples} examples, "
             f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"
@@ -119,18 +119,20 @@ def _check_enough(
 def most_rounds(
     problem: Problem, participation: Participation, sampler: Sampler | None = None, order: str = "shuffled"
 ) -> int:
-    """Rounds of a given schedule that use each example at most once; with a fixed partition, those that the smallest
-    share allows. Where examples are computed or used again, a given schedule alone sets an end.
+    """Return the largest number of rounds that use each example at most once.
+
+    With a fixed partition, the smallest dataset sets the limit. If examples are computed or reused, only a given
+    schedule sets a limit.
 
     Raises:
-        ValueError: there is no end.
+        ValueError: if there is no limit.
     """
     given = participation.rounds_given
     if order in EPOCHS or (sampler is not None and not sampler.one_pass) or not problem.stored:
         if given is None:
             computed = problem.stored or order in EPOCHS
-            why = "records are used again and again" if computed else "examples are computed: they have no end"
-            raise Refusal(f"rounds must be given where {why}")
+            why = "records are reused" if computed else "examples are computed, without a limit"
+            raise Refusal(f"rounds must be given if {why}")
         return given
     shares = fresh_messages(problem, sampler, order)
     if shares is None:
@@ -143,8 +145,10 @@ def most_rounds(
 
 
 def fresh_messages(problem: Problem, sampler: Sampler | None, order: str) -> np.ndarray | None:
-    """Messages that each machine's own share allows, of records used once, int [machines]; None where records are
-    shared, used again or computed."""
+    """Return the number of messages that each machine can send if it uses every record once, int [machines].
+
+    It is None if records are shared, reused or computed.
+    """
     if problem.partition_table is None or order in EPOCHS:
         return None
     if sampler is None:

@@ -1,4 +1,4 @@
-"""Minibatches: which of its own records a machine uses in a round, and with what weight."""
+"""Minibatches: the records of a machine's message in a round, and their weights."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from fedprivjax.plan.schedule import Schedule
 
 
 class Minibatches(NamedTuple):
-    """Records [rounds, per_round, width], and their weights in the machine's mean (0 where padded)."""
+    """Record indices [rounds, per_round, width], and their weights in the machine's mean (0 for padding)."""
 
     samples: np.ndarray
     weights: np.ndarray
@@ -24,20 +24,20 @@ def draw_minibatches(
     stored: bool = False,
     factors: float | np.ndarray = 1.0,
 ) -> Minibatches:
-    """The records of every message of a run.
+    """Sample the records of every message of a run.
 
     Args:
-        rows: which records each machine owns, [machines, most], padded with −1 at the end.
-        stored: one pass goes through a machine's records as they are listed.
-        factors: what messages are multiplied by, one for all or one for each machine.
+        rows: record indices of each machine, [machines, max_records], padded with −1 at the end.
+        stored: True if one pass uses a machine's records in the listed order.
+        factors: factor of the messages, one for all machines or one for each.
 
     Returns:
-        Weights add up to 1 (times the machine's factor) for every message, but for Poisson, where they do so on
-        average; all are 0 in slots of the schedule that nobody fills. Places of weight 0 hold a record that the round
-        uses elsewhere (record 0 where it uses none), so that they compute nothing which is not computed anyhow.
+        The weights of a message sum to 1 times the machine's factor; with Poisson sampling, only on average. All
+        weights are 0 in empty slots of the schedule. A place of weight 0 holds a record that the round uses elsewhere
+        (record 0 if it uses none), so padding needs no further records.
 
     Raises:
-        ValueError: a batch larger than a machine's records, or more one-pass messages than they allow.
+        ValueError: if a batch is larger than a machine's dataset, or if one pass needs more records than it has.
 
     >>> rows = np.arange(6).reshape(2, 3)
     >>> from fedprivjax.plan.participation import Full
@@ -57,18 +57,19 @@ def draw_minibatches(
 
 
 def _filled(records: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """The records, int32, with the round's first used one in places that are not used."""
+    """Return the records, int32, with unused places filled by the round's first used record."""
     flat, counts = records.reshape(len(records), -1), used.reshape(len(used), -1)
     first = np.where(counts.any(axis=1), flat[np.arange(len(flat)), counts.argmax(axis=1)], 0)
     return np.where(used, records, first[:, None, None]).astype(np.int32)
 
 
 def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.ndarray:
-    """√Σ_messages j^power of the record that a machine uses most, which occurs j times in a message, [machines].
+    """Return √Σ_messages j^power of each machine's most used record, j its occurrences in a message; [machines].
 
     Args:
-        rows: which records each machine owns, [machines, most], padded with −1.
-        power: 2 where the message is a mean; 1, a message for each occurrence; 0, it moves as far however large j is.
+        rows: record indices of each machine, [machines, max_records], padded with −1.
+        power: 2 if a message is a mean, 1 if each occurrence is a message, or 0 if its sensitivity does not depend on
+            j.
 
     >>> drawn = Minibatches(np.array([[[0, 0, 1]], [[0, 2, 1]]]), np.ones((2, 1, 3)))
     >>> repeated_uses(drawn, np.array([[0, 1, 2]])) ** 2
@@ -83,7 +84,7 @@ def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.
 
 
 def machine_values(name: str, value: Any, machines: int) -> np.ndarray:
-    """A setting of one number or one for each machine, float64 [machines].
+    """Return a setting, given as one number or one per machine, for every machine: float64 [machines].
 
     >>> machine_values("epsilon", 2.0, 3).tolist()
     [2.0, 2.0, 2.0]

@@ -1,4 +1,4 @@
-"""Run plans: a participation schedule with the records that every message uses."""
+"""Run plans: a participation schedule and the records that every message uses."""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,26 +13,35 @@ from fedprivjax.problem.problem import Problem
 
 ORDERS = {
     "shuffled": "one pass in a random order, from the seed",
-    "stored": "one pass, as the problem holds them",
-    "cyclic": "several epochs over a machine's own records, in one random order again and again",
-    "reshuffled": "several epochs over a machine's own records, in a fresh random order each time",
+    "stored": "one pass in the order in which the problem stores them",
+    "cyclic": "several epochs over a machine's own records, all in the same random order",
+    "reshuffled": "several epochs over a machine's own records, each in a new random order",
 }
 EPOCHS = ("cyclic", "reshuffled")
-DRAWN = ("samples", "weights")  # fields that a secret plan draws at their first use
+DRAWN = ("samples", "weights")  # fields that a secret plan samples on first use
 
 
 @dataclass(frozen=True)
 class Plan(Once):
-    """What is drawn before a run: the public schedule, and each participant's example, int32 [rounds, per_round].
+    """A run plan: the public schedule, and the record indices of each message, int32 [rounds, per_round].
 
-    Samples index the problem's pool; where examples are computed, the machine's own examples, from 0. Minibatches have
-    samples [rounds, per_round, width] with weights of the same shape. Those drawn anew each time are `secret`, which
-    amplifies privacy; with `replace(plan, secret=False)`, the guarantee is that against one who knows them.
+    Samples are indices into the problem's pool. If examples are computed, they number the machine's own examples from
+    0. Minibatches have samples [rounds, per_round, width], and weights of the same shape. Minibatches that are sampled
+    independently for each message may be `secret`, which amplifies privacy. `replace(plan, secret=False)` gives the
+    guarantee against an adversary that knows them.
 
     Attributes:
-        examples: how many the pool has; None where they are computed, or nobody is to know which are used.
-        depends_on_sizes: whether the schedule follows from how many examples machines have, which is then public.
-        planned_uses: `uses` of the schedule that is planned, where machines may drop out of it; None is no such plan.
+        schedule: participation schedule.
+        samples: record indices, int32 [rounds, per_round] or [rounds, per_round, width].
+        weights: weight of each record in its message, float32 [rounds, per_round, width], or None for one example per
+            message.
+        secret: True if the adversary does not know the samples.
+        order: a name in `ORDERS`.
+        sampler: sampler of the minibatches, or None for one example per message.
+        stored: False if examples are computed.
+        examples: size of the pool, or None if examples are computed or their use is secret.
+        depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
+        planned_uses: `uses` of the planned schedule if machines may drop out, or None.
     """
 
     schedule: Schedule
@@ -49,14 +58,14 @@ class Plan(Once):
     def __str__(self) -> str:
         most = "at most " if self.secret or self.weights is not None else ""
         which = f"{most}{self.width}, {'secret' if self.secret else 'public'}"
-        data = f"\n  data: {self.data_used}" if not self.secret and self.data_used else ""  # draws none
+        data = f"\n  data: {self.data_used}" if not self.secret and self.data_used else ""  # never samples
         return f"Plan: {self.schedule}\n  records of a message: {which}{data}"
 
     __repr__ = __str__
 
     @property
     def public(self) -> "Plan":
-        """What others know of it: without samples (of width 0) where they are secret."""
+        """The public part of the plan: secret samples and weights have width 0."""
         if not self.secret:
             return self
         nothing = np.zeros((*self.schedule.participants.shape, 0))
@@ -70,7 +79,7 @@ class Plan(Once):
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether a sample, of those that are fresh in every message, is used twice."""
+        """True if an example is used twice, in an order or by a sampler that uses fresh examples."""
         fresh = self.sampler is None or self.sampler.pooled or self.sampler.one_pass
         if self.order in EPOCHS or not fresh:
             return self.order in EPOCHS
@@ -79,7 +88,7 @@ class Plan(Once):
 
     @property
     def _computed_again(self) -> bool:
-        """Whether a machine computes one of its examples twice."""
+        """True if a machine computes one of its examples twice."""
         samples = self.samples.reshape(*self.schedule.participants.shape, self.width)
         if np.array_equal(samples, deal_computed(self.schedule, self.width)):
             return False
@@ -89,8 +98,10 @@ class Plan(Once):
 
     @cached_property
     def uses(self) -> np.ndarray:
-        """Rounds that use a machine's most used record, of one example a message, int [machines]; at least as many as
-        if nobody dropped out."""
+        """Number of rounds that use each machine's most used record, for one example per message; int [machines].
+
+        With dropouts it is at least the number without them.
+        """
         total = self.schedule.total
         if not self.repeats:
             return np.minimum(total, 1)
@@ -102,35 +113,35 @@ class Plan(Once):
 
     @cached_property
     def used(self) -> int:
-        """Examples that at least one message uses."""
+        """Number of examples that at least one message uses."""
         samples = self.samples if self.weights is None else self.samples[self.weights != 0]
         return int(np.count_nonzero(np.bincount(samples.ravel(), minlength=1)))
 
     @cached_property
     def times_used(self) -> int:
-        """Uses of examples by all messages together."""
+        """Total number of uses of examples by all messages."""
         return self.samples.size if self.weights is None else int(np.count_nonzero(self.weights))
 
     @property
     def part_used(self) -> float:
-        """The part of a pool's examples that at least one message uses, in percent; NaN where its size is not known."""
+        """Percentage of the pool's examples that at least one message uses, or NaN if the pool size is unknown."""
         return 100 * self.used / self.examples if self.examples else np.nan
 
     @property
     def data_used(self) -> str:
-        """`used` in words; nothing where the pool's size is not known."""
+        """`used` as text, or the empty string if the pool size is unknown."""
         return f"{self.used} of {self.examples} examples ({self.part_used:.3g}%)" if self.examples else ""
 
     @property
     def width(self) -> int:
-        """Examples of a message, the largest number."""
+        """Largest number of examples of a message."""
         return 1 if self.weights is None else self.samples.shape[2]
 
     @property
     def drawn(self) -> bool:
-        """True if the samples are drawn already."""
+        """True if the samples have been drawn."""
         return all(name in self.__dict__ for name in DRAWN)
 
     def will_be_of(self, problem: Problem) -> bool:
-        """True if the samples are not drawn yet and will have this problem's records and weights."""
+        """Return True if the samples are not drawn yet and will use this problem's records and weights."""
         return False

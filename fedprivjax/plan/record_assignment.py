@@ -1,4 +1,4 @@
-"""Which examples each slot of a schedule uses: one a message, int32 [rounds, per_round], or a batch of them."""
+"""Assignment of examples to the slots of a schedule: one per message, int32 [rounds, per_round], or a batch."""
 
 import numpy as np
 
@@ -11,8 +11,10 @@ FEWER = "Use fewer rounds, participation by_size (BySize), or a method that samp
 
 
 def deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None, batch: int = 1) -> np.ndarray:
-    """Slot (t, j) takes the next `batch` examples of one permutation of the pool, int32 [rounds, per_round, batch]; so
-    does an empty one, if not announced."""
+    """Assign each slot the next `batch` examples of a permutation of the pool, int32 [rounds, per_round, batch].
+
+    Empty slots also take examples, unless cohort sizes are announced. Without `rng` the order is the stored one.
+    """
     order = np.arange(problem.examples) if rng is None else rng.permutation(problem.examples)
     samples = np.zeros((*schedule.participants.shape, batch), np.int32)
     taken = schedule.present if schedule.announced else np.ones_like(schedule.present)
@@ -21,12 +23,12 @@ def deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | N
 
 
 def deal_computed(schedule: Schedule, batch: int = 1) -> np.ndarray:
-    """A machine's k-th participation computes its k-th `batch` examples, [rounds, per_round, batch]."""
+    """Assign a machine's k-th participation its k-th `batch` computed examples, [rounds, per_round, batch]."""
     return batch * np.maximum(schedule.counts - 1, 0)[..., None] + np.arange(batch, dtype=np.int32)
 
 
 def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:
-    """A machine of n records takes, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
+    """Assign a machine of n records, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
     assert problem.partition_table is not None
     rows, sizes = problem.partition_table.rows, problem.partition_table.sizes
     require_records(sizes)
@@ -36,7 +38,7 @@ def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, 
 
 
 def deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
-    """A machine's k-th participation takes the k-th example of a permutation of its own share."""
+    """Assign a machine's k-th participation the k-th example of a permutation of its own dataset."""
     assert problem.partition_table is not None
     rows, sizes = problem.partition_table.rows, problem.partition_table.sizes
     short = np.flatnonzero(schedule.total > sizes)
@@ -46,11 +48,11 @@ def deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator |
             f"machine {short[0]} must have at least {needs} examples for this schedule, got {has}. {FEWER}",
             machine=int(short[0]),
         )
-    place = np.maximum(schedule.counts - 1, 0)  # of those who are absent, no place is used
+    place = np.maximum(schedule.counts - 1, 0)  # places of absent machines are not used
     return np.maximum(np.take_along_axis(rows, places_in_order(rows, rng), axis=1)[schedule.participants, place], 0)
 
 
 def epoch_uses(problem: Problem, schedule: Schedule) -> np.ndarray:
-    """Rounds that would use a machine's most used record if nobody dropped out, in epochs, int [machines]."""
+    """Return the number of rounds that use each machine's most used record in epochs without dropouts, [machines]."""
     assert problem.partition_table is not None
     return -(-schedule.total // problem.partition_table.sizes)

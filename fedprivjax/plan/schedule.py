@@ -1,4 +1,4 @@
-"""A public schedule: who takes part in which round, and what follows from it alone."""
+"""The public participation schedule, and quantities that depend on it alone."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +10,7 @@ from fedprivjax.problem.memoize import Once
 
 
 class Size(NamedTuple):
-    """The integers that fix a run's program: machines in all, machines in a round, rounds."""
+    """Integers that fix a run's program: total machines, machines per round, and rounds."""
 
     machines: int
     per_round: int
@@ -19,16 +19,19 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule(Once):
-    """A public schedule: which machines take part in each round, int32 [rounds, per_round].
+    """A public participation schedule: the machines of each round.
 
-    Where their number varies, `filled` tells how many of a row's slots are filled, from the left: int [rounds], and
-    `mean` is M, the harmonic mean of that number's law. Where it is `announced`, users know it before their round.
-    Where it is fixed, `mean` and `expected` say nothing: a round divides by the number of its slots.
+    If the number of machines is fixed, `mean` and `expected` are not used, and a round divides by its number of slots.
 
     Attributes:
-        dropped: slots whose machine was asked and sends nothing, bool [rounds, per_round]; None is nobody. Guarantees
-            count them as if they had sent: who drops out may be known beforehand to nobody.
-        expected: E[M_r], the mean of the law of those who send; None where their number is fixed.
+        machines: N, the total number of machines.
+        participants: machine in each slot, int32 [rounds, per_round].
+        filled: number of filled slots of each round, from the left, int [rounds], or None if all are filled.
+        mean: M, the harmonic mean of the cohort-size distribution.
+        announced: True if users know the cohort size before their round.
+        dropped: slots whose machine is scheduled but sends nothing, bool [rounds, per_round], or None if there are no
+            dropouts. Guarantees count dropouts as if they had sent: no party may know them in advance.
+        expected: E[M_r], the mean number of machines that send, or None if it is fixed.
     """
 
     machines: int
@@ -48,34 +51,34 @@ class Schedule(Once):
 
     @property
     def cohort(self) -> float:
-        """M: machines in a round, the harmonic mean of their law where their number varies."""
+        """M, the number of machines in a round, or the harmonic mean of its distribution if it varies."""
         return self.mean if self.varies and self.mean is not None else self.participants.shape[1]
 
     @property
     def divisor(self) -> float:
-        """What a sum over the participants is divided by where the divisor must not follow their number: E[M_r]."""
+        """Divisor of a sum over participants that does not depend on their number: E[M_r]."""
         return self.expected if self.varies and self.expected is not None else float(self.participants.shape[1])
 
     @property
     def varies(self) -> bool:
-        """Whether some slots may be empty."""
+        """True if some slots may be empty."""
         return self.filled is not None or self.dropped is not None
 
     @cached_property
     def asked(self) -> np.ndarray:
-        """Which slots are planned to be filled, bool [rounds, per_round]."""
+        """Slots with a scheduled machine, bool [rounds, per_round]."""
         slots = np.arange(self.participants.shape[1])
         most = self.participants.shape[1] if self.filled is None else self.filled[:, None]
         return np.broadcast_to(slots < most, self.participants.shape)
 
     @cached_property
     def present(self) -> np.ndarray:
-        """Which slots are filled: asked and not dropped out, bool [rounds, per_round]."""
+        """Filled slots, whose machine is scheduled and does not drop out; bool [rounds, per_round]."""
         return self.asked if self.dropped is None else self.asked & ~self.dropped
 
     @cached_property
     def planned(self) -> "Schedule":
-        """The schedule as if nobody dropped out; sums are divided by the same."""
+        """The schedule without dropouts. Its sums have the same divisor."""
         return self if self.dropped is None else replace(self, dropped=None)
 
     @property
@@ -85,7 +88,7 @@ class Schedule(Once):
 
     @cached_property
     def _order(self) -> tuple[np.ndarray, np.ndarray]:
-        """Entries sorted by machine then round, and where each machine's run of entries starts, per entry."""
+        """Entries sorted by machine then round, and for each entry the first position of its machine."""
         flat = self.participants.ravel()
         order = np.argsort(flat, kind="stable")
         first = np.searchsorted(flat[order], flat[order], side="left")
@@ -93,12 +96,12 @@ class Schedule(Once):
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How often the participant has taken part, this round included: int32 [rounds, per_round], from 1.
+        """Number of participations of each slot's machine up to this round, from 1; int32 [rounds, per_round].
 
         >>> Schedule(2, np.array([[0], [1], [0]])).counts.ravel().tolist()
         [1, 1, 2]
         """
-        if self.total.max(initial=0) <= 1:  # no order is needed, which takes sixteen bytes a slot
+        if self.total.max(initial=0) <= 1:  # avoids sorting, which takes sixteen bytes per slot
             return self.present.astype(np.int32)
         order, first = self._order
         ones = self.present.ravel()[order]
@@ -109,7 +112,7 @@ class Schedule(Once):
 
     @cached_property
     def _filled_order(self) -> tuple[np.ndarray, np.ndarray]:
-        """Filled slots sorted by machine then round, and which of them are a machine's first."""
+        """Filled slots sorted by machine then round, and a mask of each machine's first."""
         order, _ = self._order
         if self.varies:
             order = order[self.present.ravel()[order]]
@@ -117,8 +120,9 @@ class Schedule(Once):
         return order, np.append(True, machine[1:] != machine[:-1])[: order.size]
 
     def previous(self, values: np.ndarray) -> np.ndarray:
-        """The entry of `values` [rounds, per_round] at the machine's previous participation; zero at its first, and
-        in slots that nobody fills.
+        """Return the entry of `values` [rounds, per_round] at each machine's previous participation.
+
+        It is zero at a machine's first participation and in empty slots.
 
         >>> Schedule(2, np.array([[0], [1], [0]])).previous(np.array([[5.0], [6.0], [7.0]])).ravel().tolist()
         [0.0, 0.0, 5.0]
@@ -130,13 +134,14 @@ class Schedule(Once):
 
     @cached_property
     def total(self) -> np.ndarray:
-        """How often each machine is asked in all, n_i: int [machines]."""
+        """Number of rounds in which each machine is scheduled, n_i; int [machines]."""
         return np.bincount(self.participants[self.asked], minlength=self.machines)
 
     @cached_property
     def gaps(self) -> np.ndarray:
-        """Rounds from each participation to the machine's next one, or to the end: int32 [rounds, per_round], 0 in
-        slots that nobody fills.
+        """Rounds from each participation to the machine's next one, or to the end; int32 [rounds, per_round].
+
+        It is 0 in empty slots.
 
         >>> Schedule(2, np.array([[0], [1], [0]])).gaps.ravel().tolist()
         [2, 2, 1]

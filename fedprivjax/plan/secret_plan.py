@@ -1,4 +1,4 @@
-"""Plans whose secret samples are drawn at their first use, so that a guarantee draws none."""
+"""Plans whose secret samples are drawn on first use, because guarantees do not need them."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -12,17 +12,17 @@ from fedprivjax.problem.problem import Problem
 
 
 class SecretPlan(Plan):
-    """A plan whose secret samples are drawn at their first use. A guarantee needs none of them."""
+    """A plan whose secret samples are drawn on first use. A guarantee does not need them."""
 
     @classmethod
     def of(cls, draw: Callable[[], Minibatches], width: int, problem: Problem, **facts: Any) -> "SecretPlan":
         """Return a plan whose samples are drawn by `draw`.
 
         Args:
-            draw: returns samples and weights, always the same.
+            draw: function that returns samples and weights, the same at every call.
             width: largest number of examples of a message.
-            problem: owner of the records.
-            facts: the other fields.
+            problem: problem that the records belong to.
+            facts: other fields of the plan.
         """
         plan = cls(samples=None, weights=None, secret=True, **facts)  # type: ignore[arg-type]
         for name in DRAWN:

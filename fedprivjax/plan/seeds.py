@@ -1,8 +1,8 @@
-"""Where all randomness comes from: seeds, and the named streams that are derived from them.
+"""Seeds, and the named random streams that are derived from them.
 
-Host streams (`participation_rng`, `samples_rng`, `binomial_stream`) draw what is fixed before a run. Device keys
-follow from the noise seed: `run_key` for the mechanism, its fold by the round's number for a round's noise, and
-`protocol_key` for randomness that is the protocol's own.
+Host streams (`participation_rng`, `samples_rng`, `binomial_stream`) are used before a run. Device keys are derived from
+the noise seed: `run_key` for the mechanism, `round_keys` for the noise of each round, and `protocol_key` for the
+protocol's other randomness.
 """
 
 from typing import NamedTuple
@@ -13,17 +13,17 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 
-PARTICIPATION, SAMPLES = 2**20 + 1, 2**20 + 2  # spawn keys, apart from `default_rng(seed)`, which others may use
+PARTICIPATION, SAMPLES = 2**20 + 1, 2**20 + 2  # spawn keys, independent of `default_rng(seed)`, which user code may use
 RESAMPLED, MEMBER = 2**20, 2**20 + 3
-BINOMIAL = 2**20 + 4  # of the noise seed, for counts drawn on the host
+BINOMIAL = 2**20 + 4  # spawn key of the noise seed, for counts sampled on the host
 SHUFFLER = 3
-PROTOCOL = 2**32 - 1  # a fold that no round's number reaches
+PROTOCOL = 2**32 - 1  # larger than every round number
 
 
 class Seeds(NamedTuple):
-    """Seeds of the three independent streams of a run: who takes part, which examples, which noise.
+    """Seeds of a run's three independent streams: participation, record samples and noise.
 
-    Each is a stream of its own, so that any of them can be shared by, or varied over, the members of a sweep.
+    The configurations of a sweep can share each stream or vary it.
     """
 
     participation: int
@@ -31,7 +31,7 @@ class Seeds(NamedTuple):
     noise: int
 
     def resample(self, index: int) -> "Seeds":
-        """Independent streams of their own for each index, from these.
+        """Return the seeds of independent streams for this index, derived from these seeds.
 
         >>> Seeds(1, 1, 1).resample(0) != Seeds(1, 1, 1).resample(1)
         True
@@ -41,7 +41,7 @@ class Seeds(NamedTuple):
 
 
 def as_seeds(seed: int | Seeds) -> Seeds:
-    """One integer seeds all three streams (which stay independent).
+    """Return seeds of all three streams from one integer. The streams stay independent.
 
     >>> as_seeds(3)
     Seeds(participation=3, samples=3, noise=3)
@@ -55,17 +55,17 @@ def as_seeds(seed: int | Seeds) -> Seeds:
 
 
 def participation_rng(seeds: Seeds) -> np.random.Generator:
-    """The stream of who takes part."""
+    """Return the generator of the participation stream."""
     return np.random.default_rng(np.random.SeedSequence(seeds.participation, spawn_key=(PARTICIPATION,)))
 
 
 def samples_rng(seeds: Seeds) -> np.random.Generator:
-    """The stream of which examples are used."""
+    """Return the generator of the stream of record samples."""
     return np.random.default_rng(np.random.SeedSequence(seeds.samples, spawn_key=(SAMPLES,)))
 
 
 def member_seed(seeds: Seeds, member: int) -> int:
-    """The seed of a sweep member's host-made noise, where members do not share it.
+    """Return the seed of a configuration's host noise, for sweeps whose configurations do not share noise.
 
     >>> member_seed(Seeds(1, 1, 1), 0) != member_seed(Seeds(1, 1, 1), 1)
     True
@@ -74,7 +74,7 @@ def member_seed(seeds: Seeds, member: int) -> int:
 
 
 def binomial_stream(noise_seed: int, member: int | None = None) -> np.random.SeedSequence:
-    """The stream of binomial noise drawn on the host, of a noise seed alone, or of one of its members too.
+    """Return the stream of binomial noise sampled on the host, for a noise seed or one of its configurations.
 
     >>> draws = [binomial_stream(seed, member).generate_state(1)[0] for seed in (0, 1) for member in (None, 0, 1)]
     >>> len(set(draws))
@@ -85,20 +85,20 @@ def binomial_stream(noise_seed: int, member: int | None = None) -> np.random.See
 
 
 def shuffler_rng(noise_seed: int) -> np.random.Generator:
-    """The stream of the order that a shuffler puts messages in."""
+    """Return the generator of a shuffler's permutations."""
     return np.random.default_rng([noise_seed, SHUFFLER])
 
 
 def run_key(seeds: Seeds) -> jax.Array:
-    """The key of a run's noise."""
+    """Return the key of a run's noise."""
     return jax.random.key(seeds.noise)
 
 
 def round_keys(key: jax.Array, rounds) -> jax.Array:
-    """The keys of rounds' noise, from their numbers, which start from 1."""
+    """Return the key of each round's noise, from round numbers that start at 1."""
     return jax.vmap(lambda number: jax.random.fold_in(key, number))(rounds)
 
 
 def protocol_key(key: jax.Array, number=0) -> jax.Array:
-    """The key of a protocol's own randomness in a round; number 0 is for `init`."""
+    """Return the key of a protocol's additional randomness in a round. Number 0 is for `init`."""
     return jax.random.fold_in(jax.random.fold_in(key, np.uint32(PROTOCOL)), number)

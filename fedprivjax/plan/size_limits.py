@@ -1,4 +1,4 @@
-"""Refusals of sizes that cannot work, by arithmetic alone: before anything is drawn, calibrated or compiled."""
+"""Size limits, checked by arithmetic alone before anything is sampled, calibrated or compiled."""
 
 import os
 from math import inf
@@ -6,13 +6,13 @@ from math import inf
 from fedprivjax.checks.refusal import Refusal
 
 COUNTED = 2**31  # machines, rounds and records are int32
-OF_MACHINE, OF_SLOT, OF_RECORD = 64, 48, 8  # bytes on the host for each, while a run is prepared
-OF_DRAW = 2**14  # further bytes of each seed's plan and noise
+OF_MACHINE, OF_SLOT, OF_RECORD = 64, 48, 8  # bytes on the host per item while a run is prepared
+OF_DRAW = 2**14  # further bytes per seed for its plan and noise
 GIB = 2**30
 
 
 def require_counted(**sizes: int) -> None:
-    """Raise Refusal if a named size is not an int32.
+    """Raise Refusal if a named size does not fit int32.
 
     >>> require_counted(machines=10**12)
     Traceback (most recent call last):
@@ -28,7 +28,7 @@ def require_room(machines: int, per_round: int, rounds: int, records: int = 1, d
 
     Args:
         records: number of records in a message.
-        draws: number of plans kept at once, one for each seed.
+        draws: number of plans held in memory at once, one per seed.
     """
     slots = rounds * per_round
     each = OF_DRAW + slots * (OF_SLOT + OF_RECORD * records) + OF_RECORD * machines
@@ -44,7 +44,7 @@ def require_room(machines: int, per_round: int, rounds: int, records: int = 1, d
 
 
 def memory() -> float:
-    """This computer's memory in bytes, or infinity if it is not known."""
+    """Return this computer's memory in bytes, or infinity if it is unknown."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Warning of data that a run leaves unused because its rounds end with the smallest dataset."""
+"""Warning about data that a run leaves unused because the smallest dataset limits its rounds."""
 
 from bisect import bisect_left
 
@@ -9,11 +9,11 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.participation.capped_sampling import rounds_filled
 from fedprivjax.plan.plan import Plan
 
-HALF = 50  # percent of the data; a run that uses less and ends with the smallest dataset is warned of
+HALF = 50  # percent of the data; a run limited by the smallest dataset that uses less causes a warning
 
 
 def warn_of_unused_data(plan: Plan, participation: Participation, shares: np.ndarray) -> None:
-    """Warn if most of the data stay unused because the rounds end with the smallest dataset."""
+    """Warn if most of the data stay unused because the smallest dataset limits the rounds."""
     of_smallest = plan.size.rounds == participation.rounds_of_shares(shares) and 2 * shares.min() < shares.mean()
     if participation.depends_on_sizes or not of_smallest or plan.part_used >= HALF:
         return
@@ -21,8 +21,10 @@ def warn_of_unused_data(plan: Plan, participation: Participation, shares: np.nda
 
 
 def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str:
-    """What uses more than half: as many machines a round by their shares, or down to half as many; else records used
-    again."""
+    """Return a remedy, as text, that uses more than half of the data.
+
+    The remedy is `BySize` with as many machines per round, or down to half as many. Otherwise it is to reuse records.
+    """
     asked = participation.per_round
     most = asked // 2
     less = bisect_left(range(asked), HALF, hi=most + 1, key=lambda less: _part_by_size(shares, asked - less))
@@ -36,5 +38,5 @@ def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str
 
 
 def _part_by_size(shares: np.ndarray, per_round: int) -> float:
-    """The part of all messages, in percent, that cohorts of this size send where they are drawn by their shares."""
+    """Return the percentage of all possible messages that `BySize` cohorts of this size send."""
     return 100 * rounds_filled(shares, per_round) * per_round / shares.sum()

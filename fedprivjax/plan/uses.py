@@ -1,4 +1,4 @@
-"""Which rounds use which records, on a plan of minibatches whose samples are public."""
+"""Rounds in which each record is used, for plans of minibatches with public samples."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from fedprivjax.plan.plan import Plan
 
 
 class Uses(NamedTuple):
-    """Every use of every record, sorted by record and then by round.
+    """All uses of records, sorted by record and then by round.
 
     Attributes:
-        round: from 1, int [uses].
-        record: its place in the pool, int [uses].
-        weight: of the record in its machine's message, float64 [uses].
-        records: how many the pool has.
+        round: number of the round, from 1; int [uses].
+        record: index of the record in the pool, int [uses].
+        weight: weight of the record in its machine's message, float64 [uses].
+        records: number of records in the pool.
     """
 
     round: np.ndarray
@@ -24,7 +24,7 @@ class Uses(NamedTuple):
 
 
 def repeats_after(plan: Plan, rounds: int) -> bool:
-    """Whether in rounds so far apart the same machines use the same records with the same weights."""
+    """Return True if the machines, records and weights of the plan repeat after `rounds` rounds."""
     assert plan.weights is not None
     order = np.argsort(plan.schedule.participants, axis=1)
     machines = np.take_along_axis(plan.schedule.participants, order, axis=1)
@@ -33,7 +33,7 @@ def repeats_after(plan: Plan, rounds: int) -> bool:
 
 
 def uses_of(plan: Plan, records: int) -> Uses:
-    """The uses of a plan's records, out of a pool of so many; slots of weight 0 are none."""
+    """Return the uses of a plan's records, out of a pool of `records`. Places of weight 0 are not uses."""
     assert plan.weights is not None
     weights = plan.weights
     round, slot, place = np.nonzero(weights)

@@ -1,4 +1,4 @@
-"""Checks that a plan agrees with its sampler, and that with the sampler which the accountant assumes."""
+"""Checks that a plan agrees with its sampler, and its sampler with the one that the accountant assumes."""
 
 from collections.abc import Callable
 
@@ -10,34 +10,33 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.problem.problem import Problem
 
-ROUNDING = 1e-6  # of a weight, in float32
+ROUNDING = 1e-6  # relative rounding error of a float32 weight
 
 
 def require_same_sampler(plan: Plan, assumed: Sampler | None, name: str) -> None:
     """Raise Refusal unless the plan's records were sampled as the protocol `name` and its accountant assume.
 
-    A plan sampled with replacement is rejected by a protocol whose accountant assumes sampling without.
+    For example, a plan sampled with replacement is rejected if the accountant assumes sampling without replacement.
     """
     if plan.sampler != assumed:
-        drawn, needed = plan.sampler or "one sample a message", assumed or "one sample a message"
-        raise Refusal(f"plan must be drawn by {name}'s own sampler, {needed}, got one drawn by {drawn}")
+        drawn, needed = plan.sampler or "one sample per message", assumed or "one sample per message"
+        raise Refusal(f"plan must be drawn by the sampler of {name}, {needed}, got a plan drawn by {drawn}")
 
 
 def require_as_said(plan: Plan, problem: Problem) -> None:
-    """Refuse a plan, drawn or made by hand, of which a record counts for more than its sampler allows.
+    """Raise Refusal if a record of a plan, drawn or made by hand, has more influence than its sampler allows.
 
-    Each record must exist and be its machine's own, weigh no more than one of a batch does, and nothing where nobody
-    sends; and occur once in a message, of a sampler that repeats none and whose uses are not counted one by one.
-    Looked at once for a plan. Secret samples that are not drawn yet are looked at once they are, or here if the plan
-    is of other records or weights than the problem.
+    * Each record must exist and belong to its machine.
+    * Its weight is at most that of one record of a batch, and 0 in empty slots.
+    * It occurs once in a message, if the sampler repeats no record and its uses are not counted one by one.
 
-    Raises:
-        Refusal: with the round of the first that is not so.
+    The result is cached per plan. Secret samples that are not drawn yet are checked when they are drawn, or here if the
+    plan has other records or weights than the problem. The message names the first round with an invalid record.
     """
     if plan.will_be_of(problem):
         return
     plan.once(
-        ("as said", problem.partition_table, problem.examples, problem.machine_weights), lambda: _look(plan, problem)
+        ("valid", problem.partition_table, problem.examples, problem.machine_weights), lambda: _look(plan, problem)
     )
 
 
@@ -45,7 +44,7 @@ def _look(plan: Plan, problem: Problem) -> bool:
     samples = plan.samples.reshape(*plan.schedule.participants.shape, plan.width)
     weights = np.ones(samples.shape, np.float32) if plan.weights is None else plan.weights
     used = weights != 0
-    _refuse_first(used & ~plan.schedule.present[:, :, None], "weights must be 0 in slots that nobody fills", weights)
+    _refuse_first(used & ~plan.schedule.present[:, :, None], "weights must be 0 in empty slots", weights)
     most = _most(plan, problem)
     beyond = ~((weights >= 0) & (weights <= most * (1 + ROUNDING)))
     _refuse_first(beyond, lambda at: f"weights must be from 0 to {np.broadcast_to(most, beyond.shape)[at]:g}", weights)
@@ -57,18 +56,18 @@ def _look(plan: Plan, problem: Problem) -> bool:
         )
     if problem.partition_table is not None and problem.stored:
         own = _owners(problem)[np.where(used, samples, 0)] == plan.schedule.participants[:, :, None]
-        _refuse_first(used & ~own, "samples must be of the machine's own records", samples)
+        _refuse_first(used & ~own, "samples must be the machine's own records", samples)
     if _once_a_message(plan):
         _refuse_first(_again(samples, used), "samples must occur once in a message", samples)
     return True
 
 
 def _most(plan: Plan, problem: Problem) -> np.ndarray:
-    """The largest weight that a record may have in each slot, [rounds, per_round, 1], or one for all."""
+    """Return the largest weight that a record may have in each slot, [rounds, per_round, 1], or one for all."""
     sampler = plan.sampler
     if sampler is None:
         return np.ones(())
-    if not plan.width:  # nobody is to know which records are used
+    if not plan.width:  # the public part of a secret plan
         return np.ones(())
     if sampler.pooled or problem.partition_table is None:
         return np.asarray(1 / np.asarray(sampler.batch, float))
@@ -78,7 +77,7 @@ def _most(plan: Plan, problem: Problem) -> np.ndarray:
 
 
 def _owners(problem: Problem) -> np.ndarray:
-    """Whose each example is, int [examples]; −1 of nobody's."""
+    """Return the machine that owns each example, or −1 if no machine does; int [examples]."""
     assert problem.partition_table is not None
     rows = problem.partition_table.rows
     owner = np.full(int(problem.examples), -1)
@@ -93,7 +92,7 @@ def _once_a_message(plan: Plan) -> bool:
 
 
 def _again(samples: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Slots of which two places that count name one record, [rounds, per_round, 1]."""
+    """Return the slots in which two used places have the same record, [rounds, per_round, 1]."""
     width = samples.shape[2]
     named = np.sort(np.where(used, samples, -1 - np.arange(width)), axis=2)
     return (named[:, :, 1:] == named[:, :, :-1]).any(axis=2, keepdims=True)

@@ -115,7 +115,7 @@ def test_a_subclass_that_adds_no_field_needs_no_decorator_to_be_frozen():
 
 
 def test_the_64_bit_mode_is_refused_before_anything_is_drawn():
-    says = r"^jax_enable_x64 must be off, for programs compute in float32, got on\. Unset JAX_ENABLE_X64$"
+    says = r"^jax_enable_x64 must be off, because programs compute in float32, got on\. Unset JAX_ENABLE_X64$"
     with jax.enable_x64(True):
         with pytest.raises(Refusal, match=says):
             run()

@@ -60,8 +60,8 @@ class Own(Protocol):
 
 
 FIRST = "protocol must come first, then problem and participation, got a Problem as protocol"
-MAKERS = "problem must be a Problem, as from_dataset(data) and linear_problem(X, y, loss) make it, got "
-TAKES_PART = "participation must say who takes part, such as Full({0}) or Uniform({0}, per_round), got "
+MAKERS = "problem must be a Problem, such as from_dataset(data) or linear_problem(X, y, loss), got "
+TAKES_PART = "participation must be a Participation, such as Full({0}) or Uniform({0}, per_round), got "
 OBJECT = "protocol must be an object of a flax.struct.dataclass, such as DPMu2(mu=1.0), got 'dp_mu2'"
 CLASS = "protocol must be an object, such as DPMu2(...), got the class DPMu2"
 LOSS = "loss must be an object, such as Softmax(classes) or Logistic(), got "
@@ -152,7 +152,7 @@ MISTAKES = {
     "a setting of others": (
         lambda: StaleMomentum(mu=1.0, cancel=True),
         "unknown setting of StaleMomentum 'cancel' "
-        "(known: mu, epsilon, noise_std, step_size, step_scale, clip, noise_schedule, relative_privacy, batch, "
+        "(known: mu, epsilon, noise_std, step_size, step_scale, clip, relative_privacy, batch, noise_schedule, "
         "calibrate_to)",
     ),
     "a misspelt option of a sweep": (
@@ -206,7 +206,7 @@ MISTAKES = {
     ),
     "a word for a number of one's own": (
         lambda: sweep(Own(beta="a"), PROBLEM, SOME),
-        "beta must be a number, got 'a': a setting that is none must be a struct.field(pytree_node=False)",
+        "beta must be a number, got 'a'. Declare a setting that is not a number as struct.field(pytree_node=False)",
     ),
     "a fraction for a seed": (lambda: simulate(OURS, PROBLEM, SOME, seed=1.5), "seed must be an integer, got 1.5"),
     "a fraction of seeds": (lambda: sweep(OURS, PROBLEM, SOME, seeds=2.0), "seeds must be an integer, got 2.0"),

@@ -40,9 +40,9 @@ def test_cut_short():
 @pytest.mark.parametrize(
     ("machines", "sizes", "says"),
     [
-        (20, (), "sizes must be at least 1 each and at most 20 together, .* got 0 that add up to 0"),
-        (20, (3, 0), "sizes must be at least 1 each"),
-        (18, SIZES, "at most 18 together, as there are machines, got 4 that add up to 19"),
+        (20, (), "sizes must be at least 1 and add up to at most the 20 machines, got 0 that add up to 0"),
+        (20, (3, 0), "sizes must be at least 1 and add up to"),
+        (18, SIZES, "add up to at most the 18 machines, got 4 that add up to 19"),
     ],
 )
 def test_refused(machines, sizes, says):

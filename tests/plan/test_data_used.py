@@ -206,10 +206,10 @@ def test_a_guarantee_for_added_records_is_refused_where_sizes_are_public():
 
 def test_shares_that_there_are_not():
     pool = linear_problem(np.eye(40, 2), np.arange(40) % 2, Softmax(2))
-    with pytest.raises(Refusal, match=r"^shares must be given for BySize where machines have no own records"):
+    with pytest.raises(Refusal, match=r"^shares must be given for BySize unless machines own records"):
         draw_plan(pool, BySize(4, 2))
     assert draw_plan(pool, BySize(4, 2, [4, 4, 2, 2])).size.rounds == 6
-    with pytest.raises(Refusal, match=r"^rounds must be given where records are used again and again$"):
+    with pytest.raises(Refusal, match=r"^rounds must be given if records are reused$"):
         draw_plan(SKEWED, BySize(4, 2), order="cyclic")
     with pytest.raises(Refusal, match=r"^shares must be given for BySize"):
         draw_plan(SKEWED, BySize(4, 2), 5, order="cyclic")

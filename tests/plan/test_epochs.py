@@ -56,10 +56,10 @@ def test_a_method_that_assumes_one_use_of_a_sample_is_refused(problem, order):
 
 def test_epochs_need_records_of_ones_own_and_an_end():
     problem = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2))
-    with pytest.raises(Refusal, match="order 'cyclic' must go with machines of their own records"):
+    with pytest.raises(Refusal, match="order 'cyclic' must have per-machine records"):
         draw_plan(problem, Full(2), 3, order="cyclic")
     owned = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2), partition_table=np.arange(4).reshape(2, 2))
     with pytest.raises(Refusal, match="order must be 'shuffled' or 'stored' for a protocol with a sampler"):
         draw_plan(owned, Full(2), 3, order="cyclic", sampler=as_sampler("cyclic", 1))
-    with pytest.raises(Refusal, match="rounds must be given where records are used again and again"):
+    with pytest.raises(Refusal, match="rounds must be given if records are reused"):
         draw_plan(owned, Full(2), order="reshuffled")

@@ -123,7 +123,7 @@ def test_all_rounds_that_the_samples_allow():
             POOLED,
             Full(25),
             {},
-            "per_round · rounds must be at most the 24 examples, got 25 · 1 = 25. Use fewer machines a round",
+            "per_round · rounds must be at most the 24 examples, got 25 · 1 = 25. Use fewer machines per round",
         ),
         (POOLED, Full(4), {"rounds": 0}, "rounds must be at least 1, got 0"),
         (POOLED, Full(4), {"rounds": 2.5}, "rounds must be an integer, got 2.5"),

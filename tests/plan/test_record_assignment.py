@@ -101,7 +101,7 @@ def test_weights_of_machines_do_not_scale_messages():
             Full(4),
             None,
             7,
-            r".*at most the 24 examples, got 7 · 4 · 1 = 28. Use fewer machines a round",
+            r".*at most the 24 examples, got 7 · 4 · 1 = 28. Use fewer machines per round",
         ),
         (
             make(),

@@ -173,7 +173,7 @@ def test_samplers_of_one_batch_differ():
     ("make", "message"),
     [
         (lambda: as_sampler("subsets", 2), "unknown sampler 'subsets', did you mean 'subset'.*"),
-        (lambda: as_sampler(Subset(2), 2), r"batch must be left out beside Subset\(batch=2\), got 2"),
+        (lambda: as_sampler(Subset(2), 2), r"batch must be left out with the sampler Subset\(batch=2\), got 2"),
         (lambda: Subset(None).batch_of(3), "batch must be given for the sampler 'subset'"),
         (lambda: Poisson(4).batch_of(3), r"batch must be at most records \(3\) for the sampler 'poisson', got 4"),
         (lambda: Subset((1, 2)).batch_of(3), r"batch must be an integer, got \(1, 2\)"),

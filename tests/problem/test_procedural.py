@@ -150,7 +150,7 @@ def test_an_experiment_file_cannot_split_a_stream():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: draw_plan(p, SOME), "rounds must be given where examples are computed: they have no end"),
+        (lambda p: draw_plan(p, SOME), "rounds must be given if examples are computed, without a limit"),
         (
             lambda p: simulate(DPMu2(mu=1.0), p, SOME, rounds=3, metrics=["train_loss"]),
             "metric 'train_loss' must have stored examples, and the problem has none",

@@ -195,7 +195,7 @@ def plan_of(protocol, problem=PROBLEM):
         ),
         (
             lambda: calibrate(SGD, POOLED, plan_of(SGD), delta=1e-5),
-            "partition_table must be given: machines draw minibatches from records of their own",
+            "partition_table must be given, because machines sample minibatches from their own records",
         ),
         (
             lambda: calibrate(SGD, EMPTY, plan_of(SGD), delta=1e-5),

@@ -187,7 +187,7 @@ def test_a_guarantee_is_of_a_plan_by_the_methods_own_sampler(method):
     plan = ready(protocol, PROBLEM, Full(MACHINES), rounds=12).plan
     filled_in = guarantee(calibrate(protocol, PROBLEM, plan), PROBLEM, plan)
     assert guarantee(protocol, PROBLEM, plan).mu == pytest.approx(filled_in.mu, rel=1e-9)
-    with pytest.raises(Refusal, match=f"plan must be drawn by {method.__name__}'s own sampler"):
+    with pytest.raises(Refusal, match=f"plan must be drawn by the sampler of {method.__name__}"):
         calibrate(protocol, PROBLEM, draw_plan(PROBLEM, Full(MACHINES), 8))
 
 
@@ -245,6 +245,6 @@ def test_refusals_of_settings(settings, message):
 def test_a_pool_without_shares_is_refused():
     problem = linear_problem(X.reshape(-1, DIMENSION), np.zeros(24, int), Logistic(), constraint=Ball(1.0))
     with pytest.raises(
-        Refusal, match="partition_table must be given: machines draw minibatches from records of their own"
+        Refusal, match="partition_table must be given, because machines sample minibatches from their own records"
     ):
         ready(TREE, problem, Full(3), rounds=8)

@@ -1,4 +1,4 @@
-"""Who takes part in which round: public, independent of the data, drawn before the run; a law a class."""
+"""Participation schemes: public, independent of the data, sampled before a run. Each scheme is a class."""
 
 from collections.abc import Callable
 

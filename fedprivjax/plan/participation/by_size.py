@@ -1,4 +1,4 @@
-"""Machines by what remains of their data, so that unequal shares are used up together."""
+"""Participation in proportion to the remaining data, so that unequal datasets are used up together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,14 @@ from fedprivjax.plan.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class BySize(Participation):
-    """`per_round` distinct machines that still have fresh examples, drawn with probability ∝ the number that remains.
+    """`per_round` distinct machines with fresh examples, sampled in proportion to their remaining examples.
 
-    With c_i messages left to machine i, the next machine is i with probability ∝ c_i among those not drawn in this
-    round. Those with as many messages left as there are rounds come first where no round could be filled else (`caps`),
-    so every one of the T rounds is full, T being the largest with Σ_i min(n_i, T) ≥ m·T: of all examples fewer than m
-    are left over where no machine has more than T.
+    With c_i messages left for machine i, the next machine is i with probability ∝ c_i among those not yet sampled in
+    this round. If a later round could otherwise not be filled, machines with as many messages left as rounds come first
+    (`capped_sampling`). All T rounds are therefore full, where T is the largest number with Σ_i min(n_i, T) ≥ m·T. If
+    no machine has more than T examples, fewer than m of all examples remain unused.
 
-    Sizes of shares are then public, as replacing one record by another allows: under add-or-remove-one they are not.
+    Dataset sizes are then public. Replace-one neighbouring allows this; add-or-remove-one does not.
 
     Args:
         shares: number of messages for which each machine has fresh examples, int [machines]; None takes it from the
@@ -52,13 +52,13 @@ class BySize(Participation):
 
     @property
     def known(self) -> np.ndarray:
-        """The shares, int [machines].
+        """The number of messages of each machine, int [machines].
 
         Raises:
-            Refusal: where there are none.
+            Refusal: if `shares` is None.
         """
         if self.shares is None:
-            raise Refusal("shares must be given for BySize where machines have no own records that are used once each")
+            raise Refusal("shares must be given for BySize unless machines own records and use each of them once")
         return np.asarray(self.shares)
 
     @property

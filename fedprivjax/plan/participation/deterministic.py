@@ -1,4 +1,4 @@
-"""Schedules without chance: the machines in turn, and schedules of one's own."""
+"""Deterministic participation: the machines in turn, and given schedules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from fedprivjax.plan.schedule import Schedule
 
 @dataclass(frozen=True)
 class Cyclic(Participation):
-    """The machines in turn, in the stored order, `per_round` of them a round, from the first again after the last.
+    """Cyclic participation: `per_round` machines per round in the stored order, restarting after the last machine.
 
     Round r (from 0) has the machines (r·m, …, r·m + m − 1) mod N; m need not divide N.
 
@@ -27,7 +27,7 @@ class Cyclic(Participation):
         check_sizes(self.machines, self.per_round)
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Machine i has ⌈(r·m − i)/N⌉ turns in r rounds."""
+        """As in the base class. Machine i has ⌈(r·m − i)/N⌉ turns in r rounds."""
         return int(((shares * self.machines + np.arange(self.machines)) // self.per_round).min())
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:

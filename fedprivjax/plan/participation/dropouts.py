@@ -1,4 +1,4 @@
-"""Machines that are asked and send nothing."""
+"""Dropouts: scheduled machines that send nothing."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,11 +14,12 @@ from fedprivjax.plan.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Dropouts(Participation):
-    """Any scheme, of whose machines each fails to send with a probability of its own, by itself and in each round.
+    """Any participation scheme with dropouts, independent between machines and rounds.
 
-    A dropout sends nothing and uses up no sample. In a round in which all would fail, one stays: that whose chance came
-    nearest to its rate, so among machines of one rate any with the same probability. The schedule that is planned is
-    the scheme's own, and guarantees are of that: they count dropouts as if they had sent.
+    A machine that drops out sends nothing and uses no sample. If all machines of a round would drop out, one stays: the
+    machine with the largest ratio of its uniform random number to its rate. Among machines of equal rate, each stays
+    with the same probability. Guarantees are for the planned schedule of `scheme`: they count dropouts as if they had
+    sent.
 
     Args:
         scheme: the scheme that schedules the machines.
@@ -53,7 +54,7 @@ class Dropouts(Participation):
 
     @property
     def rates(self) -> np.ndarray:
-        """Each machine's, float64 [machines]."""
+        """Dropout rate of each machine, float64 [machines]."""
         return np.broadcast_to(_numbers(self.rate), self.machines)
 
     @property
@@ -70,16 +71,16 @@ class Dropouts(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Of those present, exactly.
+        """Exact probability mass function of the number of machines that send, from 1; float64 [per_round].
 
         Raises:
-            Refusal: rates that differ, for a scheme under which the machines of a round are not alike: it differs from
-                round to round. A drawn schedule has its own `expected` and `mean`.
+            Refusal: if rates differ and the scheme is not exchangeable, because the distribution then differs between
+                rounds. A sampled schedule has `expected` and `mean`.
         """
         if np.ndim(self.rate) == 0 or np.ptp(self.rates) == 0:
             return thinned(self.scheme.cohort_size_pmf, float(self.rates[0]))
         if not self.scheme.exchangeable:
-            raise Refusal(f"dropouts must be one rate for the sizes of {self.scheme} to have one law")
+            raise Refusal(f"dropouts must be one rate for {self.scheme} to have one cohort-size distribution")
         return thinned_subsets(self.scheme.cohort_size_pmf, self.rates)
 
     @property
@@ -104,7 +105,7 @@ class Dropouts(Participation):
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         planned = checked_draw(self.scheme, rounds, rng)
         if planned.announced:
-            raise Refusal("dropouts must be left out where the sizes of cohorts are announced")
+            raise Refusal("dropouts must be left out if cohort sizes are announced")
         if not self.rates.any():
             return planned
         if planned.dropped is not None:
@@ -119,7 +120,7 @@ class Dropouts(Participation):
         return replace(planned, dropped=dropped, mean=1 / moment(law, -1), expected=moment(law, 1))
 
     def _law_of(self, rates: np.ndarray) -> np.ndarray:
-        """`cohort_size_pmf`, or where there is none that of a round of this schedule picked at random."""
+        """Return `cohort_size_pmf`, or if it is undefined, the mixture of its rounds' cohort-size distributions."""
         alike = np.ndim(self.rate) == 0 or self.scheme.exchangeable or np.ptp(self.rates) == 0
         return self.cohort_size_pmf if alike else thinned_cohorts(rates)
 

@@ -1,4 +1,4 @@
-"""Laws with the same number of machines in every round, uniformly random among all."""
+"""Participation schemes with a fixed number of machines per round, uniformly random among all."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a law of participation is: the whole contract, with defaults for what most laws share."""
+"""Base class of participation schemes: the complete interface, with defaults."""
 
 from dataclasses import replace
 from typing import Any, Self
@@ -13,20 +13,19 @@ from fedprivjax.plan.schedule import Schedule
 
 
 class Participation(Decorated):
-    """Who takes part: subclass it (as a frozen dataclass) for a law of your own.
+    """Base class of participation schemes. Subclass it as a frozen dataclass for a custom scheme.
 
-    A law must define `machines` (N, in all), `per_round` (the most that a round may have, the width of its schedule)
-    and `draw`; everything else has the default that stands here. One whose number of machines differs from round to
-    round also says `varies = True` and defines `cohort_size_pmf`. A law knows no data: it is public. What it draws is
-    checked before a run: shapes, no machine twice in a round, indices in range.
+    A scheme must define `machines`, `per_round` and `draw`; everything else has a default. A scheme with a varying
+    number of machines also sets `varies = True` and defines `cohort_size_pmf`. A scheme is public and does not depend
+    on the data. Its schedules are checked before a run: shapes, indices in range, and no machine twice in a round.
 
     Attributes:
-        machines: N.
-        per_round: the most machines that a round may have.
-        varies: whether their number differs from round to round.
-        at_most_once: whether no machine takes part twice.
-        exchangeable: whether a round's machines, given their number, are a uniformly random subset.
-        depends_on_sizes: whether the schedule depends on how many examples machines have, which is then public.
+        machines: N, the total number of machines.
+        per_round: largest number of machines in a round, the width of the schedule.
+        varies: True if the number of machines varies between rounds.
+        at_most_once: True if no machine takes part twice.
+        exchangeable: True if a round's machines, given their number, are a uniformly random subset.
+        depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -49,27 +48,27 @@ class Participation(Decorated):
     depends_on_sizes: Any = False
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        """A schedule of so many rounds, by no other randomness than `rng`'s.
+        """Sample a schedule of `rounds` rounds, with `rng` as the only source of randomness.
 
-        Where the number of machines varies, empty slots stand at the end of a row and hold other machines.
+        If the number of machines varies, empty slots are at the end of a row and hold other machines.
         """
         raise Undefined(f"{type(self).__name__} must define draw(rounds, rng)")
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """The probability of each number of machines present, from 1 up: float64 [per_round].
+        """Probability mass function of the cohort size, from size 1; float64 [per_round].
 
-        Default: always `per_round` of them.
+        Default: always `per_round`.
         """
         if self.varies:
-            raise Undefined(f"{type(self).__name__} must define cohort_size_pmf, as the number of its machines varies")
+            raise Undefined(f"{type(self).__name__} must define cohort_size_pmf, because its number of machines varies")
         law = np.zeros(self.per_round)
         law[-1] = 1.0
         return law
 
     @property
     def mean_size(self) -> float:
-        """E[M_r], the mean number of machines present in a round.
+        """Mean cohort size E[M_r].
 
         >>> from fedprivjax import Varying
         >>> Varying.between(10, 2, 4).mean_size
@@ -78,7 +77,7 @@ class Participation(Decorated):
         return moment(self.cohort_size_pmf, 1)
 
     def inverse_moment(self, power: float = 1) -> float:
-        """E[M_r^(−power)] of the number of machines present in a round, exactly.
+        """Return the exact inverse moment E[M_r^(−power)] of the cohort size.
 
         >>> from fedprivjax import Varying
         >>> Varying.between(10, 1, 2).inverse_moment(), Varying.between(10, 1, 2).inverse_moment(2)
@@ -88,39 +87,39 @@ class Participation(Decorated):
 
     @property
     def rounds_given(self) -> int | None:
-        """Rounds of a schedule that has an end of its own; None where any number can be drawn."""
+        """Number of rounds of a schedule of fixed length, or None if any number can be sampled."""
         return None
 
     def examples(self, rounds: int) -> int:
-        """Examples that so many rounds take from a pool, one a machine."""
+        """Return the number of examples that these rounds take from a pool, one per machine."""
         return rounds * self.per_round
 
     def most_rounds(self, examples: int) -> int:
-        """Rounds for which a pool of so many is enough."""
+        """Return the number of rounds for which a pool of `examples` is enough."""
         return examples // self.per_round
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Rounds for which machines of so many fresh messages each, [machines], are enough, whoever is drawn."""
+        """Return the number of rounds for which `shares` fresh messages per machine, [machines], always suffice."""
         return int(shares.min())
 
     def fitted(self, shares: np.ndarray | None) -> Self:
-        """The law for machines of so many fresh messages each, int [machines]; None where they never run out."""
+        """Return the scheme for `shares` fresh messages per machine, int [machines], or None for no limit."""
         return self
 
     def resized(self, **sizes: int) -> Self:
-        """The law with another number of `machines` in all, or `per_round`, as a sweep over them needs it.
+        """Return a copy with another `machines` or `per_round`, for a sweep over them.
 
         Raises:
-            Refusal: a size that is no setting of the law.
+            Refusal: if a size is not a setting of the scheme.
         """
-        law: Any = self  # a dataclass, as every law
+        law: Any = self  # every scheme is a dataclass
         for name in sizes.keys() - getattr(law, "__dataclass_fields__", {}).keys():
             raise Refusal(f"{name} must be a setting of the participation to be swept, got {self}")
         return replace(law, **sizes)
 
 
 def check_sizes(machines: int, per_round: int) -> None:
-    """Refuse a cohort that there are not machines enough for."""
+    """Raise Refusal unless 1 ≤ per_round ≤ machines."""
     require_at_least("machines", machines, 1)
     require_at_least("per_round", per_round, 1)
     if per_round > machines:

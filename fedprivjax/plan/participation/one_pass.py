@@ -1,4 +1,4 @@
-"""Every machine once at most, in cohorts of one size or of announced sizes."""
+"""Participation of every machine at most once, in cohorts of one size or of announced sizes."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,9 +14,9 @@ from fedprivjax.plan.schedule import Schedule
 
 @dataclass(frozen=True)
 class OnePass(Participation):
-    """Every machine once at most: the machines permuted and cut into cohorts of `per_round`, the remainder dropped.
+    """Every machine at most once: the machines permuted and cut into cohorts of `per_round`, without the remainder.
 
-    With `dropouts` each machine fails to take part by itself, as `Dropouts(OnePass(machines, per_round), dropouts)`.
+    With `dropouts`, machines drop out independently, as in `Dropouts(OnePass(machines, per_round), dropouts)`.
 
     >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).participants.shape
     (3, 3)
@@ -59,10 +59,10 @@ class OnePass(Participation):
 
 @dataclass(frozen=True)
 class Cohorts(Participation):
-    """Every machine once at most: the machines permuted and cut into cohorts of these sizes, which are announced.
+    """Every machine at most once: the machines permuted and cut into cohorts of given, announced sizes.
 
     Args:
-        sizes: machines of each round.
+        sizes: number of machines of each round.
 
     >>> Cohorts(10, (2, 2, 5)).draw(3, np.random.default_rng(0)).present.sum(axis=1).tolist()
     [2, 2, 5]
@@ -79,7 +79,7 @@ class Cohorts(Participation):
         require_at_least("machines", self.machines, 1)
         if not self.sizes or min(self.sizes) < 1 or sum(self.sizes) > self.machines:
             raise Refusal(
-                f"sizes must be at least 1 each and at most {self.machines} together, as there are machines, "
+                f"sizes must be at least 1 and add up to at most the {self.machines} machines, "
                 f"got {len(self.sizes)} that add up to {sum(self.sizes)}"
             )
 
@@ -89,7 +89,7 @@ class Cohorts(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Of a round picked at random."""
+        """Probability mass function of the cohort size of a uniformly random round; float64 [per_round]."""
         return _shares_of(np.array(self.sizes))
 
     @property
@@ -107,12 +107,12 @@ class Cohorts(Participation):
             raise Refusal(f"rounds must be at most the cohorts ({len(self.sizes)}), got {rounds}")
         sizes = np.array(self.sizes[:rounds])
         first = np.cumsum(sizes) - sizes
-        slots = (first[:, None] + np.arange(sizes.max())) % self.machines  # empty ones hold machines of other rounds
+        slots = (first[:, None] + np.arange(sizes.max())) % self.machines  # empty slots hold machines of other rounds
         rows = rng.permutation(self.machines)[slots].astype(np.int32)
         law = _shares_of(sizes)
         return Schedule(self.machines, rows, sizes, 1 / moment(law, -1), announced=True, expected=moment(law, 1))
 
 
 def _shares_of(sizes: np.ndarray) -> np.ndarray:
-    """Each size's share of the rounds, from 1 up."""
+    """Return the fraction of rounds with each size, from size 1; float64 [largest size]."""
     return np.bincount(sizes)[1:] / sizes.size

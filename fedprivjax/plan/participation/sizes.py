@@ -1,4 +1,4 @@
-"""Laws of the number of machines in a round: a probability for each number from 1 up, float64 [most]."""
+"""Cohort-size distributions: the probability of each number of machines from 1, float64 [largest size]."""
 
 from math import ceil, sqrt
 
@@ -7,7 +7,7 @@ import scipy
 
 
 def moment(law: np.ndarray, power: float) -> float:
-    """E[M^power].
+    """Return the moment E[M^power].
 
     >>> moment(np.array([0.5, 0.5]), -1)
     0.75
@@ -16,7 +16,7 @@ def moment(law: np.ndarray, power: float) -> float:
 
 
 def binomial_law(machines: int, rate: float, tail: float) -> np.ndarray:
-    """Binomial(machines, rate) given that it is at least 1 and at most its mean and `tail` standard deviations.
+    """Return Binomial(machines, rate), conditioned on being from 1 to its mean plus `tail` standard deviations.
 
     >>> binomial_law(100, 0.5, 4.0).size
     70
@@ -27,7 +27,7 @@ def binomial_law(machines: int, rate: float, tail: float) -> np.ndarray:
 
 
 def thinned(law: np.ndarray, rate: float) -> np.ndarray:
-    """The law of those who are left where each drops out with probability `rate`, and the last one stays.
+    """Return the cohort-size distribution after dropouts with probability `rate`, where at least one machine stays.
 
     >>> thinned(np.array([0.0, 1.0]), 0.5).round(9).tolist()
     [0.75, 0.25]
@@ -39,13 +39,13 @@ def thinned(law: np.ndarray, rate: float) -> np.ndarray:
 
 
 def thinned_subsets(law: np.ndarray, rates: np.ndarray) -> np.ndarray:
-    """As `thinned`, where each machine has a rate of its own and a round's are a uniformly random subset of all.
+    """Return the distribution of `thinned` for per-machine rates, if cohorts are uniformly random subsets.
 
-    With f_i[j, k] the probability that k are left of a random subset of j of the first i machines,
+    With f_i[j, k] the probability that k machines are left of a random subset of j of the first i machines,
 
         f_i[j] = (1 − j/i)·f_{i−1}[j] + (j/i)·(r_i·f_{i−1}[j−1, k] + (1 − r_i)·f_{i−1}[j−1, k−1])
 
-    which takes machines · most² steps.
+    The cost is machines · per_round² steps.
 
     >>> thinned_subsets(np.array([1.0]), np.array([0.0, 1.0])).tolist()
     [1.0]
@@ -64,10 +64,10 @@ def thinned_subsets(law: np.ndarray, rates: np.ndarray) -> np.ndarray:
 
 
 def thinned_cohorts(rates: np.ndarray) -> np.ndarray:
-    """The law of those who are left of a uniformly random one of these cohorts.
+    """Return the distribution after dropouts of the size of a uniformly random one of these cohorts.
 
     Args:
-        rates: of each slot's machine, [rounds, per_round]; 1 in slots that nobody was asked for.
+        rates: dropout rate of each slot's machine, [rounds, per_round]; 1 in slots without a scheduled machine.
     """
     rounds, per_round = rates.shape
     left = np.zeros((rounds, per_round + 1))
@@ -79,5 +79,5 @@ def thinned_cohorts(rates: np.ndarray) -> np.ndarray:
 
 
 def at_least_one(law: np.ndarray) -> np.ndarray:
-    """A law of numbers from 0 up as one from 1 up, none being counted as one."""
+    """Convert a distribution on 0, 1, … to one on 1, 2, …, with size 0 counted as 1."""
     return np.append(law[0] + law[1], law[2:])

@@ -1,4 +1,4 @@
-"""What a law of one's own must not do: looked at before a run, in every schedule that is drawn."""
+"""Checks of participation schemes and of every sampled schedule, for custom schemes above all."""
 
 import inspect
 from copy import deepcopy
@@ -14,20 +14,20 @@ from fedprivjax.plan.participation.interface import Participation, check_sizes
 from fedprivjax.plan.schedule import Schedule
 
 PACKAGE = __name__.partition(".")[0]
-MOST_COMPARED = 100_000  # slots of a schedule that is drawn a second time
+MOST_COMPARED = 100_000  # largest schedule, in slots, that is sampled a second time for comparison
 
 
 def check_participation(participation) -> None:
-    """Refuse what is no law of participation, or one of impossible sizes.
+    """Raise Refusal unless `participation` is a Participation of possible sizes.
 
     >>> check_participation(10)
     Traceback (most recent call last):
-    fedprivjax.Refusal: participation must say who takes part, such as Full(10) or Uniform(10, per_round), got 10
+    fedprivjax.Refusal: participation must be a Participation, such as Full(10) or Uniform(10, per_round), got 10
     """
     if not isinstance(participation, Participation):
         machines = participation if isinstance(participation, int) and participation > 0 else "machines"
         examples = f"Full({machines}) or Uniform({machines}, per_round)"
-        raise Refusal(f"participation must say who takes part, such as {examples}, got {called(participation)}")
+        raise Refusal(f"participation must be a Participation, such as {examples}, got {called(participation)}")
     require_decorated(participation)
     for name in ("machines", "per_round"):
         given: Any = getattr(participation, name, None)
@@ -36,22 +36,22 @@ def check_participation(participation) -> None:
 
 
 def draw_schedule(participation: Participation, rounds: int, rng: np.random.Generator) -> Schedule:
-    """The law's schedule, checked, with int32 participants, and the moments of the law where it leaves them out.
+    """Return the scheme's schedule, checked, with int32 participants and the cohort size's moments filled in.
 
     Raises:
-        Refusal: as `checked_draw`, or moments that no number of machines has.
+        Refusal: as in `checked_draw`, or if the moments are impossible.
     """
     drawn = checked_draw(participation, rounds, rng)
     return _with_moments(type(participation).__name__, participation, drawn) if drawn.varies else drawn
 
 
 def checked_draw(participation: Participation, rounds: int, rng: np.random.Generator) -> Schedule:
-    """What the law draws, with int32 participants.
+    """Return a schedule of the scheme, checked, with int32 participants.
 
     Raises:
-        Refusal: a schedule of another shape, with a machine that there is not or twice in a round, with rounds that
-            nobody fills, or of a varying number where the law says that it is fixed; a law of one's own that does not
-            take `rounds` and `rng`, or draws by other randomness than `rng`'s.
+        Refusal: if the schedule has a wrong shape, a machine out of range or twice in a round, or an empty round, or if
+            its number of machines varies although `varies` is False; if the `draw` of a custom scheme does not take
+            `rounds` and `rng`, or uses randomness other than `rng`.
     """
     name = type(participation).__name__
     own = type(participation).__module__.partition(".")[0] != PACKAGE
@@ -65,7 +65,7 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
     _check_participants(name, participation, drawn, rounds)
     _check_slots(name, drawn)
     if drawn.varies and not participation.varies:
-        raise Refusal(f"{name}.varies must be True where its schedule has empty slots, got False")
+        raise Refusal(f"{name}.varies must be True if its schedule has empty slots, got False")
     if own and drawn.participants.size <= MOST_COMPARED:
         _check_alike(name, drawn, participation.draw(rounds, before))
     return drawn
@@ -80,14 +80,17 @@ def _check_arguments(name: str, draw: Any, *given: Any) -> None:
 
 
 def _check_alike(name: str, first: Schedule, second: Schedule) -> None:
-    """Seeds must reproduce a schedule: members of a sweep share it, and a stopped run draws it anew."""
+    """Raise Refusal if two schedules from equal generators differ.
+
+    Seeds must reproduce a schedule, because a sweep's configurations share it and a resumed run samples it again.
+    """
     parts = ("participants", "filled", "dropped")
     if not all(np.array_equal(getattr(first, part), getattr(second, part)) for part in parts):
-        raise Refusal(f"{name}.draw must use no randomness but rng's, got two schedules from equal ones")
+        raise Refusal(f"{name}.draw must use no randomness except rng, got different schedules from equal generators")
 
 
 def _as_int32(name: str, law: Participation, drawn: Schedule) -> Schedule:
-    """The schedule with int32 participants, whose differences tell which is larger."""
+    """Return the schedule with int32 participants. Differences of unsigned integers would have no sign."""
     rows = drawn.participants
     if not isinstance(rows, np.ndarray) or not np.issubdtype(rows.dtype, np.integer):
         given = rows.dtype if isinstance(rows, np.ndarray) else type(rows).__name__
@@ -101,7 +104,7 @@ def _check_participants(name: str, law: Participation, drawn: Schedule, rounds: 
     rows = drawn.participants
     if drawn.machines != law.machines:
         raise Refusal(f"{name}.draw must give a schedule of machines ({law.machines}), got {drawn.machines}")
-    widest = 1 if drawn.announced else law.per_round  # announced cohorts are as wide as the largest that is drawn
+    widest = 1 if drawn.announced else law.per_round  # announced cohorts are as wide as their largest
     if rows.ndim != 2 or len(rows) != rounds or not widest <= rows.shape[1] <= law.per_round:
         wanted = f"[rounds, per_round] = [{rounds}, {law.per_round}]"
         raise Refusal(f"{name}.draw must give participants {wanted}, got {list(rows.shape)}")
@@ -129,7 +132,7 @@ def _check_slots(name: str, drawn: Schedule) -> None:
     if np.shape(dropped) != (rounds, per_round) or np.asarray(dropped).dtype != bool:
         raise Refusal(f"{name}.draw must give dropped as bool [{rounds}, {per_round}], got {list(np.shape(dropped))}")
     if not drawn.present.any(axis=1).all():
-        raise Refusal(f"{name}.draw must leave someone in every round, got one in which all drop out")
+        raise Refusal(f"{name}.draw must leave a machine in every round, got a round in which all drop out")
 
 
 def _with_moments(name: str, law: Participation, drawn: Schedule) -> Schedule:

@@ -1,4 +1,4 @@
-"""A random number of machines in each round, by any law of that number."""
+"""Participation with a random number of machines in each round, by any cohort-size distribution."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from fedprivjax.plan.participation.interface import Participation, check_sizes
 from fedprivjax.plan.participation.sizes import binomial_law
 from fedprivjax.plan.schedule import Schedule
 
-TAIL = 4.0  # standard deviations above the mean, beyond which a binomial number of machines is drawn again
+TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort size is sampled again
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Varying(Participation):
     def binomial(cls, machines: int, rate: float, tail: float = TAIL) -> "Varying":
         """Machines that take part independently, each with probability `rate`.
 
-        A round without any machine is drawn again, and so is a round of more than ⌈Np + tail·√(Np(1 − p))⌉ machines.
+        A round without any machine is sampled again, and so is a round of more than ⌈Np + tail·√(Np(1 − p))⌉ machines.
         The rule is public and part of the distribution: every moment, and the schedule's width, includes it.
 
         Args:

@@ -1,4 +1,4 @@
-"""Machines by public weights, which may change with the hour, and with caps."""
+"""Weighted participation: public weights, which may vary periodically, and caps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ from fedprivjax.plan.participation.interface import Participation, check_sizes
 from fedprivjax.plan.participation.weighted_sampling import draw_weighted
 from fedprivjax.plan.schedule import Schedule
 
-NIGHT = 1e-12  # weights that are 0 but for rounding
+NIGHT = 1e-12  # smaller weights are 0 up to rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Weighted(Participation):
-    """`per_round` distinct machines, one after another, each with probability proportional to its public weight.
+    """`per_round` distinct machines, sampled one after another with probability proportional to public weights.
 
     With weights w of the round and c_i draws left, the next machine is i with probability ∝ w_i·1{c_i > 0} among those
-    not drawn in this round. Where the caps leave no choice (as many draws left as rounds), machines that are due come
-    first, so that every round is filled. A draw costs some microseconds a machine drawn, whatever their number, and
-    24 bytes a weight while it draws; caps cost a look at every machine in every round.
+    not yet sampled in this round. If the caps leave no choice (as many draws left as rounds), such machines come first,
+    so that every round is filled. Sampling takes a few microseconds per sampled machine, for any number of machines,
+    and 24 bytes per weight. With caps, every round takes time proportional to the number of machines.
 
     Args:
         weights: public weight of each machine, or such a list for each round in turn. Weights are at least 0, of shape
@@ -72,8 +72,8 @@ class Weighted(Participation):
 
         Args:
             peaks: round of the period with the largest weight of each machine, [machines].
-            strength: amplitude of the weights about their mean, at least 0. With 0 all hours are alike, with 1 a
-                machine is out in one of them, with 2 in a third.
+            strength: amplitude of the weights about their mean, at least 0. With 0 all rounds have equal weights. With
+                1 a machine is unavailable in one round of the period, with 2 in a third of them.
             period: number of rounds of a day.
             max_uses: largest number of rounds of a machine, for all or for each; None is no bound.
 
@@ -92,12 +92,12 @@ class Weighted(Participation):
 
     @property
     def phases(self) -> np.ndarray:
-        """The weights of each round of the period, float64 [period, machines]."""
+        """Weights of each round of the period, float64 [period, machines]."""
         return np.asarray(self.weights)
 
     @property
     def caps(self) -> np.ndarray | None:
-        """Draws of each machine in all, none of one that is never available, int [machines]; None is no bound."""
+        """Largest number of draws of each machine, 0 if it is never available, int [machines]; None is no bound."""
         return None if self.max_uses is None else np.where(self.phases.any(axis=0), np.asarray(self.max_uses), 0)
 
     @property
@@ -105,7 +105,7 @@ class Weighted(Participation):
         return None if self.caps is None else rounds_filled(self.caps, self.per_round)
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Only those that may be drawn more often than they have messages set an end."""
+        """As in the base class. Only machines that may be sampled more often than they have messages set a limit."""
         drawn = self.phases.any(axis=0)
         short = drawn if self.caps is None else self.caps > shares
         return int(shares[short].min()) if short.any() else int(shares.sum()) // self.per_round
@@ -125,7 +125,7 @@ def _floats(name: str, values) -> np.ndarray:
 
 
 def _caps(name: str, values, machines: int) -> np.ndarray | None:
-    """Caps as int [machines]."""
+    """Return the caps as int [machines], or None for no bound."""
     if values is None:
         return None
     caps = _floats(name, values)

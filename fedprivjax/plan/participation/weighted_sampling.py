@@ -1,24 +1,24 @@
-"""Distinct machines by weight: one after another, each among those not drawn yet with probability ∝ its weight.
+"""Weighted sampling without replacement: one machine after another, with probability ∝ weight among the others.
 
     P(i_1, …, i_m) = Π_k w_{i_k} / (Σ_j w_j − w_{i_1} − … − w_{i_{k−1}})
 
-Exponential clocks of rates w ring in this order; so do draws with replacement of which repetitions are passed over,
-which cost nothing for machines that are not drawn.
+Exponential clocks of rates w ring in this order. Draws with replacement without their repetitions have the same
+distribution, and cost nothing for machines that are not sampled.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-CLOCKS = 4096  # machines, up to which every one gets a clock
-TRIES = 8  # batches of draws with replacement, after which the rest get clocks
-Weights = Callable[[np.ndarray | slice], np.ndarray]  # what some machines weigh now, from their numbers
+CLOCKS = 4096  # largest number of machines for which only clocks are used
+TRIES = 8  # batches of draws with replacement, after which clocks choose the rest
+Weights = Callable[[np.ndarray | slice], np.ndarray]  # map from machine indices to their current weights
 
 EVERY = slice(None)
 
 
 def by_clocks(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """So many distinct indices, in the order drawn; at least as many weights must be positive.
+    """Sample `count` distinct indices, in sampling order. At least `count` weights must be positive.
 
     >>> by_clocks(np.array([0.0, 1.0, 2.0]), 2, np.random.default_rng(0)).tolist()
     [2, 1]
@@ -31,7 +31,7 @@ def by_clocks(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.n
 
 
 class Urn:
-    """Draws from weights that only fall: proposals by what they were, each kept with the share of it that is left."""
+    """Rejection sampler for non-increasing weights: proposals by old weights, accepted with the ratio of new to old."""
 
     def __init__(self, weights: Weights):
         self.weights = weights
@@ -42,7 +42,7 @@ class Urn:
         self.ends = np.cumsum(self.before)
 
     def draw(self, count: int, rng: np.random.Generator, without: np.ndarray | None = None) -> np.ndarray:
-        """So many distinct machines, none of those `without`."""
+        """Sample `count` distinct machines, except those in `without`."""
         apart = dict.fromkeys([] if without is None else without.tolist())
         drawn: dict[int, None] = {}
         if not count:
@@ -65,7 +65,7 @@ class Urn:
 
 
 def draw_weighted(phases: np.ndarray, per_round: int, rounds: int, rng: np.random.Generator) -> np.ndarray:
-    """Distinct machines of every round by weights [period, machines] over and over again, int32 [rounds, per_round]."""
+    """Sample distinct machines by periodic weights `phases` [period, machines], int32 [rounds, per_round]."""
     urns = [Urn(lambda at, weights=weights: weights[at]) for weights in phases[:rounds]]
     rows = [urns[round % len(urns)].draw(per_round, rng) for round in range(rounds)]
     return np.array(rows, np.int32)

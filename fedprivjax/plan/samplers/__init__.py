@@ -1,4 +1,4 @@
-"""Samplers: how a machine picks, out of its own records, those of a message."""
+"""Samplers: methods of choosing the records of a machine's message from its own records."""
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
@@ -34,10 +34,10 @@ SAMPLERS: dict[str, type[Sampler]] = {
 
 
 def as_sampler(sampler: Sampler | str, batch: Batch = None) -> Sampler:
-    """A sampler by its name and batch; one that is there already comes back.
+    """Return the sampler with this name and batch. A sampler object is returned unchanged.
 
     Raises:
-        ValueError: an unknown name, or a batch beside a sampler that has its own.
+        ValueError: if the name is unknown, or if a batch is given together with a sampler object.
 
     >>> as_sampler("subset", 10)
     Subset(batch=10)
@@ -48,6 +48,6 @@ def as_sampler(sampler: Sampler | str, batch: Batch = None) -> Sampler:
         require_choice("sampler", sampler, SAMPLERS)
         return SAMPLERS[sampler].of(batch)
     if batch is not None:
-        raise Refusal(f"batch must be left out beside {sampler}, got {batch}")
+        raise Refusal(f"batch must be left out with the sampler {sampler}, got {batch}")
     require_decorated(sampler)
     return sampler

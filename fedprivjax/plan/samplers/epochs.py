@@ -1,4 +1,4 @@
-"""Samplers that go through a machine's records epoch by epoch, in public orders."""
+"""Samplers that use a machine's records epoch by epoch, in public orders."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,10 +16,10 @@ class Epochs(Sampler):
     reshuffles: ClassVar[bool]
 
     def epoch(self, sizes: np.ndarray) -> np.ndarray:
-        """Messages of an epoch, of machines that own so many records, int [machines].
+        """Return the number of messages per epoch of machines with `sizes` records, int [machines].
 
         Raises:
-            ValueError: a batch that does not divide a machine's records.
+            ValueError: if a batch does not divide a machine's number of records.
         """
         batches = self.batches(sizes)
         uneven = np.flatnonzero(sizes % batches)
@@ -31,7 +31,7 @@ class Epochs(Sampler):
 
     def draw(self, rows, schedule, rng, stored=False):
         sizes = np.sum(rows >= 0, axis=1)
-        self.epoch(sizes)  # refuses what cannot be cut
+        self.epoch(sizes)  # raises if a batch does not divide the records
         batches = self.batches(sizes)
         return epoch_places(rows, schedule, batches, None if stored else rng, reshuffle=self.reshuffles)
 
@@ -41,37 +41,37 @@ class Epochs(Sampler):
 
 @dataclass(frozen=True)
 class Cyclic(Epochs):
-    """Every epoch in one random order."""
+    """Epochs over a machine's records, all in the same random order."""
 
     batch: Batch
     name: ClassVar[str] = "cyclic"
-    words: ClassVar[str] = "epochs over a machine's records, in one public random order again and again"
+    words: ClassVar[str] = "epochs over a machine's records, all in the same public random order"
     reshuffles: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class Reshuffled(Epochs):
-    """Every epoch in a random order of its own."""
+    """Epochs over a machine's records, each in a new random order."""
 
     batch: Batch
     name: ClassVar[str] = "reshuffled"
-    words: ClassVar[str] = "epochs over a machine's records, in a fresh public random order each time"
+    words: ClassVar[str] = "epochs over a machine's records, each in a new public random order"
     reshuffles: ClassVar[bool] = True
 
 
 def epoch_places(
     rows: np.ndarray, schedule: Schedule, batches: np.ndarray, rng: np.random.Generator | None, *, reshuffle: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which of its own records each participant uses, by their places in its list, and which of these places count.
+    """Return each participant's places in its list of records, and a mask of the used places.
 
     Args:
-        rows: which records each machine owns, [machines, most], padded with −1 at the end.
-        batches: of each machine, [machines]; what a machine's records have over at an epoch's end is not used.
-        rng: None is the order in which records are listed.
-        reshuffle: a fresh order for every epoch, not one for all.
+        rows: record indices of each machine, [machines, max_records], padded with −1 at the end.
+        batches: batch size of each machine, [machines]. Records left over at the end of an epoch are not used.
+        rng: generator of the orders, or None for the listed order.
+        reshuffle: True for a new order in every epoch, False for one order.
 
     Returns:
-        int and bool, [rounds, per_round, largest batch] each.
+        Arrays of int and bool, each of shape [rounds, per_round, largest batch].
     """
     sizes = np.sum(rows >= 0, axis=1)
     machines, place = schedule.participants, np.arange(batches.max())
@@ -91,6 +91,9 @@ def epoch_places(
 
 
 def places_in_order(rows: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Every machine's places, [machines, most], in a random order of its own, or as they are listed; padding last."""
+    """Return every machine's places in a random order, padding last; shape [machines, max_records].
+
+    Without `rng` the order is the listed one.
+    """
     keys = np.broadcast_to(np.linspace(0, 1, rows.shape[1]), rows.shape) if rng is None else rng.random(rows.shape)
     return np.argsort(np.where(rows >= 0, keys, 2.0), axis=1)

@@ -1,4 +1,4 @@
-"""Samplers without a secret: one pass over a machine's records, or all of them in every message."""
+"""Samplers without secrets: one pass over a machine's records, or all of them in every message."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -26,16 +26,14 @@ class Disjoint(Sampler):
         sizes = np.sum(rows >= 0, axis=1)
         batches = self.batches(sizes)
         _check_enough(batches, schedule.total, sizes)
-        return epoch_places(
-            rows, schedule, batches, None if stored else rng, reshuffle=False
-        )  # the first of its epochs
+        return epoch_places(rows, schedule, batches, None if stored else rng, reshuffle=False)  # the first epoch only
 
 
 @dataclass(frozen=True)
 class Dealt(Disjoint):
-    """One pass, of machines' own records or of a pool that is dealt in order of use, as with one record a message.
+    """One pass over machines' own records, or over a pool in order of use, as with one record per message.
 
-    A machine of n records has ⌊n/K⌋ messages; a pool of as many gives ⌊n/(K·m)⌋ rounds of m messages.
+    A machine of n records has ⌊n/K⌋ messages. A pool of n records gives ⌊n/(K·m)⌋ rounds of m messages.
 
     >>> Dealt(20).batches(np.array([600, 10]))
     Traceback (most recent call last):
@@ -43,7 +41,7 @@ class Dealt(Disjoint):
     """
 
     name: ClassVar[str] = "dealt"
-    words: ClassVar[str] = "one pass: fresh records in every message, of a machine's own or dealt from a pool"
+    words: ClassVar[str] = "one pass: fresh records in every message, from the machine's own records or a pool"
     pooled: ClassVar[bool] = True
 
 
@@ -58,7 +56,7 @@ class Full(Sampler):
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """The sampler, whatever the batch."""
+        """Return the sampler. The batch is ignored."""
         return cls()
 
     def with_batch(self, batch: Batch) -> Self:

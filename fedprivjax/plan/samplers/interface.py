@@ -1,4 +1,4 @@
-"""What a sampler is asked: all that depends on how a machine picks records, in one interface with defaults."""
+"""Base class of samplers: the complete interface, with defaults."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,37 +12,37 @@ from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.schedule import Schedule
 
 Batch = int | Sequence[int] | None
-PLACES = 2**18  # of records, that one call draws
+PLACES = 2**18  # largest number of record places that one call samples
 
 
 def require_records(sizes: np.ndarray) -> None:
-    """Raise Refusal if a machine that owns `sizes` records, int [machines], has none."""
+    """Raise Refusal if a machine has no record. `sizes` are dataset sizes, int [machines]."""
     if not sizes.all():
         none = f"machines must have at least one record each, got none for machine {sizes.argmin()}"
         raise Refusal(f"{none}. Leave such machines out of the data", machine=int(sizes.argmin()))
 
 
 class Occurrences(NamedTuple):
-    """How often a record may occur in a message, from once, and how likely each is; both [possibilities]."""
+    """Possible numbers of occurrences of a record in a message, from 1, and their probabilities; [possibilities]."""
 
     times: np.ndarray
     chances: np.ndarray
 
 
 class Sampler(Decorated):
-    """What every sampler answers. A sampler of one's own is a frozen dataclass that defines `message`, or `draw`.
+    """Base class of samplers. A custom sampler is a frozen dataclass that defines `message` or `draw`.
 
     Attributes:
-        name: in experiment files and messages.
-        words: what it does, in words.
-        secret: drawn anew each time: not to know which records are used amplifies privacy.
-        independent: records come independently of each other, so that a replaced record leaves the others' as they are.
-        repeats: a record may come twice, and a batch be larger than the machine's records.
-        one_pass: a record is in one message of a run at most.
-        pooled: machines need no records of their own: fresh ones come from a pool in order of use, or are computed.
-        settled: a record is in one message, or in every one, and once in each: where nothing is secret, all other
-            samplers' privacy is counted from the records that a plan has.
-        batch: K, one number or one for each machine; None is not given.
+        name: name in experiment files and messages.
+        words: description of the sampler.
+        secret: True if every message is sampled independently and its records are secret, which amplifies privacy.
+        independent: True if records are sampled independently, so that replacing one does not affect the others.
+        repeats: True if a record may occur twice in a message, and a batch may be larger than the dataset.
+        one_pass: True if a record is in at most one message of a run.
+        pooled: True if machines need no own records: fresh examples come from a pool in order of use, or are computed.
+        settled: True if a record occurs once in one message, or once in every message. If nothing is secret, privacy of
+            all other samplers is computed from the records in the plan.
+        batch: K, one number or one for each machine, or None if not given.
     """
 
     kind, decorator = "sampler", FROZEN
@@ -62,18 +62,21 @@ class Sampler(Decorated):
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """The sampler that the name stands for, with this batch."""
+        """Return the sampler with this batch."""
         return cls(batch)  # type: ignore[call-arg]
 
     def with_batch(self, batch: Batch) -> Self:
-        """The same sampler with another batch, its other fields as they are."""
+        """Return a copy with another batch."""
         return replace(self, batch=batch)  # type: ignore[type-var]
 
     def batches(self, sizes: np.ndarray) -> np.ndarray:
-        """The batch of each machine that owns `sizes` records, int [machines].
+        """Return the batch size of each machine, int [machines].
+
+        Args:
+            sizes: number of records of each machine, int [machines].
 
         Raises:
-            ValueError: a batch that the records do not allow.
+            ValueError: if the records do not allow a batch.
         """
         if self.batch is None:
             raise Refusal(f"batch must be given for the sampler {self.name!r}")
@@ -93,10 +96,10 @@ class Sampler(Decorated):
         return batch
 
     def batch_of(self, records: int) -> int:
-        """The batch of one machine, as accounting sees it.
+        """Return the batch size of one machine with `records` records, for accounting.
 
         Raises:
-            ValueError: a batch that so many records do not allow.
+            ValueError: if the records do not allow the batch.
         """
         if self.batch is None:
             raise Refusal(f"batch must be given for the sampler {self.name!r}")
@@ -106,20 +109,20 @@ class Sampler(Decorated):
         return int(self.batch)  # type: ignore[arg-type]
 
     def width(self, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:
-        """Room that any of so many messages needs, in records."""
+        """Return the largest number of records in any of `messages` messages."""
         return int(batches.max())
 
     def draw(
         self, rows: np.ndarray, schedule: Schedule, rng: np.random.Generator, stored: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The records of every message of a run.
+        """Sample the records of every message of a run.
 
         Args:
-            rows: which records each machine owns, [machines, most], padded with −1 at the end.
-            stored: one pass goes through a machine's records as they are listed.
+            rows: record indices of each machine, [machines, max_records], padded with −1 at the end.
+            stored: True if one pass uses a machine's records in the listed order.
 
         Returns:
-            Places in each participant's own list, and which of them count; both [rounds, per_round, width].
+            Places in each participant's list of records, and a mask of the used places; [rounds, per_round, width].
         """
         sizes = np.sum(rows >= 0, axis=1)
         batches = self.batches(sizes)
@@ -137,36 +140,43 @@ class Sampler(Decorated):
         return picks, np.arange(width) < counts[:, :, None]
 
     def rounds_together(self, places: int) -> int:
-        """Number of rounds, of so many places each, that one call of `message` draws. Default: 1."""
+        """Return the number of rounds, of `places` places each, that one call of `message` samples. Default: 1."""
         return 1
 
     def message(
         self, sizes: np.ndarray, batches: np.ndarray, most: int, width: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """One round's places, [participants, width], of which the first few count, [participants]."""
+        """Sample places [participants, width], and the number of leading places that are used, [participants].
+
+        Args:
+            sizes: number of records of each participant, int [participants].
+            batches: batch size of each participant, int [participants].
+            most: largest number of records of any machine.
+            width: number of places per participant.
+        """
         raise Undefined("a sampler must define message")
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
-        """The law of how often a record occurs in a message; once for sure where nothing is secret."""
+        """Return the distribution of a record's occurrences in a message. Default: always once, as without secrecy."""
         return Occurrences(np.ones(1), np.ones(1))
 
     def empty(self, records: int, batch: int) -> float:
-        """The chance that a message which leaves a given record out has none at all."""
+        """Return the probability that a message without a given record is empty."""
         return 0.0
 
     def releases(self, rounds: int, records: int, batch: int) -> int:
-        """Of so many messages of a batch out of a machine's records, those that a record may be in."""
+        """Return the largest number of a machine's `rounds` messages that may contain a given record."""
         return 1 if self.one_pass else rounds
 
     def amplifies(self, records: int, batch: int) -> bool:
-        """Whether a record may be left out of a message without anybody's knowing."""
+        """Return True if a message may omit a record secretly, so that sampling amplifies privacy."""
         return self.secret and (batch < records or (self.repeats and batch > 1))
 
     def variance(self, records, batch, spread, squared_norm):
-        """The variance of a minibatch mean around the mean of all.
+        """Return the variance of a minibatch mean around the mean of all records.
 
         Args:
-            spread: the mean squared distance of the records' vectors from their mean.
-            squared_norm: of that mean.
+            spread: mean squared distance of the records' vectors from their mean.
+            squared_norm: squared norm of that mean.
         """
         return spread / batch * (records - batch) / np.maximum(records - 1, 1)

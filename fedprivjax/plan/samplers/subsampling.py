@@ -1,4 +1,4 @@
-"""Samplers that draw anew for each message: nobody knows which records are used, which amplifies privacy."""
+"""Samplers with independent secret samples for each message, which amplify privacy."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,13 +8,13 @@ import scipy
 
 from fedprivjax.plan.samplers.interface import PLACES, Batch, Occurrences, Sampler
 
-NEVER = 1e-12  # chance, over a run, that Poisson's padding is too short and a record is left out
-NEGLIGIBLE = 1e-15  # chance of occurring so often that nobody counts it
+NEVER = 1e-12  # probability, over a run, that a Poisson sample exceeds the padding and loses a record
+NEGLIGIBLE = 1e-15  # probability of the larger numbers of occurrences, which are ignored
 
 
 @dataclass(frozen=True)
 class Replacement(Sampler):
-    """`batch` records drawn independently, so that one may come twice.
+    """`batch` records sampled with replacement, so that a record may occur twice.
 
     >>> Replacement(2).occurrences(4, 2).chances[:2].round(4).tolist()
     [0.375, 0.0625]
@@ -22,7 +22,7 @@ class Replacement(Sampler):
 
     batch: Batch
     name: ClassVar[str] = "replacement"
-    words: ClassVar[str] = "batch records drawn independently, so that one may come twice"
+    words: ClassVar[str] = "batch records sampled with replacement, so that a record may occur twice"
     secret: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
 
@@ -56,11 +56,11 @@ class Subset(Sampler):
 
 @dataclass(frozen=True)
 class Poisson(Sampler):
-    """Each record with probability batch/records; a message is divided by `batch` whatever their number."""
+    """Each record independently with probability batch/records. The message is the sum divided by `batch`."""
 
     batch: Batch
     name: ClassVar[str] = "poisson"
-    words: ClassVar[str] = "each record with probability batch/records, divided by batch whatever their number"
+    words: ClassVar[str] = "each record independently with probability batch/records; the sum is divided by batch"
     secret: ClassVar[bool] = True
     independent: ClassVar[bool] = True
 
@@ -72,8 +72,11 @@ class Poisson(Sampler):
         return max(1, PLACES // places)
 
     def message(self, sizes, batches, most, width, rng):
-        """Hits of a Poisson process on a machine's records, of rate −log(1 − q) each: every record is hit at least once
-        with probability q, independently of all others. The cost follows from the records that are drawn."""
+        """Sample each record with probability q, by Poisson processes of rate −log(1 − q) on the records.
+
+        A record is used if its process has at least one event, so records are independent. The cost is proportional to
+        the number of sampled records.
+        """
         whole = batches == sizes
         hits = rng.poisson(np.where(whole, 0.0, -sizes * np.log1p(-np.where(whole, 0.0, batches / sizes))))
         slot = np.repeat(np.arange(sizes.size), hits)
@@ -96,5 +99,5 @@ class Poisson(Sampler):
 
 
 def _keys(sizes: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """A random number for each record, [participants, most]; padding has 2."""
+    """Return a uniform random number for each record, [participants, most], and 2 for padding."""
     return np.where(np.arange(most) < sizes[:, None], rng.random((sizes.size, most)), 2.0)

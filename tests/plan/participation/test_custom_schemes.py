@@ -104,7 +104,10 @@ WRONG = [
         Written(GOOD, law=(0.5, 0.5), more={"filled": FILLED[:2]}),
         r"must give filled as integers \[3\], got int64 \(2,\)",
     ),
-    (Written(GOOD, law=(0.5, 0.5), more={"dropped": EMPTY}), "must leave someone in every round, got one in which all"),
+    (
+        Written(GOOD, law=(0.5, 0.5), more={"dropped": EMPTY}),
+        "must leave a machine in every round, got a round in which all",
+    ),
     (
         Written(GOOD, law=(0.5, 0.5), more={"dropped": EMPTY[:2]}),
         r"must give dropped as bool \[3, 2\], got \[2, 2\]",
@@ -161,7 +164,7 @@ class Careful(Careless):
 @pytest.mark.parametrize("wrapped", [lambda law: law, lambda law: Dropouts(law, 0.1)])
 def test_a_seed_decides_what_a_law_of_ones_own_draws(wrapped):
     with pytest.raises(
-        Refusal, match=r"^Careless\.draw must use no randomness but rng's, got two schedules from equal"
+        Refusal, match=r"^Careless\.draw must use no randomness except rng, got different schedules from equal"
     ):
         drawn(wrapped(Careless()))
     with pytest.raises(Refusal, match=r"^Short\.draw must take \(rounds, rng\), got \(rounds\)$"):
@@ -184,7 +187,7 @@ def test_what_a_law_says_of_a_fixed_number_changes_no_noise(method, trust):
 
 
 def test_a_number_that_varies_must_be_announced_by_the_law():
-    with pytest.raises(Refusal, match=r"^Written.varies must be True where its schedule has empty slots, got False$"):
+    with pytest.raises(Refusal, match=r"^Written.varies must be True if its schedule has empty slots, got False$"):
         drawn(Written(GOOD, more={"filled": FILLED}))
 
 
@@ -223,7 +226,7 @@ def test_what_is_no_participation_is_refused(participation, given):
     with pytest.raises(Refusal) as caught:
         simulate(DPMu2(mu=2.0, clip=1.0), PROBLEM, participation, rounds=2)
     text = str(caught.value)
-    assert text.startswith("participation must say who takes part, such as ")
+    assert text.startswith("participation must be a Participation, such as ")
     assert "\n" not in text
     with pytest.raises(Refusal, match=f"got {given}$"):
         draw_plan(PROBLEM, participation, 2)

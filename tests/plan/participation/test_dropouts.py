@@ -127,11 +127,11 @@ def test_a_law_that_knows_the_shares_keeps_them():
         (lambda: Dropouts(4, 0.1), r"scheme must be a Participation, such as Uniform\(100, 10\), got 4"),
         (
             lambda: Dropouts(Cyclic(3, 1), [0.1, 0.2, 0.3]).cohort_size_pmf,
-            r"dropouts must be one rate for the sizes of Cyclic\(machines=3, per_round=1\) to have one law",
+            r"dropouts must be one rate for Cyclic\(machines=3, per_round=1\) to have one cohort-size distribution",
         ),
         (
             lambda: draw(Dropouts(Cohorts(9, (2, 3)), 0.1), 2),
-            "dropouts must be left out where the sizes of cohorts are announced",
+            "dropouts must be left out if cohort sizes are announced",
         ),
     ],
 )

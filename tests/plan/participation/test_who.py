@@ -116,7 +116,7 @@ def test_caps_that_are_far_away_change_nothing():
 def test_caps_with_hours_leave_too_few_in_the_end():
     law = Weighted(3, 1, [[1, 1, 0], [0, 0, 1]], max_uses=[5, 5, 2])
     assert draw(law, 4).total[2] == 2
-    with pytest.raises(Refusal, match=r"^most must leave 1 machines to every round, got fewer in round 6$"):
+    with pytest.raises(Refusal, match=r"^max_uses must leave 1 machines for every round, got fewer in round 6$"):
         draw(law, 6)
 
 
@@ -241,7 +241,7 @@ WRONG = [
     (lambda: BySize(3, 2, [1, 0, 0]), r"shares must be positive on at least per_round \(2\) machines, got 1"),
     (
         lambda: draw(BySize(3, 2), 1),
-        "shares must be given for BySize where machines have no own records that are used once each",
+        "shares must be given for BySize unless machines own records and use each of them once",
     ),
 ]
 
