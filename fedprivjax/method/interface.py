@@ -272,7 +272,7 @@ class Protocol(Calibrated, Decorated):
         plan."""
         return solved_noise(self, problem, plan, target)
 
-    def asked_delta(self, problem: Problem, target: Target) -> Any:
+    def target_delta(self, problem: Problem, target: Target) -> Any:
         """At which δ an ε is asked for: one number, or one for each machine; None is the target's."""
         return None
 

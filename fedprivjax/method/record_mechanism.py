@@ -28,7 +28,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.accountants.sampled import require_known
-from fedprivjax.privacy.events import Asked, Claim, Excess, RecordEvent, Releases
+from fedprivjax.privacy.events import Claim, GroupTarget, RecordEvent, Releases, TargetRatio
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.noise_rules import CLAIMS, NOISE_RULES, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import alike
@@ -184,7 +184,7 @@ class RecordMechanism:
             raise Refusal(f"delta must be at most {target.delta:g}, at which ε is stated, got {m.delta.max():g}")
         return m
 
-    def asked_delta(self, problem: Problem, target: Target) -> Any:
+    def target_delta(self, problem: Problem, target: Target) -> Any:
         """δ of the target ε: one number, or shape [machines] if the machines' δ differ."""
         delta = self.checked(problem, target).delta
         return float(delta[0]) if (delta == delta[0]).all() else delta[self._alike(problem).kind]
@@ -300,14 +300,14 @@ class RecordMechanism:
         messages = np.broadcast_to(self._releases(m, rounds), kinds.shape)
         releases = Releases(shift, m.records, batch, messages, np.ones_like(kinds), kinds)
         terms = Terms("none", THEOREM)
-        asked = [Asked(*one) for one in zip(kinds.tolist(), m.epsilon.tolist(), m.delta.tolist(), strict=True)]
+        targets = [GroupTarget(*one) for one in zip(kinds.tolist(), m.epsilon.tolist(), m.delta.tolist(), strict=True)]
 
-        def excess(noise_std: float, who: Any = None) -> Excess:
+        def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
             event = RecordEvent(noise_std, accountant, releases, terms)
-            return event.largest(asked if who is None else [who])
+            return event.largest_ratio(targets if only is None else [only])
 
         cache_key = *RecordEvent(1.0, accountant, releases, terms).cache_key, m.epsilon, m.delta
-        return require_known(cached_min_noise(cache_key, excess, float(shift.max())), float(m.epsilon.min()))
+        return require_known(cached_min_noise(cache_key, target_ratio, float(shift.max())), float(m.epsilon.min()))
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """σ of every machine in the table by the noise rule."""

@@ -45,8 +45,8 @@ class RecordMethod(Protocol):
         """σ of the noisiest machine."""
         return self.records.noise_std(problem, plan.size, target)
 
-    def asked_delta(self, problem: Problem, target: Target) -> Any:
-        return self.records.asked_delta(problem, target)
+    def target_delta(self, problem: Problem, target: Target) -> Any:
+        return self.records.target_delta(problem, target)
 
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def smallest_mu(curve: Curve, floor: float = FLOOR) -> SmallestMu:
         return SmallestMu(inf, 1.0, floor)
     for _ in range(REFINEMENTS if len(lines) > 1 else 0):  # another line next to the kink with the largest μ
         lines |= {place: line for place in _beside(lines) if (line := _line(curve, place)).epsilon < MOST}
-    mu = _asked(lines)[0]
+    mu = _required_mu(lines)[0]
     epsilon, delta = (np.array(column) for column in list(zip(*lines.values(), strict=True))[:2])
     theirs = scipy.special.ndtr(-scipy.special.ndtri(RATES) - mu)
     most = int(np.argmax(trade_off(epsilon, delta, RATES) - theirs))
@@ -153,11 +153,11 @@ def _line(curve: Curve, odds: float) -> _Line:
 def _beside(lines: dict[float, _Line]) -> list[float]:
     """Return the midpoints between the neighbours and the highest line at the kink with the largest μ."""
     places = sorted(lines)
-    at = places.index(_asked(lines)[1])
+    at = places.index(_required_mu(lines)[1])
     return [(places[at] + other) / 2 for other in (*places[max(at - 1, 0) : at], *places[at + 1 : at + 2])]
 
 
-def _asked(lines: dict[float, _Line]) -> tuple[float, float]:
+def _required_mu(lines: dict[float, _Line]) -> tuple[float, float]:
     """Return the largest μ required by a kink, and the place of the line through it that is first.
 
     The middle kink is at f = α. Kinks at larger α mirror those at smaller α.
@@ -177,6 +177,6 @@ def _asked(lines: dict[float, _Line]) -> tuple[float, float]:
     heights = rest - slope * rates[:, None]
     powers, misses = np.min(delta + slope * rates[:, None], axis=1), heights.max(axis=1)
     ndtri = scipy.special.ndtri
-    asked = np.where(powers < 0.5, ndtri(powers), -ndtri(misses)) - ndtri(rates)
-    worst = int(np.argmax(asked))
-    return (float(asked[worst]), float(places[heights[worst].argmax()])) if asked[worst] > mu else (mu, place)
+    required = np.where(powers < 0.5, ndtri(powers), -ndtri(misses)) - ndtri(rates)
+    worst = int(np.argmax(required))
+    return (float(required[worst]), float(places[heights[worst].argmax()])) if required[worst] > mu else (mu, place)

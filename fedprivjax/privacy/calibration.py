@@ -8,7 +8,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import plain_numbers, require_problem, require_protocol
 from fedprivjax.plan.validate_plan import require_as_said, require_same_sampler
-from fedprivjax.privacy.events import Event, Excess
+from fedprivjax.privacy.events import Event, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.target import PLAN, Target
@@ -167,7 +167,7 @@ def require_met(protocol, event: Event, target: Target) -> None:
 
 def exceeds(event: Event, target: Target, slack: float = SLACK) -> bool:
     """Return True if an event is not known to meet a target, up to rounding (`slack`, relative)."""
-    return target.given_noise is None and not event.excess(target).ratio <= 1 + slack
+    return target.given_noise is None and not event.target_ratio(target).ratio <= 1 + slack
 
 
 def gaussian_rule(target: Target, sensitivity: float) -> float:
@@ -187,24 +187,24 @@ def gaussian_rule(target: Target, sensitivity: float) -> float:
 def solved_noise(protocol, problem, plan, target: Target) -> float:
     """Return the smallest `noise_std`, from above, at which a protocol's event on a plan meets the target.
 
-    A target ε is required at the protocol's `asked_delta`.
+    A target ε is required at the protocol's `target_delta`.
 
     Raises:
         Refusal: if no noise meets the target.
     """
     if target.given_noise is not None:
         return target.given_noise
-    delta = protocol.asked_delta(problem, target)
+    delta = protocol.target_delta(problem, target)
 
-    def excess(noise_std: float, who: Any = None) -> Excess:
-        return protocol.with_noise_std(noise_std).event(problem, plan).excess(target, delta, who)
+    def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
+        return protocol.with_noise_std(noise_std).event(problem, plan).target_ratio(target, delta, only)
 
     event = protocol.with_noise_std(1.0).event(problem, plan)
     sensitivity = float(event.sensitivity)
     if sensitivity == inf:
         raise Refusal(SENSITIVITY_UNKNOWN)
     cache_key = None if event.cache_key is None else (*event.cache_key, *target.cache_key, np.asarray(delta, float))
-    noise_std = cached_min_noise(cache_key, excess, sensitivity if sensitivity > 0 else 1.0)
+    noise_std = cached_min_noise(cache_key, target_ratio, sensitivity if sensitivity > 0 else 1.0)
     if isinf(noise_std):
         raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")
     return noise_std
@@ -213,11 +213,11 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
 def _both(event: Event, target: Target) -> tuple[str, int | None]:
     """Return text of the target and the realised privacy, and the machine that it names, or None."""
     if np.ndim(target.epsilon):
-        over = event.over(target)
-        worst = int(np.argmax(over))
-        asked = np.ravel(target.epsilon)[worst]
-        given = over[worst] * asked
-        where = f"ε = {asked:g} at δ = {target.delta:g} on machine {worst}"
+        ratios = event.target_ratios(target)
+        worst = int(np.argmax(ratios))
+        required = np.ravel(target.epsilon)[worst]
+        given = ratios[worst] * required
+        where = f"ε = {required:g} at δ = {target.delta:g} on machine {worst}"
         return f"{where}, and its noise on this plan gives {given:.4g}", worst
     if target.mu is not None and event.mus is not None:
         return f"{target}, and its noise on this plan gives {event.mu:.4g}-GDP", None

@@ -34,16 +34,16 @@ class Claim(NamedTuple):
     epsilon: Callable[[float], float]
 
 
-class Excess(NamedTuple):
+class TargetRatio(NamedTuple):
     """Ratio of a machine's ε (or μ) to its target. The target is missed if the ratio is above 1.
 
     Attributes:
         ratio: largest ratio over the evaluated machines.
-        who: machine with that ratio, in the form that `Event.excess` accepts as `who`, or None for all machines.
+        worst: machine with that ratio, as accepted by the argument `only` of `Event.target_ratio`, or None for all.
     """
 
     ratio: float
-    who: Any = None
+    worst: Any = None
 
 
 class Event:
@@ -69,7 +69,7 @@ class Event:
 
     @property
     def cache_key(self) -> tuple[Any, ...] | None:
-        """Values that `excess` depends on except the noise and the target, see `disk_cache.digest`.
+        """Values that `target_ratio` depends on except the noise and the target, see `disk_cache.digest`.
 
         None if solving for the noise is fast and needs no cache.
         """
@@ -88,23 +88,23 @@ class Event:
         """Return the worst machine's ε at δ."""
         return self.epsilons(delta).max if self.mus is None else float(gdp.epsilon(self.mus.max, delta))
 
-    def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
+    def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
         """Return the largest ratio, over machines, of the privacy parameter (ε or μ) to its target.
 
         Args:
             delta: δ of the target ε, one number or one per machine, or None for the target's δ.
-            who: the `who` of an earlier result, to evaluate that machine alone, or None for all machines.
+            only: the `worst` of an earlier result, to evaluate that machine alone, or None for all machines.
         """
         if self.mus is not None and not np.ndim(target.epsilon):
-            return Excess(self.mus.max / target.largest_mu)
-        return Excess(float(np.max(self.over(target))))
+            return TargetRatio(self.mus.max / target.largest_mu)
+        return TargetRatio(float(np.max(self.target_ratios(target))))
 
-    def over(self, target: Target) -> np.ndarray:
+    def target_ratios(self, target: Target) -> np.ndarray:
         """Return the ratio of every machine's ε to its target ε, float64 [machines]."""
         mus = self.mus
         found = self.epsilons(target.stated_delta) if mus is None else mus.map(lambda mu: _of_mu(mu, target))
-        asked = target.worst_epsilon if target.mu is not None else np.asarray(target.epsilon, float)
-        return found.each / asked
+        required = target.worst_epsilon if target.mu is not None else np.asarray(target.epsilon, float)
+        return found.each / required
 
     @property
     def mu(self) -> float:
@@ -199,10 +199,10 @@ class GaussianEvent(Event):
 
         return self.exposure.map(of_exposure)
 
-    def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
+    def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
         if self.shares is None or np.ndim(target.epsilon):
-            return super().excess(target, delta, who)
-        return Excess(float(np.max(self.mus.each / self.shares)) / target.largest_mu)
+            return super().target_ratio(target, delta, only)
+        return TargetRatio(float(np.max(self.mus.each / self.shares)) / target.largest_mu)
 
     @property
     def accounting(self) -> str:
@@ -257,7 +257,7 @@ class Mixture(NamedTuple):
     chances: np.ndarray
 
 
-class Asked(NamedTuple):
+class GroupTarget(NamedTuple):
     """Target of a group of machines: an ε at δ."""
 
     group: int
@@ -298,32 +298,34 @@ class RecordEvent(Event):
 
         Of groups that differ only in the number of messages, only the one with the most is evaluated.
         """
-        return self.largest([Asked(int(group), 1.0, delta) for group in self.releases.busiest]).ratio
+        return self.largest_ratio([GroupTarget(int(group), 1.0, delta) for group in self.releases.busiest]).ratio
 
-    def excess(self, target: Target, delta: Any = None, who: Any = None) -> Excess:
+    def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
         delta = target.stated_delta if delta is None else delta
         epsilon = target.worst_epsilon if target.epsilon is None else target.epsilon
-        if who is not None:
-            return self.largest([who])
+        if only is not None:
+            return self.largest_ratio([only])
         if np.ndim(epsilon) == 0 and np.ndim(delta) == 0:
-            return self.largest([Asked(int(group), float(epsilon), float(delta)) for group in self.releases.busiest])
+            return self.largest_ratio(
+                [GroupTarget(int(group), float(epsilon), float(delta)) for group in self.releases.busiest]
+            )
         columns = [np.asarray(c) for c in np.broadcast_arrays(self.releases.group, epsilon, delta)]
         first, _ = alike(columns)
-        asked = [Asked(*(column[machine].item() for column in columns)) for machine in first]
-        return self.largest([one for one in asked if self.releases.messages[one.group]])
+        targets = [GroupTarget(*(column[machine].item() for column in columns)) for machine in first]
+        return self.largest_ratio([one for one in targets if self.releases.messages[one.group]])
 
-    def largest(self, asked: "Sequence[Asked]") -> Excess:
+    def largest_ratio(self, targets: "Sequence[GroupTarget]") -> TargetRatio:
         """Return the largest ratio of ε to its target. A group is skipped if its quick bound is below the largest."""
-        most = Excess(0.0)
-        rough = np.array([self._over(one, self.accountant.rough_epsilon) for one in asked])
-        for place in np.argsort(-rough, kind="stable"):
-            if rough[place] <= most.ratio:
+        most = TargetRatio(0.0)
+        quick = np.array([self._ratio_to(one, self.accountant.quick_epsilon) for one in targets])
+        for place in np.argsort(-quick, kind="stable"):
+            if quick[place] <= most.ratio:
                 break
-            ratio = self._over(asked[place], self.accountant.epsilon)
-            most = Excess(ratio, asked[place]) if ratio > most.ratio else most
+            ratio = self._ratio_to(targets[place], self.accountant.epsilon)
+            most = TargetRatio(ratio, targets[place]) if ratio > most.ratio else most
         return most
 
-    def _over(self, one: "Asked", account: Callable[..., float]) -> float:
+    def _ratio_to(self, one: "GroupTarget", account: Callable[..., float]) -> float:
         machine = self._machine(one.group)
         return account(*machine, delta=one.delta) / one.epsilon if machine[0] > 0 else inf
 
@@ -353,7 +355,7 @@ class RecordEvent(Event):
 
     def _worst(self, delta: float) -> tuple[float, int, int, int] | None:
         """Return the accountant's arguments for the machine with the largest ε, or None without noise or senders."""
-        worst = self.largest([Asked(int(group), 1.0, delta) for group in self.releases.busiest]).who
+        worst = self.largest_ratio([GroupTarget(int(group), 1.0, delta) for group in self.releases.busiest]).worst
         machine = None if worst is None else self._machine(worst.group)
         return machine if machine is not None and 0 < machine[0] < inf else None
 

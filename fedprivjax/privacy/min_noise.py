@@ -9,56 +9,60 @@ import numpy as np
 
 from fedprivjax.disk_cache import cached, code_digest
 from fedprivjax.privacy.accountants.noise_search import CLOSE, least_noise
-from fedprivjax.privacy.events import Excess
+from fedprivjax.privacy.events import TargetRatio
 
 PACKAGE = Path(__file__).parents[1]
 CODE = PACKAGE / "privacy", PACKAGE / "plan" / "samplers"  # folders that a cached noise depends on: from noise to ε
 PACKAGES = ("dp-accounting", "numpy", "scipy")
 
 
-def cached_min_noise(cache_key: tuple[Any, ...] | None, excess: Callable[..., Excess], guess: float) -> float:
+def cached_min_noise(
+    cache_key: tuple[Any, ...] | None, target_ratio: Callable[..., TargetRatio], guess: float
+) -> float:
     """Cached version of `min_noise_for_all`. A cached value that fails verification is recomputed.
 
-    **Privacy.** `excess` is computed for a cached noise as for any other. The noise is used only if the largest ratio
-    over all machines is at most 1, and as close to 1 as the search comes. So a cached noise is never smaller or larger
-    than needed, whatever wrote it.
+    **Privacy.** `target_ratio` is computed for a cached noise as for any other. The noise is used only if the largest
+    ratio over all machines is at most 1, and as close to 1 as in the search. A cached noise is therefore never smaller
+    or larger than needed, regardless of the program that wrote it.
 
     Args:
-        cache_key: everything that `excess` depends on except the noise, see `disk_cache.digest`; None does not cache.
+        cache_key: values that `target_ratio` depends on except the noise, see `disk_cache.digest`. None disables the
+            cache.
+        target_ratio, guess: as in `min_noise_for_all`.
     """
     if cache_key is None:
-        return min_noise_for_all(excess, guess)
+        return min_noise_for_all(target_ratio, guess)
 
     def valid(found: np.ndarray) -> bool:
         if found.shape != (1,) or found.dtype != float or not 0 < found[0] < np.inf:
             return False
-        return exp(-CLOSE) - 1e-9 <= excess(float(found[0])).ratio <= 1
+        return exp(-CLOSE) - 1e-9 <= target_ratio(float(found[0])).ratio <= 1
 
     def compute() -> np.ndarray:
-        return np.array([min_noise_for_all(excess, guess)])
+        return np.array([min_noise_for_all(target_ratio, guess)])
 
     return float(cached("noise", (*cache_key, code_digest(*CODE, packages=PACKAGES)), compute, valid)[0])
 
 
-def min_noise_for_all(excess: Callable[..., Excess], guess: float) -> float:
-    """Smallest noise, from above, at which no machine's `excess` is above 1, or inf if there is none.
+def min_noise_for_all(target_ratio: Callable[..., TargetRatio], guess: float) -> float:
+    """Return the smallest noise, from above, at which no machine's `target_ratio` is above 1, or inf if there is none.
 
-    The search solves for the worst machine alone, then checks all machines: few are worse at another noise.
+    The search solves for the worst machine alone, then checks all machines. It repeats if another one is worse there.
 
     Args:
-        excess: from a noise, and from one machine or None for all machines.
+        target_ratio: function from a noise, and from one machine or None for all machines, to a ratio.
         guess: start of the search.
     """
-    worst = excess(guess).who
+    worst = target_ratio(guess).worst
     while True:
-        noise = _min_noise_of(excess, worst, guess)
+        noise = _min_noise_of(target_ratio, worst, guess)
         if isinf(noise) or worst is None:
             return noise
-        found = excess(noise)
+        found = target_ratio(noise)
         if found.ratio <= 1:
             return noise
-        guess, worst = noise, found.who
+        guess, worst = noise, found.worst
 
 
-def _min_noise_of(excess: Callable[..., Excess], who: Any, guess: float) -> float:
-    return least_noise(lambda noise: excess(noise, who).ratio, 1.0, guess)
+def _min_noise_of(target_ratio: Callable[..., TargetRatio], only: Any, guess: float) -> float:
+    return least_noise(lambda noise: target_ratio(noise, only).ratio, 1.0, guess)

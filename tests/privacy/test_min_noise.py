@@ -41,7 +41,7 @@ def solved(monkeypatch):
 
 def forget():
     """As in a new process."""
-    for cached in (sampled._bound, sampled._loss, sampled._one_release, sampled._least, quick_bound._rough):
+    for cached in (sampled._bound, sampled._loss, sampled._one_release, sampled._least, quick_bound._quick):
         cached.cache_clear()
 
 
@@ -54,7 +54,9 @@ def event(noise_std=1.0, sampler=SAMPLER, shift=0.2, sizes=SIZES, batch=10, roun
 def needed(target=TARGET, **settings):
     forget()
     cache_key = *event(**settings).cache_key, *target.cache_key
-    return cached_min_noise(cache_key, lambda noise, who=None: event(noise, **settings).excess(target, None, who), 1.0)
+    return cached_min_noise(
+        cache_key, lambda noise, only=None: event(noise, **settings).target_ratio(target, None, only), 1.0
+    )
 
 
 def files(folder):
@@ -63,7 +65,9 @@ def files(folder):
 
 def test_it_is_solved_for_once_and_the_same_to_the_last_digit(folder, solved):
     assert (
-        needed() == needed() == min_noise_for_all(lambda noise, who=None: event(noise).excess(TARGET, None, who), 1.0)
+        needed()
+        == needed()
+        == min_noise_for_all(lambda noise, only=None: event(noise).target_ratio(TARGET, None, only), 1.0)
     )
     assert len(solved) == 1
     assert len(files(folder)) == 1

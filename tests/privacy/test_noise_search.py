@@ -10,9 +10,9 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import sampled
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.noise_search import least_noise
-from fedprivjax.privacy.accountants.quick_bound import rough_epsilon
+from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
-from fedprivjax.privacy.events import Excess, RecordEvent, Releases
+from fedprivjax.privacy.events import RecordEvent, Releases, TargetRatio
 from fedprivjax.privacy.min_noise import min_noise_for_all
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Terms
@@ -51,7 +51,7 @@ def test_what_no_noise_meets_and_any_noise_meets():
 def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, records, rounds, z, whole):
     for delta in (1e-3, 1e-8):
         settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": whole}
-        assert 1 <= rough_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
+        assert 1 <= quick_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, r
 )
 def test_the_rough_bound_is_not_below_where_delta_is_next_to_nothing(sampler, records, rounds, z, delta):
     settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": True}
-    assert rough_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
+    assert quick_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_few_of_many_different_machines_are_looked_at_closely(monkeypatch):
         return inner(self, *machine, delta=delta)
 
     monkeypatch.setattr(Sampled, "epsilon", counted)
-    found = min_noise_for_all(lambda noise, who=None: machines(noise, sizes).excess(target, None, who), 1.0)
+    found = min_noise_for_all(lambda noise, only=None: machines(noise, sizes).target_ratio(target, None, only), 1.0)
     assert len(set(looked)) < 15  # 595 when each machine was solved for by itself
     each = machines(found, sizes[::6]).epsilons(1e-5).each
     assert max(*each, machines(found, sizes).epsilon(1e-5)) <= 2.0
@@ -115,10 +115,10 @@ def test_a_machine_that_is_worst_at_the_end_alone_is_found():
     """Of two machines, one is worse at the first noise and the other at the least that is enough for both."""
     curves = {"steep": lambda noise: 30 / noise**3, "flat": lambda noise: 4 / noise}
 
-    def excess(noise, who=None):
-        return max(Excess(curves[one](noise), one) for one in ([who] if who else curves))
+    def target_ratio(noise, only=None):
+        return max(TargetRatio(curves[one](noise), one) for one in ([only] if only else curves))
 
-    assert excess(1.0).who == "steep"
-    found = min_noise_for_all(excess, 1.0)
-    assert 1 - 1e-6 < excess(found).ratio <= 1
+    assert target_ratio(1.0).worst == "steep"
+    found = min_noise_for_all(target_ratio, 1.0)
+    assert 1 - 1e-6 < target_ratio(found).ratio <= 1
     assert found == pytest.approx(4.0, rel=1e-5)

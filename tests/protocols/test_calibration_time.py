@@ -24,7 +24,7 @@ def federation():
 
 def seconds(protocol, problem, plan):
     """Of the processor, in all threads, as in a new process; and the noise."""
-    for cached in (sampled._bound, sampled._loss, sampled._one_release, quick_bound._rough):
+    for cached in (sampled._bound, sampled._loss, sampled._one_release, quick_bound._quick):
         cached.cache_clear()
     before = os.times()
     noise_std = calibrate(protocol, problem, plan, epsilon=2.0, delta=1e-5).noise_std

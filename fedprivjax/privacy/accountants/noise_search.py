@@ -29,10 +29,10 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: flo
     (1.73205, True)
     """
 
-    def excess(place: float) -> float:
+    def log_ratio(place: float) -> float:
         return log(min(max(epsilon_of(exp(place)) / epsilon, 1 / BEYOND), BEYOND))
 
-    low, high = _bracket(excess, log(guess))
+    low, high = _bracket(log_ratio, log(guess))
     if low is None or high is None:
         return inf if high is None else exp(high[0])
     kept, weight = 0, 1.0  # end that stayed last time (−1: low, 1: high), and its weight
@@ -41,7 +41,7 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: flo
         above, below = (above * weight, below) if kept < 0 else (above, below * weight)
         share = 0.5 if min(low[1], -high[1]) > LONGEST else min(max(above / (above - below), 0.01), 0.99)
         place = low[0] + share * (high[0] - low[0])
-        here = excess(place)
+        here = log_ratio(place)
         stays = 1 if here > 0 else -1
         low, high = ((place, here), high) if here > 0 else (low, (place, here))
         kept, weight = (
@@ -54,12 +54,12 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: flo
 Point = tuple[float, float]  # logarithms of the noise, and of the ratio of its ε to the target
 
 
-def _bracket(excess: Callable[[float], float], place: float) -> tuple[Point | None, Point | None]:
+def _bracket(log_ratio: Callable[[float], float], place: float) -> tuple[Point | None, Point | None]:
     """Return a point with too little noise and a point with enough, each None if none was found."""
     low: Point | None = None
     high: Point | None = None
     while LEAST < place < MOST:
-        here = excess(place)
+        here = log_ratio(place)
         low, high = ((place, here), high) if here > 0 else (low, (place, here))
         if (low and high) or -CLOSE <= here <= 0:  # good enough: no bracket is needed
             return (low or (place, here)), high

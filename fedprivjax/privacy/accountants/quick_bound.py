@@ -18,7 +18,7 @@ from fedprivjax.privacy.accountants.sampled import one_release, sampled_epsilon
 COARSE = 16  # spacing divided by the finer grid's: takes a tenth of the time
 
 
-def rough_epsilon(
+def quick_epsilon(
     noise_multiplier: float,
     *,
     sampler: Sampler,
@@ -33,17 +33,17 @@ def rough_epsilon(
 
     >>> from fedprivjax.plan.samplers import Subset
     >>> settings = {"sampler": Subset(10), "records": 100, "rounds": 50, "delta": 1e-5}
-    >>> 1 < rough_epsilon(2.0, **settings) / sampled_epsilon(2.0, **settings) < 1.01
+    >>> 1 < quick_epsilon(2.0, **settings) / sampled_epsilon(2.0, **settings) < 1.01
     True
     """
     if isinf(noise_multiplier) or not sampler.amplifies(records, sampler.batch_of(records)):
         sizes = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
         return sampled_epsilon(noise_multiplier, sampler=sampler, **sizes)
-    return _rough(noise_multiplier, sampler, records, rounds, delta, whole_message)
+    return _quick(noise_multiplier, sampler, records, rounds, delta, whole_message)
 
 
 @cache
-def _rough(z: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
+def _quick(z: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
     loss, left = one_release(z, sampler, records, whole, COARSE), delta - _cut(rounds)
     if loss is None or left <= 0:
         return inf

@@ -12,7 +12,7 @@ from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, Opinion
 from fedprivjax.privacy.accountants.composition import MOST
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_opinions
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
-from fedprivjax.privacy.accountants.quick_bound import rough_epsilon
+from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
 from fedprivjax.privacy.accountants.sampled import law, sampled_epsilon
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 
@@ -57,7 +57,7 @@ class RecordAccountant:
         """
         raise Undefined("an accountant must define epsilon")
 
-    def rough_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
+    def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         """Return an upper bound on `epsilon` at a fraction of its cost, or inf if there is none."""
         return inf
 
@@ -94,8 +94,8 @@ class Sampled(RecordAccountant):
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         return sampled_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
 
-    def rough_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        return rough_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
+    def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
+        return quick_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
 
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
         sampler = self.sampler.with_batch(batch)
