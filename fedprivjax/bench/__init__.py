@@ -1,4 +1,4 @@
-"""How fast this machine runs the protocols, as ratios measured side by side: `fedprivjax bench`."""
+"""Benchmarks of the protocols on this machine, as ratios of times measured in turn: `fedprivjax bench`."""
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,13 +26,13 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
 
 
 def measure(groups: list[str] | None = None) -> Iterator[Line]:
-    """The lines of some groups (None: of all), as they are measured."""
+    """Yield the lines of some groups, or of all if None, as they are measured."""
     for name in GROUPS if groups is None else groups:
         yield from GROUPS[name]()
 
 
 def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
-    """The figures with their targets."""
+    """Return a table of the measurements with their targets."""
     table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()), title_justify="left")
     table.add_column("what")
     for name in ("value", "unit", "target", "met"):
@@ -43,7 +43,7 @@ def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return a description of the machine and of the library versions."""
     device = jax.devices()[0]
     return {
         "platform": platform.platform(),
@@ -55,5 +55,5 @@ def machine() -> dict[str, Any]:
 
 
 def as_json(lines: list[Line]) -> dict[str, Any]:
-    """The machine and the lines as JSON values."""
+    """Return the machine and the lines as JSON values."""
     return {"machine": machine(), "results": [line.as_dict() for line in lines]}

@@ -1,4 +1,4 @@
-"""Throughput of large sweeps on an accelerator, against what its memory and its random numbers allow."""
+"""Throughput of large sweeps on an accelerator, compared with the limits of its memory and random numbers."""
 
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ MEMORY = 32 * 2**30
 
 
 def lines() -> Iterator[Line]:
-    """Nothing on a CPU, where absolute rates say little."""
+    """Yield absolute rates on an accelerator, and nothing on a CPU."""
     if jax.default_backend() == "cpu":
         return
     yield Line("single runs", 60 / side_by_side({"run": cell.run_of(DPMu2(mu=8.0))})["run"], "runs/minute")
@@ -34,7 +34,7 @@ def lines() -> Iterator[Line]:
         rounds = cell.ROUNDS * runs
         state = 4 * cell.CLASSES * cell.FEATURES * 4  # x, x_previous, w, q in float32
         gathered = 4 * cell.PER_ROUND * cell.FEATURES * cell.ROUNDS * seeds
-        moved = 2 * state * rounds + gathered  # each round reads and writes the state; members share a gather
+        moved = 2 * state * rounds + gathered  # each round reads and writes the state; configurations share a gather
         drawn = cell.CLASSES * cell.FEATURES * cell.ROUNDS * seeds
         floor = max(moved / bandwidth, drawn / vector)
         bound = "memory" if moved / bandwidth > drawn / vector else "random numbers"
@@ -43,7 +43,7 @@ def lines() -> Iterator[Line]:
 
 
 def _copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a large copy."""
+    """Return the bytes per second read and written by a large copy."""
     data = jnp.arange(2**28, dtype=jnp.float32)
     copy = jax.jit(lambda x: x + 1)
     return 2 * data.nbytes / side_by_side({"copy": partial(copy, data)})["copy"]

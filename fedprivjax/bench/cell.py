@@ -1,6 +1,6 @@
-"""One run of the 2025 table's cell: where its time goes, and what else it could have cost.
+"""Time of one run of a cell of the 2025 table, by component, compared with alternatives.
 
-Features are random: no time here depends on their values.
+Features are random, since no time depends on their values.
 """
 
 import runpy
@@ -31,11 +31,11 @@ from fedprivjax.protocols import DPMu2
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
 PARTICIPATION = Uniform(MACHINES, PER_ROUND)
 METRICS = ("noise_norm",)
-SLOW_ROUNDS = 300  # of what takes as long in every round, and seconds for them all
+SLOW_ROUNDS = 300  # rounds of the slow jobs, whose time is proportional to rounds
 
 
 class Cell(NamedTuple):
-    """The cell's problem and the plan of its first seed."""
+    """Problem of the cell, and the run plan of its first seed."""
 
     problem: Problem
     plan: Plan
@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
 @cache
 def make() -> Cell:
-    """M = 100, m = 50, T = 1200, d = 7850, on 60,000 random images."""
+    """Return the cell with M = 100, m = 50, T = 1200, d = 7850, on 60,000 random images."""
     rng = np.random.default_rng(0)
     features = rng.random((PER_ROUND * ROUNDS, FEATURES), np.float32)
     labels = rng.integers(0, CLASSES, len(features))
@@ -54,14 +54,14 @@ def make() -> Cell:
 
 @struct.dataclass
 class InPlace(Problem):
-    """The problem with the same examples in every round, read where they lie: what is left without a gather."""
+    """The problem with the same examples in every round, read without a gather."""
 
     def take(self, samples, machine=0):
         return jax.tree.map(lambda leaf: leaf[: samples.shape[0]], self.pool)
 
 
 def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Problem | None = None, rounds: int = ROUNDS):
-    """A function that runs the cell: the protocol with its noise by a method, or with a given mechanism."""
+    """Return a function that runs the cell with a noise method or a given mechanism."""
     problem = make().problem if problem is None else problem
     options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "noise_method": method}
     start = ready(protocol, problem, PARTICIPATION, **options)
@@ -70,7 +70,7 @@ def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Probl
 
 
 def lines() -> Iterator[Line]:
-    """Noise by every method, the noise-free scan against a floor, clipping, and a NumPy loop."""
+    """Yield times of every noise method, of the noise-free scan against a lower limit, of clipping and a NumPy loop."""
     protocol = DPMu2(mu=8.0)
     taken = side_by_side(
         {
@@ -112,7 +112,7 @@ def _draw(key):
 
 @jax.jit
 def _floor(examples, w):
-    """As many scan steps of two matrix products and three updates: no gather, no softmax, no projection."""
+    """Run the same number of scan steps with two matrix products and three updates only."""
 
     def step(state, _):
         w, x, q = state
@@ -125,7 +125,7 @@ def _floor(examples, w):
 
 
 def _numpy_loop() -> Callable[[], Any]:
-    """A function that runs as many rounds of the cell in NumPy, noise included."""
+    """Return a function that runs `SLOW_ROUNDS` rounds of the cell in NumPy, with noise."""
     problem = make().problem
     plan = draw_plan(problem, PARTICIPATION, SLOW_ROUNDS)
     calibrated = calibrate(DPMu2(mu=8.0), problem, plan)

@@ -1,4 +1,4 @@
-"""A million machines beside a hundred, on examples that are computed as they are used."""
+"""A million machines compared with a hundred, on examples that are computed on demand."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ PER_ROUND, ROUNDS, TIMED_ROUNDS, MILLION = 50, 1200, 300, 10**6
 
 
 def lines() -> Iterator[Line]:
-    """Time of a round by either noise method, and peak memory with the one that is chosen."""
+    """Yield the ratio of times of a round by noise method, and peak memory with the automatic method."""
     ratios = in_a_process(__name__, "time")
     for method, value in ratios.items():
         target = "≤ 1.3" if method == "replayed" else None
@@ -30,7 +30,7 @@ def lines() -> Iterator[Line]:
 
 
 def runner(machines: int, method: str, rounds: int = ROUNDS):
-    """A compiled run's function, and the kind of noise that it has."""
+    """Return a function that runs the compiled program, and the name of its noise mechanism."""
     problem = from_dataset(datasets.load("stream", features=785), constraint=Ball(0.05))
     options = {"rounds": rounds, "metrics": ("test_loss",), "eval_every": rounds, "noise_method": method}
     start = ready(DPMu2(mu=8.0), problem, Uniform(machines, PER_ROUND), **options)
@@ -38,7 +38,7 @@ def runner(machines: int, method: str, rounds: int = ROUNDS):
 
 
 def ratios() -> dict[str, float]:
-    """Time with a million machines over time with a hundred, by noise method."""
+    """Return the ratio of the time with a million machines to that with a hundred, by noise method."""
     ratios_by_method = {}
     for method in ("replayed", "covariance"):
         jobs = {str(machines): runner(machines, method, TIMED_ROUNDS)[0] for machines in (100, MILLION)}
@@ -48,7 +48,7 @@ def ratios() -> dict[str, float]:
 
 
 def memory() -> dict[str, object]:
-    """Peak resident memory of this process after one run."""
+    """Return the noise mechanism's name and the peak resident memory of this process after one run."""
     job, noise = runner(MILLION, "auto")
     jax.block_until_ready(job())
     return {"noise": noise, "megabytes": peak_megabytes()}

@@ -1,4 +1,4 @@
-"""A network of 10⁵ parameters beside the same round by hand, and what it takes in memory."""
+"""A network of 10⁵ parameters: time compared with hand-written JAX code, and memory."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ ROUNDS, TIMED_ROUNDS = 500, 100
 
 
 def lines() -> Iterator[Line]:
-    """Time of a run over one by hand, both without noise, and peak memory of a run with it."""
+    """Yield the ratio of a run's time to hand-written code, both without noise, and peak memory of a run with noise."""
     yield Line("a network of 10⁵ parameters, clipped, over a round by hand", ratio(), "times", "≤ 1.3")
     peak = in_a_process(__name__)
     yield Line(f"the same, peak memory, {peak['noise']} noise (chosen)", peak["megabytes"], "MB", "≤ 2000")
@@ -33,7 +33,7 @@ def lines() -> Iterator[Line]:
 
 @cache
 def make(rounds: int) -> ReadyRun:
-    """M = 100, m = 20, d = 100,180: DP-μ²-FL, clipped, untrusted, on random pictures."""
+    """Return a prepared run with M = 100, m = 20, d = 100,180: DP-μ²-FL, clipped, untrusted, on random images."""
     rng = np.random.default_rng(0)
     pictures = rng.random((PER_ROUND * rounds, SIDE, SIDE), np.float32)
     data = from_arrays(pictures, rng.integers(0, CLASSES, len(pictures)), feature_bound=float(SIDE), classes=CLASSES)
@@ -43,7 +43,7 @@ def make(rounds: int) -> ReadyRun:
 
 
 def ratio() -> float:
-    """The median ratio of a run's time to that of `by_hand`, in turn."""
+    """Return the median ratio of a run's time to that of `by_hand`, measured in turn."""
     start = make(TIMED_ROUNDS)
     quiet = start.arguments._replace(mechanism=Silent())
     pool, samples = start.problem.pool, jnp.asarray(start.plan.samples)
@@ -55,7 +55,7 @@ def ratio() -> float:
 
 @jax.jit
 def by_hand(start: Any, pool: Any, samples: jax.Array, step: jax.Array) -> Any:
-    """The same rounds as one would write them: two gradients a message by vmap, clipped, added up, and a step."""
+    """Run the same rounds in hand-written JAX: two gradients per message by vmap, clipping, a sum, and a step."""
 
     def loss(params, picture, label):
         hidden = jnp.tanh(picture.reshape(-1) @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"])
@@ -81,7 +81,7 @@ def by_hand(start: Any, pool: Any, samples: jax.Array, step: jax.Array) -> Any:
 
 
 def memory() -> dict[str, object]:
-    """Peak resident memory of this process after one run with noise."""
+    """Return the noise mechanism's name and the peak resident memory of this process after one run with noise."""
     start = make(ROUNDS)
     jax.block_until_ready(run_program(start.arguments, start.recipe))
     return {"noise": start.mechanism.name, "megabytes": peak_megabytes()}

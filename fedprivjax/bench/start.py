@@ -1,4 +1,4 @@
-"""Start-up time: of imports, and of a program that was compiled before."""
+"""Start-up time of imports, and of a program that was compiled before."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ STARTS = {"jax": ("-c", "import jax"), "method": ("-c", "import fedprivjax; fedp
 
 
 def lines() -> Iterator[Line]:
-    """Imports; and the command line on a small experiment, twice, with a compilation cache that is empty at first."""
+    """Yield times of imports, and of two runs of a small experiment with an initially empty compilation cache."""
     taken = side_by_side({name: partial(_seconds, *start) for name, start in STARTS.items()}, repeats=3)
     yield Line("import of fedprivjax.DPMu2, over import jax", taken["method"] / taken["jax"], "times", "≤ 2")
     yield Line("fedprivjax list, over import jax", taken["list"] / taken["jax"], "times", "≤ 3")
@@ -39,7 +39,7 @@ def _start(cache: Path, out: Path) -> float:
 
 
 def _seconds(*arguments: str, **environment: str) -> float:
-    """What a process of its own takes."""
+    """Return the wall time of a separate Python process in seconds."""
     began = time.perf_counter()
     subprocess.run([sys.executable, *arguments], env={**os.environ, **environment}, check=True, capture_output=True)
     return time.perf_counter() - began

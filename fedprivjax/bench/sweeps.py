@@ -1,4 +1,4 @@
-"""Sweeps: what a member costs beside a run of its own, on one device and on two."""
+"""Time of a sweep's configuration compared with a separate run, on one device and on two."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
 
 def lines() -> Iterator[Line]:
-    """A sweep of 3 privacy levels and 20 seeds."""
+    """Yield the times of a sweep of 3 privacy levels and 20 seeds."""
     if jax.default_backend() != "cpu":
         yield Line("60-member sweep, a member over a run", per_member(), "times", "≤ 0.5")
         return
@@ -29,7 +29,7 @@ def lines() -> Iterator[Line]:
 
 
 def per_member() -> float:
-    """Time of a sweep's member in units of a single run's, both compiled; host work of the sweep included."""
+    """Return the ratio of a configuration's time to a single run's, both compiled, with the sweep's host work."""
     problem = cell.make().problem
     options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": ROUNDS, "metrics": cell.METRICS, "eval_every": ROUNDS}
     start = ready_sweep(DPMu2(), problem, cell.PARTICIPATION, devices=jax.device_count(), **options)

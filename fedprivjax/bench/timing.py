@@ -1,4 +1,4 @@
-"""Medians of things timed in turn, and a line of the table."""
+"""Median times of jobs measured in turn, and a line of the benchmark table."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Line(NamedTuple):
-    """One figure; `target` is a bound and its sense ("≥ 12"), or None for a figure that is only shown."""
+    """One measurement. `target` is a bound with its direction ("≥ 12"), or None if there is no target."""
 
     name: str
     value: float
@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met.
+        """True if the target is met, or None without a target.
 
         >>> Line("a", 13.0, "times", "≥ 12").met, Line("a", 1.3, "times", "≤ 1.25").met, Line("a", 1.0, "s").met
         (True, False, None)
@@ -43,12 +43,12 @@ AT_MOST = "FEDPRIVJAX_BENCH_REPEATS"
 
 
 def turns(repeats: int) -> int:
-    """How often to time: `repeats`, or as often as the environment says at most, for a look at the figures' form."""
+    """Return the number of repetitions: `repeats`, or `$FEDPRIVJAX_BENCH_REPEATS` if that is smaller."""
     return min(repeats, int(os.environ.get(AT_MOST, repeats)))
 
 
 def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
-    """Median seconds of each job, after a warm-up, all in turn so that they share what else the machine does."""
+    """Return the median seconds of each job after a warm-up, timed in turn so that other load affects all equally."""
     for job in jobs.values():
         jax.block_until_ready(job())
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
@@ -61,7 +61,7 @@ def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dic
 
 
 def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats: int = 7) -> float:
-    """The median, over turns, of a job's time over another's in the same turn, after a warm-up."""
+    """Return the median ratio of a job's time to another's in the same turn, after a warm-up."""
     ratios = []
     for turn in range(turns(repeats) + 1):
         began = time.perf_counter()
@@ -74,7 +74,10 @@ def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats
 
 
 def peak_megabytes() -> float:
-    """Peak resident memory of this process; on Linux without that of its parent, which `getrusage` counts in."""
+    """Return the peak resident memory of this process in MB.
+
+    On Linux it excludes the parent's memory, which `getrusage` would include.
+    """
     status = Path("/proc/self/status")
     if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
         return int(peak[1]) / 1024
@@ -82,7 +85,7 @@ def peak_megabytes() -> float:
 
 
 def in_a_process(module: str, *arguments: object, **environment: str) -> Any:
-    """What `python -m module arguments` prints last, as JSON: for figures that need a process of their own."""
+    """Run `python -m module arguments` in a separate process, and return its last line of output, parsed as JSON."""
     answer = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""A tree's noise beside fresh noise, on the same method: one epoch over 60,000 records, d = 7850."""
+"""Tree noise compared with independent noise, on the same method: one epoch over 60,000 records, d = 7850."""
 
 import json
 import sys
@@ -21,15 +21,15 @@ RECORDS, FEATURES, CLASSES = 60_000, 785, 10
 
 
 def lines() -> Iterator[Line]:
-    """Time of a round with a tree over that with independent noise, and the same of memory."""
+    """Yield the ratios of time and of peak memory with a tree to those with independent noise."""
     yield Line("tree over independent noise, a round of 60,000", in_a_process(__name__, "time"), "times", "≤ 1.2")
-    with ThreadPoolExecutor() as both:  # memory does not depend on what else runs
+    with ThreadPoolExecutor() as both:  # memory does not depend on other load
         peaks = list(both.map(partial(in_a_process, __name__), ("tree", "independent")))
     yield Line("the same, peak memory of the process", peaks[0] / peaks[1], "times", "≤ 1.05")
 
 
 def job(factor: str):
-    """One compiled run."""
+    """Return a function that runs the compiled program."""
     rng = np.random.default_rng(0)
     features = rng.standard_normal((1, RECORDS, FEATURES), np.float32) / np.float32(FEATURES**0.5)
     problem = linear_problem(features, rng.integers(0, CLASSES, (1, RECORDS)), Softmax(CLASSES))
@@ -39,13 +39,13 @@ def job(factor: str):
 
 
 def ratio() -> float:
-    """Time with a tree over time with independent noise."""
+    """Return the ratio of the time with a tree to that with independent noise."""
     taken = side_by_side({factor: job(factor) for factor in ("tree", "independent")}, repeats=3)
     return taken["tree"] / taken["independent"]
 
 
 def peak(factor: str) -> float:
-    """Peak memory of this process after one run."""
+    """Return the peak memory of this process after one run, in MB."""
     jax.block_until_ready(job(factor)())
     return peak_megabytes()
 

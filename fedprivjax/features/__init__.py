@@ -1,4 +1,4 @@
-"""Public feature maps: pictures into features that need less noise, each example for itself, at no privacy cost."""
+"""Public feature maps: per-example transforms that need less noise and have no privacy cost."""
 
 from fedprivjax.features.feature_cache import cache
 from fedprivjax.features.interface import FeatureMap

@@ -10,8 +10,8 @@ from fedprivjax.disk_cache import cache_folder, code_digest, digest, read, try_w
 from fedprivjax.features.interface import FeatureMap, Shape
 from fedprivjax.features.registry import built_in
 
-CODE = (Path(__file__).parent,)  # folders that cached features depend on
-UNRELATED = ("__init__", "registry", "feature_cache", "mapped")  # files there that change no feature
+CODE = (Path(__file__).parent,)  # folders with code that cached features depend on
+UNRELATED = ("__init__", "registry", "feature_cache", "mapped")  # files there that do not affect features
 
 
 def cache() -> Path | None:
@@ -45,7 +45,7 @@ def cached_features(
 def features_key(
     maps: Iterable[FeatureMap], features: np.ndarray, picture: Shape | None, program: Callable[[], Hashable] = tuple
 ) -> str:
-    """Digest of the incoming features, the maps' settings, and the code of this package's maps.
+    """Return the digest of the incoming features, the maps' settings, and the code of this package's maps.
 
     Args:
         program: returns the maps' computation, which the digest includes if one of them is custom.

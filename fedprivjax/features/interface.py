@@ -1,4 +1,4 @@
-"""What a feature map is: a function of one example alone, with a public bound on the norm of what it gives."""
+"""Interface of feature maps: functions of single examples, with a public bound on the norm of their output."""
 
 from math import prod
 from typing import Any, ClassVar
@@ -12,14 +12,14 @@ Shape = tuple[int, ...]
 
 
 class FeatureMap(Decorated):
-    """A map of single examples that depends on no data, so that it costs no privacy.
+    """Base class of feature maps: functions of single examples that depend on no data and have no privacy cost.
 
-    Subclasses are frozen dataclasses of their settings and say three things: the shape of what comes out, a bound on
-    its norm, and the map itself. A custom map is called with one example at a time (`jax.vmap`): the bound, and with it
-    every guarantee, is for each example alone.
+    Subclasses are frozen dataclasses of their settings. They define the output's shape, a bound on its norm, and the
+    map itself. A custom map is called with one example at a time (`jax.vmap`), since the bound, and with it every
+    guarantee, is per example.
 
     Attributes:
-        cached: whether its output is cached on disk. Then its `repr` must state its settings.
+        cached: whether the output is cached on disk. If True, the `repr` must state all settings.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -38,24 +38,24 @@ class FeatureMap(Decorated):
     cached: ClassVar[bool] = False
 
     def shape(self, shape: Shape) -> Shape:
-        """The shape of an example's features, from that of what comes in: (height, width, channels), or (features,).
+        """Return the shape of an example's output for an input shape (height, width, channels) or (features,).
 
         Raises:
-            Refusal: it cannot be applied to such examples.
+            Refusal: if the map cannot be applied to such examples.
         """
         raise Undefined(f"{type(self).__name__} must define shape(shape)")
 
     def bound(self, shape: Shape, bound: float) -> float:
-        """A bound on the Euclidean norm of what comes out, for every example of this shape and norm at most `bound`."""
+        """Return a bound on the output's L2 norm for every example of this shape with L2 norm at most `bound`."""
         raise Undefined(f"{type(self).__name__} must define bound(shape, bound)")
 
     def __call__(self, examples: Any) -> jax.Array:
-        """Float32 [examples, *shape] to [examples, *self.shape(shape)]; traced; a custom map gets batches of one."""
+        """Map float32 [examples, *shape] to [examples, *self.shape(shape)]. Traced. Custom maps get batches of one."""
         raise Undefined(f"{type(self).__name__} must define __call__(examples)")
 
 
 def require_picture(name: str, shape: Shape) -> None:
-    """Refuse examples that are no pictures.
+    """Raise Refusal unless examples are images.
 
     >>> require_picture("pooling", (7,))
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Feature maps applied to a data set: once, before anything is fitted, with the bound that they have together."""
+"""Application of feature maps to a dataset, with the norm bound of their composition."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
@@ -18,8 +18,8 @@ from fedprivjax.features.interface import FeatureMap, Shape
 from fedprivjax.features.registry import Said, as_maps, built_in
 from fedprivjax.problem.program import program_of
 
-CHUNK_NUMBERS = 2**23  # of what comes in and out of a map, of the examples that are computed together
-MOST_AT_ONCE = 256  # examples
+CHUNK_NUMBERS = 2**23  # largest number of input and output values of a map in one batch
+MOST_AT_ONCE = 256  # largest number of examples in one batch
 Say = Callable[[str], None]
 
 
@@ -31,32 +31,33 @@ def mapped(
     keep: bool | str | Path = True,
     say: Say | None = None,
 ) -> Dataset:
-    """A data set whose features are maps of those that came in, one map after the other.
+    """Return a dataset with one or several feature maps applied in order.
 
-    The maps see a picture as [height, width, channels], without the constant that follows it; `Constant` appends one.
-    Other features they see as they are. The output of the last expensive map (`FeatureMap.cached`, `Scattering`) is
-    cached on disk under a digest of the data and of the maps up to it. Later maps are computed at each call.
+    The maps receive an image as [height, width, channels], without the constant feature that may follow it. `Constant`
+    appends one. Other features are passed unchanged. The output of the last expensive map (`FeatureMap.cached`,
+    `Scattering`) is cached on disk under a digest of the data and of the maps up to it. Later maps are computed at each
+    call.
 
-    **Privacy.** An example's features are a public function of that example alone, so every guarantee about examples
-    holds as it is. A custom map is applied to one example at a time, so it cannot mix examples.
-    `feature_bound` is what follows for any example from the bound that came in.
+    **Privacy.** An example's features are a public function of that example alone, so every per-record guarantee
+    remains valid. A custom map is applied to one example at a time, so it cannot mix examples. `feature_bound` is
+    derived from the incoming bound and holds for every example.
 
     Args:
-        maps: `FeatureMap`s, or their names, or tables of a name as `kind` and settings; one or several.
-        picture: height, width (and channels, else 1) of the picture that an example begins with, row by row, where the
-            data set does not say.
+        maps: one or several `FeatureMap`s, names, or tables with a name as `kind` and settings.
+        picture: height, width (and channels, default 1) of the image at the start of an example, row by row, if the
+            dataset does not state it.
         keep: whether to cache expensive maps on disk, in `cache()` or in a given folder.
-        say: called with how far it is, in words.
+        say: progress callback, called with text.
 
     Returns:
-        The data set with other features, bound and picture. Its optimum, and what was known of its population or of
-        its authors' noise, belong to the old features and are dropped.
+        The dataset with new features, bound and picture. Its optimum, its population and its authors' noise belong to
+        the old features and are dropped.
 
     Raises:
-        Refusal: a map that does not fit what comes in, or has other settings; nothing is computed then.
+        Refusal: if a map does not fit its input or has unknown settings. Nothing is computed then.
 
-    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, 1.1 GB in float32: on disk,
-    once more in memory where other maps follow, and once as the arrays of a problem.
+    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, 1.1 GB in float32. They are
+    stored on disk, again in memory if other maps follow, and once as the arrays of a problem.
 
     >>> from fedprivjax import datasets
     >>> small = mapped(datasets.load("digits"), ["pooling", "unit_norm"])
@@ -64,7 +65,7 @@ def mapped(
     (Dataset('digits': 1437 training and 360 test examples, 16 features, 10 classes), 1.0, (4, 4, 1))
     """
     if not isinstance(dataset, Dataset):
-        raise Refusal(f"features must be of a Dataset, which is stored, got {called(dataset)}")
+        raise Refusal(f"features must be of a stored Dataset, got {called(dataset)}")
     chosen = as_maps(maps)
     shapes, bound = _checked(dataset, chosen, picture)
     if not chosen:
@@ -87,7 +88,7 @@ def mapped(
 
 
 def _checked(dataset: Dataset, maps: Sequence[FeatureMap], picture: Sequence[int] | None) -> tuple[list[Shape], float]:
-    """What comes in and out of each map, and the bound on the norm in the end."""
+    """Return the shapes before, between and after the maps, and the final bound on the norm."""
     shapes = [_incoming(dataset, picture)]
     bound = dataset.feature_bound
     for each in maps:
@@ -105,14 +106,14 @@ def _incoming(dataset: Dataset, picture: Sequence[int] | None) -> Shape:
         return (width,) if dataset.picture is None else dataset.picture
     shape = as_picture(picture)
     if dataset.picture not in (None, shape):
-        raise Refusal(f"picture must be {list(dataset.picture)}, as the data set says, got {list(shape)}")
+        raise Refusal(f"picture must be {list(dataset.picture)}, as in the dataset, got {list(shape)}")
     if prod(shape) > width:
-        raise Refusal(f"picture must have {width} numbers at most, got {list(shape)}")
+        raise Refusal(f"picture must have at most {width} numbers, got {list(shape)}")
     return shape
 
 
 def as_picture(picture: Any) -> tuple[int, int, int]:
-    """Height, width and channels.
+    """Return the height, width and channels.
 
     >>> as_picture([28, 28])
     (28, 28, 1)
@@ -134,7 +135,7 @@ class _Stage:
         self.program = jax.jit(self._features)
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """Features [examples, features]."""
+        """Return the features of rows, shape [examples, features]."""
         key = "" if self.folder is None else features_key(self.maps, rows, self.shapes[0], self._computed)
         return cached_features(self.folder, key, (len(rows), prod(self.shapes[-1])), lambda: self._pieces(rows))
 
@@ -142,7 +143,7 @@ class _Stage:
         return program_of(self._features, jax.ShapeDtypeStruct((1, prod(self.shapes[0])), np.float32))
 
     def _pieces(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """So many examples at a time that memory stays bounded; the last are filled up, for one program serves all."""
+        """Yield features in batches of bounded memory. The last batch is padded, so that one program serves all."""
         for start in range(0, len(rows), self.size):
             piece = np.asarray(rows[start : start + self.size], np.float32)
             if self.say is not None:
@@ -160,12 +161,12 @@ class _Stage:
 
 
 def applied(each: FeatureMap, examples):
-    """The map's features of a batch, [examples, …]; a custom map sees one example at a time, so that none can mix."""
+    """Return the map's output for a batch, [examples, …]. A custom map is called with one example at a time."""
     return each(examples) if built_in(each) else jax.vmap(lambda example: each(example[None])[0])(examples)
 
 
 def _stages(maps: Sequence[FeatureMap], shapes: Sequence[Shape], folder: Path | None, say: Say | None) -> list[_Stage]:
-    """Stages of the maps up to the last expensive one, which is cached, and of the maps after it."""
+    """Return a cached stage of the maps up to the last expensive one, and a stage of the maps after it."""
     expensive = max((place + 1 for place, each in enumerate(maps) if each.cached), default=0)
     first = [_Stage(maps[:expensive], shapes[: expensive + 1], folder, say)] if expensive else []
     return first + ([_Stage(maps[expensive:], shapes[expensive:], None, say)] if expensive < len(maps) else [])

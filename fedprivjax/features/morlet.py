@@ -5,7 +5,7 @@ r"""Morlet wavelets and the Gaussian window of a scattering transform, on a peri
 
 p and q are the coordinates of u along the direction θ and across it, and β makes the wavelet's sum zero.
 
-Source: Bruna & Mallat 2013, Invariant Scattering Convolution Networks; the constants are those in common use.
+Source: Bruna & Mallat 2013, Invariant Scattering Convolution Networks, with the commonly used constants.
 """
 
 from functools import lru_cache
@@ -13,14 +13,14 @@ from functools import lru_cache
 import numpy as np
 
 WIDTH = 0.8  # standard deviation of the finest wavelet's envelope, in pixels
-FREQUENCY = 3 * np.pi / 4  # of the finest wavelet, in radians a pixel
-ELONGATION = 4.0  # over the number of angles: the envelope's width along over that across
-COPIES = 2  # of a period, to either side, that reach into it
+FREQUENCY = 3 * np.pi / 4  # frequency of the finest wavelet, in radians per pixel
+ELONGATION = 4.0  # divided by the number of angles: ratio of the envelope's widths along and across the wave
+COPIES = 2  # number of neighbouring periods on each side that overlap a period
 
 
 @lru_cache(maxsize=16)
 def wavelets(height: int, width: int, scale: int, angles: int) -> np.ndarray:
-    """Discrete Fourier transforms of the wavelets of one scale, real [angles, height, width].
+    """Return the discrete Fourier transforms of the wavelets of one scale, real, shape [angles, height, width].
 
     >>> bank = wavelets(12, 12, 0, 8)
     >>> bank.shape, bool(np.abs(bank[:, 0, 0]).max() < 1e-12)
@@ -42,10 +42,10 @@ def _wavelet(height: int, width: int, scale: int, angle: float, slant: float) ->
 
 @lru_cache(maxsize=64)
 def smoothing(side: int, margin: int, scales: int, step: int) -> np.ndarray:
-    """The window and the subsampling on one axis: a matrix [places, side of the coarse grid].
+    """Return the matrix of smoothing and subsampling on one axis, shape [outputs, inputs].
 
-    From a signal known at every `step`-th place of a period of `side + 2·margin`, its smoothed values at every
-    2^scales-th place, from `margin` on, as many as are within the `side`.
+    The input is a signal at every `step`-th pixel of a period of `side + 2·margin`. The output is its smoothed value at
+    every 2^scales-th pixel of the `side`, which starts at `margin`.
 
     >>> smoothing(8, 4, 2, 1).shape, smoothing(8, 4, 2, 2).shape
     ((2, 16), (2, 8))
@@ -58,10 +58,10 @@ def smoothing(side: int, margin: int, scales: int, step: int) -> np.ndarray:
 
 
 def _periods(side: int) -> np.ndarray:
-    """Coordinates over several periods, the one from 0 on in the middle."""
+    """Return coordinates over several periods, with the one that starts at 0 in the middle."""
     return np.arange(-COPIES * side, (COPIES + 1) * side)
 
 
 def _folded(values: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Several periods added up into one."""
+    """Return the sum of several periods, as one period."""
     return values.reshape(2 * COPIES + 1, height, 2 * COPIES + 1, width).sum(axis=(0, 2))

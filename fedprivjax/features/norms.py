@@ -1,4 +1,4 @@
-"""Normalisation within an example, and a constant beside it."""
+"""Normalisation within an example, and a constant feature."""
 
 from dataclasses import dataclass
 from math import hypot, prod, sqrt
@@ -12,15 +12,15 @@ from fedprivjax.features.interface import FeatureMap, require_picture
 
 @dataclass(frozen=True)
 class GroupNorm(FeatureMap):
-    r"""Mean zero and variance one within groups of an example's channels, all positions together.
+    r"""Mean zero and variance one within groups of an example's channels, over all positions.
 
         x ↦ (x − mean)/√(variance + floor)        over the numbers of one group of one example
 
-    A group of n numbers has norm below √n after it, whatever the example: no statistic of the data is used.
+    A normalised group of n numbers has norm below √n for every example. No statistic of the data is used.
 
     Attributes:
-        groups: how many, alike in size and of neighbouring channels; None is a group for each channel.
-        floor: added to the variance, so that a group of equal numbers becomes zero.
+        groups: number of equal groups of neighbouring channels. None is a group for each channel.
+        floor: constant added to the variance, so that a group of equal numbers becomes zero.
 
     Source: Wu & He 2018, Group Normalization.
 
@@ -60,7 +60,7 @@ class GroupNorm(FeatureMap):
 
 @dataclass(frozen=True)
 class UnitNorm(FeatureMap):
-    """Every example divided by its norm; an example of zeros stays so.
+    """Every example divided by its L2 norm. An example of zeros is unchanged.
 
     >>> import numpy as np
     >>> UnitNorm()(np.array([[3.0, 4.0], [0.0, 0.0]])).round(3).tolist()
@@ -83,10 +83,10 @@ class UnitNorm(FeatureMap):
 
 @dataclass(frozen=True)
 class Constant(FeatureMap):
-    """A last feature that is the same for all examples: a linear predictor's intercept.
+    """A last feature that is constant over all examples: a linear predictor's intercept.
 
     Attributes:
-        value: of the feature; 1 beside features of unit norm is half of the squared norm.
+        value: value of the feature. With other features of unit norm, 1 contributes half of the squared norm.
 
     >>> import numpy as np
     >>> Constant(0.5)(np.array([[3.0, 4.0]])).tolist(), Constant(0.75).bound((2,), 1.0)

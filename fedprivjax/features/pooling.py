@@ -1,4 +1,4 @@
-"""Average pooling: fewer pixels, each the mean of a square."""
+"""Average pooling over squares of pixels."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,13 @@ from fedprivjax.features.interface import FeatureMap, require_picture
 
 @dataclass(frozen=True)
 class Pooling(FeatureMap):
-    """Means over squares of `size × size` pixels that do not overlap.
+    """Means over disjoint squares of `size × size` pixels.
 
-    The mean of k numbers is at most the root of their summed squares over √k, so the norm falls by `size` or more.
+    The mean of k numbers is at most the root of their summed squares divided by √k, so the norm is divided by at least
+    `size`.
 
     Attributes:
-        size: of a square, in pixels; both sides of a picture must be multiples of it.
+        size: side of a square in pixels. Both sides of an image must be multiples of it.
 
     >>> import numpy as np
     >>> Pooling(2)(np.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()

@@ -1,4 +1,4 @@
-"""The maps by name, and what a file or a call says of them."""
+"""Registry of feature maps by name, and their construction from names and tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -24,7 +24,7 @@ MAPS: dict[str, type[FeatureMap]] = {
 
 
 def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
-    """Feature maps as objects.
+    """Return feature maps as objects.
 
     >>> as_maps(["scattering", {"kind": "group_norm", "groups": 27}])
     (Scattering(scales=2, angles=8, order=2), GroupNorm(groups=27, floor=1e-05))
@@ -39,7 +39,7 @@ def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
 
 
 def as_map(said: Any) -> FeatureMap:
-    """A feature map as an object, of a name, or of a table of its `kind` and settings."""
+    """Return a feature map as an object, from a name or a table of its `kind` and settings."""
     if isinstance(said, FeatureMap):
         require_decorated(said)
         return said

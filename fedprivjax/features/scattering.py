@@ -1,8 +1,8 @@
-r"""The scattering transform: how strong a picture's waves of each scale and direction are, and those waves' own.
+r"""The scattering transform: smoothed moduli of wavelet coefficients of an image, of first and second order.
 
     S = ( x∗φ,  |x∗ψ_λ|∗φ,  ||x∗ψ_λ|∗ψ_μ|∗φ ),  every 2^scales pixels;  λ, μ = (scale, angle), μ's scale above λ's
 
-It changes little where a picture is shifted or bent a little, and needs no training.
+It is stable to small shifts and deformations of an image, and needs no training.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ from fedprivjax.features.morlet import smoothing, wavelets
 
 @dataclass(frozen=True)
 class Scattering(FeatureMap):
-    """Two orders of Morlet wavelets, each modulus smoothed and subsampled; every channel of a picture for itself.
+    """Scattering transform with Morlet wavelets, applied to every channel of an image separately.
 
-    Pictures are continued by reflection, 2^scales pixels to each side. Channels come out in the order of the formula
-    above: 1 + J·L + L²·J·(J − 1)/2 of J scales and L angles, so 81 × 7 × 7 numbers for 28 × 28 pixels. A wave of scale
-    j is known on every 2^j-th pixel.
+    Each modulus is smoothed and subsampled. Images are extended by reflection, 2^scales pixels on each side. The output
+    channels are in the order of the formula above: 1 + J·L + L²·J·(J − 1)/2 for J scales and L angles, so 81 × 7 × 7
+    numbers for 28 × 28 pixels. Coefficients of scale j are computed on every 2^j-th pixel.
 
     Attributes:
-        scales: J; both sides of a picture must be multiples of 2^J, and larger than it.
-        angles: L, over half a turn.
-        order: 1, without waves of waves, or 2.
+        scales: number of scales J. Both sides of an image must be multiples of 2^J, and larger than it.
+        angles: number of angles L in half a turn.
+        order: 1 for first-order coefficients only, or 2.
 
     Source: Bruna & Mallat 2013, Invariant Scattering Convolution Networks.
 
@@ -53,7 +53,7 @@ class Scattering(FeatureMap):
 
     @property
     def paths(self) -> int:
-        """Channels that come out for each that comes in."""
+        """Number of output channels per input channel."""
         pairs = self.scales * (self.scales - 1) // 2 if self.order == 2 else 0
         return 1 + self.scales * self.angles + pairs * self.angles**2
 
@@ -88,8 +88,10 @@ class Scattering(FeatureMap):
         return jnp.moveaxis(every, 1, 3)
 
     def _waves(self, spectra, known: int, scale: int):
-        """`|x∗ψ|` of a scale at every 2^scale-th pixel, from transforms [pictures, waves, …] of what is known at every
-        2^known-th: [pictures, waves·angles, …]."""
+        """Return `|x∗ψ|` of a scale at every 2^scale-th pixel, shape [pictures, waves·angles, …].
+
+        `spectra` are the transforms of signals x at every 2^known-th pixel, shape [pictures, waves, …].
+        """
         height, width = (side << known for side in spectra.shape[2:])
         bank = _aliased(wavelets(height, width, scale, self.angles), 1 << known)
         folds = 1 << (scale - known)
@@ -103,7 +105,7 @@ class Scattering(FeatureMap):
 
 
 def _aliased(spectra, folds: int):
-    """Transforms added up over the frequencies that coincide on every `folds`-th pixel."""
+    """Return transforms summed over the frequencies that coincide on every `folds`-th pixel."""
     *front, height, width = spectra.shape
     return spectra.reshape(*front, folds, height // folds, folds, width // folds).sum(axis=(-4, -2))
 
@@ -114,7 +116,7 @@ def _window(settings: Scattering, side: int, scale: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _gain(settings: Scattering, height: int, width: int) -> float:
-    """How much longer than a picture its features can be: operator norms of the parts, from the filters alone."""
+    """Return a bound on the ratio of the norms of features and image, from operator norms of the filters."""
     block, scales = 2**settings.scales, range(settings.scales)
     repeats = [np.bincount(np.pad(np.arange(side), block, mode="reflect")).max() for side in (height, width)]
     smooth = [float(np.prod([np.linalg.norm(_window(settings, s, j), 2) for s in (height, width)])) for j in scales]
@@ -128,9 +130,9 @@ def _gain(settings: Scattering, height: int, width: int) -> float:
 
 
 def _energy(settings: Scattering, padded: tuple[int, int], known: int, scale: int) -> float:
-    """The most that all waves of a scale can have of a real signal's energy, on the grids where both are known."""
+    """Return the largest fraction of a real signal's energy in all waves of a scale, on the subsampled grids."""
     bank = _aliased(wavelets(*padded, scale, settings.angles), 1 << known)
     folds = 1 << (scale - known)
     weight = _aliased(bank**2, folds).sum(axis=0) / folds**2
-    mirrored = np.roll(weight[::-1, ::-1], 1, axis=(0, 1))  # a real signal has as much at ω as at −ω
+    mirrored = np.roll(weight[::-1, ::-1], 1, axis=(0, 1))  # a real signal has equal energy at ω and −ω
     return float((weight + mirrored).max() / 2)

@@ -232,7 +232,7 @@ def test_flat_examples_take_a_picture_that_is_given():
     ("maps", "options", "message"),
     [
         ("pooling", {}, "features pooling must be of pictures, got examples of 12 numbers"),
-        ("pooling", {"picture": [4, 4]}, "picture must have 12 numbers at most, got [4, 4, 1]"),
+        ("pooling", {"picture": [4, 4]}, "picture must have at most 12 numbers, got [4, 4, 1]"),
         ("pooling", {"picture": [3, 4]}, "pooling size must divide the picture's sides (3×4), got 2"),
         ("pooling", {"picture": [12]}, "picture must be [height, width] or [height, width, channels], got [12]"),
         (
@@ -258,12 +258,12 @@ def test_what_does_not_fit_the_data_is_refused(maps, options, message):
 def test_other_sides_than_the_data_set_says_are_refused():
     with pytest.raises(Refusal) as caught:
         mapped(pictures(), "pooling", picture=[4, 16])
-    assert str(caught.value) == "picture must be [8, 8, 1], as the data set says, got [4, 16, 1]"
+    assert str(caught.value) == "picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"
 
 
 @pytest.mark.parametrize("data", [datasets.stream(4, 2, test_examples=2), np.eye(3)], ids=["stream", "array"])
 def test_only_stored_data_are_mapped(data):
-    with pytest.raises(Refusal, match=r"^features must be of a Dataset, which is stored, got "):
+    with pytest.raises(Refusal, match=r"^features must be of a stored Dataset, got "):
         mapped(data, "unit_norm")
 
 
