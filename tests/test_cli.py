@@ -416,7 +416,7 @@ def test_a_stop_says_what_is_kept_and_how_to_go_on(call, spec):
         _, errors = running.communicate(timeout=50)
     assert (running.returncode, said) == (130, "third\n"), errors
     go_on = f"fedprivjax run small.toml --out 'kept here' --set {change} --resume"
-    assert errors == f"stopped: 2 of 4 runs are kept in kept here; go on with {go_on}\n"
+    assert errors == f"stopped: 2 of 4 runs are saved in kept here. Resume with {go_on}\n"
     kept = {path: path.stat().st_mtime_ns for path in Path("kept here", "chunks").glob("*.npz")}
     assert len(kept) == 2
 
@@ -449,7 +449,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_from_its_chunks(call, spec,
     assert call("run", spec, "--out", "whole")[0] == 0
     with file_size_limit(10_000):
         said = refused(call("run", spec, "--out", "there"))
-    kept = "4 of 4 runs are kept in there; go on with fedprivjax run small.toml --out there --resume"
+    kept = "4 of 4 runs are saved in there. Resume with fedprivjax run small.toml --out there --resume"
     assert said == f"there/results.nc must be writable, got File too large: {kept}"
     assert len(list(Path("there", "chunks").glob("*.npz"))) == 1
     assert sorted(os.listdir("there")) == ["chunks", "spec.toml"]
@@ -476,7 +476,7 @@ def test_output_to_a_file_has_lines_of_the_current_step(call, spec, monkeypatch)
     assert status == 0
     steps = ("reading", "sampling", "calibrating", "stating", "accounting")
     assert {line.split()[0] for line in said.splitlines()} <= {*steps}
-    assert "accounting a second way for ours (1 of 1)\n" in said
+    assert "running the accountant for ours (1 of 1)\n" in said
 
 
 def test_an_unknown_experiment_is_answered_with_the_nearest(call, spec):

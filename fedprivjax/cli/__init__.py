@@ -15,20 +15,21 @@ __all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "ou
 
 
 def main() -> None:
-    """Run the command line; a refusal is one line on stderr and exit status 2, with --traceback its whole traceback.
+    """Run the command line.
 
-    A stop by the keyboard is one line that says how to go on, and exit status 130.
+    A Refusal prints one line on stderr, or with --traceback the traceback, and exits with status 2. Ctrl-C prints one
+    line with the command that resumes, and exits with status 130.
     """
     _keep_compiled()
     warnings.showwarning = _warned
     words = sys.argv[1:]
     try:
         with interrupted_again():
-            app([word for word in words if word != TRACEBACK])  # before the command or after it
+            app([word for word in words if word != TRACEBACK])  # allowed before and after the command
     except (Stopped, KeyboardInterrupt) as stop:
         err.print(str(stop) or "stopped", markup=False, highlight=False, soft_wrap=True)
         leave(130)
-    except (Refusal, OSError) as error:  # any other exception is a bug, and shows its traceback
+    except (Refusal, OSError) as error:  # any other exception is a bug and prints its traceback
         if TRACEBACK in words:
             traceback.print_exc()
         else:
@@ -38,14 +39,14 @@ def main() -> None:
 
 
 def _warned(message, category, filename, lineno, file=None, line=None) -> None:
-    """A warning as one line, without the place in the code that gave it."""
+    """Print a warning as one line, without its position in the code."""
     err.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _keep_compiled() -> None:
-    """Let jax keep compiled programs between starts; it reads the environment when it is imported, later than this."""
+    """Enable jax's disk cache of compiled programs. Must be called before jax is imported, which reads the settings."""
     folder = cache_folder()
     if folder is not None:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # a program read back reports tuning hints as missing features
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides warnings on CPU features of cached programs

@@ -13,28 +13,35 @@ from fedprivjax.cli.interrupts import Stopped
 def audit(
     spec: Annotated[str, typer.Argument(help="an experiment, a protocol's name, or all")],
     change: Change = None,
-    epsilon: Annotated[float | None, typer.Option(help="in place of the experiment's targets; 2 for a name")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ; the experiment's, or 1e-5")] = None,
-    runs: Annotated[int, typer.Option(help="of each world, that are counted")] = 20_000,
-    rounds: Annotated[int, typer.Option(help="of a run")] = 12,
-    seed: Annotated[int, typer.Option(help="of all runs")] = 0,
-    only: Annotated[list[str] | None, typer.Option("--protocol", help="its label; repeatable")] = None,
-    folder: Annotated[Path | None, typer.Option("--out", help="folder of the plot; a stopped audit goes on")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the audits here, too")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="target ε (default: the experiment's, or 2 for a protocol's name)")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ (default: the experiment's, or 1e-5)")] = None,
+    runs: Annotated[int, typer.Option(help="scored runs on each of the two neighbouring datasets")] = 20_000,
+    rounds: Annotated[int, typer.Option(help="rounds of a run")] = 12,
+    seed: Annotated[int, typer.Option(help="seed of all runs")] = 0,
+    only: Annotated[list[str] | None, typer.Option("--protocol", help="label of a protocol; repeatable")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="folder of the plot and of finished runs, from which an audit resumes")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
     participation: Annotated[
-        list[str] | None, typer.Option(help="fixed, varying or dropouts; repeatable; all that a method allows")
+        list[str] | None,
+        typer.Option(help="fixed, varying or dropouts; repeatable (default: all that a method supports)"),
     ] = None,
     loss: Annotated[
-        str | None, typer.Option(help="linear or quadratic; else linear for fixed cohorts, quadratic for others")
+        str | None,
+        typer.Option(help="linear or quadratic (default: linear for fixed cohorts, quadratic for others)"),
     ] = None,
     each: Annotated[
-        int | None, typer.Option("--one-run", help="instead, one run at full size with so many canaries a machine")
+        int | None, typer.Option("--one-run", help="audit one full-size run, with this many canaries per machine")
     ] = None,
 ) -> None:
-    """Attack every protocol with a worst-case canary: what it gives away, beside what it claims; status 1 if more.
+    """Attack every protocol with a worst-case canary, and compare lower bounds on ε with its claim.
 
-    Runs are in small: a few machines, 16 dimensions; with a fixed cohort; and, with 2/5 of the runs and a third of the
-    rounds, with a varying cohort and with dropouts. With --one-run, an experiment runs once as it is, with canaries.
+    Exit status 1 if a claim is refuted. Runs are scaled down to a few machines and 16 dimensions, with a fixed cohort.
+    2/5 of the runs and a third of the rounds are repeated with a varying cohort and with dropouts. With --one-run, an
+    experiment runs once at full size, with canaries.
     """
     from fedprivjax.auditing.audit import NothingClaimed
     from fedprivjax.experiment import audit as audits
@@ -55,7 +62,7 @@ def audit(
         finished, skipped = audits.run_all(chosen, attack, progress)
     except KeyboardInterrupt:
         kept = folder is not None and each is None
-        raise Stopped(f"stopped: finished runs are kept in {folder}, the same command goes on" * kept) from None
+        raise Stopped(f"stopped: finished runs are saved in {folder}, the same command resumes" * kept) from None
     out.print(shown.audit_table(finished) if each is None else shown.one_run_table(finished))
     for line in shown.refutations(finished):
         out.print(line, soft_wrap=True)

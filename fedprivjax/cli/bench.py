@@ -10,10 +10,10 @@ from fedprivjax.cli.console import app, err, out, require_folders, write_json
 
 @app.command()
 def bench(
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here, too")] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="a group of figures; repeatable")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a group of measurements; repeatable")] = None,
 ) -> None:
-    """Speed on this machine, as ratios measured side by side; minutes. Let nothing else run meanwhile."""
+    """Measure speed on this machine, as ratios of times measured in turn. Takes minutes. Run nothing else meanwhile."""
     from fedprivjax import bench
     from fedprivjax.checks.values import require_choice
 

@@ -24,7 +24,7 @@ err = Console(stderr=True)
 
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
 Change = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, in TOML syntax; repeatable")]
-Resume = Annotated[bool, typer.Option("--resume", help="go on with a run that was stopped")]
+Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 
 
@@ -46,7 +46,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def everywhere(
     traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="show the traceback of a refusal, with any command")
+        bool, typer.Option(TRACEBACK, help="show the traceback of invalid input, with any command")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version, and exit")
@@ -73,20 +73,20 @@ def parse_change(text: str) -> tuple[str, Any]:
 
 
 def require_folders(**files: Path | None) -> None:
-    """Refuse files, by their option, for which there is no folder: before minutes of work, not after."""
+    """Raise Refusal if the folder of a file, named by its option, does not exist. Called before any slow work."""
     for option, file in files.items():
         if file is not None and not file.parent.is_dir():
             raise Refusal(f"--{option} must be in a folder that exists, got {file}")
 
 
 def write_json(value: Any, file: Path | None) -> None:
-    """Write what JSON takes, if a file is asked for."""
+    """Write a value as JSON, unless the file is None."""
     if file is not None:
         write_atomically(file, json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def members(spec: str) -> list[str]:
-    """A spec itself, or the bundled experiments of a folder."""
+    """Return the names of the bundled experiments in a folder, or the spec itself if it is not a folder."""
     from fedprivjax import experiment
 
     inside = [name for name in experiment.bundled() if name.startswith(spec.rstrip("/") + "/")]
@@ -99,7 +99,7 @@ def name_of(spec: str) -> str:
 
 @contextmanager
 def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], None]]:
-    """Progress bar with the time left; a line every 10 seconds if stderr is not a terminal."""
+    """Show a progress bar with the remaining time, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine.progress import bar
 
     with bar(title, unit, err) as told:
@@ -108,7 +108,7 @@ def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], No
 
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
-    """Line of the current step, erased at the end; every 10 seconds a line if stderr is not a terminal."""
+    """Show the current step, erased at the end, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine import progress
 
     with progress.saying(what, err) as say:
@@ -116,7 +116,7 @@ def saying(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def each(jobs: Iterable[Any], what: str, say: Callable[[str], None]) -> Iterator[Any]:
-    """The jobs, one after the other, and what is done with each."""
+    """Yield the jobs, and show the text `what` with each job's label."""
     every = list(jobs)
     for number, job in enumerate(every, 1):
         say(f"{what} {job.label} ({number} of {len(every)})")

@@ -24,7 +24,7 @@ from fedprivjax.cli.console import (
 from fedprivjax.cli.interrupts import Stopped
 from fedprivjax.cli.named_experiments import check_all, folders, loaded, named, resumed
 
-MOST_SHOWN = 2000  # machines in a plot of who holds what
+MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
 
 
 @app.command()
@@ -35,13 +35,13 @@ def run(
     change: Change = None,
     folder: Out = None,
     tiny: Annotated[
-        bool, typer.Option("--tiny", help="few seeds, rounds and records, to see that it works; into results/tiny/")
+        bool, typer.Option("--tiny", help="smoke test with few seeds, rounds and records; written to results/tiny/")
     ] = False,
     resume: Resume = False,
 ) -> None:
-    """Run an experiment: tables on the screen, and a results folder with the dataset and plots.
+    """Run an experiment, print tables, and write a results folder with the dataset, plots and a page.
 
-    Of a folder, every one into a results folder of its own; what is refused in any is said before the first runs.
+    For a folder of experiments, each has a separate results folder. All are validated before the first runs.
     """
     from fedprivjax.engine.compiled import compile_quickly
 
@@ -65,7 +65,7 @@ def reproduce(
     folder: Out = None,
     resume: Resume = False,
 ) -> None:
-    """Run experiments and set our numbers beside the expected ones; exit status 1 if a judged cell misses."""
+    """Run experiments and compare results with the expected numbers. Exit status 1 if too few are within tolerance."""
     from fedprivjax.experiment import verdict
     from fedprivjax.report import verdicts
 
@@ -92,7 +92,7 @@ def reproduce(
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> None:
-    """Show finished results again: the tables, the plots and the page, written anew from the dataset."""
+    """Print the tables of finished results, and rewrite the plots and the page, from the saved dataset."""
     from fedprivjax.experiment.results import load as load_results
 
     results = load_results(folder)
@@ -100,13 +100,13 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
         held = _held(results.spec)
     except (Refusal, OSError) as error:
         held = None
-        out.print(f"who holds what is not drawn anew: {error}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"data partition is not redrawn: {error}", markup=False, highlight=False, soft_wrap=True)
     _show(results.spec, results, folder, held)
 
 
 @app.command()
 def privacy(spec: Spec, change: Change = None) -> None:
-    """The guarantee of every protocol of an experiment by two ways, and in prose, without running it."""
+    """State the guarantee of every protocol of an experiment, by theorem and by accountant, without running it."""
     from fedprivjax.experiment import jobs as listed
     from fedprivjax.experiment.tiny import one_trial
     from fedprivjax.report import guarantees
@@ -116,7 +116,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
     with saying("reading") as say:
         jobs = listed.jobs(experiment, say)
         stated = guarantees.guarantee_tables(each(jobs, "stating the guarantees of", say), delta)
-        ledger = guarantees.ledger_table(each(jobs, "accounting a second way for", say), delta)
+        ledger = guarantees.ledger_table(each(jobs, "running the accountant for", say), delta)
     for table in [*stated, ledger]:
         out.print(table)
     firsts: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
 
 
 def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: bool = True, judge: bool = False):
-    """Run an experiment into a folder, and show it; a stop or a full disk says what is kept, and how to go on."""
+    """Run an experiment into a folder, and show it. After a stop or on a full disk, the message says how to resume."""
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.ready import ready_experiment
     from fedprivjax.experiment.results import load as load_results
@@ -185,7 +185,7 @@ def _show(experiment, results, folder: Path, held):
 
 
 def _held(experiment):
-    """A plot of who holds what, after a line on what names stand for; None where no split is fixed."""
+    """Print a line on the data, and return the plot of the partition, or None if no partition is fixed."""
     from fedprivjax.datasets import Dataset
     from fedprivjax.experiment import machines_of, make_data
     from fedprivjax.report.data_split_plot import data_lines, who_holds_what
@@ -206,10 +206,10 @@ def _held(experiment):
 
 
 def _how_to_go_on(folder: Path, runs: int, total: int) -> str:
-    """Text of what a stopped run keeps, and the command that goes on with it or starts again."""
+    """Return a line with the number of saved runs, and the command that resumes or restarts."""
     words = sys.argv[1:]
     if not runs:
         done = f"no chunk of {total} runs was finished" if total else "nothing ran yet"
-        return f"{done}, so nothing is kept. Start again with fedprivjax {shlex.join(words)}"
+        return f"{done}, so nothing is saved. Start again with fedprivjax {shlex.join(words)}"
     words = words if "--resume" in words else [*words, "--resume"]
-    return f"{runs} of {total} runs are kept in {folder}; go on with fedprivjax {shlex.join(words)}"
+    return f"{runs} of {total} runs are saved in {folder}. Resume with fedprivjax {shlex.join(words)}"

@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: one line that says how to resume, and exit status 130."""
+"""Ctrl-C on the command line: one line with the command that resumes, and exit status 130."""
 
 import os
 import sys
@@ -11,11 +11,11 @@ from typer.core import TyperGroup
 
 
 class Stopped(Exception):
-    """Raised on Ctrl-C, with the line that is printed."""
+    """Raised on Ctrl-C, with the line to print."""
 
 
 class StoppableCommands(TyperGroup):
-    """Commands whose interruption raises `Stopped`, which typer would otherwise swallow."""
+    """Commands that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently."""
 
     def invoke(self, ctx):
         try:
@@ -25,7 +25,7 @@ class StoppableCommands(TyperGroup):
 
 
 def leave(status: int) -> None:
-    """End the process at once: a program that still runs in another thread would crash a normal shutdown."""
+    """End the process at once, since a program that still runs in another thread would crash a normal shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

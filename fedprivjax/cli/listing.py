@@ -8,15 +8,18 @@ from rich.table import Table
 from fedprivjax.checks.values import require_choice
 from fedprivjax.cli.console import app, out
 
-Entries = dict[str, tuple[str, Any]]  # a line of help, and the class or function that has the settings, or None
+Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class or function with the settings, or None
 
 
 @app.command("list")
 def list_(
     name: Annotated[str | None, typer.Argument(help="an entry, to show its settings with types and defaults")] = None,
 ) -> None:
-    """List protocols, losses, models, constraint sets, participation, partitions, datasets, feature maps, samplers,
-    metrics and experiments, with a line of help each; or the settings of one of them."""
+    """List everything that experiment files can name, with a line of help each, or the settings of one entry.
+
+    The groups are protocols, losses, models, constraint sets, participation, partitions, datasets, feature maps,
+    samplers, metrics and experiments.
+    """
     from fedprivjax import experiment
 
     found = groups()
@@ -32,7 +35,7 @@ def list_(
 
 
 def groups() -> dict[str, Entries]:
-    """Everything that has a name in experiment files, by the title of its group."""
+    """Return everything that experiment files can name, by the title of its group."""
     from fedprivjax import datasets
     from fedprivjax.datasets.partition import KINDS
     from fedprivjax.engine.metrics import METRICS
@@ -55,7 +58,7 @@ def groups() -> dict[str, Entries]:
     found: dict[str, Entries] = {"protocols": {entry: (text, method) for entry, (method, text) in PROTOCOLS.items()}}
     for title, union in sections.items():
         found[title] = {entry: (text, kinds(union)[entry]) for entry, text in summaries(union).items()}
-    found["models"] = {"linear": ("linear predictor, where no model is named", None), **found["models"]}
+    found["models"] = {"linear": ("linear predictor, if no model is given", None), **found["models"]}
     found["partitions"] = {entry: (text, datasets.partition) for entry, text in KINDS.items()}
     found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}
     found["feature maps"] = {entry: (text, MAPS[entry]) for entry, text in FEATURES.items()}
@@ -65,7 +68,7 @@ def groups() -> dict[str, Entries]:
 
 
 def sections() -> dict[str, Any]:
-    """The sections of experiment files that have no `kind`, by their heading in a file."""
+    """Return the sections of experiment files without a `kind`, by their heading in a file."""
     from fedprivjax.datasets.preparation import Preparation
     from fedprivjax.experiment import settings
     from fedprivjax.planner import Setting
@@ -96,7 +99,7 @@ def _print(title: str, entries: dict[str, str]) -> None:
 
 
 def _print_settings(title: str, thing: Any) -> None:
-    """Print the settings of a class or function, or that it has none."""
+    """Print the settings of a class or function, or "no settings"."""
     from fedprivjax.cli.settings_help import settings_of
 
     settings = [] if thing is None else settings_of(thing)

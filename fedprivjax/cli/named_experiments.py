@@ -1,4 +1,4 @@
-"""The experiments that a command names, one by one or a folder of them: read, checked, and where their results go."""
+"""Experiments named on the command line, singly or by folder: loading, validation and results folders."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,7 +10,7 @@ from fedprivjax.cli.console import load, members, name_of, saying
 
 
 def loaded(specs: list[str], change: list[str] | None, *, tiny: bool = False) -> dict[str, Any]:
-    """The experiments that are named, those of folders one by one, by name."""
+    """Return the named experiments, with folders expanded, by name."""
     from fedprivjax.experiment.tiny import tiny as made_small
 
     names = [name for spec in specs for name in members(spec)]
@@ -23,7 +23,10 @@ def loaded(specs: list[str], change: list[str] | None, *, tiny: bool = False) ->
 
 
 def folders(chosen: dict[str, Any], folder: Path | None, *, tiny: bool = False) -> dict[str, Path]:
-    """Where each one's results go: `--out` itself where there is one only; of small runs apart from the real ones."""
+    """Return the results folder of each experiment: `--out` itself for a single one, else a subfolder.
+
+    Without `--out` the parent is results, or results/tiny for scaled-down runs.
+    """
     if folder is not None and len(chosen) == 1:
         return dict.fromkeys(chosen, folder)
     usual = Path("results", "tiny") if tiny else Path("results")
@@ -31,14 +34,17 @@ def folders(chosen: dict[str, Any], folder: Path | None, *, tiny: bool = False) 
 
 
 def resumed(into: dict[str, Path], *, resume: bool) -> dict[str, bool]:
-    """Which of them go on: of several, those that have begun."""
+    """Return whether each experiment resumes. Of several, only those with a started run do."""
     from fedprivjax.experiment import folder as results_folder
 
     return {name: resume and (len(into) == 1 or results_folder.begun(folder)) for name, folder in into.items()}
 
 
 def check_all(chosen: dict[str, Any], into: dict[str, Path], again: dict[str, bool], *, judge: bool = False) -> None:
-    """Refuse whatever is wrong with any of several, before the first runs; one seed and trial stand for all."""
+    """Raise Refusal if any of several experiments is invalid, before the first runs.
+
+    Each is prepared with one seed and trial. A single experiment is validated by its run.
+    """
     from fedprivjax.experiment import folder as results_folder
     from fedprivjax.experiment.ready import ready_experiment
     from fedprivjax.experiment.tiny import one_trial
@@ -55,6 +61,6 @@ def check_all(chosen: dict[str, Any], into: dict[str, Path], again: dict[str, bo
 
 @contextmanager
 def named(name: str, *, several: bool = True) -> Iterator[None]:
-    """Put the experiment's name before the line of a Refusal, if there are several."""
+    """Put the experiment's name before a Refusal's message, if there are several experiments."""
     with within(name) if several else nullcontext():
         yield

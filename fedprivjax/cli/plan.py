@@ -13,31 +13,41 @@ from fedprivjax.cli.console import app, out, progress, require_folders, write_js
 @app.command()
 def plan(
     spec: Annotated[
-        str | None, typer.Argument(help="a TOML file with a table 'plan' of these options, or an experiment's")
+        str | None, typer.Argument(help="a TOML file with these options in a table [plan], or an experiment")
     ] = None,
-    machines: Annotated[int | None, typer.Option(help="machines in all, M")] = None,
-    per_round: Annotated[int | None, typer.Option(help="machines in a round, m")] = None,
-    samples: Annotated[int | None, typer.Option(help="records of each machine, n")] = None,
-    dimension: Annotated[int | None, typer.Option(help="parameters of the model, d")] = None,
-    epsilon: Annotated[list[float] | None, typer.Option(help="the ε that is really given; repeatable")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ, 1e-6 by default")] = None,
+    machines: Annotated[int | None, typer.Option(help="number of machines, M")] = None,
+    per_round: Annotated[int | None, typer.Option(help="machines per round, m")] = None,
+    samples: Annotated[int | None, typer.Option(help="records per machine, n")] = None,
+    dimension: Annotated[int | None, typer.Option(help="number of model parameters, d")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="realised ε at which to compare; repeatable")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ (default: 1e-6)")] = None,
     trust: Annotated[str | None, typer.Option(help="none (default), server, shuffler or pan-private")] = None,
-    lipschitz: Annotated[float | None, typer.Option(help="G, of one record's loss, 1 by default")] = None,
-    smoothness: Annotated[float | None, typer.Option(help="L, 1 by default")] = None,
-    diameter: Annotated[float | None, typer.Option(help="D, of the ball of parameters, 1 by default")] = None,
-    gap: Annotated[float | None, typer.Option(help="first loss above the least, at most; G·D by default")] = None,
-    rounds: Annotated[int | None, typer.Option(help="instead of each method's own")] = None,
-    batch: Annotated[int | None, typer.Option(help="records of a message, instead of each method's own")] = None,
-    seed: Annotated[int | None, typer.Option(help="of the schedules that are drawn")] = None,
-    only: Annotated[list[str] | None, typer.Option("--protocol", help="one of `list`; repeatable")] = None,
+    lipschitz: Annotated[
+        float | None, typer.Option(help="Lipschitz constant G of a record's loss (default: 1)")
+    ] = None,
+    smoothness: Annotated[float | None, typer.Option(help="smoothness L of a record's loss (default: 1)")] = None,
+    diameter: Annotated[float | None, typer.Option(help="diameter D of the ball of parameters (default: 1)")] = None,
+    gap: Annotated[
+        float | None, typer.Option(help="upper bound on the initial loss minus the smallest (default: G·D)")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="number of rounds (default: chosen for each method)")] = None,
+    batch: Annotated[int | None, typer.Option(help="records per message (default: chosen for each method)")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the sampled schedules")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--protocol", help="name of a protocol, see `list`; repeatable")
+    ] = None,
     pilot: Annotated[bool, typer.Option("--pilot", help="run the methods on synthetic data of these sizes")] = False,
-    pilot_seeds: Annotated[int | None, typer.Option(help="runs of each method in a pilot, 3 by default")] = None,
-    classes: Annotated[int | None, typer.Option(help="of a pilot's data, 10 by default where d allows it")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write all of it here, too")] = None,
-    picture: Annotated[Path | None, typer.Option("--plot", help="draw the bounds against ε, as PNG")] = None,
+    pilot_seeds: Annotated[int | None, typer.Option(help="pilot runs of each method (default: 3)")] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="classes of the pilot's data (default: 10 if d allows it)")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
+    picture: Annotated[Path | None, typer.Option("--plot", help="draw the bounds against ε to this PNG file")] = None,
 ) -> None:
-    """Which method suits: every protocol's noise, guarantee, bound and cost at an actual ε, before anything runs; with
-    --pilot also its accuracy on synthetic data."""
+    """Compare methods before a run: every protocol's noise, guarantee, bound and cost at a realised ε.
+
+    With --pilot, also its accuracy on synthetic data.
+    """
     given = {
         "machines": machines,
         "per_round": per_round,
@@ -76,7 +86,7 @@ def plan(
 
 
 def _pilot(wanted: bool, given: dict[str, int | None]) -> Any:
-    """The pilot that is asked for, or False."""
+    """Return the requested pilot, or False."""
     from fedprivjax.planner import Pilot
 
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Settings of what `fedprivjax list` names: types, defaults, and the lines of help in docstrings."""
+"""Settings of the entries of `fedprivjax list`: types, defaults, and help lines from docstrings."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ SECTION = re.compile(r"^(\w+):$")
 ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):(?: (.*))?$")
 SAME = re.compile(r"as in `(\w+)`\.?")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
-HIDDEN = ("labels", "kept")  # arguments that no file gives
+HIDDEN = ("labels", "kept")  # arguments that files cannot set
 
 
 class Setting(NamedTuple):
@@ -73,7 +73,7 @@ def help_of(thing: Any) -> dict[str, str]:
 
 
 def type_text(annotation: Any) -> str:
-    """Return a type in words.
+    """Return a type as text.
 
     >>> type_text(float | list[float] | None), type_text(Literal["server", "none"])
     ('number or list of number', 'server or none')
@@ -98,7 +98,7 @@ def type_text(annotation: Any) -> str:
 
 
 def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
-    """Names, types and defaults."""
+    """Yield names, types and defaults."""
     if inspect.isclass(thing) and issubclass(thing, BaseModel):
         for name, field in thing.model_fields.items():
             if not field.exclude and (name != "kind" or field.is_required()):
@@ -118,7 +118,7 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _default(value: Any) -> str:
-    """A default as text."""
+    """Return a default as text."""
     if value in (MISSING, PydanticUndefined, inspect.Parameter.empty):
         return "required"
     if isinstance(value, BaseModel):
@@ -129,7 +129,7 @@ def _default(value: Any) -> str:
 
 
 def _entries(text: str) -> Iterator[tuple[list[str], str]]:
-    """Names and text of the entries under `Args:` and `Attributes:`."""
+    """Yield the names and text of each entry under `Args:` and `Attributes:`."""
     inside, names, lines = False, [], []
     for line in [*text.splitlines(), "End:"]:
         head, entry = SECTION.match(line), ENTRY.match(line)

@@ -239,7 +239,7 @@ def test_a_stop_before_the_first_chunk_says_that_nothing_is_kept(said, monkeypat
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     done = "nothing ran yet" if stage == "reading" else "no chunk of 1 runs was finished"
-    line = f"stopped: {done}, so nothing is kept. Start again with fedprivjax run file.toml\n"
+    line = f"stopped: {done}, so nothing is saved. Start again with fedprivjax run file.toml\n"
     assert (stopped.value.code, capsys.readouterr().err) == (130, line)
 
 
