@@ -90,7 +90,7 @@ def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
 
 @contextmanager
 def telling_steps(progress: Any, title: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Yield a function (step, number, total) that displays host work before a run, or None if hidden."""
+    """Yield a function (step, number, total) that displays host work, or None unless `progress` is True."""
     if progress is not True:
         yield None
         return

@@ -1,6 +1,6 @@
-"""What every protocol must satisfy, one's own among them: `check_protocol(protocol, problem)`.
+"""Contract that every protocol must satisfy, including custom ones: `check_protocol(protocol, problem)`.
 
-Each property is a function of a `Trial`, by name in `PROPERTIES`, so that a test can be parametrised with them.
+Each property is a function of a `Trial`, listed by name in `PROPERTIES`, so that tests can be parametrised with them.
 """
 
 from fedprivjax.testing.contract import PROPERTIES, Property, Report, check_protocol

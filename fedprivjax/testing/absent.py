@@ -1,4 +1,4 @@
-"""Properties where the number of participants varies: slots that nobody fills, and machines that drop out."""
+"""Properties with a varying number of participants: empty slots, and machines that drop out."""
 
 from dataclasses import replace
 
@@ -14,12 +14,14 @@ from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.testing.noise import aggregated
 from fedprivjax.testing.trial import Trial
 
-FEW = 3  # rounds that are run, without compiling them
+FEW = 3  # rounds to run, without compilation
 
 
 def absent_machines_leave_no_trace(trial: Trial) -> None:
-    """Neither whose a slot would be that nobody fills, nor which records it names, is in a run, its noise or its
-    guarantee; a method that refuses such cohorts has nothing to show, one without noise a run alone."""
+    """Check that the machine and records of an empty slot change neither the run nor its noise nor its guarantee.
+
+    A protocol that rejects cohorts of varying size passes. Without noise, only the run is checked.
+    """
     start = _varying(trial)
     if start is None:
         return
@@ -27,8 +29,8 @@ def absent_machines_leave_no_trace(trial: Trial) -> None:
     for t, (one, two) in enumerate(zip(_few_rounds(start, start.plan), _few_rounds(start, other), strict=True)):
         same = jax.tree.map(lambda left, right: np.array_equal(left, right, equal_nan=True), one, two)
         assert all(jax.tree.leaves(same)), (
-            f"slots that nobody fills must change nothing, and did in round {t + 1}. Multiply what participants send "
-            f"by inputs.filled, keep no state for slots where it is 0, and divide by inputs.cohort or inputs.divisor"
+            f"empty slots must not change the state, and did in round {t + 1}. Multiply messages by inputs.filled, "
+            f"update no state of slots where it is 0, and divide by inputs.cohort or inputs.divisor"
         )
     if not trial.private:
         return
@@ -40,15 +42,17 @@ def absent_machines_leave_no_trace(trial: Trial) -> None:
 
 
 def dropouts_count_as_planned(trial: Trial) -> None:
-    """A machine that is asked and drops out has no better guarantee for it, nor has any other; a method that refuses
-    dropouts has nothing to show."""
+    """Check that dropouts improve no machine's guarantee, including those of the machines that drop out.
+
+    A protocol that rejects dropouts passes.
+    """
     start = _varying(trial)
     if start is None:
         return
     schedule = start.plan.schedule
     dropped = schedule.present & (np.arange(schedule.size.per_round) > 0)
     plan = replace(start.plan, schedule=replace(schedule, dropped=dropped))
-    assert plan.weights is not None  # of cohorts whose number varies
+    assert plan.weights is not None  # set for cohorts of varying size
     plan = replace(plan, weights=np.where(dropped[..., None], 0.0, plan.weights).astype(np.float32))
     try:
         start.protocol.check(start.problem, plan)
@@ -61,7 +65,7 @@ def dropouts_count_as_planned(trial: Trial) -> None:
 
 
 def _varying(trial: Trial) -> ReadyRun | None:
-    """The run with cohorts of any size up to the trial's, ready; None where that is refused, or they have one size."""
+    """Return the prepared run with cohorts of any size up to the trial's, or None if rejected or `per_round` is 1."""
     machines, per_round, _ = trial.start.plan.size
     if per_round == 1:
         return None
@@ -73,7 +77,7 @@ def _varying(trial: Trial) -> ReadyRun | None:
 
 
 def _of_strangers(start: ReadyRun) -> dict:
-    """The plan's schedule and samples with others in the slots that nobody fills."""
+    """Return the plan's schedule and samples with other machines and records in the empty slots."""
     schedule, samples = start.plan.schedule, start.plan.samples
     participants, everyone = schedule.participants.copy(), np.arange(schedule.machines)
     for row, present in zip(participants, schedule.present, strict=True):
@@ -85,7 +89,7 @@ def _of_strangers(start: ReadyRun) -> dict:
 
 
 def _few_rounds(start: ReadyRun, plan: Plan):
-    """The states after the first rounds without noise, one after the other."""
+    """Yield the state after each of the first rounds without noise."""
     protocol, problem, inputs = as_leaves(start.protocol.traced), start.problem.traced, round_inputs(plan)
     state = protocol.init(problem, plan.size, protocol_key(start.key))
     for t in range(min(FEW, plan.size.rounds)):

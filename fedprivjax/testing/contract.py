@@ -1,4 +1,4 @@
-"""The contract: a list of properties, and one call that holds a protocol against all of them."""
+"""The contract: properties of protocols by name, and a function that checks them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ PROPERTIES: dict[str, Property] = {
     "the transcript is the run": privacy.transcript_is_the_run,
     "seen as the trust model says": privacy.seen_as_trust_says,
 }
-OF_PRIVACY = (  # which say nothing of a protocol that declares itself non-private
+OF_PRIVACY = (  # not defined for a protocol that declares itself non-private
     "silent without noise",
     "dropouts count as planned",
     "a draw is shared by all members",
@@ -48,12 +48,12 @@ OF_PRIVACY = (  # which say nothing of a protocol that declares itself non-priva
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Outcome of a contract that no property failed.
+    """Result of a contract without failures.
 
     Attributes:
-        protocol: its name.
-        held: properties that hold, by name.
-        skipped: properties of privacy that a non-private protocol was not asked about, by name.
+        protocol: name of the protocol's class.
+        held: names of the properties that hold.
+        skipped: names of the privacy properties that were skipped, for a non-private protocol.
     """
 
     protocol: str
@@ -63,7 +63,7 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.protocol}: {len(self.held)} of {len(self.held) + len(self.skipped)} properties hold"]
         if self.skipped:
-            lines.append("skipped, for the protocol declares itself non-private: " + ", ".join(self.skipped))
+            lines.append("skipped because the protocol declares itself non-private: " + ", ".join(self.skipped))
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -77,22 +77,24 @@ def check_protocol(
     rounds: int = 12,
     properties: Iterable[str] | None = None,
 ) -> Report:
-    """Hold a protocol against the contract, on a problem that it can run on; a small one takes well under a minute.
+    """Check a protocol against the contract on a problem. A small problem takes well under a minute.
 
     Args:
-        protocol: with a target (`mu` or `epsilon`) or a `noise_std`; a step where it has no default. One with
-            `noise_std = 0` or an infinite target, and no guarantee, declares itself non-private: properties of privacy
-            are skipped.
-        problem: with examples enough for the rounds, and a clip or constants that give a finite sensitivity.
-        participation: None has half of the machines take part in a round: of four, or of those the data are split over.
-        rounds: a multiple of four.
+        protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
+            default. With `noise_std = 0` or an infinite target, and no guarantee, it declares itself non-private:
+            privacy properties are skipped.
+        problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
+            sensitivity.
+        participation: participation scheme. None samples half of the machines per round: of four, or of those in the
+            partition table.
+        rounds: number of rounds, rounded down to a multiple of four.
         properties: names in `PROPERTIES`; None is all of them.
 
     Returns:
         The properties that hold, and those that were skipped.
 
     Raises:
-        AssertionError: the first property that fails, by name, and how.
+        AssertionError: a property fails. The message has its name and the reason.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, NoisySGD, Softmax, linear_problem

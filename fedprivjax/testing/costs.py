@@ -1,4 +1,4 @@
-"""A property of costs: a round computes as many gradients as the protocol states."""
+"""Property of costs: the number of gradients per round is the one that the protocol states."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -12,16 +12,16 @@ from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.testing.trial import Trial
 
-FEW = 2  # rounds that are run
+FEW = 2  # rounds to run
 
 
 @dataclass(frozen=True, eq=False)
 class Counting:
-    """A model that counts the gradients it is asked for, one example's at one point each.
+    """A model that counts the computed gradients of one example at one point.
 
     Attributes:
-        model: which it is in all else.
-        asked: the count, under "gradients".
+        model: wrapped model.
+        asked: number of computed gradients, under the key "gradients".
     """
 
     model: Any
@@ -39,7 +39,7 @@ class Counting:
         return self.model.summed_gradients(points, examples, weights)
 
     def _count(self, number: int, examples) -> None:
-        """Once for each example of a vmap, because what is called back with is the example's."""
+        """Add `number` to the count. Under vmap, the callback runs once per example, since its argument is mapped."""
 
         def add(_):
             self.asked["gradients"] += number
@@ -48,8 +48,10 @@ class Counting:
 
 
 def gradients_are_as_stated(trial: Trial) -> None:
-    """In the first rounds, every record of the cohort's messages costs `gradients_per_use` gradients, less those that a
-    simulation is spared; a method that asks the problem's model for none has nothing to show."""
+    """Check that each record use of the first rounds takes `gradients_per_use` − `gradients_spared` gradients.
+
+    A protocol that takes no gradients of the problem's model passes.
+    """
     start = trial.start
     counting = Counting(start.problem.model)
     problem = replace(start.problem.traced, model=counting)

@@ -1,4 +1,4 @@
-"""Properties of the noise: every way of producing it has one law, and that law has the scale that is stated."""
+"""Property of the noise: all samplers have the same distribution, with the stated scale."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,15 +13,18 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.testing.trial import Trial
 
-NUMBERS = 4_000  # coordinates of a draw, each an independent path
-LIMIT = 5.0  # standard errors that the worst entry of a covariance may be off by
+NUMBERS = 4_000  # coordinates of a sample, each an independent path
+LIMIT = 5.0  # largest error of a covariance entry, in standard errors
 
 
 def noise_has_its_law(trial: Trial) -> None:
-    """The aggregate's noise has the covariance of what machines add, and a message the noise that its μ says, or
-    `noise_std` where no μ is stated; both laws refuse 2/3 and 3/2 of the scale."""
+    """Check that the aggregate's noise has the covariance of the messages' noise, and that messages have their scale.
+
+    The scale of a message follows from its μ, or is `noise_std` if no μ is stated. Both tests must reject 2/3 and 3/2
+    of the scale.
+    """
     cheapest, written_out = (_paths(trial, method, seed) for seed, method in enumerate(("auto", trial.method)))
-    if cheapest is None:  # noise inside of machines' own steps, which no sum carries
+    if cheapest is None:  # the noise is inside local steps, not in the aggregate
         _follows_noise_std(trial)
         return
     if written_out is not None:
@@ -31,7 +34,7 @@ def noise_has_its_law(trial: Trial) -> None:
 
 
 def _follows_noise_std(trial: Trial) -> None:
-    """What a round gets for twice the `noise_std` is twice as large."""
+    """Check that twice the `noise_std` gives twice the noise of a round."""
     start = trial.start
     keys = round_keys(start.key, np.arange(1, 2))
     first = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:1], start.mechanism.inputs)
@@ -48,23 +51,27 @@ def _follows_noise_std(trial: Trial) -> None:
 
 
 def _one_law(path, other) -> None:
-    """Two samples of noise over rounds, [rounds, numbers], have one covariance, and not at another scale."""
-    assert _misfit(path, other) < 1.5 * LIMIT, f"the ways to draw the noise differ by {_misfit(path, other):.1f} errors"
+    """Check that two samples of noise over rounds, [rounds, numbers], have equal covariances, unequal if rescaled."""
+    assert _misfit(path, other) < 1.5 * LIMIT, (
+        f"noise samplers must be equal in distribution, got {_misfit(path, other):.1f} standard errors of difference"
+    )
     for scale in (2 / 3, 3 / 2):
-        assert _misfit(scale * path, other) > 1.5 * LIMIT, "the law of the noise cannot be told from another scale"
+        assert _misfit(scale * path, other) > 1.5 * LIMIT, "the noise has too few samples to reject another scale"
 
 
 def _of_scale(numbers, stated: float) -> None:
-    """Independent normals have the stated standard deviation, and not another."""
+    """Check that independent normals have the stated standard deviation, and that other scales are rejected."""
     error = 1 / np.sqrt(2 * numbers.size)
     off = abs(numbers.std() / stated - 1) / error
     assert off < LIMIT, f"noise must have the stated scale {stated:.4g}, got {numbers.std():.4g}"
     for scale in (2 / 3, 3 / 2):
-        assert abs(scale * numbers.std() / stated - 1) / error > LIMIT, "too few numbers to tell the scale"
+        assert abs(scale * numbers.std() / stated - 1) / error > LIMIT, (
+            "the noise has too few samples to reject another scale"
+        )
 
 
 def _misfit(path, other) -> float:
-    """How far the worst entries of two empirical covariances are apart, in standard errors."""
+    """Return the largest difference between entries of two empirical covariances, in standard errors."""
     one, two = (z @ z.T / z.shape[1] for z in (path, other))
     variance = np.diag(two)
     error = np.sqrt(2 * (np.multiply.outer(variance, variance) + two**2) / path.shape[1])
@@ -72,14 +79,13 @@ def _misfit(path, other) -> float:
 
 
 def _paths(trial: Trial, method: str, seed: int) -> Any:
-    """What the protocol makes of a mechanism's draws, as it stands in the aggregate, [rounds, numbers]; None where no
-    aggregate carries it."""
+    """Return noise in the aggregate from the mechanism of a method, [rounds, numbers], or None if it has none."""
     start = trial.start
     return aggregated(start, start.protocol.mechanism(trial.problem, start.plan, method), seed)
 
 
 def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
-    """What a run's protocol makes of a mechanism's draws, as it stands in the aggregate, [rounds, numbers], or None."""
+    """Return a run's noise in the aggregate with a mechanism, [rounds, numbers], or None if it has none."""
     key = jax.random.key(seed)
     protocol, keys = start.arguments.protocol, round_keys(key, np.arange(1, start.plan.size.rounds + 1))
     _, drawn = mechanism.draw(mechanism.init(NUMBERS, key), mechanism.inputs, keys, NUMBERS)
@@ -94,8 +100,11 @@ def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
 
 
 def _stated_noise(trial: Trial) -> tuple[float, Any]:
-    """The noise of one release that the event's μ speaks of, where a single round is all there is, and that noise as it
-    is drawn. If no μ is stated: a trusted server's, or that of the noisiest message of all."""
+    """Return the stated noise scale of one release in a single-round run, and samples of that noise.
+
+    The scale follows from the event's μ. If no μ is stated, it is the noise of a trusted server, or of the noisiest
+    message of all rounds.
+    """
     start = trial.start
     plan = _first_round(start.plan)
     event = start.protocol.event(trial.problem, plan)
@@ -105,7 +114,7 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
             stated = start.protocol.noise_std * start.protocol.server_noise(start.plan)
             return stated, aggregated(start, mechanism, 1)[0]
         rows = [unit_noise(start, mechanism, t) for t in range(start.plan.size.rounds)]
-        if rows[0] is None:  # nothing is written out: the aggregate's, of a first round in which machines are alike
+        if rows[0] is None:  # no noise of messages: that of the first round's aggregate, with identical machines
             return _mean_of(start, start.protocol.mechanism(trial.problem, start.plan, "auto"))
         noisiest = max((row for one in rows for row in one), key=np.std)
         return start.protocol.noise_std, start.protocol.noise_std * noisiest
@@ -119,14 +128,16 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
 
 
 def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
-    """The noise that a mean of a first round's messages has where each has `noise_std`, and as it is drawn."""
+    """Return the stated noise scale in the mean of the first round's messages of `noise_std` each, and its samples."""
     messages = start.plan.schedule.present[0].sum()
     return start.protocol.noise_std / np.sqrt(messages), aggregated(start, mechanism, 1)[0]
 
 
 def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
-    """What participants of round t + 1, were it their first, add to their messages at `noise_std` = 1, [per_round,
-    numbers], or None."""
+    """Return the noise of the messages in round t + 1 at `noise_std` = 1, [per_round, numbers], or None.
+
+    Every participant's noise is that of its first message.
+    """
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], mechanism.inputs)
     key = round_keys(jax.random.key(1), np.arange(t + 1, t + 2))[0]
     memory = mechanism.message_memory(NUMBERS, jax.random.key(1))

@@ -1,4 +1,4 @@
-"""Properties of privacy: the target is met, the guarantee keeps, and an adversary sees what the trust model says."""
+"""Properties of privacy: the target is met, the guarantee can be saved, the adversary's view fits the trust model."""
 
 from dataclasses import replace
 
@@ -18,29 +18,31 @@ TARGETS = Target(mu=1.0, delta=DELTA), Target(epsilon=2.0, delta=DELTA)
 
 
 def guarantee_can_be_saved(trial: Trial) -> None:
-    """What a run promises is a sentence, and survives being saved."""
+    """Check that a run's guarantee prints its theorem, and is equal after saving and loading."""
     guarantee = trial.start.guarantee
     again = PrivacyGuarantee.from_json(guarantee.to_json())
-    assert guarantee.private, "noise must promise something"
-    assert str(again) == str(guarantee), "a saved guarantee must read as before"
+    assert guarantee.private, "a run with noise must have a private guarantee"
+    assert str(again) == str(guarantee), "a saved guarantee must print the same text"
     assert again.epsilon == guarantee.epsilon
     assert guarantee.terms.theorem in str(guarantee)
 
 
 def target_is_met(trial: Trial) -> None:
-    """On the drawn plan, the noise for a μ and for an (ε, δ) gives at most that, and more noise gives less."""
+    """Check that the calibrated noise meets a target μ and a target (ε, δ), and that more noise gives a smaller ε."""
     plan = trial.start.plan
     for target in TARGETS:
         calibrated, event = settle(trial.untargeted, trial.problem, plan, target)
-        assert calibrated.target_is_claim or not exceeds(event, target), f"the noise must give at most {target}"
+        assert calibrated.target_is_claim or not exceeds(event, target), (
+            f"the calibrated noise must meet the target {target}"
+        )
         epsilon = event.epsilon(DELTA)
-        assert 0 < epsilon < np.inf, f"the noise for {target} must promise an ε, got {epsilon}"
+        assert 0 < epsilon < np.inf, f"the noise for {target} must guarantee a finite ε above 0, got {epsilon}"
         noisier = replace(calibrated, noise_std=2 * calibrated.noise_std).event(trial.problem, plan)
-        assert noisier.epsilon(DELTA) < epsilon, "twice the noise must promise more"
+        assert noisier.epsilon(DELTA) < epsilon, "twice the noise must give a smaller ε"
 
 
 def transcript_is_the_run(trial: Trial) -> None:
-    """With the noise written out, the transcript follows the same trajectory."""
+    """Check that the transcript follows the same trajectory as a run with materialised noise."""
     if trial.method != "materialised":
         _refused(trial)
         return
@@ -51,18 +53,20 @@ def transcript_is_the_run(trial: Trial) -> None:
 
 
 def seen_as_trust_says(trial: Trial) -> None:
-    """Messages are seen in the clear, without their senders, or not at all, and the guarantee says the same; what is
-    seen carries the noise that is claimed."""
+    """Check that the adversary's view and the guarantee fit the trust model, and that messages have the claimed noise.
+
+    Messages are visible with `trust="none"`, visible without their senders behind a shuffler, and hidden otherwise.
+    """
     trust = trial.start.protocol.trust
-    assert trial.start.event.terms.trust == trust, f"the guarantee must be of trust {trust!r}"
+    assert trial.start.event.terms.trust == trust, f"the guarantee must have trust {trust!r}"
     if trial.method != "materialised":
         _refused(trial)
         return
     seen = _view(trial).messages
     if trust in UNSEEN:
-        assert seen is None, "no message may be seen where the server is trusted"
+        assert seen is None, "the view must have no messages with a trusted server"
         return
-    assert seen is not None, f"messages must be seen where trust is {trust!r}"
+    assert seen is not None, f"the view must have messages if trust is {trust!r}"
     sent = np.asarray(replay(trial.start.arguments, trial.start.plan.size)[1][1])
     _carries_its_noise(trial, sent[0])
     if trust == "none":
@@ -72,14 +76,16 @@ def seen_as_trust_says(trial: Trial) -> None:
 
 
 def _hides_senders(trial: Trial, sent: np.ndarray) -> None:
-    """A shuffler's view tells nothing of who sent a message: it is one set whatever the order, [rounds, per_round, d],
-    or one sum, [rounds, d]."""
+    """Check that a shuffler's view is independent of the order of messages.
+
+    The view is a set of messages, [rounds, per_round, d], or a sum, [rounds, d].
+    """
     protocol, queries = trial.start.protocol, np.zeros((trial.rounds, 1))
     one, other = (
         protocol.view(Observed(queries, messages, (), trial.seed)).messages for messages in (sent, sent[:, ::-1])
     )
-    assert one is not None, "messages must be seen behind a shuffler"
-    assert other is not None, "messages must be seen behind a shuffler"
+    assert one is not None, "the view must have messages behind a shuffler"
+    assert other is not None, "the view must have messages behind a shuffler"
     assert not np.array_equal(one, sent), "the order of messages must be hidden"
     if one.ndim == sent.ndim:
         one, other = np.sort(one, axis=1), np.sort(other, axis=1)
@@ -88,20 +94,22 @@ def _hides_senders(trial: Trial, sent: np.ndarray) -> None:
 
 
 def _carries_its_noise(trial: Trial, sent: np.ndarray) -> None:
-    """The first round's messages, [per_round, d], less those of the same run without noise, which starts at the same
-    point, have about the scale that `noise_std` gives to what a machine adds."""
+    """Check that the noise in the first round's messages, [per_round, d], has about the scale given by `noise_std`.
+
+    The noise is the difference to the messages of the same run without noise, which starts at the same point.
+    """
     start, mechanism = trial.start, trial.start.mechanism
     silent = replace(start.arguments.protocol, noise_std=np.zeros((), np.float32))
     clean = np.asarray(replay(start.arguments._replace(protocol=silent), start.plan.size)[1][1])[0]
     present = np.asarray(start.plan.schedule.present[0])
     noise = (sent - clean)[present]
-    assert (np.abs(noise).max(axis=1) > 0).all(), "every message must carry noise where no server is trusted"
+    assert (np.abs(noise).max(axis=1) > 0).all(), "every message must have noise without a trusted server"
     unit = unit_noise(start, mechanism, 0)
-    if unit is not None:  # else the noise is inside of machines' own steps
+    if unit is not None:  # None if the noise is inside local steps
         scaled = noise / (start.protocol.noise_std * unit.std(axis=1)[present, None])
         ratio, error = np.sqrt(np.mean(scaled**2)), 1 / np.sqrt(2 * scaled.size)
         least, most = max(0.1, 1 - 5 * error), 1 + 5 * error
-        assert least < ratio < most, f"messages must carry the noise that is claimed, got {ratio:.3g} times as much"
+        assert least < ratio < most, f"messages must have the claimed noise, got {ratio:.3g} times its scale"
 
 
 def _view(trial: Trial):
@@ -113,4 +121,4 @@ def _refused(trial: Trial) -> None:
         _view(trial)
     except Refusal:
         return
-    raise AssertionError("a transcript must be refused where the noise cannot be written out")
+    raise AssertionError("transcript must raise Refusal if the noise cannot be materialised")

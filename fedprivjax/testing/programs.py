@@ -1,4 +1,4 @@
-"""Properties of the compiled program: its structure is stable, and numbers change nothing but numbers."""
+"""Properties of the compiled program: its structure is stable, and new numbers do not recompile it."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from fedprivjax.testing.trial import Trial, apart, close, compiled
 
 
 def stable_structure(trial: Trial) -> None:
-    """A round leaves the state's structure and dtypes as they are; points are of the parameters' structure."""
+    """Check that a round keeps the state's structure and dtypes, and that points have the parameters' structure."""
     problem, dimension, size = trial.problem, trial.problem.dimension, trial.start.plan.size
 
     def one_round(arguments: Arguments):
@@ -42,7 +42,7 @@ def stable_structure(trial: Trial) -> None:
 
 
 def jit_equals_eager(trial: Trial) -> None:
-    """Two rounds without compilation go where the program goes."""
+    """Check that two rounds without compilation give the compiled program's metrics."""
     with jax.disable_jit():
         values = trajectory(*_first_rounds(trial, 2, eval_every=2))[1]
     for name, value in values.items():
@@ -50,7 +50,7 @@ def jit_equals_eager(trial: Trial) -> None:
 
 
 def new_numbers_are_no_new_program(trial: Trial) -> None:
-    """Other hyper-parameters, another set, other seeds and another δ run through the same program."""
+    """Check that other hyper-parameters, constraint radii, seeds and δ run with the same program."""
     base, problem = trial.run, trial.problem
     before = compiled(run_program)
     smaller = {name: 0.7 * value for name, value in trial.numbers.items()}
@@ -58,12 +58,15 @@ def new_numbers_are_no_new_program(trial: Trial) -> None:
         problem = replace(problem, constraint=Ball(0.8 * problem.constraint.radius))
     other = trial.ready(trial.start.protocol.with_numbers(smaller), problem, seed=Seeds(5, 6, 7), delta=1e-6)
     params = execute(other).params
-    assert compiled(run_program) <= before, "other numbers were another program"
-    apart(_flat(params), _flat(base.params), "other numbers must give another run")
+    assert compiled(run_program) <= before, "new numbers must not recompile the program"
+    apart(_flat(params), _flat(base.params), "new numbers must change the run")
 
 
 def prefix_of_a_longer_run(trial: Trial) -> None:
-    """Given the same noise, half of the rounds are the first half of all; how often one evaluates changes nothing."""
+    """Check that a run of half the rounds, with the same noise, is the first half of the run.
+
+    The two runs differ in `eval_every`, which must not matter.
+    """
     every = trial.rounds // 4
     _, values = run_program(*_first_rounds(trial, 2 * every, every))
     for name, value in values.items():
@@ -71,7 +74,7 @@ def prefix_of_a_longer_run(trial: Trial) -> None:
 
 
 def _first_rounds(trial: Trial, rounds: int, eval_every: int):
-    """What the program takes for the first rounds of the trial's run."""
+    """Return the program's arguments and static configuration for the first rounds of the trial's run."""
     start = trial.start
     arguments, size = start.arguments, start.recipe.size._replace(rounds=rounds)
     cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.tape, arguments.mechanism.inputs))
@@ -82,7 +85,7 @@ def _first_rounds(trial: Trial, rounds: int, eval_every: int):
 
 
 def _recorded(trial: Trial, name: str, at: list[int]) -> np.ndarray:
-    """A metric of the trial's run at some evaluations, of one iterate after another."""
+    """Return a metric of the trial's run at the evaluations `at`, concatenated over iterates."""
     return np.concatenate([metrics[name][at] for metrics in trial.run.iterates.values() if name in metrics])
 
 

@@ -1,4 +1,4 @@
-"""A property of what is asked: the query is the point at which gradients are taken."""
+"""Property of queries: the query is the point at which gradients are taken."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,17 +12,17 @@ from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.testing.trial import Trial
 
-FEW = 3  # rounds that are run, without compiling them
+FEW = 3  # rounds to run, without compilation
 ROUNDING = 1e-6  # relative
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A model that remembers where it was asked.
+    """A model that records the parameters at which it is evaluated.
 
     Attributes:
-        model: which it is in all else.
-        points: all parameters that it was asked about, [d] each.
+        model: wrapped model.
+        points: recorded parameters as vectors, each [d].
     """
 
     model: Any
@@ -49,8 +49,11 @@ class Watched:
 
 
 def query_is_where_gradients_are_taken(trial: Trial) -> None:
-    """In the first rounds, the query is one of the points at which the round takes gradients, and of these one that no
-    earlier round did, if there is one; a method that asks the problem's model nothing has nothing to show."""
+    """Check that the query of each of the first rounds is a point at which the round takes gradients.
+
+    It must be a point at which no earlier round took gradients, if the round has one. A protocol that does not evaluate
+    the problem's model passes.
+    """
     start = trial.start
     watched = Watched(start.problem.model)
     problem = replace(start.problem.traced, model=watched)

@@ -1,4 +1,4 @@
-"""Properties of single runs: what decides them, and what must not."""
+"""Properties of single runs: seeds, absence of noise, names of machines, order of slots."""
 
 from dataclasses import replace
 from math import inf
@@ -17,23 +17,23 @@ from fedprivjax.testing.trial import Trial, apart
 
 
 def seeds_decide(trial: Trial) -> None:
-    """The same seed is the same run; the noise, if any, follows a seed of its own."""
+    """Check that equal seeds give equal runs, and that the noise has a separate seed."""
     again = execute(trial.ready(trial.protocol))
     chex.assert_trees_all_equal(again.metrics, trial.run.metrics)
-    assert str(again.guarantee) == str(trial.start.guarantee), "a run must carry the guarantee it was made ready with"
+    assert str(again.guarantee) == str(trial.start.guarantee), "a run must have the guarantee of its prepared run"
     one, two = (execute(trial.ready(trial.protocol, seed=Seeds(1, 1, noise))) for noise in (1, 2))
     np.testing.assert_array_equal(one.plan.samples, two.plan.samples)
     np.testing.assert_array_equal(one.plan.schedule.participants, two.plan.schedule.participants)
     if trial.private:
-        apart(one.metrics["probe"], two.metrics["probe"], "another seed must be other noise")
-    apart(one.metrics["probe"], trial.run.metrics["probe"], "another seed must be another run")
+        apart(one.metrics["probe"], two.metrics["probe"], "another noise seed must change the noise")
+    apart(one.metrics["probe"], trial.run.metrics["probe"], "another seed must change the run")
 
 
 def silent_without_noise(trial: Trial) -> None:
-    """No noise, μ = inf and ε = inf are the non-private run, and no noise is the same as noise of size 0."""
+    """Check that `noise_std = 0`, μ = inf and ε = inf give runs without noise, equal to a run with noise of scale 0."""
     silent = execute(trial.silent)
     assert not silent.metrics["noise_norm"].any(), "a run without noise must have none in its aggregate"
-    assert not silent.guarantee.private, "a run without noise must promise nothing"
+    assert not silent.guarantee.private, "a run without noise must have no guarantee"
     for target in (Target(mu=inf, delta=1e-5), Target(epsilon=inf, delta=1e-5)):
         start = trial.ready(trial.untargeted, target=target)
         noise_std = start.protocol.noise_std
@@ -47,7 +47,7 @@ def silent_without_noise(trial: Trial) -> None:
 
 
 def machines_relabelled(trial: Trial) -> None:
-    """A machine's name says nothing: the same slots and shares under other names are the same run."""
+    """Check that renaming the machines, with their slots and records, does not change the run."""
     start = trial.start
     names = np.roll(np.arange(start.plan.size.machines), 1)
     other = _renamed(trial, names)
@@ -58,13 +58,13 @@ def machines_relabelled(trial: Trial) -> None:
 
 
 def order_within_a_round(trial: Trial) -> None:
-    """Slots of a round swapped, machine and samples together: the same trajectory without noise."""
+    """Check that reversing the slots of a round, machines and samples together, keeps the trajectory without noise."""
     arguments = trial.silent.arguments
     swapped = jax.tree.map(lambda leaf: leaf if leaf.ndim == 1 else leaf[:, ::-1], arguments.inputs)
     _, values = run_program(arguments._replace(inputs=swapped), trial.silent.recipe)
     chex.assert_trees_all_close(values["probe"], _probe(trial.silent), rtol=1e-4, atol=1e-6)
     path = np.ravel(values["probe"])
-    apart(path[-1:], path[len(path) // 2 : len(path) // 2 + 1], "a run must move")
+    apart(path[-1:], path[len(path) // 2 : len(path) // 2 + 1], "a run must change the reported point")
 
 
 def _probe(start: ReadyRun):
@@ -72,7 +72,7 @@ def _probe(start: ReadyRun):
 
 
 def _renamed(trial: Trial, names: np.ndarray) -> ReadyRun:
-    """A run whose machine i is called `names[i]`; what is given for each machine is renamed with it."""
+    """Return the run in which machine i is named `names[i]`, with all per-machine values."""
     start = trial.start
     schedule = start.plan.schedule
     participants = names[schedule.participants].astype(schedule.participants.dtype)
@@ -92,7 +92,7 @@ def _renamed(trial: Trial, names: np.ndarray) -> ReadyRun:
 
 
 def _moved(value: Any, names: np.ndarray) -> Any:
-    """A value for each machine, renamed; anything else as it is."""
+    """Return per-machine values in the order of the new names, and any other value unchanged."""
     if isinstance(value, str) or np.ndim(value) != 1 or len(value) != names.size:
         return value
     moved = [None] * names.size

@@ -1,4 +1,4 @@
-"""Properties of sweeps: they equal a loop over runs, take every number, and draw each seed's noise once."""
+"""Properties of sweeps: equality with a loop over runs, an axis for every number, one noise sample per seed."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +28,7 @@ DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")
 
 
 def sweep_equals_a_loop(trial: Trial) -> None:
-    """A grid of noises, sets and steps is the loop over its members, and another grid is no other program."""
+    """Check that a grid of noise scales, radii and step sizes equals a loop over runs, and shares one program."""
     over = _grid(trial, 1.0)
     grid = _swept(trial, over)
     for *values, seed in list(product(*over.values(), SEEDS))[::3]:
@@ -36,11 +36,11 @@ def sweep_equals_a_loop(trial: Trial) -> None:
         _same(grid.sel({**point, "seed": seed}), _alone(trial, point, seed), str(point))
     before = compiled(run_chunk)
     _swept(trial, _grid(trial, 0.8))
-    assert compiled(run_chunk) <= before, "a grid of other numbers was another program"
+    assert compiled(run_chunk) <= before, "a grid of other numbers must not recompile the program"
 
 
 def every_leaf_can_be_swept(trial: Trial) -> None:
-    """Every number of the protocol is an axis, and so is every privacy target of one with noise, all in one program."""
+    """Check that every number of the protocol, and every privacy target if private, can be swept in one program."""
     _swept(trial, _grid(trial, 1.0))
     before = compiled(run_chunk)
     names = [name for name in trial.numbers if name not in TARGETS]
@@ -49,27 +49,33 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
         axes["noise_std"] = _around(trial.numbers["noise_std"])
         mus = np.linspace(0.5, 4, MEMBERS - 1)
         axes["mu"] = np.array([inf, *mus])
-        axes["epsilon"] = np.array([inf, *gdp.epsilon(mus, DELTA)])  # accounted for already, where records are sampled
+        axes["epsilon"] = np.array([inf, *gdp.epsilon(mus, DELTA)])  # already accounted for, for subsampling
     for name, values in axes.items():
         grid = _swept(trial, {name: values})
         for value in (values[0], values[-1]) if name in TARGETS else (values[-1],):
             point = {name: value}
             _same(grid.sel({**point, "seed": SEEDS[0]}), _alone(trial, point, SEEDS[0]), str(point))
-    assert compiled(run_chunk) <= before, "a sweep over another number was another program"
+    assert compiled(run_chunk) <= before, "a sweep over another number must not recompile the program"
 
 
 def draws_have_no_member_axis(trial: Trial) -> None:
-    """One draw serves every member of a sweep, and with `common_noise=False` none does."""
+    """Check that one noise sample serves every configuration of a sweep, and none with `common_noise=False`."""
     shared, count = _draw_shapes(trial, common_noise=True)
     assert shared, "a run with noise must draw something"
-    assert not any(count in shape for shape in shared), f"draws of shapes {shared} have an axis of {count} members"
+    assert not any(count in shape for shape in shared), (
+        f"noise samples must have no axis of {count} configurations, got shapes {shared}"
+    )
     apart, count = _draw_shapes(trial, common_noise=False)
-    assert any(count in shape for shape in apart), f"draws of shapes {apart} should have an axis of {count} members"
+    assert any(count in shape for shape in apart), (
+        f"a noise sample must have an axis of {count} configurations, got shapes {apart}"
+    )
 
 
 def _grid(trial: Trial, factor: float) -> dict[str, np.ndarray]:
-    """A grid of `MEMBERS` points: noises, and steps and sets where the protocol and the problem have them; without
-    noise, steps."""
+    """Return a grid of `MEMBERS` points: noise scales, and step scales and radii if there are such settings.
+
+    For a non-private protocol it is a grid of step sizes.
+    """
     if not trial.private:
         return {"step_size": factor * trial.numbers["step_size"] * np.linspace(0.4, 1.5, MEMBERS)}
     ball = isinstance(trial.problem.constraint, Ball)
@@ -86,7 +92,7 @@ def _around(value: float) -> np.ndarray:
 
 
 def _swept(trial: Trial, over: dict[str, Any]) -> xr.Dataset:
-    one_device = Mesh(np.array(jax.devices()[:1]), ("runs",))  # to spread runs over more compiles for longer
+    one_device = Mesh(np.array(jax.devices()[:1]), ("runs",))  # more devices take longer to compile
     options = {**_settings(trial), "over": over, "seeds": SEEDS, "mesh": one_device}
     return sweep(_blank(trial, over), trial.problem, trial.participation, **options)
 
@@ -96,14 +102,14 @@ def _settings(trial: Trial) -> dict[str, Any]:
 
 
 def _blank(trial: Trial, names) -> Any:
-    """The protocol with its noise and its step set, and what is to be swept at its defaults."""
+    """Return the protocol with its noise and step size set, and the swept settings at their defaults."""
     given = {} if set(names) & set(TARGETS) else {"noise_std": trial.numbers["noise_std"]}
     rest = [name for name in names if name not in (*TARGETS, RADIUS)]
     return trial.untargeted.with_numbers({**given, **{name: default_of(trial.protocol, name) for name in rest}})
 
 
 def _alone(trial: Trial, point: dict[str, float], seed: int) -> Run:
-    """One member of a grid, by itself."""
+    """Return the run of one point of a grid."""
     settings = {name: float(value) for name, value in point.items() if name != RADIUS}
     protocol, problem = _blank(trial, settings), trial.problem
     target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
@@ -120,7 +126,7 @@ def _same(cell: xr.Dataset, alone: Run, point: str) -> None:
 
 
 def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, ...]], int]:
-    """Shapes of everything that a sweep's program draws, and its number of members, which is no other size."""
+    """Return the shapes of all samples in a sweep's program, and its number of configurations, a unique size."""
     sizes = {*trial.start.plan.size, trial.problem.dimension, *np.shape(trial.start.plan.samples)}
     members = next(count for count in (7, 11, 13, 17, 19, 23, 29, 31, 37) if count not in sizes)
     over = {"noise_std": trial.numbers["noise_std"] * np.linspace(0.5, 1.5, members)}
@@ -137,7 +143,7 @@ def _drawn(equation) -> list[tuple[int, ...]]:
 
 
 def _equations(jaxpr) -> Iterator[Any]:
-    """Every equation of a program, those of its loops and calls among them."""
+    """Yield every equation of a program, including those of its loops and calls."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):

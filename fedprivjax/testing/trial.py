@@ -1,4 +1,4 @@
-"""A protocol on trial: what properties are read off, made once and shared by all of them."""
+"""A protocol under test, with cached runs that all properties share."""
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -25,17 +25,17 @@ def _probe(problem, snapshot):
     return params @ jnp.sin(1.0 + jnp.arange(params.size) ** 2)
 
 
-PROBE = Metric("probe", _probe)  # the reported point along a direction that no symmetry of a problem fixes
+PROBE = Metric("probe", _probe)  # the reported point along a direction without symmetries
 METRICS = (PROBE, "noise_norm")
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A protocol, and what it runs on.
+    """A protocol and the settings of its runs.
 
     Attributes:
-        protocol: with a target or a `noise_std`; `noise_std = 0` declares it non-private.
-        problem, participation, rounds, seed: of its runs.
+        protocol: a protocol with a target or a `noise_std`; `noise_std = 0` declares it non-private.
+        problem, participation, rounds, seed: settings of its runs.
     """
 
     protocol: Any
@@ -46,7 +46,7 @@ class Trial:
 
     @cached_property
     def method(self) -> str:
-        """How runs draw their noise: written out, as in a transcript, where the protocol can."""
+        """Noise method of the runs: "materialised", as in a transcript, if the protocol accepts it, or "auto"."""
         try:
             self.ready(self.protocol, noise_method="materialised")
         except Refusal:
@@ -55,41 +55,43 @@ class Trial:
 
     @cached_property
     def start(self) -> ReadyRun:
-        """The run that others are compared with, ready; it evaluates every round."""
+        """Prepared reference run, which evaluates every round."""
         return self.ready(self.protocol)
 
     @cached_property
     def run(self) -> Run:
-        """The same run, done."""
+        """Finished reference run."""
         return execute(self.start)
 
     @cached_property
     def silent(self) -> ReadyRun:
-        """The run without noise, all else the same."""
+        """Prepared reference run without noise."""
         protocol = replace(self.start.protocol, noise_std=0.0)
         event = protocol.event(self.problem, self.start.plan)
         return replace(self.start, protocol=protocol, mechanism=Silent(), event=event)
 
     @property
     def private(self) -> bool:
-        """Whether the protocol asks for noise or states a guarantee: neither with `noise_std = 0`, `mu = inf` or
-        `epsilon = inf`, unless its event promises something all the same."""
+        """True if the protocol has noise or a guarantee.
+
+        With `noise_std = 0`, `mu = inf` or `epsilon = inf` it is False, unless the event's guarantee is private.
+        """
         return not self.start.target.non_private or self.start.guarantee.private
 
     def mechanism(self, protocol, problem: Problem, plan: Plan, method: str) -> Mechanism:
-        """The noise of a protocol on a plan; `Silent` if it asks for none."""
+        """Return the noise mechanism of a protocol on a plan, or `Silent` if the trial is non-private."""
         return protocol.mechanism(problem, plan, method) if self.private else Silent()
 
     @cached_property
     def untargeted(self) -> Any:
-        """The protocol with its step set, and without its noise."""
+        """Protocol with its calibrated step size, and without target and noise."""
         names = {field.name for field in fields(self.protocol)} & set(TARGETS)
         return replace(self.protocol, step_size=self.start.protocol.step_size, **dict.fromkeys(names))
 
     def ready(
         self, protocol, problem: Problem | None = None, *, seed: int | Seeds | None = None, **options
     ) -> ReadyRun:
-        """A run of another protocol or seed, ready."""
+        """Return a prepared run with another protocol, problem, seed or option."""
         options = {"rounds": self.rounds, "metrics": METRICS, "eval_every": 1, **options}
         if "noise_method" not in options:
             options["noise_method"] = self.method
@@ -98,18 +100,18 @@ class Trial:
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """The calibrated protocol's leaves that are numbers, by name."""
+        """Scalar leaves of the calibrated protocol, by name."""
         values = self.start.protocol.numbers()
         return {name: float(value) for name, value in values.items() if value is not None and np.ndim(value) == 0}
 
 
 def default_of(protocol, name: str) -> Any:
-    """A setting's default; None for a number of a part."""
+    """Return a setting's default, or None for a setting of a component."""
     return None if "." in name else {field.name: field.default for field in fields(protocol)}[name]
 
 
 def half_of_the_machines(problem: Problem) -> Uniform:
-    """Half of the machines in a round, of four, or of those that the data are split over."""
+    """Return uniform sampling of half of the machines: of four, or of those in the partition table."""
     machines = 4 if problem.partition_table is None else problem.partition_table.rows.shape[0]
     return Uniform(machines, max(1, machines // 2))
 
@@ -128,6 +130,9 @@ def apart(one, other, message: str) -> None:
 
 
 def compiled(program: Any) -> int:
-    """How many programs a jitted function keeps: never more for a call that is no new program, but jax may forget some,
-    for all functions of a process share so many places."""
+    """Return the number of cached programs of a jitted function.
+
+    A call that needs no new program never increases it. It can decrease, because all functions of a process share a
+    cache of limited size.
+    """
     return program._cache_size()

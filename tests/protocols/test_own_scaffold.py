@@ -31,7 +31,7 @@ def test_a_non_private_method_is_not_asked_about_privacy():
     assert report.skipped == OF_PRIVACY
     assert str(report) == (
         "Scaffold: 1 of 9 properties hold\n"
-        f"skipped, for the protocol declares itself non-private: {', '.join(OF_PRIVACY)}"
+        f"skipped because the protocol declares itself non-private: {', '.join(OF_PRIVACY)}"
     )
 
 
