@@ -18,7 +18,7 @@ from fedprivjax.auditing.neighbouring import (
     worlds,
 )
 from fedprivjax.auditing.running import Progress, Runs, score_runs
-from fedprivjax.auditing.scores import Counting, Law, fixed_scores, mixtures, separation, visible, whitened
+from fedprivjax.auditing.scores import Counting, ViewDistribution, fixed_scores, mixtures, separation, visible, whitened
 from fedprivjax.auditing.views import MOST, Sight, Views, chunk_of, different, observed, own_releases
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
@@ -204,15 +204,17 @@ def audit(
     require_between("verdict", verdict, 0, 1)
     federation = small_federation(protocol) if federation is None else federation
     federation = federation if loss is None else replace(federation, loss=loss)
-    pair, law, sight = prepared(protocol, federation, delta, seed, public, min(PREPARING, max(runs // 2, MOST)))
+    pair, distribution, sight = prepared(
+        protocol, federation, delta, seed, public, min(PREPARING, max(runs // 2, MOST))
+    )
     guarantee = for_replaced(pair.start.guarantee)
-    attained = _attained(law, guarantee)
+    attained = _attained(distribution, guarantee)
     counting = Counting(delta, runs, LEVEL)
-    scores = fixed_scores(law, counting, guarantee.mu)
+    scores = fixed_scores(distribution, counting, guarantee.mu)
     mixture = pair.start.event.mixture(pair.machine)
-    if mixture is not None and _all_in_sight(pair, law, mixture):
-        scores[:1] = mixtures(law, mixture, pair.machine, _shift(pair, mixture, seed, sight), counting)
-    done = score_runs(Runs(pair, sight, seed, folder, progress), law, scores, counting)
+    if mixture is not None and _all_in_sight(pair, distribution, mixture):
+        scores[:1] = mixtures(distribution, mixture, pair.machine, _shift(pair, mixture, seed, sight), counting)
+    done = score_runs(Runs(pair, sight, seed, folder, progress), distribution, scores, counting)
     proofs = 1 if guarantee.mu is None else 2  # of a score against the claim: by ε, and by μ where one is claimed
     strict = verdict / (proofs * len(done))
     found = [
@@ -251,10 +253,10 @@ def prepared(
     pair = worlds(protocol, federation, None, delta=delta, seed=seed)
     require_claim(pair.start)
     rows, sight = _candidates(pair), Sight(public, schedule=different(pair), bends=federation.loss != LINEAR)
-    law = measured(pair, seed, sight, preparing)
+    distribution = measured(pair, seed, sight, preparing)
     if rows == [pair.canary]:
-        return pair, law, sight
-    tried = [law._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, sight)]
+        return pair, distribution, sight
+    tried = [distribution._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, sight)]
     reached = [max(separation(one, whitened(one, seen)) for seen in visible(one)) for one in tried]
     best = int(np.argmax(np.round(reached, 2)))  # the first among equals
     pair = worlds(protocol, federation, rows[best], delta=delta, seed=seed)
@@ -293,7 +295,7 @@ def _tried(pair: Worlds, rows: list[int], seed: int, sight: Sight) -> list[tuple
     return [((after - before).mean(axis=0), (after + before).mean(axis=0) / 2) for before, after in parts]
 
 
-def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None) -> Law:
+def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None) -> ViewDistribution:
     """Estimate the views' distribution from `preparing` uncounted runs, by default `PREPARING`."""
     preparing = PREPARING if preparing is None else preparing
     parts: list[list[Views]] = []
@@ -303,7 +305,9 @@ def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None
     other, null, *noise = (np.concatenate([part[place].values for part in parts]) for place in range(len(parts[0])))
     centred = [one - one.mean(axis=0) for one in noise]
     covariance = np.mean([one.T @ one / len(one) for one in centred], axis=0)
-    return Law((other - null).mean(axis=0), (other + null).mean(axis=0) / 2, covariance, parts[0][0].columns)
+    return ViewDistribution(
+        (other - null).mean(axis=0), (other + null).mean(axis=0) / 2, covariance, parts[0][0].columns
+    )
 
 
 def _shift(pair: Worlds, mixture: Mixture, seed: int, sight: Sight) -> float:
@@ -314,25 +318,25 @@ def _shift(pair: Worlds, mixture: Mixture, seed: int, sight: Sight) -> float:
     return float(np.sign(moved.sum()) * np.abs(moved)[np.abs(moved) > least].min())
 
 
-def _all_in_sight(pair: Worlds, law: Law, mixture: Mixture) -> bool:
+def _all_in_sight(pair: Worlds, distribution: ViewDistribution, mixture: Mixture) -> bool:
     """Return True if the view contains all releases of the canary's machine in rounds in which it is present."""
     schedule, machine = pair.start.plan.schedule, pair.machine
     sent = np.count_nonzero(schedule.participants[schedule.present] == machine)
-    seen = np.count_nonzero(own_releases(law.columns, machine))
+    seen = np.count_nonzero(own_releases(distribution.columns, machine))
     return bool(seen > 0 and seen * schedule.total[machine] == mixture.releases * sent)
 
 
-def _attained(law: Law, guarantee: PrivacyGuarantee) -> float | None:
+def _attained(distribution: ViewDistribution, guarantee: PrivacyGuarantee) -> float | None:
     """Return the μ that the canary achieves.
 
     Raises:
         Refusal: if the canary does not change the view, or changes it by much less than the claim allows.
     """
-    if not np.abs(law.shift).max() > 0:
+    if not np.abs(distribution.shift).max() > 0:
         raise Refusal("canary must change the adversary's view, and it does not. Choose another record or more rounds")
     if guarantee.mu is None:
         return None
-    attained = max(separation(law, whitened(law, seen)) for seen in visible(law))
+    attained = max(separation(distribution, whitened(distribution, seen)) for seen in visible(distribution))
     if attained < ATTAINED * guarantee.mu:
         raise Refusal(
             f"canary must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "

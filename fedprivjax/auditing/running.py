@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.auditing.neighbouring import Worlds
-from fedprivjax.auditing.scores import Counting, Law, Moments, Score, discriminant
+from fedprivjax.auditing.scores import Counting, Moments, Score, ViewDistribution, discriminant
 from fedprivjax.auditing.views import Sight, chunk_of, observed
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.disk_cache import code_version, digest, read_chunk, write_chunk
@@ -45,7 +45,7 @@ class Runs(NamedTuple):
 
 
 def score_runs(
-    runs: Runs, law: Law, scores: list[Score], counting: Counting
+    runs: Runs, distribution: ViewDistribution, scores: list[Score], counting: Counting
 ) -> list[tuple[Score, tuple[np.ndarray, np.ndarray]]]:
     """Return every score with its values on both datasets.
 
@@ -53,29 +53,33 @@ def score_runs(
     """
     half = counting.runs // 2
     _claim(runs, counting)
-    first = _phase(runs, law, scores, range(half), counting)
-    fitted = discriminant([_moments(first, world, half, law) for world in range(2)], law.columns, counting)
-    second = _phase(runs, law, [*scores, fitted], range(half, counting.runs), counting)
+    first = _phase(runs, distribution, scores, range(half), counting)
+    fitted = discriminant(
+        [_moments(first, world, half, distribution) for world in range(2)], distribution.columns, counting
+    )
+    second = _phase(runs, distribution, [*scores, fitted], range(half, counting.runs), counting)
     early, late = (np.concatenate([chunk.scores for chunk in chunks], axis=2) for chunks in (first, second))
     joined = np.concatenate([early, late[:, :-1]], axis=2)
     numbers = [(joined[0, place], joined[1, place]) for place in range(len(scores))]
     return list(zip([*scores, fitted], [*numbers, (late[0, -1], late[1, -1])], strict=True))
 
 
-def _phase(runs: Runs, law: Law, scores: list[Score], numbers: range, counting: Counting) -> list[Chunk]:
+def _phase(
+    runs: Runs, distribution: ViewDistribution, scores: list[Score], numbers: range, counting: Counting
+) -> list[Chunk]:
     size, done = chunk_of(runs.pair.start), []
     for begin in range(numbers.start, numbers.stop, size):
         part = range(begin, min(begin + size, numbers.stop))
-        done.append(_finished(runs, part) or _computed(runs, law, scores, part))
+        done.append(_finished(runs, part) or _computed(runs, distribution, scores, part))
         if runs.progress is not None:
             runs.progress(part.stop, counting.runs)
     return done
 
 
-def _computed(runs: Runs, law: Law, scores: list[Score], part: range) -> Chunk:
+def _computed(runs: Runs, distribution: ViewDistribution, scores: list[Score], part: range) -> Chunk:
     starts = zip(runs.pair.starts, (runs.seed, runs.seed + OTHER), strict=True)
     views = [observed(start, seed, part.start, runs.sight)[0].values[: len(part)] for start, seed in starts]
-    moments = [Moments.of(one, law.middle) for one in views]
+    moments = [Moments.of(one, distribution.middle) for one in views]
     chunk = Chunk(
         np.array([[score.function(one) for score in scores] for one in views]),
         np.array([one.total for one in moments]),
@@ -91,11 +95,11 @@ def _finished(runs: Runs, part: range) -> Chunk | None:
     return None if arrays is None else Chunk(**arrays)
 
 
-def _moments(chunks: list[Chunk], world: int, runs: int, law: Law) -> Moments:
+def _moments(chunks: list[Chunk], world: int, runs: int, distribution: ViewDistribution) -> Moments:
     totals, products = (
         np.sum([part[world] for part in parts], axis=0) for parts in list(zip(*chunks, strict=True))[1:]
     )
-    return Moments(runs, law.middle, totals, products)
+    return Moments(runs, distribution.middle, totals, products)
 
 
 def _claim(runs: Runs, counting: Counting) -> None:

@@ -24,7 +24,7 @@ SILENT = 1e-3  # smallest measured noise, as a fraction of the claimed noise
 LARGEST = 1e6  # cap on separations: larger ones reveal everything
 
 
-class Law(NamedTuple):
+class ViewDistribution(NamedTuple):
     """Distribution of the views: shift between the datasets, midpoint (both [columns]), and noise covariance."""
 
     shift: np.ndarray
@@ -58,39 +58,42 @@ class Counting(NamedTuple):
     level: float
 
 
-def linear(name: str, law: Law, weights: np.ndarray, counting: Counting, claimed: float | None = None) -> Score:
+def linear(
+    name: str, distribution: ViewDistribution, weights: np.ndarray, counting: Counting, claimed: float | None = None
+) -> Score:
     """Return the score `weights·view`, scaled to N(0, 1) and N(μ, 1) on the two datasets if the views are Gaussian.
 
     Args:
         weights: shape [columns].
         claimed: μ, or None for the one that follows from the distribution and the weights.
 
-    >>> law = Law(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
-    >>> linear("one message", law, np.ones(1), Counting(1e-5, 1000, 0.05)).function(np.array([[-1.0], [1.0]])).tolist()
+    >>> distribution = ViewDistribution(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
+    >>> score = linear("one message", distribution, np.ones(1), Counting(1e-5, 1000, 0.05))
+    >>> score.function(np.array([[-1.0], [1.0]])).tolist()
     [0.0, 2.0]
     """
-    mu = separation(law, weights) if claimed is None else claimed
-    shift = float(weights @ law.shift)
+    mu = separation(distribution, weights) if claimed is None else claimed
+    shift = float(weights @ distribution.shift)
     unit = mu / shift if shift > 0 else 0.0
 
     def function(views: np.ndarray) -> np.ndarray:
-        return np.clip(unit * ((views - law.middle) @ weights) + mu / 2, -LARGEST, LARGEST)
+        return np.clip(unit * ((views - distribution.middle) @ weights) + mu / 2, -LARGEST, LARGEST)
 
     return Score(name, function, expected_threshold(mu, *counting), mu / 2)
 
 
-def separation(law: Law, weights: np.ndarray) -> float:
+def separation(distribution: ViewDistribution, weights: np.ndarray) -> float:
     """Return the distance of the two means of `weights·view`, in standard deviations."""
-    shift = float(weights @ law.shift)
-    variance = float(weights @ law.covariance @ weights)
+    shift = float(weights @ distribution.shift)
+    variance = float(weights @ distribution.covariance @ weights)
     return min(shift / np.sqrt(variance), LARGEST) if variance > 0 else LARGEST * (shift > 0)
 
 
-def whitened(law: Law, chosen: np.ndarray | None = None) -> np.ndarray:
+def whitened(distribution: ViewDistribution, chosen: np.ndarray | None = None) -> np.ndarray:
     """Return the weights of the best linear score of the chosen columns; shape [columns], 0 for other columns."""
-    kept = np.arange(law.shift.size) if chosen is None else np.flatnonzero(chosen)
-    weights = np.zeros(law.shift.size)
-    weights[kept] = best_weights(law.covariance[np.ix_(kept, kept)], law.shift[kept])
+    kept = np.arange(distribution.shift.size) if chosen is None else np.flatnonzero(chosen)
+    weights = np.zeros(distribution.shift.size)
+    weights[kept] = best_weights(distribution.covariance[np.ix_(kept, kept)], distribution.shift[kept])
     return weights
 
 
@@ -111,50 +114,63 @@ def best_weights(covariance: np.ndarray, shift: np.ndarray) -> np.ndarray:
     return np.linalg.solve(correlation, (shift / scale).T).T / scale
 
 
-def visible(law: Law) -> list[np.ndarray]:
+def visible(distribution: ViewDistribution) -> list[np.ndarray]:
     """Return the sets of columns that one adversary can see; list of bool [columns].
 
     An adversary sees all columns that are not the server's memory, and the memory at one round.
     """
-    kinds = np.array([column.kind for column in law.columns])
-    rounds = np.array([column.round for column in law.columns])
+    kinds = np.array([column.kind for column in distribution.columns])
+    rounds = np.array([column.round for column in distribution.columns])
     memory = kinds == "memory"
     return [~memory | (rounds == t) for t in np.unique(rounds[memory])] if memory.any() else [~memory]
 
 
-def best_linear(law: Law, counting: Counting, claimed: float | None) -> list[Score]:
+def best_linear(distribution: ViewDistribution, counting: Counting, claimed: float | None) -> list[Score]:
     """Return the likelihood ratio of the Gaussian distribution, with the threshold of the claim.
 
     If less noise than claimed is measured, the same score with the threshold of the measured distribution follows.
     """
-    weights = max((whitened(law, seen) for seen in visible(law)), key=lambda one: separation(law, one))
-    reached = separation(law, weights)
+    weights = max(
+        (whitened(distribution, seen) for seen in visible(distribution)), key=lambda one: separation(distribution, one)
+    )
+    reached = separation(distribution, weights)
     if claimed is None or reached <= LOUDER * claimed:
-        return [linear("likelihood ratio", law, weights, counting, None if claimed is None else min(claimed, reached))]
+        return [
+            linear(
+                "likelihood ratio", distribution, weights, counting, None if claimed is None else min(claimed, reached)
+            )
+        ]
     names = {"likelihood ratio": claimed, "likelihood ratio, as measured": None}
-    return [linear(name, law, weights, counting, mu) for name, mu in names.items()]
+    return [linear(name, distribution, weights, counting, mu) for name, mu in names.items()]
 
 
-def alone(law: Law, counting: Counting) -> Score:
+def alone(distribution: ViewDistribution, counting: Counting) -> Score:
     """Return the score of the single most informative column."""
-    each = np.eye(law.shift.size) * np.sign(law.shift)[:, None]
-    best = max(each, key=lambda one: separation(law, one))
-    return linear("a message alone", law, best, counting)
+    each = np.eye(distribution.shift.size) * np.sign(distribution.shift)[:, None]
+    best = max(each, key=lambda one: separation(distribution, one))
+    return linear("a message alone", distribution, best, counting)
 
 
-def differences(name: str, law: Law, alike: Callable[[Column, Column], bool], counting: Counting) -> Score | None:
+def differences(
+    name: str, distribution: ViewDistribution, alike: Callable[[Column, Column], bool], counting: Counting
+) -> Score | None:
     """Return the score of the most informative sum or difference of comparable columns, or None without any."""
-    first = np.argsort(-np.abs(law.shift) / np.sqrt(np.maximum(np.diag(law.covariance), 1e-300)))[:4]
-    pairs = [(f, g) for f in first for g, other in enumerate(law.columns) if f != g and alike(law.columns[f], other)]
+    first = np.argsort(-np.abs(distribution.shift) / np.sqrt(np.maximum(np.diag(distribution.covariance), 1e-300)))[:4]
+    pairs = [
+        (f, g)
+        for f in first
+        for g, other in enumerate(distribution.columns)
+        if f != g and alike(distribution.columns[f], other)
+    ]
     if not pairs:
         return None
     candidates = []
     for f, g in pairs:
         for ratio in (1.0, -1.0):
-            weights = np.zeros(law.shift.size)
+            weights = np.zeros(distribution.shift.size)
             weights[f], weights[g] = 1.0, -ratio
-            candidates.append(weights * np.sign(weights @ law.shift))
-    return linear(name, law, max(candidates, key=lambda one: separation(law, one)), counting)
+            candidates.append(weights * np.sign(weights @ distribution.shift))
+    return linear(name, distribution, max(candidates, key=lambda one: separation(distribution, one)), counting)
 
 
 def over_rounds(one: Column, other: Column) -> bool:
@@ -171,29 +187,31 @@ def over_machines(one: Column, other: Column) -> bool:
     return one.kind == other.kind == "message" and one.round == other.round
 
 
-def mixtures(law: Law, claim: Mixture, machine: int, shift: float, counting: Counting) -> list[Score]:
+def mixtures(
+    distribution: ViewDistribution, claim: Mixture, machine: int, shift: float, counting: Counting
+) -> list[Score]:
     """Return the score `mixed` with the claimed noise and, if messages carry less noise, also with the measured noise.
 
     Args:
         shift: signed shift of a release between the two datasets, for one occurrence of the canary.
 
-    >>> law = Law(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
+    >>> distribution = ViewDistribution(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
     >>> one_in_four = Mixture(ratio=0.5, releases=1, times=np.array([1.0]), chances=np.array([0.25]))
-    >>> score = mixed("a machine's messages", law, one_in_four, 0, 2.0, Counting(1e-5, 1000, 0.05))
+    >>> score = mixed("a machine's messages", distribution, one_in_four, 0, 2.0, Counting(1e-5, 1000, 0.05))
     >>> score.function(np.array([[-1.0], [0.0], [1.0]])).round(3).tolist()  # most messages do not hold the canary
     [-0.366, 0.0, 0.366]
     """
-    own = np.diag(law.covariance)[own_releases(law.columns, machine)]
+    own = np.diag(distribution.covariance)[own_releases(distribution.columns, machine)]
     measured = np.maximum(np.sqrt(own) / abs(shift), SILENT * claim.ratio)
-    found = [mixed("likelihood ratio", law, claim, machine, shift, counting)]
+    found = [mixed("likelihood ratio", distribution, claim, machine, shift, counting)]
     if claim.ratio > LOUDER * measured.min():
-        found.append(mixed("likelihood ratio, as measured", law, claim, machine, shift, counting, measured))
+        found.append(mixed("likelihood ratio, as measured", distribution, claim, machine, shift, counting, measured))
     return found
 
 
 def mixed(
     name: str,
-    law: Law,
+    distribution: ViewDistribution,
     claim: Mixture,
     machine: int,
     shift: float,
@@ -208,10 +226,10 @@ def mixed(
         shift: signed shift of a release between the two datasets, for one occurrence of the canary.
         ratios: ratio of noise to shift of each release, shape [releases], or None for the claimed ratio.
     """
-    own = own_releases(law.columns, machine)
+    own = own_releases(distribution.columns, machine)
     ratios = np.full(np.count_nonzero(own), claim.ratio) if ratios is None else ratios
     times, chances = np.append(0.0, claim.times), np.append(1 - claim.chances.sum(), claim.chances)
-    middle = law.middle[own]
+    middle = distribution.middle[own]
     logs = np.log(np.maximum(chances, 1e-300))
 
     def ratio(releases: np.ndarray) -> np.ndarray:
@@ -235,13 +253,13 @@ def mixed(
     return Score(name, function, sampled_threshold(null, other, *counting), 0.0)
 
 
-def fixed_scores(law: Law, counting: Counting, claimed: float | None) -> list[Score]:
+def fixed_scores(distribution: ViewDistribution, counting: Counting, claimed: float | None) -> list[Score]:
     """Return all scores whose weights follow from the views' distribution."""
     several = [
-        *best_linear(law, counting, claimed),
-        alone(law, counting),
-        differences("a difference over rounds", law, over_rounds, counting),
-        differences("a difference over machines", law, over_machines, counting),
+        *best_linear(distribution, counting, claimed),
+        alone(distribution, counting),
+        differences("a difference over rounds", distribution, over_rounds, counting),
+        differences("a difference over machines", distribution, over_machines, counting),
     ]
     return [score for score in several if score is not None]
 
@@ -277,6 +295,8 @@ def discriminant(moments: Sequence[Moments], columns: tuple[Column, ...], counti
     """Return the linear discriminant of the views on the two datasets, fitted on runs that are not counted."""
     means = [world.mean for world in moments]
     covariance = (moments[0].covariance + moments[1].covariance) / 2
-    law = Law(means[1] - means[0], (means[0] + means[1]) / 2, covariance, columns)
-    weights = max((whitened(law, seen) for seen in visible(law)), key=lambda one: separation(law, one))
-    return linear("a fitted discriminant", law, weights, counting)
+    distribution = ViewDistribution(means[1] - means[0], (means[0] + means[1]) / 2, covariance, columns)
+    weights = max(
+        (whitened(distribution, seen) for seen in visible(distribution)), key=lambda one: separation(distribution, one)
+    )
+    return linear("a fitted discriminant", distribution, weights, counting)

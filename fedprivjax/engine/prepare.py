@@ -221,7 +221,7 @@ def _only_target(protocol: Protocol, target: Target, delta: float) -> Target:
             raise Refusal(f"{name} must be left out of {protocol.name} if a target is given, got {own}")
     if target.delta is not None and target.delta != delta:
         raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
-    return protocol.asked(target)
+    return protocol.machine_target(target)
 
 
 def _same(own: Any, asked: Any) -> bool:

@@ -245,7 +245,7 @@ class Protocol(Calibrated, Decorated):
         """What the calibrated protocol does to privacy on a plan, noise included."""
         raise Undefined(f"{self.name} must define event(problem, plan)")
 
-    def asked(self, target: Target) -> Target:
+    def machine_target(self, target: Target) -> Target:
         """What a target asks of the method, with an ε for each machine where theirs differ; default: the target."""
         return target
 

@@ -126,7 +126,7 @@ class CancelledNoise(MessageNoise):
     def releases(self, plan: Plan, machine: int) -> np.ndarray:
         if self.trust == "server":
             return self.server_std(plan.size.rounds)
-        return self.relative(plan)[plan.schedule.asked & (plan.schedule.participants == machine)]
+        return self.relative(plan)[plan.schedule.scheduled & (plan.schedule.participants == machine)]
 
 
 @dataclass(frozen=True, kw_only=True)

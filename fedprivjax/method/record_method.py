@@ -38,7 +38,7 @@ class RecordMethod(Protocol):
         host = {"relative_privacy": None, "epsilon": None, "batch": None, "noise_rule": "accountant", "delta": None}
         return replace(self, **host, **self.plain, calibrate_to=RULE)  # type: ignore[type-var]
 
-    def asked(self, target: Target) -> Target:
+    def machine_target(self, target: Target) -> Target:
         return target.shared(self.relative_privacy)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:

@@ -38,7 +38,7 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
     [2.0, 2.0, 2.0, 2.0]
     """
     relative = _of_plan(noise_schedule, schedule.planned)
-    return np.where(schedule.asked, relative, 1.0) if schedule.varies else relative
+    return np.where(schedule.scheduled, relative, 1.0) if schedule.varies else relative
 
 
 def server_std(noise_schedule: str | Sequence[float], rounds: int) -> np.ndarray:
@@ -51,7 +51,7 @@ def exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
 
     This is the machine's GDP μ in units of sensitivity/noise_std.
     """
-    squares = np.where(schedule.asked, relative**-2.0, 0.0)
+    squares = np.where(schedule.scheduled, relative**-2.0, 0.0)
     return np.sqrt(np.bincount(schedule.participants.ravel(), squares.ravel(), schedule.machines))
 
 

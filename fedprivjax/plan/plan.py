@@ -105,7 +105,7 @@ class Plan(Once):
         total = self.schedule.total
         if not self.repeats:
             return np.minimum(total, 1)
-        filled = self.schedule.asked if self.planned_uses is None else self.schedule.present
+        filled = self.schedule.scheduled if self.planned_uses is None else self.schedule.present
         sample = self.samples.reshape(filled.shape)[filled]
         uses = np.zeros(total.size, int)
         np.maximum.at(uses, self.schedule.participants[filled], np.bincount(sample)[sample])

@@ -65,7 +65,7 @@ class Schedule(Once):
         return self.filled is not None or self.dropped is not None
 
     @cached_property
-    def asked(self) -> np.ndarray:
+    def scheduled(self) -> np.ndarray:
         """Slots with a scheduled machine, bool [rounds, per_round]."""
         slots = np.arange(self.participants.shape[1])
         most = self.participants.shape[1] if self.filled is None else self.filled[:, None]
@@ -74,7 +74,7 @@ class Schedule(Once):
     @cached_property
     def present(self) -> np.ndarray:
         """Filled slots, whose machine is scheduled and does not drop out; bool [rounds, per_round]."""
-        return self.asked if self.dropped is None else self.asked & ~self.dropped
+        return self.scheduled if self.dropped is None else self.scheduled & ~self.dropped
 
     @cached_property
     def planned(self) -> "Schedule":
@@ -135,7 +135,7 @@ class Schedule(Once):
     @cached_property
     def total(self) -> np.ndarray:
         """Number of rounds in which each machine is scheduled, n_i; int [machines]."""
-        return np.bincount(self.participants[self.asked], minlength=self.machines)
+        return np.bincount(self.participants[self.scheduled], minlength=self.machines)
 
     @cached_property
     def gaps(self) -> np.ndarray:

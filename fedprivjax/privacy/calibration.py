@@ -76,7 +76,7 @@ def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: 
         mu, epsilon = protocol.mu, protocol.epsilon
     if protocol.noise_std is not None and np.ndim(epsilon):
         epsilon = None
-    return protocol.asked(Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta))
+    return protocol.machine_target(Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta))
 
 
 def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
@@ -87,7 +87,7 @@ def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     """
     _require_runnable(protocol, problem, plan)
     with clients_named(problem.client_names):
-        target = protocol.asked(target)
+        target = protocol.machine_target(target)
         calibrated = protocol.calibrate(problem, plan, target)
         event = event_of(calibrated, problem, plan)
         require_met(calibrated, event, target)

@@ -61,7 +61,7 @@ class GrowingNoise(MessageNoise):
     def unscaled(self, schedule: Schedule) -> np.ndarray:
         ones = np.ones(schedule.participants.shape)
         if isinstance(self.noise_schedule, str):
-            return np.where(schedule.asked, growing_exposure(ones, schedule)[schedule.participants], 1.0)
+            return np.where(schedule.scheduled, growing_exposure(ones, schedule)[schedule.participants], 1.0)
         values = np.asarray(self.noise_schedule, float)
         if values.size < schedule.total.max() or not (np.isfinite(values) & (values > 0)).all():
             raise Refusal(
@@ -77,7 +77,7 @@ class GrowingNoise(MessageNoise):
         return grouped_once(plan.schedule, self.relative(plan), growing_exposure)
 
     def releases(self, plan: Plan, machine: int) -> np.ndarray:
-        t, j = np.nonzero(plan.schedule.asked & (plan.schedule.participants == machine))
+        t, j = np.nonzero(plan.schedule.scheduled & (plan.schedule.participants == machine))
         relative, growth = self.relative(plan)[t, j], t[1:] / (t[:-1] + 1.0)  # rounds are t + 1
         each = [relative[k:] / np.cumprod(np.append(1.0, growth[k:])) for k in range(t.size)]
         return max(each, key=lambda noise: float(np.sum(noise**-2.0)))
@@ -277,7 +277,7 @@ def growing_exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
     machines at once.
     """
     rounds = np.broadcast_to(np.arange(1.0, schedule.size.rounds + 1)[:, None], schedule.participants.shape)
-    machines, k = schedule.participants.ravel(), np.where(schedule.asked, schedule.counts, 0).ravel()
+    machines, k = schedule.participants.ravel(), np.where(schedule.scheduled, schedule.counts, 0).ravel()
     order = np.argsort(-k, kind="stable")
     ends = np.cumsum(np.bincount(k)[:0:-1])
     tail, following, most = (np.zeros(schedule.machines) for _ in range(3))

@@ -13,8 +13,8 @@ from fedprivjax.auditing.neighbouring import worlds
 from fedprivjax.auditing.scores import (
     LARGEST,
     Counting,
-    Law,
     Moments,
+    ViewDistribution,
     alone,
     best_linear,
     differences,
@@ -38,7 +38,9 @@ def random_law(columns=5, seed=0, kinds=None):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(columns, columns))
     named = tuple(Column("message", t + 1, machine=t % 2, slot=0) for t in range(columns)) if kinds is None else kinds
-    return Law(rng.normal(size=columns), rng.normal(size=columns), root @ root.T + 0.1 * np.eye(columns), named)
+    return ViewDistribution(
+        rng.normal(size=columns), rng.normal(size=columns), root @ root.T + 0.1 * np.eye(columns), named
+    )
 
 
 # ---- linear scores
@@ -86,7 +88,9 @@ def test_whitening_some_columns_leaves_the_others_alone():
 
 
 def test_columns_without_noise_tell_all_or_nothing():
-    law = Law(np.array([0.0, 1.0]), np.zeros(2), np.diag([0.0, 0.0]), (Column("step", 1), Column("step", 2)))
+    law = ViewDistribution(
+        np.array([0.0, 1.0]), np.zeros(2), np.diag([0.0, 0.0]), (Column("step", 1), Column("step", 2))
+    )
     assert separation(law, np.array([1.0, 0.0])) == 0.0
     assert separation(law, np.array([0.0, 1.0])) == LARGEST
     assert np.isfinite(linear("sure", law, np.array([0.0, 1.0]), COUNTING).function(np.array([[0.0, 9.0]]))).all()
@@ -96,7 +100,7 @@ def test_columns_without_noise_tell_all_or_nothing():
 
 
 def test_a_message_alone_is_the_clearest_column():
-    law = Law(np.array([1.0, -3.0, 2.0]), np.zeros(3), np.diag([1.0, 1.0, 4.0]), random_law(3).columns)
+    law = ViewDistribution(np.array([1.0, -3.0, 2.0]), np.zeros(3), np.diag([1.0, 1.0, 4.0]), random_law(3).columns)
     score = alone(law, COUNTING)
     np.testing.assert_allclose(score.function(np.array([[5.0, -2.0, 7.0]])), [2.0 + 1.5])
 
@@ -105,7 +109,7 @@ def test_differences_cancel_common_noise():
     """Two messages of one sender with noise in common, of which one is moved."""
     columns = (Column("message", 1, 0), Column("message", 2, 0), Column("message", 1, 1, 1))
     covariance = np.array([[1.0, 0.99, 0.0], [0.99, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    law = Law(np.array([1.0, 0.0, 0.0]), np.zeros(3), covariance, columns)
+    law = ViewDistribution(np.array([1.0, 0.0, 0.0]), np.zeros(3), covariance, columns)
     score = differences("d", law, over_rounds, COUNTING)
     moved = score.function(np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 9.0]]))
     assert moved[0] - moved[1] == pytest.approx(1 / np.sqrt(2 * 0.01))
@@ -183,7 +187,7 @@ def test_the_mixtures_score_is_its_log_likelihood_ratio(times, chances):
     """Two messages: the densities of either world, summed over how often the canary occurs in each."""
     claim, shift = Mixture(0.7, 2, np.array(times), np.array(chances)), 1.3
     columns = (Column("message", 1, 0), Column("message", 1, 1, 1), Column("message", 2, 0))
-    law = Law(np.zeros(3), np.array([0.2, 0.0, -0.1]), np.eye(3), columns)
+    law = ViewDistribution(np.zeros(3), np.array([0.2, 0.0, -0.1]), np.eye(3), columns)
     score = mixed("mixed", law, claim, 0, shift, COUNTING)
     views = np.random.default_rng(3).normal(0, 1.5, size=(40, 3))
     occurs, odds = [0.0, *times], [1 - sum(chances), *chances]

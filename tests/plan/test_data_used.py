@@ -151,7 +151,7 @@ def test_shares_come_from_the_problem():
 
 def test_dropouts_of_what_is_planned_stay_unused():
     plan = draw_plan(SKEWED, Dropouts(BySize(4, 2), 0.3))
-    assert plan.used == plan.schedule.present.sum() < 40 == plan.schedule.asked.sum()
+    assert plan.used == plan.schedule.present.sum() < 40 == plan.schedule.scheduled.sum()
 
 
 @pytest.mark.parametrize(

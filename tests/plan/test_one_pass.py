@@ -69,7 +69,7 @@ def test_everyone_fails_by_themselves():
     assert schedule.mean == pytest.approx(1 / np.mean(1 / sent), rel=5e-3)
     assert schedule.expected == pytest.approx(sent.mean(), rel=5e-3)
     assert schedule.total.max() == 1
-    assert schedule.total.sum() == schedule.asked.sum() == 80_000  # who drops out has been asked
+    assert schedule.total.sum() == schedule.scheduled.sum() == 80_000  # who drops out has been asked
 
 
 def test_the_absent_are_a_random_part():

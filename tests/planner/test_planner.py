@@ -261,7 +261,7 @@ def test_the_mapping_is_json(everyone):
         ({"gap": 0.0}, "gap must be positive, got 0.0"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"protocols": ["dp_mu"]}, "unknown protocol 'dp_mu', did you mean 'dp_mu2'"),
-        ({"protocols": ["released_local_sgd"]}, "and none can"),
+        ({"protocols": ["released_local_sgd"]}, "must include one that can be planned, got none"),
     ],
 )
 def test_bad_settings_are_one_line(changes, message):

@@ -114,7 +114,7 @@ class UserMethod(Protocol):
     def noise_follows(self) -> tuple[str, ...]:
         return follows_epsilon(self)
 
-    def asked(self, target: Target) -> Target:
+    def machine_target(self, target: Target) -> Target:
         return target.shared(self.relative_privacy)
 
     def check_method(self, method: str) -> None:

@@ -110,11 +110,11 @@ class Dropouts(Participation):
             return planned
         if planned.dropped is not None:
             raise Refusal(f"dropouts must be given once, got others from {str(self.scheme)[:80]}")
-        rates = np.where(planned.asked, self.rates[planned.participants], 1.0)
+        rates = np.where(planned.scheduled, self.rates[planned.participants], 1.0)
         chance = rng.random(rates.shape)
-        dropped = planned.asked & (chance < rates)
-        nobody = np.flatnonzero(~(planned.asked & ~dropped).any(axis=1))
-        nearest = np.where(planned.asked, chance, -1.0)[nobody] / rates[nobody]
+        dropped = planned.scheduled & (chance < rates)
+        nobody = np.flatnonzero(~(planned.scheduled & ~dropped).any(axis=1))
+        nearest = np.where(planned.scheduled, chance, -1.0)[nobody] / rates[nobody]
         dropped[nobody, nearest.argmax(axis=1)] = False
         law = self._law_of(rates)
         return replace(planned, dropped=dropped, mean=1 / moment(law, -1), expected=moment(law, 1))

@@ -35,10 +35,10 @@ def draw(law, rounds=4000, seed=3):
 def test_the_planned_schedule_is_the_laws_own(law, rate):
     planned, schedule = draw(law), draw(Dropouts(law, rate))
     np.testing.assert_array_equal(schedule.participants, planned.participants)
-    np.testing.assert_array_equal(schedule.asked, planned.asked)
+    np.testing.assert_array_equal(schedule.scheduled, planned.scheduled)
     np.testing.assert_array_equal(schedule.total, planned.total)
     assert schedule.dropped is not None
-    assert not (schedule.dropped & ~schedule.asked).any()
+    assert not (schedule.dropped & ~schedule.scheduled).any()
     assert schedule.present.any(axis=1).all()
     sizes = schedule.present.sum(axis=1).astype(float)
     assert within(sizes, schedule.expected)
