@@ -5,7 +5,7 @@ from typing import NamedTuple
 EXACT, UPPER, LOWER = "exact", "upper", "lower"
 
 
-class Opinion(NamedTuple):
+class AccountantResult(NamedTuple):
     """ε of one accountant at the requested δ.
 
     Attributes:

@@ -5,7 +5,7 @@ from math import inf, isnan, nan
 from typing import NamedTuple
 
 from fedprivjax.checks.values import require_between
-from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, Opinion
+from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, AccountantResult
 from fedprivjax.privacy.events import Event
 
 AGREEMENT = 1e-3  # relative tolerance
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
             or below `epsilon`), "refuted" (no such ε holds), "not proved" (neither bounded nor refuted), "nothing
             claimed".
         valid: smallest proved ε of all results, or inf if there is none.
-        opinions: results of all accountants.
+        results: results of all accountants.
     """
 
     theorem: str
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     lower: float
     verdict: str
     valid: float
-    opinions: tuple[Opinion, ...]
+    results: tuple[AccountantResult, ...]
 
 
 def entry(event: Event, delta: float) -> Entry:
@@ -55,45 +55,45 @@ def entry(event: Event, delta: float) -> Entry:
     """
     require_between("delta", delta, 0, 1)
     stated = event.epsilon(delta)
-    opinions = event.opinions(delta)
+    results = event.accountant_results(delta)
     theorem, epsilon = event.terms.theorem, stated
     if event.claim is not None:
         theorem, epsilon = event.claim.theorem, event.claim.epsilon(delta)
         if event.proved:
-            opinions = (*opinions, Opinion(STATED, stated, UPPER))
+            results = (*results, AccountantResult(STATED, stated, UPPER))
     own = [stated] if event.proved else []
-    valid = min([*own, *(one.epsilon for one in opinions if one.kind != LOWER)], default=inf)
-    lower = max((one.epsilon for one in opinions if one.kind != UPPER), default=nan)
-    second = _second(opinions, epsilon)
-    verdict = _verdict(epsilon, opinions, lower, proved=event.proved and event.claim is None)
-    return Entry(theorem, epsilon, second.accountant, second.epsilon, lower, verdict, valid, opinions)
+    valid = min([*own, *(one.epsilon for one in results if one.kind != LOWER)], default=inf)
+    lower = max((one.epsilon for one in results if one.kind != UPPER), default=nan)
+    second = _second(results, epsilon)
+    verdict = _verdict(epsilon, results, lower, proved=event.proved and event.claim is None)
+    return Entry(theorem, epsilon, second.accountant, second.epsilon, lower, verdict, valid, results)
 
 
-def _second(opinions: Sequence[Opinion], epsilon: float) -> Opinion:
+def _second(results: Sequence[AccountantResult], epsilon: float) -> AccountantResult:
     """Return the result to compare with the theorem's ε.
 
     It is the exact result if there is one. Otherwise it is the smallest upper bound if that is at most the theorem's ε,
     if a lower bound refutes the theorem's ε, or if there is no lower bound. Otherwise it is the largest lower bound.
     """
-    for one in opinions:
+    for one in results:
         if one.kind == EXACT:
             return one
-    uppers = sorted((one for one in opinions if one.kind == UPPER), key=lambda one: one.epsilon)
-    lowers = sorted((one for one in opinions if one.kind == LOWER), key=lambda one: -one.epsilon)
+    uppers = sorted((one for one in results if one.kind == UPPER), key=lambda one: one.epsilon)
+    lowers = sorted((one for one in results if one.kind == LOWER), key=lambda one: -one.epsilon)
     refuted = lowers and lowers[0].epsilon > epsilon * (1 + AGREEMENT)
     if uppers and (uppers[0].epsilon <= epsilon or refuted or not lowers):
         return uppers[0]
-    return lowers[0] if lowers else Opinion("", nan, UPPER)
+    return lowers[0] if lowers else AccountantResult("", nan, UPPER)
 
 
-def _verdict(epsilon: float, opinions: Sequence[Opinion], lower: float, *, proved: bool) -> str:
+def _verdict(epsilon: float, results: Sequence[AccountantResult], lower: float, *, proved: bool) -> str:
     if isnan(epsilon) or epsilon == inf:
         return NONE
     slack = AGREEMENT * epsilon + 1e-9
-    exact = [one.epsilon for one in opinions if one.kind == EXACT]
+    exact = [one.epsilon for one in results if one.kind == EXACT]
     if any(abs(one - epsilon) <= slack for one in exact):
         return AGREES
     if lower > epsilon + slack:
         return REFUTED
-    bounded = any(one.epsilon <= epsilon + slack for one in opinions if one.kind != LOWER)
+    bounded = any(one.epsilon <= epsilon + slack for one in results if one.kind != LOWER)
     return BELOW if bounded or (proved and lower <= epsilon + slack) else OPEN

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountant_result import Opinion
-from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_event, gaussian_opinions
+from fedprivjax.privacy.accountant_result import AccountantResult
+from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_event, gaussian_results
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped, alike
@@ -126,11 +126,11 @@ class Event:
         """Return the distribution of one of the machine's releases under secret sampling, or None without sampling."""
         return None
 
-    def figures(self, delta: float) -> dict[str, float]:
+    def summary(self, delta: float) -> dict[str, float]:
         """Return the event's values in a table, by column."""
         return {"ε (at most)": self.epsilon(delta)}
 
-    def opinions(self, delta: float) -> tuple[Opinion, ...]:
+    def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
         """Return other accountants' ε of the worst machine at δ, computed from its releases, not from `epsilons`."""
         return ()
 
@@ -224,14 +224,14 @@ class GaussianEvent(Event):
         with np.errstate(divide="ignore"):
             return self.noise_std * np.asarray(relative, float) / np.float64(self.sensitivity)
 
-    def opinions(self, delta: float) -> tuple[Opinion, ...]:
+    def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
         """Return dp-accounting's ε of the worst machine's releases, composed one by one."""
-        return gaussian_opinions(self.multipliers, delta)
+        return gaussian_results(self.multipliers, delta)
 
     def dp_event(self) -> "DpEvent":
         return gaussian_event(self.multipliers)
 
-    def figures(self, delta: float) -> dict[str, float]:
+    def summary(self, delta: float) -> dict[str, float]:
         """Return μ of the worst machine and the median over senders, and the worst ε at δ by both conversions."""
         worst = self.mu
         return {
@@ -342,10 +342,10 @@ class RecordEvent(Event):
     def accounting(self) -> str:
         return self.accountant.words
 
-    def opinions(self, delta: float) -> tuple[Opinion, ...]:
+    def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
         """Return the accountants' ε of the machine with the largest ε."""
         machine = self._worst(delta)
-        return () if machine is None else self.accountant.opinions(*machine, delta=delta)
+        return () if machine is None else self.accountant.accountant_results(*machine, delta=delta)
 
     def dp_event(self) -> "DpEvent":
         machine = self._worst(1e-5)
@@ -367,13 +367,13 @@ class RecordEvent(Event):
     def mu(self) -> float:
         return inf if self.noise_std == 0 and self.releases.messages.any() else np.nan
 
-    def figures(self, delta: float) -> dict[str, float]:
+    def summary(self, delta: float) -> dict[str, float]:
         """Return the accountant's values at δ for the worst machine, and the median ε of the machines that send."""
         each = self.epsilons(delta)
         worst = int(np.argmax(each.values))
-        figures = self.accountant.figures(*self._machine(worst), delta=delta) if each.max < inf else {}
+        summary = self.accountant.summary(*self._machine(worst), delta=delta) if each.max < inf else {}
         columns = self.accountant.columns
-        return {**dict.fromkeys(columns, inf), **figures, "median ε": _median_sender(each, self.releases.messages > 0)}
+        return {**dict.fromkeys(columns, inf), **summary, "median ε": _median_sender(each, self.releases.messages > 0)}
 
     def mixture(self, machine: int) -> "Mixture | None":
         ratio, records, batch, messages = self._machine(self.releases.group[machine])

@@ -93,7 +93,7 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
     rows: dict[tuple, _Row] = {}
     points = points_of({name: values.tolist() for name, values in start.axes.items()})
     for point, noise_std, event in zip(points, start.members.noise_std.tolist(), _first_events(start), strict=True):
-        figures = event.figures(delta)
+        figures = event.summary(delta)
         alike = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in figures.items()))
         row = rows.setdefault(alike, _Row([], figures, [], [], event))
         row.points.append(point)

@@ -229,7 +229,7 @@ def test_a_target_is_met_and_the_noise_reported(trust):
     protocol = DPMu2(mu=2.0, clip=0.5, step_size=0.1, trust=trust, noise_schedule="toeplitz")
     start = ready(protocol, POOL, SOME_MACHINES, metrics=())
     assert start.event.mu == pytest.approx(2.0, rel=1e-9)
-    closest = min(opinion.epsilon for opinion in start.event.opinions(1e-5))  # of upper bounds
+    closest = min(result.epsilon for result in start.event.accountant_results(1e-5))  # of upper bounds
     assert closest == pytest.approx(start.event.epsilon(1e-5), rel=1e-3)
     rows = start.protocol.message_noise.sums(start.plan).rows
     variances = float(start.protocol.noise_std) ** 2 * np.sum(rows**2, axis=1)

@@ -228,7 +228,7 @@ def test_the_worst_machine_is_the_one_that_is_asked_about():
 
 def test_nothing_is_claimed_without_noise_and_nothing_is_lost_where_nothing_is_sent():
     silent = entry(GaussianEvent(0.0, 2.0, Grouped.of([1.0]), TERMS), DELTA)
-    assert (silent.verdict, silent.valid, silent.opinions) == (NONE, inf, ())
+    assert (silent.verdict, silent.valid, silent.results) == (NONE, inf, ())
     absent = entry(GaussianEvent(1.0, 2.0, Grouped.of([0.0]), TERMS), DELTA)
     assert (absent.epsilon, absent.valid) == (0.0, 0.0)
 
@@ -248,5 +248,5 @@ class Often(Subset):
 
 
 def test_a_sampler_with_a_law_of_its_own_is_not_taken_for_the_one_that_it_inherits_from():
-    found = Sampled(Often(1)).opinions(1.0, 100, 1, 5, delta=DELTA)
+    found = Sampled(Often(1)).accountant_results(1.0, 100, 1, 5, delta=DELTA)
     assert [one.kind for one in found] == [LOWER]

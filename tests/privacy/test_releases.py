@@ -116,24 +116,24 @@ def test_what_dp_accounting_cannot_express_is_refused(accountant):
 
 @pytest.mark.parametrize("ratio", sparing([0.5, 2.0], [2.0]))
 @pytest.mark.parametrize("sampler", [Subset(10), Poisson(10), Replacement(10), Full()], ids=lambda one: one.name)
-def test_opinions_are_on_the_side_that_they_say(sampler, ratio):
+def test_accountants_results_are_on_the_side_that_they_state(sampler, ratio):
     stated = Sampled(sampler).epsilon(ratio, *SIZES, delta=DELTA)
-    opinions = {one.kind: one.epsilon for one in Sampled(sampler).opinions(ratio, *SIZES, delta=DELTA)}
-    assert opinions.get(EXACT, stated) == pytest.approx(stated, rel=1e-3)
-    assert opinions.get(LOWER, stated) <= stated * (1 + 1e-6)
+    results = {one.kind: one.epsilon for one in Sampled(sampler).accountant_results(ratio, *SIZES, delta=DELTA)}
+    assert results.get(EXACT, stated) == pytest.approx(stated, rel=1e-3)
+    assert results.get(LOWER, stated) <= stated * (1 + 1e-6)
     if sampler.name == "subset":  # dp-accounting's Rényi bound is valid, and not as good as ours
         theirs = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
         theirs.compose(Sampled(sampler).dp_event(ratio, *SIZES))
-        assert opinions[UPPER] == theirs.get_epsilon(DELTA) > stated
+        assert results[UPPER] == theirs.get_epsilon(DELTA) > stated
 
 
 @pytest.mark.parametrize("records", [1, 50])
-def test_a_shufflers_opinions_enclose_its_bound(records):
+def test_a_shufflers_results_enclose_its_bound(records):
     shuffled = Shuffled(1000)
     stated = shuffled.epsilon(2.0, records, 1, 20, delta=1e-6)
-    opinions = shuffled.opinions(2.0, records, 1, 20, delta=1e-6)
-    assert max(one.epsilon for one in opinions if one.kind == LOWER) <= stated * (1 + 1e-6)
-    assert min(one.epsilon for one in opinions if one.kind == UPPER) >= stated * (1 - 1e-3)
+    results = shuffled.accountant_results(2.0, records, 1, 20, delta=1e-6)
+    assert max(one.epsilon for one in results if one.kind == LOWER) <= stated * (1 + 1e-6)
+    assert min(one.epsilon for one in results if one.kind == UPPER) >= stated * (1 - 1e-3)
 
 
 def test_a_claim_is_the_inverse_of_its_rule_and_none_outside_the_theorem():
@@ -158,4 +158,4 @@ def test_one_composed_loss_serves_every_delta():
 def test_an_event_without_releases_of_its_own_is_one_gaussian():
     event = GaussianEvent(2.0, 2.0, Grouped.of([0.5]), TERMS)
     assert event.multipliers.tolist() == [2.0]
-    assert event.opinions(DELTA)[0].epsilon == pytest.approx(gdp.epsilon(0.5, DELTA), rel=1e-3)
+    assert event.accountant_results(DELTA)[0].epsilon == pytest.approx(gdp.epsilon(0.5, DELTA), rel=1e-3)

@@ -89,7 +89,7 @@ def test_without_noise_nothing_is_promised():
     assert each_of(event).tolist() == [np.inf, np.inf, np.inf, 0.0, np.inf, np.inf]
     assert event.epsilon(DELTA) == np.inf
     assert not event.guarantee(DELTA).private
-    assert event.figures(DELTA)["ε (at least)"] == np.inf
+    assert event.summary(DELTA)["ε (at least)"] == np.inf
 
 
 def test_without_messages_nothing_is_revealed():
@@ -102,10 +102,10 @@ def test_without_messages_nothing_is_revealed():
 
 def test_machines_that_never_send_are_in_no_median():
     gaussian = GaussianEvent(1.0, 1.0, Grouped.of([0.0, 0.0, 0.0, 1.0, 3.0]), TERMS)
-    assert gaussian.figures(DELTA)["median μ"] == 2.0
-    assert replace(gaussian, exposure=Grouped.of([0.0])).figures(DELTA)["median μ"] == 0.0
+    assert gaussian.summary(DELTA)["median μ"] == 2.0
+    assert replace(gaussian, exposure=Grouped.of([0.0])).summary(DELTA)["median μ"] == 0.0
     event = make(sampler="full", messages=np.array([0, 0, 0, 0, 2, 0]))
-    assert event.figures(DELTA)["median ε"] == event.epsilon(DELTA) > 0
+    assert event.summary(DELTA)["median ε"] == event.epsilon(DELTA) > 0
 
 
 def test_a_gdp_parameter_is_not_stated():
@@ -140,12 +140,12 @@ def test_an_error_of_rounding_is_no_other_machine():
 
 @pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson", "full"], ["subset", "full"]))
 def test_figures(sampler):
-    figures = make(sampler=sampler).figures(DELTA)
+    summary = make(sampler=sampler).summary(DELTA)
     each, least = by_hand(NOISE, sampler), by_hand(NOISE, sampler, attainable_epsilon)
-    assert figures["ε (at most)"] == pytest.approx(each.max(), rel=1e-6)
-    assert figures["ε (at least)"] == pytest.approx(least[each.argmax()], rel=1e-3)
-    assert figures["median ε"] == pytest.approx(np.median(each[MESSAGES > 0]), rel=1e-6)
-    assert figures["ε (at least)"] <= figures["ε (at most)"]
+    assert summary["ε (at most)"] == pytest.approx(each.max(), rel=1e-6)
+    assert summary["ε (at least)"] == pytest.approx(least[each.argmax()], rel=1e-3)
+    assert summary["median ε"] == pytest.approx(np.median(each[MESSAGES > 0]), rel=1e-6)
+    assert summary["ε (at least)"] <= summary["ε (at most)"]
 
 
 def test_the_guarantee_of_an_event():

@@ -128,8 +128,8 @@ def test_a_run_states_no_less(sampler, z):
     stated = run.event(PROBLEM, plan).guarantee(DELTA).epsilon
     assert stated == pytest.approx(attained(CHANCE[sampler], z), rel=2e-3)
     assert stated >= attained(CHANCE[sampler], z) * (1 - 1e-6)
-    figures = run.event(PROBLEM, plan).figures(DELTA)
-    assert 0.85 * stated < figures["ε (at least)"] <= stated * (1 + 1e-6)
+    summary = run.event(PROBLEM, plan).summary(DELTA)
+    assert 0.85 * stated < summary["ε (at least)"] <= stated * (1 + 1e-6)
 
 
 @SAMPLERS

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountant_result import EXACT, UPPER, Opinion
+from fedprivjax.privacy.accountant_result import EXACT, UPPER, AccountantResult
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def gaussian_epsilon(noise_multipliers: ArrayLike, delta: float, accountant: str
     return float(PLDAccountant(relation, spacing).compose(event).get_epsilon(delta))
 
 
-def gaussian_opinions(noise_multipliers: ArrayLike, delta: float) -> tuple[Opinion, ...]:
+def gaussian_results(noise_multipliers: ArrayLike, delta: float) -> tuple[AccountantResult, ...]:
     """Return both accountants' ε of a composition of Gaussian mechanisms; empty without releases or without noise.
 
-    >>> [(one.accountant, round(one.epsilon, 2)) for one in gaussian_opinions([2.0] * 16, 1e-5)]
+    >>> [(one.accountant, round(one.epsilon, 2)) for one in gaussian_results([2.0] * 16, 1e-5)]
     [('dp-accounting PLD', 10.0), ('dp-accounting RDP', 10.73)]
     """
     sigma = np.asarray(noise_multipliers, float)
@@ -85,7 +85,7 @@ def gaussian_opinions(noise_multipliers: ArrayLike, delta: float) -> tuple[Opini
         return ()
     kinds = {"pld": EXACT, "rdp": UPPER}
     return tuple(
-        Opinion(f"dp-accounting {name.upper()}", gaussian_epsilon(sigma, delta, name), kind)
+        AccountantResult(f"dp-accounting {name.upper()}", gaussian_epsilon(sigma, delta, name), kind)
         for name, kind in kinds.items()
     )
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.samplers import Occurrences, Poisson, Replacement, Sampler, Subset
-from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, Opinion
+from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, AccountantResult
 from fedprivjax.privacy.accountants.composition import MOST
-from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_opinions
+from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_results
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
 from fedprivjax.privacy.accountants.sampled import law, sampled_epsilon
@@ -33,7 +33,7 @@ def accounted(ratio: float) -> float:
 class RecordAccountant:
     """Base class: ε of one machine from its ratio of noise to shift, records, batch and number of releases."""
 
-    columns: tuple[str, ...] = ("ε (at most)",)  # keys of `figures`
+    columns: tuple[str, ...] = ("ε (at most)",)  # keys of `summary`
 
     @property
     def proved(self) -> bool:
@@ -65,11 +65,13 @@ class RecordAccountant:
         """Return the distribution of a record's occurrences in one visible release, or None if they are not secret."""
         return None
 
-    def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
+    def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the machine's values in a table, by column."""
         return {"ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta)}
 
-    def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
+    def accountant_results(
+        self, ratio: float, records: int, batch: int, releases: int, *, delta: float
+    ) -> tuple[AccountantResult, ...]:
         """Return other accountants' ε of the machine, computed independently of `epsilon`."""
         return ()
 
@@ -101,7 +103,7 @@ class Sampled(RecordAccountant):
         sampler = self.sampler.with_batch(batch)
         return law(sampler, records, self.whole_message) if sampler.amplifies(records, batch) else None
 
-    def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
+    def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the proved upper bound, and the lower bound that an adversary attains on a linear loss."""
         least = attainable_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
         return {"ε (at least)": least, "ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta)}
@@ -116,7 +118,9 @@ class Sampled(RecordAccountant):
         how = "its pair for replaced records" if tight else "a bound on the subsampled profile, in both directions"
         return f"{kept}privacy loss distributions of dp-accounting, from {how}; {self.sampler.words}"
 
-    def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
+    def accountant_results(
+        self, ratio: float, records: int, batch: int, releases: int, *, delta: float
+    ) -> tuple[AccountantResult, ...]:
         """Return dp-accounting's ε if it supports the sampler and the relation, and the ε that an adversary attains."""
         from dp_accounting.pld import PLDAccountant
         from dp_accounting.privacy_accountant import NeighboringRelation
@@ -125,9 +129,9 @@ class Sampled(RecordAccountant):
         settings = self._settings(records, batch, releases, delta)
         sampler = settings["sampler"]
         if not sampler.amplifies(records, batch):
-            return gaussian_opinions(np.full(sampler.releases(releases, records, batch), ratio), delta)
+            return gaussian_results(np.full(sampler.releases(releases, records, batch), ratio), delta)
         least = attainable_epsilon(2 * ratio, **settings)
-        attained = Opinion("attained on a linear loss (PLD)", least, LOWER)
+        attained = AccountantResult("attained on a linear loss (PLD)", least, LOWER)
         try:
             tree = self.dp_event(ratio, records, batch, releases)
         except Refusal:
@@ -136,7 +140,9 @@ class Sampled(RecordAccountant):
             ("dp-accounting PLD", PLDAccountant(NeighboringRelation.REPLACE_ONE, 5e-4), EXACT),
             ("dp-accounting RDP", RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE), UPPER),
         ]
-        theirs = [Opinion(name, _told(one, tree, delta), kind) for name, one, kind in found if one.supports(tree)]
+        theirs = [
+            AccountantResult(name, _told(one, tree, delta), kind) for name, one, kind in found if one.supports(tree)
+        ]
         return (*(one for one in theirs if one.epsilon < MOST), attained)
 
     def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> "DpEvent":
@@ -194,19 +200,21 @@ class Shuffled(RecordAccountant):
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         return shuffled_epsilon(2 * ratio, records=records, per_round=self.per_round, rounds=releases, delta=delta)
 
-    def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
+    def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the bounds with and without the shuffler."""
         in_sight = Sampled(Subset(1)).epsilon(ratio, records, batch, releases, delta=delta)
         return {"ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta), "ε unshuffled": in_sight}
 
-    def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
+    def accountant_results(
+        self, ratio: float, records: int, batch: int, releases: int, *, delta: float
+    ) -> tuple[AccountantResult, ...]:
         """Return upper bounds from visible messages, and a lower bound from their sum.
 
         The shuffler cannot increase ε, and the sum reveals no more than the shuffled messages.
         """
-        in_sight = Sampled(Subset(1)).opinions(ratio, records, batch, releases, delta=delta)
+        in_sight = Sampled(Subset(1)).accountant_results(ratio, records, batch, releases, delta=delta)
         upper = [one._replace(accountant=f"{one.accountant}, in sight") for one in in_sight if one.kind != LOWER]
         upper = [one._replace(kind=UPPER) for one in upper]
         settings = {"sampler": Subset(1), "records": records, "rounds": releases, "delta": delta}
         least = attainable_epsilon(2 * ratio * sqrt(self.per_round), **settings)
-        return *upper, Opinion("attained from the sum (PLD)", least, LOWER)
+        return *upper, AccountantResult("attained from the sum (PLD)", least, LOWER)

@@ -63,12 +63,12 @@ def test_the_accountings_agree_where_the_binomial_is_flat():
 
 
 def test_figures_show_a_trusted_servers_gaussian():
-    figures = SUMS["exact"].figures(0.2, 1, 1, 4, delta=1e-6)
-    assert tuple(figures) == SUMS["exact"].columns
-    ours, theirs = figures.values()
+    summary = SUMS["exact"].summary(0.2, 1, 1, 4, delta=1e-6)
+    assert tuple(summary) == SUMS["exact"].columns
+    ours, theirs = summary.values()
     assert theirs == gdp.epsilon(sqrt(4 / 1000) / 0.2, 1e-6)
     assert theirs < ours == epsilon_of(SUMS["exact"], 0.2, 4)
-    assert tuple(SUMS["exact"].figures(inf, 1, 1, 4, delta=1e-6).values()) == (0.0, 0.0)
+    assert tuple(SUMS["exact"].summary(inf, 1, 1, 4, delta=1e-6).values()) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("accounting", ACCOUNTINGS)

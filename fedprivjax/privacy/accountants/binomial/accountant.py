@@ -6,7 +6,7 @@ from math import inf, sqrt
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, Opinion
+from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, AccountantResult
 from fedprivjax.privacy.accountants.binomial.paper import (
     claimed_vector,
     composed_epsilon,
@@ -98,7 +98,7 @@ class BinomialSums(RecordAccountant):
             return least_noise(epsilon_of, epsilon, guess)
         return vector_ratio(epsilon, self.users, self.levels, self.dimension, releases, delta, self.rounding)
 
-    def figures(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
+    def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the accounting's ε, and that of Gaussian noise of the same variance on a sum without rounding."""
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
         mu = inf if ratio == 0 else sqrt(releases / self.users) / ratio
@@ -114,7 +114,9 @@ class BinomialSums(RecordAccountant):
         """Derivation of ε from the noise, as text."""
         return WORDS[self.accounting]
 
-    def opinions(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> tuple[Opinion, ...]:
+    def accountant_results(
+        self, ratio: float, records: int, batch: int, releases: int, *, delta: float
+    ) -> tuple[AccountantResult, ...]:
         """Return a lower bound from exact tails, and the exact accounting's ε if another accounting is in use.
 
         The lower bound is for a record that differs by the whole range in one coordinate, summed over releases. It is
@@ -127,9 +129,13 @@ class BinomialSums(RecordAccountant):
         if releases * self.users * message.trials <= MOST_TRIALS:
             total, shift = releases * self.users * message.trials, releases * self.levels
             tails = scalar_epsilon(total, message.probability, shift, delta)
-            found.append(Opinion("one coordinate, exact tails", tails, EXACT if self._single(releases) else LOWER))
+            found.append(
+                AccountantResult("one coordinate, exact tails", tails, EXACT if self._single(releases) else LOWER)
+            )
         if not self.proved and self.levels <= MOST_LEVELS:
-            found.append(Opinion("Rényi divergence over all shifts", self._proved(message, releases, delta), UPPER))
+            found.append(
+                AccountantResult("Rényi divergence over all shifts", self._proved(message, releases, delta), UPPER)
+            )
         return tuple(found)
 
     @property
