@@ -82,7 +82,7 @@ def require_noisy_messages(start: ReadyRun) -> None:
     mechanism = start.mechanism
     silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
     if not silent and not _adds_to_messages(mechanism, start.problem.dimension, start.key):
-        raise Refusal(f"{start.protocol.name}'s noise must be written out message by message for a transcript")
+        raise Refusal(f"{start.protocol.name}'s noise must be sampled separately for every message of a transcript")
 
 
 def _adds_to_messages(mechanism: Mechanism, dimension: int, key) -> bool:

@@ -25,7 +25,7 @@ def absent_machines_leave_no_trace(trial: Trial) -> None:
     start = _varying(trial)
     if start is None:
         return
-    other = replace(start.plan, **_of_strangers(start))
+    other = replace(start.plan, **_with_other_absent_machines(start))
     for t, (one, two) in enumerate(zip(_few_rounds(start, start.plan), _few_rounds(start, other), strict=True)):
         same = jax.tree.map(lambda left, right: np.array_equal(left, right, equal_nan=True), one, two)
         assert all(jax.tree.leaves(same)), (
@@ -76,7 +76,7 @@ def _varying(trial: Trial) -> ReadyRun | None:
         return None
 
 
-def _of_strangers(start: ReadyRun) -> dict:
+def _with_other_absent_machines(start: ReadyRun) -> dict:
     """Return the plan's schedule and samples with other machines and records in the empty slots."""
     schedule, samples = start.plan.schedule, start.plan.samples
     participants, everyone = schedule.participants.copy(), np.arange(schedule.machines)

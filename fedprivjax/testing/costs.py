@@ -47,7 +47,7 @@ class Counting:
         jax.debug.callback(add, jax.tree.leaves(examples)[0])
 
 
-def gradients_are_as_stated(trial: Trial) -> None:
+def number_of_gradients_is_as_stated(trial: Trial) -> None:
     """Check that each record use of the first rounds takes `gradients_per_use` − `gradients_spared` gradients.
 
     A protocol that takes no gradients of the problem's model passes.

@@ -17,7 +17,7 @@ NUMBERS = 4_000  # coordinates of a sample, each an independent path
 LIMIT = 5.0  # largest error of a covariance entry, in standard errors
 
 
-def noise_has_its_law(trial: Trial) -> None:
+def noise_has_stated_distribution(trial: Trial) -> None:
     """Check that the aggregate's noise has the covariance of the messages' noise, and that messages have their scale.
 
     The scale of a message follows from its μ, or is `noise_std` if no μ is stated. Both tests must reject 2/3 and 3/2
@@ -28,7 +28,7 @@ def noise_has_its_law(trial: Trial) -> None:
         _follows_noise_std(trial)
         return
     if written_out is not None:
-        _one_law(cheapest, written_out)
+        _equal_in_distribution(cheapest, written_out)
     stated, numbers = _stated_noise(trial)
     _of_scale(numbers, stated)
 
@@ -50,7 +50,7 @@ def _follows_noise_std(trial: Trial) -> None:
     assert 0 < 1.99 * sizes[0] < sizes[1] < 2.01 * sizes[0], f"noise must follow noise_std, got sizes {sizes}"
 
 
-def _one_law(path, other) -> None:
+def _equal_in_distribution(path, other) -> None:
     """Check that two samples of noise over rounds, [rounds, numbers], have equal covariances, unequal if rescaled."""
     assert _misfit(path, other) < 1.5 * LIMIT, (
         f"noise samplers must be equal in distribution, got {_misfit(path, other):.1f} standard errors of difference"

@@ -41,7 +41,7 @@ def target_is_met(trial: Trial) -> None:
         assert noisier.epsilon(DELTA) < epsilon, "twice the noise must give a smaller ε"
 
 
-def transcript_is_the_run(trial: Trial) -> None:
+def transcript_follows_the_run(trial: Trial) -> None:
     """Check that the transcript follows the same trajectory as a run with materialised noise."""
     if trial.method != "materialised":
         _refused(trial)
@@ -52,7 +52,7 @@ def transcript_is_the_run(trial: Trial) -> None:
     assert view.queries.shape == (trial.rounds, trial.problem.dimension)
 
 
-def seen_as_trust_says(trial: Trial) -> None:
+def view_fits_trust_model(trial: Trial) -> None:
     """Check that the adversary's view and the guarantee fit the trust model, and that messages have the claimed noise.
 
     Messages are visible with `trust="none"`, visible without their senders behind a shuffler, and hidden otherwise.

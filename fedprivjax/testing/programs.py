@@ -49,7 +49,7 @@ def jit_equals_eager(trial: Trial) -> None:
         close(value[-1:].T.ravel(), _recorded(trial, name, [1]), 1e-4, name)
 
 
-def new_numbers_are_no_new_program(trial: Trial) -> None:
+def new_numbers_do_not_recompile(trial: Trial) -> None:
     """Check that other hyper-parameters, constraint radii, seeds and δ run with the same program."""
     base, problem = trial.run, trial.problem
     before = compiled(run_program)

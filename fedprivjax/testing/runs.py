@@ -16,7 +16,7 @@ from fedprivjax.problem.problem import Table
 from fedprivjax.testing.trial import Trial, apart
 
 
-def seeds_decide(trial: Trial) -> None:
+def seeds_determine_the_run(trial: Trial) -> None:
     """Check that equal seeds give equal runs, and that the noise has a separate seed."""
     again = execute(trial.ready(trial.protocol))
     chex.assert_trees_all_equal(again.metrics, trial.run.metrics)

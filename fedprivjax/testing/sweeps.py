@@ -58,7 +58,7 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
     assert compiled(run_chunk) <= before, "a sweep over another number must not recompile the program"
 
 
-def draws_have_no_member_axis(trial: Trial) -> None:
+def noise_is_shared_by_configurations(trial: Trial) -> None:
     """Check that one noise sample serves every configuration of a sweep, and none with `common_noise=False`."""
     shared, count = _draw_shapes(trial, common_noise=True)
     assert shared, "a run with noise must draw something"

@@ -227,7 +227,7 @@ def held(change, kind, faulty, right, fails, problem=POOL):
 
 
 SHUFFLED = {"noise_std": 0.4, "batch": 1, "trust": "shuffler", "step_size": 0.7}
-SEEN, NOISY = "seen as the trust model says", "the noise has its law"
+SEEN, NOISY = "the view fits the trust model", "the noise has the stated distribution"
 CONTRACT = {
     "senders named": held(
         "a shuffler keeps the order of senders",

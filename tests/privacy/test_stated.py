@@ -114,7 +114,7 @@ class Bare(NoisySGD):
 
 def test_messages_are_not_shown_without_the_noise_that_they_carry():
     settings: dict[str, Any] = {"noise_std": 1.0, "clip": 1.0, "step_size": 0.1}
-    with pytest.raises(Refusal, match="Bare's noise must be written out message by message for a transcript"):
+    with pytest.raises(Refusal, match="Bare's noise must be sampled separately for every message of a transcript"):
         transcript(Bare(**settings), PROBLEM, Full(4), rounds=2)
     assert transcript(Bare(**settings, trust="server"), PROBLEM, Full(4), rounds=2).messages is None
     assert transcript(NoisySGD(**settings), PROBLEM, Full(4), rounds=2).messages is not None

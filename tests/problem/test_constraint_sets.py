@@ -169,7 +169,7 @@ TOUCHED = (
     "jit equals eager",
     "a prefix of a longer run",
     "the target is met",
-    "the transcript is the run",
+    "the transcript follows the run",
 )
 
 

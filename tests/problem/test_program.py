@@ -86,7 +86,7 @@ def test_no_program_of_another_class_is_run():
         assert (float(value(one)), float(value(two))) == (1.0, 2.0)
 
 
-def test_new_numbers_are_no_new_program_and_static_arguments_are():
+def test_new_numbers_do_not_recompile_and_static_arguments_do():
     @typed_jit(static_argnames="times")
     def value(thing, times=1, *, shift=None):
         return times * thing.radius + (0.0 if shift is None else shift)

@@ -12,15 +12,24 @@ from fedprivjax.testing import PROPERTIES, Trial
 QUICK = ("stable structure and dtypes", "the guarantee can be saved and printed")  # no compiling: held for all
 ABSENT = ("absent machines leave no trace", "dropouts count as planned")  # for one of each method
 DEAR = ("jit equals eager", "every leaf can be swept")  # a program an operation; every value on an axis accounted for
-FEW = ("silent without noise", "the noise has its law", "the target is met", "seen as the trust model says")
+FEW = (
+    "silent without noise",
+    "the noise has the stated distribution",
+    "the target is met",
+    "the view fits the trust model",
+)
 SHORT = {  # of methods that others of the same family stand for
-    "reduced-server": ("a draw is shared by all members", "the target is met", "the transcript is the run"),
-    "user-agd": ("the noise has its law", "the target is met"),
+    "reduced-server": (
+        "a noise sample is shared by all configurations",
+        "the target is met",
+        "the transcript follows the run",
+    ),
+    "user-agd": ("the noise has the stated distribution", "the target is met"),
     **dict.fromkeys(("stale-clipped-uniform", "sgd-server-clipped-last", "accelerated-plain"), FEW),
     **dict.fromkeys(("local-disjoint", "tree-none"), FEW),
 }
 QUERY = "the query is where gradients are taken"
-COUNTED = "gradients are as many as stated"
+COUNTED = "the number of gradients is as stated"
 ASKING = ("mu2-none-clipped-uniform", "user-agd")
 LOOP = "a sweep equals a loop"  # others are held by default among the tests of sweeps
 SERVED = ("sgd-server-clipped-adam", "minibatch-momentum", "local-adam")  # with an optimiser at the server
@@ -32,8 +41,8 @@ SWEPT = (
     "minibatch-replacement",
 )  # held to what is dear
 OF_PROGRAMS = (  # what follows from a case's program: another schedule of the noise's scales is none
-    *(*DEAR, LOOP, QUERY, "new numbers are no new program", "a prefix of a longer run", "seeds decide"),
-    *("order within a round", "a draw is shared by all members", COUNTED),
+    *(*DEAR, LOOP, QUERY, "new numbers do not recompile", "a prefix of a longer run", "seeds determine the run"),
+    *("order within a round", "a noise sample is shared by all configurations", COUNTED),
 )
 
 

@@ -108,10 +108,10 @@ METHODS = {
     "user-none": (UserSGD(noise_std=0.4, step_size=0.3, trust="none"), POOL, DROPPING),
     "user-server": (UserSGD(noise_std=0.4, step_size=0.3, trust="server"), POOL, DROPPING),
 }
-HELD = ("the noise has its law", "the transcript is the run", "seen as the trust model says")
+HELD = ("the noise has the stated distribution", "the transcript follows the run", "the view fits the trust model")
 QUICK = {
-    "mu2": ("seen as the trust model says",),
-    **dict.fromkeys(("mu2-everyone", "mu2-server", "minibatch", "tree"), ("the noise has its law",)),
+    "mu2": ("the view fits the trust model",),
+    **dict.fromkeys(("mu2-everyone", "mu2-server", "minibatch", "tree"), ("the noise has the stated distribution",)),
 }
 
 

@@ -10,7 +10,7 @@ from fedprivjax import DPMu2, LocalSGD, NoisySGD, ReducedTreeMomentum
 from fedprivjax.problem.models import GeneralModel
 from fedprivjax.testing import PROPERTIES, Trial
 
-COUNTED = "gradients are as many as stated"
+COUNTED = "the number of gradients is as stated"
 STATED = {DPMu2: 2.0, LocalSGD: 1.0, NoisySGD: 1.0, ReducedTreeMomentum: 3.0}
 
 

@@ -13,7 +13,7 @@ from fedprivjax import Uniform, UserSGD, check_protocol
 from fedprivjax.noise import Fresh
 from fedprivjax.testing import PROPERTIES
 
-NOISY = "the noise has its law"
+NOISY = "the noise has the stated distribution"
 checked = partial(check_protocol, problem=SHARES, participation=Uniform(MACHINES, PER_ROUND))
 
 

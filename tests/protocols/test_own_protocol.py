@@ -85,10 +85,13 @@ def test_its_contract(softmax_problem):
 @pytest.mark.parametrize(
     ("protocol", "message"),
     [
-        (Quiet(mu=1.0), "Quiet fails 'the noise has its law': noise must have the stated scale 2, got 1.0"),
+        (
+            Quiet(mu=1.0),
+            "Quiet fails 'the noise has the stated distribution': noise must have the stated scale 2, got 1.0",
+        ),
         (
             Bare(mu=1.0),
-            "Bare fails 'seen as the trust model says': Bare's noise must be written out message",
+            "Bare fails 'the view fits the trust model': Bare's noise must be sampled separately for every message",
         ),
         (Rerun(mu=1.0), "Rerun fails 'a sweep equals a loop'"),
         (Overshooting(noise_std=2.0), "Overshooting fails 'the target is met': Overshooting must give at most μ = 1"),

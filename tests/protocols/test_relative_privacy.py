@@ -151,7 +151,7 @@ def test_the_sum_of_machines_noises_has_its_law(name):
     """However it is drawn; 2/3 and 3/2 of its scale are refused."""
     order = {"problem": POOL} if name.startswith("users") else {"problem": TABLE}
     trial = Trial(METHODS[name], participation=Full(MACHINES), rounds=ROUNDS, **order)
-    PROPERTIES["the noise has its law"](trial)
+    PROPERTIES["the noise has the stated distribution"](trial)
 
 
 @pytest.mark.parametrize("name", ["minibatch", "users"])

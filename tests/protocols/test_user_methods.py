@@ -280,4 +280,4 @@ def test_a_sweep_over_epsilon_is_the_loop(trust):
 
 @pytest.mark.parametrize("trust", ["none", "server", "pan-private"])
 def test_one_draw_serves_all_members(trust):
-    swept.draws_have_no_member_axis(Trial(UserSGD(noise_std=0.3, step_size=0.4, trust=trust), PROBLEM, PASS))
+    swept.noise_is_shared_by_configurations(Trial(UserSGD(noise_std=0.3, step_size=0.4, trust=trust), PROBLEM, PASS))
