@@ -1,4 +1,4 @@
-"""What a protocol is: the whole contract of a method, with defaults for what most methods share."""
+"""Interface of protocols: the complete contract of a method, with defaults that suit most methods."""
 
 import inspect
 from collections.abc import Mapping
@@ -34,27 +34,27 @@ from fedprivjax.problem.problem import Problem
 
 @struct.dataclass
 class Calibrated:
-    """What every method has beside its own settings.
+    """Setting that every method has in addition to its own.
 
     Attributes:
-        calibrate_to: what a target's noise is enough for, a key of `CALIBRATIONS`: "rule", the method's own rule; or
-            "plan", the least noise with which the public schedule that is drawn meets the target, so that the ε which
-            the worst machine gets is the ε that was asked for. With a `noise_std` it changes nothing.
+        calibrate_to: rule that computes the noise from a target, a key of `CALIBRATIONS`. "rule" is the method's own
+            rule. "plan" is the smallest noise with which the sampled public schedule meets the target, so that the ε
+            of the worst machine equals the target. It has no effect with a `noise_std`.
     """
 
     calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True)
 
 
 class Protocol(Calibrated, Decorated):
-    """A frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions: subclass it for a method.
+    """Base class of methods: a frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions.
 
-    Real-valued hyper-parameters are leaves, which can be swept; what fixes a shape or a branch is static
+    Real-valued hyper-parameters are leaves, which can be swept. Settings that determine a shape or a branch are static
     (`struct.field(pytree_node=False)`). `init`, `round`, `output`, `query`, `iterates`, `noise` and `messages` are
-    traced; the rest runs on the host in float64. A method must define `init`, `round`, `output`, `mechanism` and
-    `event`; everything else has the default that stands here.
+    traced; the other functions run on the host in float64. A method must define `init`, `round`, `output`, `mechanism`
+    and `event`. All others have defaults.
 
-    A method declares those of the fields `mu`, `epsilon`, `noise_std`, `delta`, `step_size`, `step_scale` and `clip`
-    that it has; of the others the values below hold.
+    A method declares its own fields among `mu`, `epsilon`, `noise_std`, `delta`, `step_size`, `step_scale` and `clip`.
+    The others have the values below.
     """
 
     kind, decorator = "protocol", PYTREE
@@ -67,15 +67,15 @@ class Protocol(Calibrated, Decorated):
     clip: Any = None
     trust: Any = "none"
     noise_rule: Any = "accountant"
-    target_is_claim: ClassVar[bool] = False  # whether a target is a published rule's claim, which need not be met
-    several_epochs: ClassVar[bool] = False  # whether the event counts samples that are used in several rounds, publicly
-    weighs_machines: ClassVar[bool] = False  # whether messages are times `Problem.message_factors`, as `event` counts
-    gradients_per_use: ClassVar[int] = 1  # that a machine computes for each use of a record in a message
-    not_planned: ClassVar[str] = "it states no use to be planned"  # why, if `uses` is empty
-    gradients_spared: ClassVar[int] = 0  # of these, what a simulation does without, by another way of the same law
+    target_is_claim: ClassVar[bool] = False  # True if a target is a published rule's claim, which is not enforced
+    several_epochs: ClassVar[bool] = False  # True if the event accounts for public reuse of samples in several rounds
+    weighs_machines: ClassVar[bool] = False  # True if messages and event include the factors `Problem.message_factors`
+    gradients_per_use: ClassVar[int] = 1  # gradients that a machine computes per use of a record in a message
+    not_planned: ClassVar[str] = "it states no use to be planned"  # reason, if `uses` is empty
+    gradients_spared: ClassVar[int] = 0  # number of these that an equivalent simulation does not compute
 
     def __new__(cls, *args, **settings):
-        """Refuse a setting that the method has not, by the nearest that it has."""
+        """Raise Refusal for an unknown setting, with the nearest known name."""
         known = _settings(cls)
         if known is not None and "__dataclass_fields__" not in vars(cls) and settings.keys() - set(known):
             raise without_decorator(cls)
@@ -90,9 +90,9 @@ class Protocol(Calibrated, Decorated):
 
     @classmethod
     def leaves(cls) -> dict[str, Any]:
-        """The hyper-parameters that are pytree leaves, which can be swept, with their defaults (`MISSING` for none).
+        """Return the hyper-parameters that are pytree leaves, which can be swept, with their defaults or `MISSING`.
 
-        A field with the metadata `derived` is left out: `calibrate` fills it in; and so are `parts`.
+        `parts` and fields with the metadata `derived`, which `calibrate` sets, are excluded.
         """
         kept = [field for field in fields(cls) if field.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
         other = cls.parts().keys() | {field.name for field in kept if field.metadata.get("derived", False)}
@@ -100,7 +100,7 @@ class Protocol(Calibrated, Decorated):
 
     @classmethod
     def parts(cls) -> dict[str, Any]:
-        """Fields that hold an object with numbers of its own, such as a `ServerOptimizer`, and that object's class.
+        """Return the classes of fields that hold an object with numbers, such as a `ServerOptimizer`, by field name.
 
         They are declared by their metadata, `struct.field(default=None, metadata={"part": ServerOptimizer})`. The
         number b1 of the part `server` has the name "server.b1" in a sweep.
@@ -108,12 +108,12 @@ class Protocol(Calibrated, Decorated):
         return {field.name: field.metadata["part"] for field in fields(cls) if "part" in field.metadata}  # type: ignore[arg-type]
 
     def numbers(self) -> dict[str, Any]:
-        """Every number that can be swept, by name, those of its parts among them."""
+        """Return all numbers that can be swept, including those of parts, by name."""
         own = {name: getattr(self, name) for name in self.leaves()}
         return own | numbers_of({name: getattr(self, name) for name in self.parts()})
 
     def with_numbers(self, values: Mapping[str, Any]):
-        """The protocol with other numbers, by the names of `numbers`."""
+        """Return a copy with other numbers, by the names of `numbers`."""
         changes = {name: value for name, value in values.items() if "." not in name}
         for name in self.parts():
             of_part = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
@@ -123,7 +123,7 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def name(self) -> str:
-        """What refusals and results call the protocol."""
+        """Name of the protocol in messages and results."""
         return type(self).__name__
 
     def __str__(self) -> str:
@@ -132,106 +132,123 @@ class Protocol(Calibrated, Decorated):
     # ---- one run, traced
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
-        """The state before the first round, a pytree."""
+        """Return the state before the first round, a pytree."""
         raise Undefined(f"{self.name} must define init(problem, size, key)")
 
     def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[Any, dict]:
-        """The state after one round, and scalars of the round that may be recorded, by name.
+        """Return the state after one round, and scalar metrics of the round by name.
 
         Args:
-            inputs: the round's number, participants and their examples; divide sums by its `cohort`, or by `divisor`
-                where that must be the same in all rounds: some slots may be empty, with weight 0.
-            noise: what `noise` makes of the mechanism's draw, or None in a run without noise.
-            key: the round's own, for randomness that is the protocol's; `slot_keys` folds it by participant.
+            inputs: the round's number, participants and their examples. Some slots may be empty, with weight 0: divide
+                sums by `cohort`, or by `divisor` if the divisor must be the same in all rounds.
+            noise: the round's noise, as returned by `noise`, or None in a run without noise.
+            key: key of the round, for the protocol's own randomness; `slot_keys` folds it by participant.
         """
         raise Undefined(f"{self.name} must define round(problem, state, inputs, noise, key)")
 
     def output(self, state: Any) -> Any:
-        """The point that one reports."""
+        """Return the reported point."""
         raise Undefined(f"{self.name} must define output(state)")
 
     def query(self, state: Any) -> Any:
-        """The point that machines are asked about in the next round: what others see of a trusted server."""
+        """Return the point at which machines compute gradients in the next round, which is public in all trust models.
+
+        Default: the output.
+        """
         return self.output(state)
 
     def iterates(self, state: Any) -> dict[str, Any]:
-        """Other iterates by name, recorded beside the output."""
+        """Return other iterates by name, which are evaluated in addition to the output."""
         return {}
 
     @property
     def minibatches(self) -> Sampler | None:
-        """How machines draw minibatches of their own records; None is one fresh example a message."""
+        """Sampler of minibatches from a machine's own records, or None for one fresh example per message."""
         return None
 
     # ---- noise
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        """What is drawn once per seed and shared by the members of a sweep: it depends on no leaf of the protocol, and
-        on no target but those in `noise_follows`."""
+        """Return the mechanism that samples noise once per seed, shared by all configurations of a sweep.
+
+        It depends on no leaf of the protocol, and on no target except those in `noise_follows`.
+        """
         raise Undefined(f"{self.name} must define mechanism(problem, plan, method)")
 
     @property
     def noise_follows(self) -> tuple[str, ...]:
-        """Targets that the mechanism depends on: members of a sweep that differ in one have each its own, of the same
-        keys; default: none."""
+        """Targets on which the mechanism depends. Default: none.
+
+        Configurations that differ in one of them have separate mechanisms, with the same random keys.
+        """
         return ()
 
     def check_method(self, method: str) -> None:
-        """Refuse a way to draw noise that a calibrated protocol's own numbers rule out, for each member of a sweep."""
+        """Raise Refusal if the noise method is not possible with the calibrated protocol's numbers."""
 
     def noise_state(self, dimension: int, size: Size) -> Any:
-        """State of the member's part of the noise before the first round, a pytree."""
+        """Return the state of `noise` before the first round, a pytree."""
         return ()
 
     def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
-        """What the member's own leaves make of one round's draw: (state, the round's noise). Default: `noise_std·z`.
+        """Return the state of the noise and the round's noise, from the mechanism's sample and the protocol's leaves.
+
+        Default: `noise_std·z`.
 
         Args:
-            drawn: the mechanism's draw of the round.
-            tape: the round's part of the host-made `tape`, or None.
+            drawn: the mechanism's sample for the round.
+            tape: the round's pre-sampled host noise from `tape`, or None.
         """
         return state, jax.tree.map(lambda z: self.noise_std * z, drawn)
 
     def server_noise(self, plan: Plan) -> float:
-        """Standard deviation of a trusted server's noise in the first aggregate, over `noise_std`; default: 1."""
+        """Standard deviation of a trusted server's noise in the first aggregate, divided by `noise_std`. Default: 1."""
         return 1.0
 
     def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
-        """Noise drawn on the host for one seed and member, leaves [rounds, ...] (integers stay integers), or None; for
-        mechanisms that are `taped`."""
+        """Return noise pre-sampled on the host for one seed and configuration, or None if the mechanism is not `taped`.
+
+        It has leaves [rounds, ...]; integers stay integers.
+        """
         return None
 
-    # ---- what an adversary sees
+    # ---- the adversary's view
 
     def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
-        """What each participant computes, leaves [per_round, ...], without the noise that it adds at the end."""
+        """Return the participants' messages without their final noise, leaves [per_round, ...]."""
         raise Undefined(f"{self.name} must define messages, for a transcript")
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
-        """What each participant sends, [per_round, d]; `own_noise` is what `noise` makes of its own part of the
-        mechanism's draw, leaves [per_round, ...], or None."""
+        """Return the messages that participants send, noise included, [per_round, d].
+
+        Args:
+            own_noise: noise of each participant's message, as returned by `noise`, leaves [per_round, ...], or None.
+        """
         rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
         return rows if own_noise is None else rows + own_noise
 
     def local_steps(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
-        """Every noisy step of each participant's local work, leaves [per_round, steps, ...], if the guarantee counts
-        each of them as released. Default: None, only the message is."""
+        """Return every noisy local step of each participant, leaves [per_round, steps, ...], or None.
+
+        They are part of the transcript if the guarantee counts each step as released. Default: None, only messages are
+        released.
+        """
         return None
 
     def internal(self, state: Any) -> Any:
-        """What an intruder would find in the server's memory after a round, a pytree; () shows nothing."""
+        """Return the server's memory after a round, as an intruder would read it, a pytree. Default: (), nothing."""
         return ()
 
     def view(self, observed: Observed) -> Seen:
-        """What the adversary of the trust model sees of a run, on the host."""
+        """Return the view of the trust model's adversary, on the host."""
         return VIEWS[self.trust](observed)
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        """What one machine of a cohort does in a round: `sent_messages`, `sent_bits` in all, and `gradients_per_use` of
-        a record; on the host.
+        """Return costs of one machine in a round, by name: `sent_messages`, `sent_bits` and `gradients_per_use`.
 
-        Default: one message of d float32 numbers, and the method's `gradients_per_use`. A message of a shuffled sum is
-        a bit and its coordinate, 1 + ⌈log₂ d⌉ bits.
+        The bits are those of all messages, the gradients those per use of a record. Default: one message of d float32
+        numbers, and the method's `gradients_per_use`. A message of a shuffled sum is a bit with its coordinate's label,
+        1 + ⌈log₂ d⌉ bits.
         """
         sent = {"sent_messages": 1.0, "sent_bits": 32.0 * problem.dimension}
         return sent | {"gradients_per_use": float(self.gradients_per_use)}
@@ -239,26 +256,28 @@ class Protocol(Calibrated, Decorated):
     # ---- privacy and settings, on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Refuse a problem or a plan that the protocol's guarantee does not cover."""
+        """Raise Refusal if the guarantee does not cover the problem or the plan."""
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        """What the calibrated protocol does to privacy on a plan, noise included."""
+        """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
         raise Undefined(f"{self.name} must define event(problem, plan)")
 
     def machine_target(self, target: Target) -> Target:
-        """What a target asks of the method, with an ε for each machine where theirs differ; default: the target."""
+        """Return the target of the machines, with one ε each if they differ. Default: the target."""
         return target
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """The protocol with `noise_std` and `step_size` filled in, and its target spent.
+        """Return a copy with `noise_std` and `step_size` set and its target cleared.
 
-        One that fills in more takes its noise from `noise_for`, which minds `calibrate_to`.
+        Overrides that set more fields take the noise from `noise_for`, which applies `calibrate_to`.
         """
         return self.with_noise(problem, plan, self.noise_for(problem, plan, target), target)
 
     def noise_for(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The noise that is given, or that the target needs by `calibrate_to`, once all else that the event needs is
-        filled in."""
+        """Return the given noise, or the noise that meets the target by the rule `calibrate_to`.
+
+        All other fields that the event needs must be set.
+        """
         if target.given_noise is not None:
             return target.given_noise
         if self.calibrate_to != PLAN:
@@ -268,22 +287,26 @@ class Protocol(Calibrated, Decorated):
         return solved_noise(self, problem, plan, target)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The noise that a target needs by the method's own rule. Default: the least at which `event` meets it on this
-        plan."""
+        """Return the noise for a target by the method's own rule.
+
+        Default: the smallest noise with which `event` meets the target on this plan.
+        """
         return solved_noise(self, problem, plan, target)
 
     def target_delta(self, problem: Problem, target: Target) -> Any:
-        """At which δ an ε is asked for: one number, or one for each machine; None is the target's."""
+        """Return δ of the target ε: one number, one for each machine, or None for the target's δ."""
         return None
 
     @property
     def calibrated(self) -> bool:
-        """Whether the noise is filled in, and what the event needs beside it."""
+        """True if the noise and all other fields that the event needs are set."""
         return self.noise_std is not None
 
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
-        """The protocol with this noise and, where none is given, its default step; the target is spent, but for an ε
-        of each machine, which tells the proportions of their noises."""
+        """Return a copy with this `noise_std` and, if unset, the default step.
+
+        It clears the target, except per-machine ε, which fix the proportions of the noises.
+        """
         noisy = self.with_noise_std(noise_std)
         step = noisy.default_step(problem, plan, target) if self.step_size is None else float(self.step_size)
         if not 0 < step < inf:
@@ -294,17 +317,17 @@ class Protocol(Calibrated, Decorated):
         return replace(noisy, step_size=step)
 
     def with_noise_std(self, noise_std: float):
-        """The protocol with this noise and its target spent, nothing else filled in."""
+        """Return a copy with this noise, a cleared target, and no other change."""
         names = [name for name in LEVELS if name in self.leaves()]
         spent = {name: None for name in names if not np.ndim(getattr(self, name))}
         return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """The step of the theory, on a protocol whose noise is known; inf where there is none."""
+        """Return the step of the theory for a protocol with known noise, or inf if the theory gives none."""
         return inf
 
     def canonical_equivalent(self, machines: int):
-        """Return the canonical protocol that is equal in distribution for this number of machines; default: itself."""
+        """Return the canonical protocol that is equal in distribution for this number of machines. Default: itself."""
         return self
 
     def theory_choices(self, problem: Problem) -> TheoryChoices | None:
@@ -313,17 +336,17 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def traced(self):
-        """The protocol without the static settings that only the host reads, so that they are no other program."""
+        """Copy without the static settings that only the host reads, so that changing them does not recompile."""
         return replace(self, calibrate_to=RULE)  # type: ignore[type-var]
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        """Machines whose messages, of d numbers, are in memory at once; default: none, for `cohort_sum` adds them."""
+        """Return the number of messages, of d numbers each, in memory at once. Default: 0, as with `cohort_sum`."""
         return 0
 
     def gradients_in_memory(self, problem: Problem, rows: int) -> int:
-        """Records whose own gradients, of d numbers, are in memory at once, of so many in a round.
+        """Return the number of per-record gradients, of d numbers each, in memory at once, for `rows` in a round.
 
-        Default: as `cohort_sum` writes them out, where they are clipped.
+        Default: as in `cohort_sum`, which materialises clipped gradients in chunks.
         """
         return 0 if self.clip is None else rows_in_memory(problem, rows)
 
@@ -331,36 +354,36 @@ class Protocol(Calibrated, Decorated):
 
     @classmethod
     def uses(cls) -> tuple[Use, ...]:
-        """Uses of the method that `fedprivjax plan` compares. Default: none, for the reason `not_planned`."""
+        """Return the uses of the method that `fedprivjax plan` compares. Default: none; `not_planned` is the reason."""
         return ()
 
     def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound on the error of a planned run of this calibrated protocol, term by term. Default: missing."""
+        """Return the error bound of a planned run of this calibrated protocol, term by term. Default: missing."""
         return missing("no theorem is stated for it")
 
     def scaled_down(self, machines: int):
-        """The protocol for an audit with so few machines and short epochs.
+        """Return the protocol for an audit with this number of machines and short epochs.
 
-        The privacy target, clip, noise schedule, sampler, trust model and noise rule stay as they are. Default: a small
-        batch, and one target for all machines or as many as there are.
+        The privacy target, clip, noise schedule, sampler, trust model and noise rule are unchanged. Default: a small
+        batch, and one target for all machines, or relative privacy for this number of machines.
         """
         return scaled_down(self, machines)
 
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:
-        """Settings, besides a privacy target, for an audit of the method by name. Default: a clip of 1, if it clips."""
+        """Return settings, besides a privacy target, for an audit of the method by name. Default: a clip of 1."""
         return {"clip": 1.0} if "clip" in cls.leaves() else {}
 
 
 def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of a protocol's parts by name, "server.b1"; None for those at their default."""
+    """Return the numbers of a protocol's parts by name, such as "server.b1"; None for those at their default."""
     held = {name: part for name, part in parts.items() if part is not None}
     return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}
 
 
 @cache
 def _settings(method: type) -> tuple[str, ...] | None:
-    """What a method's constructor takes by name; None where it takes anything."""
+    """Return the argument names of a method's constructor, or None if it takes any."""
     known = list(inspect.signature(method.__init__).parameters.values())[1:]
     return None if any(one.kind is one.VAR_KEYWORD for one in known) else tuple(one.name for one in known)
 
@@ -370,13 +393,15 @@ def _default(field: Field) -> Any:
 
 
 def slot_keys(key: jax.Array, per_round: int) -> jax.Array:
-    """A key for each participant of a round, [per_round], the same however the slots are cut into chunks."""
+    """Return a key for each participant of a round, [per_round], which does not depend on the split into chunks."""
     return jax.vmap(lambda slot: jax.random.fold_in(key, slot))(jnp.arange(per_round))
 
 
 def as_leaves(protocol: Any) -> Any:
-    """A pytree's numbers as arrays, so that another number is not another program: float32, but integers of NumPy's and
-    jax's as they are."""
+    """Return a pytree with its numbers as float32 arrays, so that changing a number does not recompile.
+
+    Integer arrays and scalars of NumPy and jax keep their type.
+    """
 
     def as_array(leaf):
         integers = isinstance(leaf, np.ndarray | np.generic | jax.Array) and jnp.issubdtype(leaf.dtype, jnp.integer)

@@ -1,1 +1,1 @@
-"""Parts that a method states its planned uses and error bounds with, for `fedprivjax plan`."""
+"""Types with which a method declares its planned uses and error bounds, for `fedprivjax plan`."""

@@ -1,4 +1,4 @@
-"""Error bounds: their kinds and terms, and the calibrated run that a method's bound is evaluated for."""
+"""Error bounds: their kinds and terms, and the calibrated run for which a bound is evaluated."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,16 +12,16 @@ from fedprivjax.problem.problem import Problem
 
 EXPLICIT, ORDER, GRADIENT, MISSING = "explicit", "order only", "gradient norm", "missing"
 KINDS = {
-    EXPLICIT: "excess loss, every constant proved: comparable with one another",
+    EXPLICIT: "excess loss with all constants proved: comparable between methods",
     ORDER: "excess loss without its constants: a rate",
-    GRADIENT: "norm of the gradient, not of the excess loss: for losses that need not be convex",
+    GRADIENT: "norm of the gradient instead of the excess loss: for non-convex losses",
     MISSING: "no theorem covers this use of the method",
 }
 TERMS = {
-    "optimisation": "steps that are too few or too short",
-    "sampling": "records and machines that a round draws",
-    "noise": "what privacy costs",
-    "stability": "fitting records that are used again",
+    "optimisation": "too few or too short steps",
+    "sampling": "sampling of records and machines in a round",
+    "noise": "cost of privacy",
+    "stability": "overfitting to reused records",
     "bias": "gradients at old points",
 }
 POPULATION, TRAINING, STATIONARITY = "population", "training", "gradient"
@@ -29,13 +29,13 @@ POPULATION, TRAINING, STATIONARITY = "population", "training", "gradient"
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound's terms.
+    """Terms of an error bound.
 
     Attributes:
         kind: a key of `KINDS`.
-        of: the loss that it is of: "population", "training" (the training records), or "gradient" of the latter.
-        theorem: where it is proved; for a missing one, why it is.
-        terms: by names in `TERMS`; empty if there is no bound.
+        of: bounded quantity: "population" or "training" loss, or "gradient" of the training loss.
+        theorem: theorem that proves the bound, or the reason for a missing bound.
+        terms: values by names in `TERMS`; empty if there is no bound.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Bound:
 
 
 class PlannedRun(NamedTuple):
-    """A calibrated protocol on its sampled plan, in the setting that it is planned for."""
+    """Calibrated protocol on its sampled plan, in the setting of the comparison."""
 
     setting: Setting
     protocol: Any
@@ -65,13 +65,13 @@ class PlannedRun(NamedTuple):
 
     @property
     def batch(self) -> int:
-        """K, records of a message."""
+        """K, number of records in a message."""
         sampler = self.protocol.minibatches
         return 1 if sampler is None else sampler.batch_of(self.setting.samples)
 
 
 def explicit(of: str, theorem: str, **terms: float) -> Bound:
-    """A bound on the excess loss with every constant proved.
+    """Return a bound on the excess loss with all constants proved.
 
     >>> explicit(POPULATION, "a theorem", optimisation=0.25, noise=0.5).total
     0.75
@@ -80,7 +80,7 @@ def explicit(of: str, theorem: str, **terms: float) -> Bound:
 
 
 def missing(why: str) -> Bound:
-    """The absence of a bound, with its reason.
+    """Return a missing bound with its reason.
 
     >>> missing("nobody proved one").total
     nan

@@ -1,4 +1,4 @@
-"""Drafts that several methods share: one pass over a shared dataset, and records of a machine's own."""
+"""Drafts that several methods share: one pass over a shared dataset, and messages from a machine's own records."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -12,10 +12,10 @@ from fedprivjax.problem.problem import Problem
 
 
 def one_pass(method: type, *trusts: str, **settings: Any) -> Callable[[Setting], Iterator[Draft]]:
-    """Messages of one record each, or of a batch that is given, every record once.
+    """Return drafts of one pass: messages of one record each, or of the setting's batch, with every record used once.
 
     Args:
-        trusts: trust models that the method has. A setting's other trust model is planned as "none", if it is there.
+        trusts: trust models of the method. If the setting's is not among them, "none" is used if available.
     """
 
     def drafts(s: Setting) -> Iterator[Draft]:
@@ -28,7 +28,7 @@ def one_pass(method: type, *trusts: str, **settings: Any) -> Callable[[Setting],
 
 
 def of_pool(method: type, s: Setting, settings: dict[str, Any]) -> Draft:
-    """One pass over a shared dataset, in batches if the setting gives one and the method has that setting."""
+    """Return a draft of one pass over a shared dataset, in batches if the setting and the method have `batch`."""
     batch = 1 if s.batch is None or "batch" not in {field.name for field in fields(method)} else s.batch
     rounds, note = one_pass_rounds(s, batch)
     settings = settings if batch == 1 else {**settings, "batch": batch}
@@ -36,19 +36,19 @@ def of_pool(method: type, s: Setting, settings: dict[str, Any]) -> Draft:
 
 
 def of_records(method: type, s: Setting, settings: dict[str, Any], rounds: int, note: str) -> Draft:
-    """Messages of many records of a machine's own."""
+    """Return a draft with messages of several records of a machine."""
     sampler = method(**settings).minibatches
     return Draft(method, settings, s.split, s.outline(sampler, rounds), note)
 
 
 def theory_rounds(protocol: Any, s: Setting, problem: Problem) -> int:
-    """Number of rounds that the protocol's theory chooses, all machines in each."""
+    """Return the theory's number of rounds for a protocol with all machines in every round."""
     theory = protocol.theory_choices(problem) or TheoryChoices()
     return require_choice_of(theory.rounds, "rounds", protocol.name)(s.machines, s.target)
 
 
 def one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:
-    """Rounds of one pass over all records, or those that are given; with a note if they are cut."""
+    """Return the rounds of one pass over all records, or the setting's, and a note if they are cut."""
     if batch > s.samples:
         raise Refusal(f"batch must be at most samples ({s.samples}), got {batch}")
     most = s.one_pass(batch)
@@ -58,6 +58,6 @@ def one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:
 
 
 def capped(s: Setting, rounds: int, batch: int = 1) -> tuple[int, str]:
-    """Rounds within the number of uses that is planned, with a note if they are cut."""
+    """Return the rounds within the limit on planned uses, and a note if they are cut."""
     most = max(1, MOST_USES // (s.per_round * batch))
     return min(rounds, most), f"{most} of {rounds} rounds, more are not planned" if rounds > most else ""

@@ -1,4 +1,4 @@
-"""What a plan is made for: the federation, the privacy that is asked for, and the constants of the losses."""
+"""Setting of a method comparison: the federation, the privacy target, and the constants of the losses."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -21,29 +21,29 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem, Table
 
 DEFAULTS = {"delta": 1e-6, "trust": "none", "lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0}
-MOST_USES = 5 * 10**6 // 2  # of records, or slots of machines, in a plan that is drawn to be looked at
+MOST_USES = 5 * 10**6 // 2  # limit on uses of records, or slots of machines, in a sampled plan
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation of machines alike, and one privacy target.
+    """A federation of identical machines, with one privacy target.
 
     Attributes:
-        machines, per_round: M in all, m in a round; uniformly random subsets, or all.
-        samples: n, records of a machine.
-        dimension: d, parameters of the model.
-        epsilon, delta: what every machine's noise must give.
-        trust: who sees what, a key of `privacy.terms.TRUST`.
+        machines, per_round: M machines, of which m take part in a round: uniformly random subsets, or all.
+        samples: n, number of records of a machine.
+        dimension: d, number of parameters of the model.
+        epsilon, delta: privacy target of every machine.
+        trust: trust model, a key of `privacy.terms.TRUST`.
         lipschitz: G, bound on the gradient norm of one record's loss.
         smoothness: L, bound on its curvature.
-        diameter: D, of the ball of parameters.
-        gap: bound on the first loss above the least; None is G·D.
-        rounds, batch: instead of what each method's theory chooses.
-        seed: of the schedules.
-        kept: what settings that differ in ε alone share.
+        diameter: D, diameter of the ball of parameters.
+        gap: bound on the initial excess loss; None is G·D.
+        rounds, batch: given values, or None for the choice of each method's theory.
+        seed: seed of the schedules.
+        kept: cache that settings which differ only in ε share.
 
     Raises:
-        Refusal: a number out of range.
+        Refusal: if a number is out of range.
 
     >>> Setting(machines=10, per_round=20, samples=5, dimension=3, epsilon=1.0)
     Traceback (most recent call last):
@@ -84,22 +84,22 @@ class Setting:
 
     @property
     def target(self) -> Target:
-        """ε at δ."""
+        """Target ε at δ."""
         return Target(epsilon=float(self.epsilon), delta=self.delta)
 
     @property
     def trivial(self) -> float:
-        """G·D, above which no point of the ball is: a bound that large says nothing."""
+        """G·D, bound on the excess loss of every point in the ball: larger error bounds are trivial."""
         return self.lipschitz * self.diameter
 
     @property
     def first_gap(self) -> float:
-        """How far the first loss is above the least, at most."""
+        """Bound on the initial excess loss."""
         return self.trivial if self.gap is None else self.gap
 
     @property
     def full(self) -> bool:
-        """Whether all machines take part in every round."""
+        """True if all machines take part in every round."""
         return self.per_round == self.machines
 
     @property
@@ -108,24 +108,24 @@ class Setting:
         return Full(self.machines) if self.full else Uniform(self.machines, self.per_round)
 
     def one_pass(self, batch: int = 1) -> int:
-        """Rounds in which messages of so many records each use up all records."""
+        """Number of rounds in which messages of `batch` records each use all records once."""
         return max(1, self.machines * self.samples // (self.per_round * batch))
 
     @property
     def problem(self) -> Problem:
-        """A problem of this size with these constants, without data, whose records are dealt in order of use."""
+        """Problem of this size with these constants, without data, whose records are assigned in order of use."""
         return self._once("problem", self._make_problem)
 
     @property
     def split(self) -> Problem:
-        """The same where machines draw from records of their own, which have no names."""
+        """The same problem with machines that sample from their own records, which are not distinguished."""
         return self._once(
             "split", lambda: replace(self.problem, partition_table=AlikeTable(self.machines, self.samples))
         )
 
     @property
     def owned(self) -> Problem:
-        """The same where every record has a name, for methods whose privacy is counted record by record."""
+        """The same problem with distinguished records, for methods that account for every record separately."""
 
         def make():
             rows = np.arange(self.machines * self.samples, dtype=np.int32).reshape(self.machines, self.samples)
@@ -134,7 +134,7 @@ class Setting:
         return self._once("owned", make)
 
     def pool_plan(self, rounds: int, sampler: Sampler | None = None) -> Plan:
-        """Messages of one record each, or of those that a sampler deals, as a run draws it."""
+        """Plan with messages of one record each, or of a sampler's records, sampled as in a run."""
 
         def draw():
             return draw_plan(self.problem, self.participation, rounds, self.seed, sampler=sampler)
@@ -142,8 +142,10 @@ class Setting:
         return self._once(("pool", rounds, sampler), draw)
 
     def outline(self, sampler: Sampler, rounds: int) -> Plan:
-        """The schedule that a run draws for messages of many records, without them: enough where no record is looked
-        at, because samples are secret or each is used as often as any other."""
+        """Plan with the schedule of a run but without records, for messages of several records.
+
+        It suffices if no record is used individually: samples are secret, or all records are used equally often.
+        """
         draw = self.participation.draw
         schedule = self._once(("schedule", rounds), lambda: draw(rounds, participation_rng(as_seeds(self.seed))))
         nothing = np.zeros((rounds, self.per_round, 0))
@@ -151,16 +153,16 @@ class Setting:
         return Plan(schedule, samples, weights, secret=sampler.secret, sampler=sampler)
 
     def epochs(self, sampler: Sampler, rounds: int) -> Plan:
-        """A plan with every record in it, as a run draws it.
+        """Plan with all record indices, sampled as in a run.
 
         Raises:
-            Refusal: more uses of records than are looked at here.
+            Refusal: if the number of uses of records is above the limit.
         """
         uses = rounds * self.per_round * sampler.batch_of(self.samples)
         if max(uses, self.machines * self.samples) > MOST_USES:
             raise Refusal(
-                f"rounds · per_round · batch must be at most {MOST_USES:.2g} to be planned for a method whose privacy "
-                f"is counted record by record, got {uses:.3g}"
+                f"rounds · per_round · batch must be at most {MOST_USES:.2g} to plan a method that accounts for every "
+                f"record separately, got {uses:.3g}"
             )
 
         def draw():
@@ -191,7 +193,7 @@ class Setting:
 
 
 class AlikeTable(Table):
-    """Machines with equally many records, which take no memory: row i lists 0, 1, … whoever i is."""
+    """Partition table of machines with equal numbers of records, without memory: every row is 0, 1, …"""
 
     def __init__(self, machines: int, records: int):
         super().__init__(np.broadcast_to(np.arange(records, dtype=np.int32), (machines, records)))

@@ -1,4 +1,4 @@
-"""Ways to use a method that are compared before a run, and the drafts that they consist of."""
+"""Uses of a method that are compared before a run, and their drafts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +11,14 @@ from fedprivjax.problem.problem import Problem
 
 @dataclass(frozen=True)
 class Draft:
-    """A protocol before calibration, and the plan that it would run on.
+    """A protocol before calibration, with the plan of its run.
 
     Attributes:
+        method: class of the protocol.
         settings: arguments of the protocol, except its privacy target.
-        note: a remark on the plan for the user.
+        problem: problem of the run.
+        plan: plan of the run.
+        note: remark on the plan for the user, or "".
     """
 
     method: type
@@ -31,14 +34,14 @@ class Draft:
 
 @dataclass(frozen=True)
 class Use:
-    """One way to use a protocol.
+    """One use of a method.
 
     Attributes:
-        name: of the way; "" if the method has only one.
-        drafts: candidates in a setting; of several, the one with the smallest bound is taken.
-        passes: over machines' records in a pilot, for methods whose theory chooses a number for the worst case that is
-            of little use; None is the plan's.
-        iterate: name of the iterate whose accuracy a pilot shows; None is the output.
+        name: name of the use, or "" if the method has only one.
+        drafts: function that yields candidates in a setting; the one with the smallest bound is used.
+        passes: number of passes over machines' records in a pilot run, or None for the plan's. It is set for methods
+            whose theory chooses an impractical number for the worst case.
+        iterate: name of the iterate whose accuracy a pilot run reports, or None for the output.
     """
 
     name: str
