@@ -148,7 +148,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         return acsa.next_step(state, self.schedule, mu, self.step_scale)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As in `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
+        """Calibrate as in `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
         if self.form == "multistage" and not float(self.strong_convexity):  # checked here so the modulus can be swept
             raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
         size, cohort = plan.size, plan.schedule.cohort

@@ -111,7 +111,7 @@ class DPMu2(MessageMethod):
             raise Refusal("cancel=False must go with trust='none' and noise_schedule='uniform'")
 
     def canonical_equivalent(self, machines: int):
-        """With one machine, the noise of a trusted server and of the machine have the same distribution."""
+        """Return the trusted-server form for one machine, whose noise then has the same distribution."""
         alone = machines == 1 and self.cancel and self.trust == "none"
         return replace(self, trust="server", relative_privacy=None) if alone else self
 

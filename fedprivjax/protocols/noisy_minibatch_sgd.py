@@ -197,7 +197,7 @@ class NoisyMinibatchSGD(RecordMethod):
         return self.records.event(problem, plan, self.noise_std, **terms)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As in `Protocol.calibrate`. Raise Refusal if the step is too long for the weights of the average."""
+        """Calibrate as in `Protocol.calibrate`. Raise Refusal if the step is too long for the averaging weights."""
         require_window(self.window, plan.size.rounds)
         if self.server is not None and self.strong_convexity:
             raise Refusal(

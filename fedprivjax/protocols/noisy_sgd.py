@@ -71,7 +71,7 @@ class NoisySGD(MessageMethod):
         require_server(self.server)
 
     def canonical_equivalent(self, machines: int):
-        """With one machine, the noise of a trusted server and of the machine have the same distribution."""
+        """Return the trusted-server form for one machine, whose noise then has the same distribution."""
         return replace(self, trust="server", relative_privacy=None) if machines == 1 and self.trust == "none" else self
 
     def init(self, problem: Problem, size: Size, key) -> SGDState:

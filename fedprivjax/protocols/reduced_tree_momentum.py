@@ -275,7 +275,7 @@ class ReducedTreeMomentum(MomentumMethod):
         return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs only")
 
     def scaled_down(self, machines: int):
-        """As in `MomentumMethod.scaled_down`, with a reset rate for short epochs."""
+        """Scale down as in `MomentumMethod.scaled_down`, with a reset rate for short epochs."""
         rate = None if self.reset_rate is None else max(float(self.reset_rate), 1 / EPOCH)
         return replace(super().scaled_down(machines), reset_rate=rate)
 

@@ -136,7 +136,7 @@ class UserAGD(UserMethod):
         return float(1 / self._places(problem, plan)[0].v)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As in `Protocol.calibrate`, with the levels and noise bits of shuffled sums, and every round's place."""
+        """Calibrate as in `UserMethod.calibrate`, with every round's place in its phase, and envelopes."""
         ready = super().calibrate(problem, plan, target)
         places = ready._places(problem, plan) if self.step_size is None else self._given_places(plan)
         strengths = None
@@ -296,5 +296,5 @@ class UserAGD(UserMethod):
         return explicit(POPULATION, "Cheu et al. 2022, Theorem 4.3 by Lan's proof", **terms)
 
     def scaled_down(self, machines: int):
-        """As in `Protocol.scaled_down`, with the theory's number of phases."""
+        """Scale down as in `Protocol.scaled_down`, with the theory's number of phases."""
         return replace(super().scaled_down(machines), phases=None)

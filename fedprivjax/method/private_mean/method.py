@@ -133,7 +133,7 @@ class UserMethod(Protocol):
         return self.private_mean.event(problem, plan, self.noise_std)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """As in `Protocol.calibrate`, with the levels and noise bits of shuffled sums, or the noise of each user."""
+        """Calibrate as in `Protocol.calibrate`. Set the bits of shuffled sums, or the noise of each user."""
         noisy = replace(self, noises=self._noises(plan, target))
         noise_std = noisy.noise_for(problem, plan, target)
         if target.given_noise and self.accounting == "paper" and target.delta is not None:  # raise before the run

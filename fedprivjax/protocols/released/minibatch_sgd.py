@@ -124,5 +124,5 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
         return ()
 
     def scaled_down(self, machines: int):
-        """As in `Protocol.scaled_down`, with the claim for the machines' actual numbers of records."""
+        """Scale down as in `Protocol.scaled_down`, with the claim for the machines' actual numbers of records."""
         return replace(super().scaled_down(machines), claimed_records=None)
