@@ -26,7 +26,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.plan.validate_plan import require_as_said
-from fedprivjax.privacy.calibration import settle, target_of
+from fedprivjax.privacy.calibration import calibrate_and_check, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta
@@ -196,7 +196,7 @@ def ready(
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
-    calibrated, event = settle(protocol, problem, plan, target)
+    calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     recipe = make_recipe(calibrated, problem, plan, metrics, eval_every)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)

@@ -31,7 +31,7 @@ from fedprivjax.privacy.accountants.sampled import require_known
 from fedprivjax.privacy.events import Claim, GroupTarget, RecordEvent, Releases, TargetRatio
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.noise_rules import CLAIMS, NOISE_RULES, claimed_epsilon, noise_stds, proportions
-from fedprivjax.privacy.per_machine import alike
+from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
@@ -264,7 +264,7 @@ class RecordMechanism:
         if self._counted(plan):
             shift = shift[kind] * self._known_uses(problem, plan)
             return Releases.of(shift, m.records[kind], 1 if self.by_step else m.batch[kind], (messages > 0).astype(int))
-        first, group = alike([kind, messages])
+        first, group = group_identical([kind, messages])
         one = kind[first]
         return Releases(
             shift[one],
@@ -378,7 +378,7 @@ def _told_apart(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kin
         machine_values(name, value, sizes.size) for name, value in zip(names, each, strict=True) if value is not None
     ]
     batch = sampler.batches(sizes)
-    first, kind = alike([sizes, batch, *given])
+    first, kind = group_identical([sizes, batch, *given])
     return Kinds(first, kind, sizes[first], batch[first])
 
 

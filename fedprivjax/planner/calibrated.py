@@ -5,7 +5,7 @@ from dataclasses import replace
 from fedprivjax.method.planning.bounds import PlannedRun
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft
-from fedprivjax.privacy.calibration import settle
+from fedprivjax.privacy.calibration import calibrate_and_check
 from fedprivjax.privacy.target import PLAN
 
 
@@ -22,5 +22,5 @@ def calibrated(draft: Draft, setting: Setting) -> PlannedRun:
     1.0
     """
     problem, plan = draft.problem, draft.plan
-    protocol, event = settle(replace(draft.protocol, calibrate_to=PLAN), problem, plan, setting.target)
+    protocol, event = calibrate_and_check(replace(draft.protocol, calibrate_to=PLAN), problem, plan, setting.target)
     return PlannedRun(setting, protocol, problem, plan, event)

@@ -43,7 +43,7 @@ def calibrate(
     require_protocol(protocol)
     require_problem(problem)
     protocol = plain_numbers(protocol)
-    return settle(protocol, problem, plan, target_of(protocol, mu=mu, epsilon=epsilon, delta=delta))[0]
+    return calibrate_and_check(protocol, problem, plan, target_of(protocol, mu=mu, epsilon=epsilon, delta=delta))[0]
 
 
 def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
@@ -79,7 +79,7 @@ def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: 
     return protocol.machine_target(Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta))
 
 
-def settle(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
+def calibrate_and_check(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
     """Return the protocol calibrated for a plan, and its privacy event on that plan.
 
     Raises:

@@ -14,7 +14,7 @@ from fedprivjax.privacy.accountant_result import AccountantResult
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_event, gaussian_results
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.per_machine import Grouped, alike
+from fedprivjax.privacy.per_machine import Grouped, group_identical
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption, Terms
 
@@ -310,7 +310,7 @@ class RecordEvent(Event):
                 [GroupTarget(int(group), float(epsilon), float(delta)) for group in self.releases.busiest]
             )
         columns = [np.asarray(c) for c in np.broadcast_arrays(self.releases.group, epsilon, delta)]
-        first, _ = alike(columns)
+        first, _ = group_identical(columns)
         targets = [GroupTarget(*(column[machine].item() for column in columns)) for machine in first]
         return self.largest_ratio([one for one in targets if self.releases.messages[one.group]])
 
@@ -340,7 +340,7 @@ class RecordEvent(Event):
 
     @property
     def accounting(self) -> str:
-        return self.accountant.words
+        return self.accountant.derivation
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
         """Return the accountants' ε of the machine with the largest ε."""
@@ -424,7 +424,7 @@ class Releases:
     def of(cls, shift: Any, records: Any, batch: Any, messages: Any) -> "Releases":
         """Return the groups of machines from arrays of shape [machines]."""
         columns = [np.asarray(column) for column in np.broadcast_arrays(shift, records, batch, messages)]
-        first, group = alike(columns)
+        first, group = group_identical(columns)
         shift, records, batch, messages = (column[first] for column in columns)
         return cls(shift, records, batch, messages, np.bincount(group, minlength=first.size), group)
 

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Sampler, as_sampler
-from fedprivjax.privacy.accountants.sampled import law, noise_multiplier_for, sampled_epsilon
-from fedprivjax.privacy.per_machine import alike
+from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.per_machine import group_identical
 
 NOISE_RULES = {
     "accountant": "the smallest noise whose accounted ε for the sampler is at most the target",
@@ -132,7 +132,7 @@ def noise_stds(
     flags = {"acknowledged": acknowledged, "whole_message": whole_message}
     settings["batch"] = 0 if drawn_by.batch is None else drawn_by.batch
     columns = dict(zip(settings, map(np.atleast_1d, np.broadcast_arrays(*settings.values())), strict=True))
-    first, group = alike(list(columns.values()))  # identical machines are accounted for once
+    first, group = group_identical(list(columns.values()))  # identical machines are accounted for once
     needed = []
     for machine in first:
         one: dict[str, Any] = {name: column[machine].item() for name, column in columns.items()}
@@ -221,7 +221,7 @@ def _claiming(
 def _drawn(sampler: Sampler, records: int, whole_message: bool) -> float:
     """Return K, or n times the probability that a record occurs if messages are clipped as a whole."""
     if whole_message:
-        return records * float(law(sampler, records).chances.sum())
+        return records * float(shift_distribution(sampler, records).chances.sum())
     return sampler.batch_of(records)
 
 

@@ -106,7 +106,7 @@ def grouped_once(keeper: Once, array: np.ndarray, compute: Callable[[np.ndarray,
     return keeper.once((compute, id(array)), lambda: (array, Grouped.of(compute(array, keeper))))[1]
 
 
-def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def group_identical(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return groups of machines that agree in every column.
 
     A constant column costs one comparison, small integers are counted, and other columns are sorted. This is fast
@@ -118,7 +118,7 @@ def alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         The first machine of every group, int [groups], and every machine's group, int [machines].
 
-    >>> first, group = alike([np.array([5, 7, 5, 5]), np.array([1.0, 1.0, 2.0, 1.0]), np.full(4, 3)])
+    >>> first, group = group_identical([np.array([5, 7, 5, 5]), np.array([1.0, 1.0, 2.0, 1.0]), np.full(4, 3)])
     >>> first.tolist(), group.tolist()
     ([0, 2, 1], [0, 2, 1, 0])
     """

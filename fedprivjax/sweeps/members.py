@@ -14,7 +14,7 @@ from fedprivjax.engine.progress import Told
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.calibration import event_of, exceeds, require_met, settle, target_of
+from fedprivjax.privacy.calibration import calibrate_and_check, event_of, exceeds, require_met, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS, TARGETS, Target
 from fedprivjax.problem.problem import Problem
@@ -151,12 +151,12 @@ def stacked(trees: Sequence[Any]) -> Any:
 
 
 def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:
-    protocol, event = settle(member.protocol, member.problem, plans[0], member.target)
+    protocol, event = calibrate_and_check(member.protocol, member.problem, plans[0], member.target)
     events = [event]
     for plan in plans[1:]:
         event = event_of(protocol, member.problem, plan)
         if not protocol.target_is_claim and exceeds(event, member.target):
-            protocol, event = settle(member.protocol, member.problem, plan, member.target)
+            protocol, event = calibrate_and_check(member.protocol, member.problem, plan, member.target)
             events = [event_of(protocol, member.problem, earlier) for earlier in plans[: len(events)]]
             with clients_named(member.problem.client_names):
                 for earlier in events:

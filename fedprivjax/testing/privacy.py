@@ -7,7 +7,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.transcript import replay, transcript
 from fedprivjax.method.views import UNSEEN, Observed
-from fedprivjax.privacy.calibration import exceeds, settle
+from fedprivjax.privacy.calibration import calibrate_and_check, exceeds
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
 from fedprivjax.testing.noise import unit_noise
@@ -31,7 +31,7 @@ def target_is_met(trial: Trial) -> None:
     """Check that the calibrated noise meets a target μ and a target (ε, δ), and that more noise gives a smaller ε."""
     plan = trial.start.plan
     for target in TARGETS:
-        calibrated, event = settle(trial.untargeted, trial.problem, plan, target)
+        calibrated, event = calibrate_and_check(trial.untargeted, trial.problem, plan, target)
         assert calibrated.target_is_claim or not exceeds(event, target), (
             f"the calibrated noise must meet the target {target}"
         )

@@ -83,15 +83,15 @@ def test_claims_that_are_refuted():
 LOSS, ONE = sampled._loss.__wrapped__, sampled._one_release.__wrapped__
 
 
-def faulty(monkeypatch, law):
-    monkeypatch.setattr(sampled, "law", law)
-    monkeypatch.setattr(sampled, "_loss", LOSS)  # and nothing faulty is kept
+def faulty(monkeypatch, distribution):
+    monkeypatch.setattr(sampled, "shift_distribution", distribution)
+    monkeypatch.setattr(sampled, "_loss", LOSS)  # nothing faulty is cached
     monkeypatch.setattr(sampled, "_one_release", ONE)
     return sampled._bound.__wrapped__(claimed(6.0), Replacement(BATCH), RECORDS, ROUNDS, MNIST["delta"], False)
 
 
 def test_the_table_would_show_half_a_sensitivity_and_repetitions_left_out(monkeypatch):
-    right, original = TRUE[6.0][1][1], sampled.law
+    right, original = TRUE[6.0][1][1], sampled.shift_distribution
 
     def once_only(*args):
         times, chances = original(*args)

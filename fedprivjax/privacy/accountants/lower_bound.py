@@ -13,7 +13,7 @@ import scipy
 
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
-from fedprivjax.privacy.accountants.sampled import checked, law, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import checked, sampled_epsilon, shift_distribution
 
 CELLS = 100_000  # number of cells of a discretised mixture density
 
@@ -50,7 +50,7 @@ def attainable_epsilon(
 
 @cache
 def _worst(z: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
-    times, chances = law(sampler, records, whole)
+    times, chances = shift_distribution(sampler, records, whole)
     times, chances = np.append(0.0, times), np.append(1 - chances.sum(), chances)
     pairs: list[tuple[Mixture, Mixture]] = [((times, chances), (-times, chances))]
     if whole:

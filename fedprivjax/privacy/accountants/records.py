@@ -13,7 +13,7 @@ from fedprivjax.privacy.accountants.composition import MOST
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_results
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
-from fedprivjax.privacy.accountants.sampled import law, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class RecordAccountant:
         return True
 
     @property
-    def words(self) -> str:
+    def derivation(self) -> str:
         """Derivation of ε from the noise, as text."""
         return ""
 
@@ -101,7 +101,7 @@ class Sampled(RecordAccountant):
 
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
         sampler = self.sampler.with_batch(batch)
-        return law(sampler, records, self.whole_message) if sampler.amplifies(records, batch) else None
+        return shift_distribution(sampler, records, self.whole_message) if sampler.amplifies(records, batch) else None
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the proved upper bound, and the lower bound that an adversary attains on a linear loss."""
@@ -109,7 +109,7 @@ class Sampled(RecordAccountant):
         return {"ε (at least)": least, "ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta)}
 
     @property
-    def words(self) -> str:
+    def derivation(self) -> str:
         """Derivation of ε from the noise, as text."""
         kept = "messages clipped as a whole; " if self.whole_message else ""
         if not self.sampler.secret:
@@ -190,7 +190,7 @@ class Shuffled(RecordAccountant):
     columns = ("ε (at most)", "ε unshuffled")
 
     @property
-    def words(self) -> str:
+    def derivation(self) -> str:
         """Derivation of ε from the noise, as text."""
         return (
             "local (ε₀, δ₀) amplified by shuffling (Feldman, McMillan & Talwar 2021, Theorem 3.8) and by sampling, "

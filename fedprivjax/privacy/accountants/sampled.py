@@ -106,7 +106,7 @@ def one_release(
     """
     if sampler.independent and not whole:
         return _independent(z, sampler.batch_of(records) / records, coarse)
-    return _subsampled(z, *law(sampler, records, whole), coarse)
+    return _subsampled(z, *shift_distribution(sampler, records, whole), coarse)
 
 
 def noise_multiplier_for(
@@ -146,7 +146,7 @@ def require_known(noise: float, epsilon: float) -> float:
     return noise
 
 
-def law(sampler: Sampler, records: int, whole_message: bool = False) -> Occurrences:
+def shift_distribution(sampler: Sampler, records: int, whole_message: bool = False) -> Occurrences:
     """Return the distribution of a release's shift from one record, in units of the largest shift per occurrence."""
     occurrences = sampler.occurrences(records, sampler.batch_of(records))
     return Occurrences(np.ones(1), np.array([occurrences.chances.sum()])) if whole_message else occurrences

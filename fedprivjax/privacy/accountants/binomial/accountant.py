@@ -26,7 +26,7 @@ from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 
 ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
 MOST_LEVELS = 2**15  # largest g for which all shifts up to g are evaluated
-WORDS = {
+DERIVATIONS = {
     "exact": "Rényi divergences of the binomial over all shifts, added up over releases, and converted to (ε, δ); one "
     "coordinate released once by its exact tails",
     "gaussian-limit": "the Gaussian of the binomial's variance: an approximation, not a proof",
@@ -110,9 +110,9 @@ class BinomialSums(RecordAccountant):
         return self.accounting == "exact"
 
     @property
-    def words(self) -> str:
+    def derivation(self) -> str:
         """Derivation of ε from the noise, as text."""
-        return WORDS[self.accounting]
+        return DERIVATIONS[self.accounting]
 
     def accountant_results(
         self, ratio: float, records: int, batch: int, releases: int, *, delta: float
