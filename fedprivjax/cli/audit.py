@@ -52,10 +52,10 @@ def audit(
     chosen = audits.chosen(spec, lambda: load(spec, change), epsilon, delta, only)
     if each is None:
         small = {"participation": participation, "loss": loss}
-        attack = audits.in_two_worlds(chosen, runs=runs, rounds=rounds, seed=seed, folder=folder, **small)
+        attack = audits.scaled_down_audits(chosen, runs=runs, rounds=rounds, seed=seed, folder=folder, **small)
     else:
-        audits.require_in_small(participation, loss)
-        attack = audits.in_one_run(chosen, each=each, seed=seed)
+        audits.refuse_scaled_down(participation, loss)
+        attack = audits.one_run_audits(chosen, each=each, seed=seed)
     for line in audits.audited_at(chosen, epsilon, sizes=each is not None):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     try:

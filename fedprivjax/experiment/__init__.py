@@ -13,7 +13,7 @@ from fedprivjax.experiment.losses import LossSettings
 from fedprivjax.experiment.names import resolve
 from fedprivjax.experiment.participation import ParticipationSettings
 from fedprivjax.experiment.protocol import ProtocolSettings
-from fedprivjax.experiment.read import bundle, bundled, choosing, load, parse, titles, to_mapping
+from fedprivjax.experiment.read import bundle, bundled, load, parse, titles, to_mapping, tuning_experiment
 from fedprivjax.experiment.settings import TRIAL, Cell, Expected, Experiment, ProblemSettings
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "ProtocolSettings",
     "bundle",
     "bundled",
-    "choosing",
     "load",
     "machines_of",
     "make_data",
@@ -40,4 +39,5 @@ __all__ = [
     "resolve",
     "titles",
     "to_mapping",
+    "tuning_experiment",
 ]

@@ -46,7 +46,7 @@ def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: fl
     for settings in experiment.protocol:
         swept = {**experiment.real_axes, **settings.grid}
         numbers = {field.name for field in fields(settings.method) if field.init} | set(numbers_of(settings.parts))
-        names = numbers - settings.own
+        names = numbers - settings.fixed
         first = {name: _first_finite(values) for name, values in swept.items() if name in names}
         given = {**settings.settings, **first}
         batch = {"batch": BATCH} if isinstance(given.get("batch"), str) else {}
@@ -161,7 +161,7 @@ def _one_of(label: str, name: str, value: float, values: Sequence[float]) -> str
     return f"audited at {name} = {value:g}{of}, of {', '.join(f'{one:g}' for one in values)} that are swept"
 
 
-def in_two_worlds(
+def scaled_down_audits(
     chosen: Chosen,
     *,
     runs: int,
@@ -185,34 +185,34 @@ def in_two_worlds(
     """
     for name in participation or ():
         require_choice("participation", name, PARTICIPATIONS)
-    asked = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
+    requested = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
         small = protocol.scaled_down(MACHINES)
-        trials = _trials(small, rounds, asked, loss)
+        trials = _trials(small, rounds, requested, loss)
         found = {}
         for suffix, federation in trials.items():
             name = label + suffix
-            kept = None if folder is None else folder / "runs" / name.replace("/", "-")
-            few = runs if suffix in ("", _suffix(asked[0])) else max(min(runs, LEAST), int(FEWER * runs))
+            cache = None if folder is None else folder / "runs" / name.replace("/", "-")
+            few = runs if suffix in ("", _suffix(requested[0])) else max(min(runs, LEAST), int(FEWER * runs))
             options = {"runs": few, "delta": chosen.delta, "seed": seed, "verdict": chosen.verdict / len(trials)}
-            found[name] = audit(small, federation, folder=kept, progress=progress, **options)
+            found[name] = audit(small, federation, folder=cache, progress=progress, **options)
         return found
 
     return attack
 
 
-def _trials(protocol: Any, rounds: int, asked: Sequence[str], loss: str | None) -> dict[str, Federation]:
+def _trials(protocol: Any, rounds: int, requested: Sequence[str], loss: str | None) -> dict[str, Federation]:
     """Return the federations that a protocol is audited on, by the suffix of its label."""
     other = LINEAR if protocol.clip is None else QUADRATIC
     found: dict[str, Federation] = {}
-    for name in asked:
+    for name in requested:
         chosen = loss or (LINEAR if name == FIXED else other)
         try:
-            shorter = rounds if name == asked[0] else -(-rounds // 3)
+            shorter = rounds if name == requested[0] else -(-rounds // 3)
             federation = small_federation(protocol, shorter, participation=name, loss=chosen)
         except NotAllowed:
-            if len(asked) == 1:
+            if len(requested) == 1:
                 raise
             continue
         found[_suffix(name)] = federation
@@ -223,14 +223,14 @@ def _suffix(participation: str) -> str:
     return "" if participation == FIXED else f", {participation}"
 
 
-def require_in_small(participation: Any, loss: Any) -> None:
+def refuse_scaled_down(participation: Any, loss: Any) -> None:
     """Raise Refusal if a setting of scaled-down audits is given to an audit in one run."""
     for name, value in (("participation", participation), ("loss", loss)):
         if value:
             raise Refusal(f"{name} must be left out with --one-run, which takes the experiment's own, got {value}")
 
 
-def in_one_run(chosen: Chosen, *, each: int, seed: int) -> Attack:
+def one_run_audits(chosen: Chosen, *, each: int, seed: int) -> Attack:
     """Return a function that audits a protocol in one full-size run on the experiment's own problem.
 
     Args:

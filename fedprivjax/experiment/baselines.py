@@ -23,7 +23,7 @@ def with_baselines(experiment: Experiment) -> Experiment:
     protocols = list(experiment.protocol)
     for settings in experiment.protocol:
         made = _non_private(settings, experiment.sweep.over)
-        if made is not None and not any(_alike(made, other) for other in protocols):
+        if made is not None and not any(_equal_but_label(made, other) for other in protocols):
             protocols.append(made)
     return experiment.model_copy(update={"protocol": protocols})
 
@@ -45,7 +45,7 @@ def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) ->
     return settings.model_copy(update={**own, "added": True})
 
 
-def _alike(one: ProtocolSettings, other: ProtocolSettings) -> bool:
+def _equal_but_label(one: ProtocolSettings, other: ProtocolSettings) -> bool:
     """Return True if two protocols are equal except for their labels."""
     return one.model_dump(exclude={"label"}) == other.model_dump(exclude={"label"})
 

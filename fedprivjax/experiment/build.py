@@ -43,7 +43,7 @@ def make_problem(
     """
     data, table = make_data(settings, machines, trial, records)
     if isinstance(data, Problem):
-        return _as_it_is(settings, data)
+        return _whole_problem(settings, data)
     data = _with_features(settings, data, say)
     constraint = _constraint(settings)
     loss = None if settings.loss is None else settings.loss.make(data)
@@ -61,7 +61,7 @@ def make_data(
     """
     data = settings.source.load(settings.options if trial is None else {**settings.options, TRIAL: trial})
     if settings.partition is not None:
-        return _dealt(settings.partition, data, machines, records or settings.partition.records)
+        return _partitioned(settings.partition, data, machines, records or settings.partition.records)
     if isinstance(data, datasets.Dataset) and data.machine_of is not None:
         if data.machine_names and machines != len(data.machine_names):
             clients = f"{len(data.machine_names)}, the clients in the data"
@@ -70,11 +70,11 @@ def make_data(
     return data, None
 
 
-def _as_it_is(settings: ProblemSettings, problem: Problem) -> Problem:
+def _whole_problem(settings: ProblemSettings, problem: Problem) -> Problem:
     """Return the whole problem of a user-defined function. Raise Refusal if the file sets parts of it."""
     names = {"features", "picture", "loss", "model", "radius", "lipschitz", "distance", "machine_weights"}
-    said = settings.model_dump(include=names)
-    for name in (name for name, value in said.items() if value not in (None, [])):
+    given = settings.model_dump(include=names)
+    for name in (name for name, value in given.items() if value not in (None, [])):
         raise Refusal(f"problem.{name} must be left out: {settings.dataset!r} returns a whole problem")
     return problem
 
@@ -110,16 +110,16 @@ def natural_machines(settings: ProblemSettings) -> int | None:
 
     None means that the data can be partitioned over any number of machines.
     """
-    dealt = settings.partition
-    if dealt is not None and dealt.kind != "by_value":
+    partition = settings.partition
+    if partition is not None and partition.kind != "by_value":
         return None
     data = settings.source.load(settings.options)
     if isinstance(data, Problem):
         return None if data.partition_table is None else int(data.partition_table.sizes.size)
     if isinstance(data, datasets.Stream):
         return None
-    if dealt is not None:
-        return np.unique(_column(data, dealt.column)).size
+    if partition is not None:
+        return np.unique(_column(data, partition.column)).size
     return None if data.machine_of is None else len(data.machine_names) or int(data.machine_of.max()) + 1
 
 
@@ -180,7 +180,7 @@ def points(
     bare = Point(settings, {}, dict(shape), problem)
     if not (isinstance(batch, str) or chosen or smoothed):
         return [bare]
-    over = [] if "epsilon" in settings.own else experiment.sweep.over.get("epsilon", [])
+    over = [] if "epsilon" in settings.fixed else experiment.sweep.over.get("epsilon", [])
     every = [_at(bare, epsilon) for epsilon in over] or [bare]
     if isinstance(batch, str):
         every = [_with_moments(experiment, point, batch, problem, shape) for point in every]
@@ -234,7 +234,7 @@ def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float, *,
     return {name: require_choice_of(choices[name], name, protocol.name)(machines, target) for name in chosen}
 
 
-def _dealt(
+def _partitioned(
     settings: PartitionSettings, data: Data, machines: int, records: int | None
 ) -> tuple[datasets.Dataset, np.ndarray]:
     """Return the partitioned data and their partition table, [machines, max_records].
@@ -247,16 +247,16 @@ def _dealt(
         raise Refusal(f"problem.partition must be left out: each machine of {data.name!r} computes its own examples")
     options = settings.model_dump(exclude_none=True, exclude={"seed", "records", "column"})
     rng = np.random.default_rng(settings.seed)
-    looked_at = _column(data, settings.column)
+    values = _column(data, settings.column)
     owned: dict[str, Any] = {"machine_of": None, "machine_names": ()}
     if records is not None:
         most = len(data.labels) // machines
         if records > most:
             raise Refusal(f"problem.partition.records must be at most {most}, got {records}")
         drawn = rng.choice(len(data.labels), machines * records, replace=False)
-        looked_at = looked_at[drawn]
+        values = values[drawn]
         owned |= {"features": data.features[drawn], "labels": data.labels[drawn], "columns": None}
-    return replace(data, **owned), datasets.table(datasets.partition(looked_at, machines, seed=rng, **options))[0]
+    return replace(data, **owned), datasets.table(datasets.partition(values, machines, seed=rng, **options))[0]
 
 
 def _column(data: datasets.Dataset, name: str | None) -> np.ndarray:

@@ -46,8 +46,8 @@ def _check_sweep(experiment: Experiment) -> None:
     for settings in experiment.protocol:
         for axis, values in settings.grid.items():
             _check_distinct(f"the grid's {axis} of {settings.label!r}", values)
-        for axis in experiment.real_axes.keys() - settings.own - settings.grid.keys():
-            if axis not in (*settings.sweepable, *_own_sizes(experiment)):
+        for axis in experiment.real_axes.keys() - settings.fixed - settings.grid.keys():
+            if axis not in (*settings.sweepable, *_custom_sizes(experiment)):
                 raise Refusal(
                     f"sweep.{axis} must be a setting of every protocol, and {settings.label!r} has none. "
                     f"Move it to the grid of the protocols that do"
@@ -84,13 +84,13 @@ def _check_participation(experiment: Experiment) -> None:
 def _axes(experiment: Experiment) -> list[str]:
     """Return the names of all settings that can be swept for at least one protocol."""
     names = [*STRUCTURAL, *(name for settings in experiment.protocol for name in settings.sweepable)]
-    return list(dict.fromkeys([*names, *_own_sizes(experiment)]))
+    return list(dict.fromkeys([*names, *_custom_sizes(experiment)]))
 
 
-def _own_sizes(experiment: Experiment) -> tuple[str, ...]:
+def _custom_sizes(experiment: Experiment) -> tuple[str, ...]:
     """Return the names of the numbers of a custom constraint set."""
     constraint = experiment.problem.constraint
-    return () if constraint is None else constraint.own_sizes
+    return () if constraint is None else constraint.custom_sizes
 
 
 def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> None:
@@ -102,7 +102,7 @@ def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> N
 def _check_metrics(experiment: Experiment) -> None:
     if experiment.evaluation.metrics == []:
         raise Refusal("evaluation.metrics must name at least one metric, got []")
-    own = [metric.name for metric in experiment.evaluation.own.values()]
+    own = [metric.name for metric in experiment.evaluation.custom_metrics.values()]
     require_choice("evaluation.select", experiment.evaluation.select, [*METRICS, *own])
     for metric in experiment.evaluation.averaged:
         require_choice("metric in evaluation.averaged", metric, [*METRICS, *OF_MEAN, *own])

@@ -19,7 +19,7 @@ class Set(Reflected):
         return self.made()
 
     @property
-    def own_sizes(self) -> tuple[str, ...]:
+    def custom_sizes(self) -> tuple[str, ...]:
         """Names of a custom set's numbers, which can be swept."""
         return ()
 
@@ -43,7 +43,7 @@ class OwnSet(Imported, Set):
         return given
 
     @property
-    def own_sizes(self):
+    def custom_sizes(self):
         return self.make().sizes
 
 

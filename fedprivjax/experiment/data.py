@@ -16,7 +16,7 @@ from fedprivjax.experiment.names import Unimported, of_results, resolve
 from fedprivjax.problem.problem import Problem
 
 Data = Dataset | Stream | Problem
-_alive: WeakValueDictionary[str, Dataset | Stream] = WeakValueDictionary()  # built-in datasets, shared by experiments
+_in_use: WeakValueDictionary[str, Dataset | Stream] = WeakValueDictionary()  # built-in datasets, shared by experiments
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Source:
         folder: folder of the experiment file, searched first for tables and modules.
         needed: whether the data must exist. False for finished results: data are located when they are loaded, and
             user code is not run.
-        tested: number of test examples to use of a built-in dataset, or None for all.
+        test_examples: number of test examples to use of a built-in dataset, or None for all.
     """
 
     name: str
     function: Any = None
     folder: Path | None = field(default=None, compare=False)
     needed: bool = field(default=True, compare=False)
-    tested: int | None = None
+    test_examples: int | None = None
     _loaded: list[tuple[dict[str, Any], Data]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
@@ -97,7 +97,7 @@ class Source:
         if is_table(self.name):
             return datasets.read_table(self.name, **options)
         if self.function is None:
-            return _shared(self.name, options, self.tested)
+            return _shared(self.name, options, self.test_examples)
         data = partial(self.function, **options)()
         if not isinstance(data, Dataset | Stream | Problem):
             kinds = "a fedprivjax Dataset, Stream or Problem"
@@ -110,16 +110,16 @@ class Source:
         return self.name, id(self.function)
 
 
-def _shared(name: str, options: Mapping[str, Any], tested: int | None = None) -> Dataset | Stream:
-    """Return a built-in dataset, with `tested` test examples. Experiments that use it at the same time share it."""
-    key = repr((name, sorted(options.items()), tested))
-    found = _alive.get(key)
+def _shared(name: str, options: Mapping[str, Any], test_examples: int | None = None) -> Dataset | Stream:
+    """Return a built-in dataset, shared by all experiments that use it, with at most `test_examples` test examples."""
+    key = repr((name, sorted(options.items()), test_examples))
+    found = _in_use.get(key)
     if found is None:
-        found = _alive[key] = _with_tested(datasets.load(name, **options), tested)
+        found = _in_use[key] = _with_test_examples(datasets.load(name, **options), test_examples)
     return found
 
 
-def _with_tested(data: Dataset | Stream, most: int | None) -> Dataset | Stream:
+def _with_test_examples(data: Dataset | Stream, most: int | None) -> Dataset | Stream:
     if most is None or not isinstance(data, Dataset) or data.test_features is None or data.test_labels is None:
         return data
     return replace(data, test_features=data.test_features[:most], test_labels=data.test_labels[:most])
@@ -135,5 +135,5 @@ def located(name: str, folder: Path | None, key: str = "problem.dataset") -> Pat
     for place in places:
         if (place / name).is_file():
             return (place / name).resolve()
-    words = " or ".join(dict.fromkeys(str(place.resolve()) for place in places))
-    raise Refusal(f"{key} must be a file, got {name!r}, which is not in {words}")
+    searched = " or ".join(dict.fromkeys(str(place.resolve()) for place in places))
+    raise Refusal(f"{key} must be a file, got {name!r}, which is not in {searched}")

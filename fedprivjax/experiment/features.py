@@ -12,27 +12,27 @@ from fedprivjax.features import MAPS, FeatureMap, as_maps
 FEATURES = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in MAPS.items()}
 
 
-def feature_maps(said: Any, context: Mapping[str, Any] | None = None) -> tuple[FeatureMap | Unimported, ...]:
+def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[FeatureMap | Unimported, ...]:
     """Return the feature maps that a file names. If some are not imported, return only those, as `Unimported`.
 
     Args:
-        said: one map or a list of them, each a name or a table with its `kind` and settings. A custom map has the name
+        given: one map or a list of them, each a name or a table with its `kind` and settings. A custom map has the name
             "module:name".
         context: arguments of `parse`, see `resolve`.
 
     >>> feature_maps(["pooling", {"kind": "unit_norm"}])
     (Pooling(size=2), UnitNorm())
     """
-    found = [_own(each, context) for each in said] if isinstance(said, list) else _own(said, context)
+    found = [_own(each, context) for each in given] if isinstance(given, list) else _own(given, context)
     return tuple(unimported([found])) or as_maps(found)
 
 
-def _own(said: Any, context: Mapping[str, Any] | None) -> Any:
+def _own(given: Any, context: Mapping[str, Any] | None) -> Any:
     """Return the object of a custom map, and the settings of a built-in one unchanged."""
-    table = {"kind": said} if isinstance(said, str) else said
+    table = {"kind": given} if isinstance(given, str) else given
     path = table.get("kind") if isinstance(table, Mapping) else None
     if not isinstance(path, str) or ":" not in path:
-        return said
+        return given
     found = resolve("feature map", path, {}, context)
     if isinstance(found, Unimported):
         return found

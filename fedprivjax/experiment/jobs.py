@@ -160,7 +160,7 @@ def _draft(
 ) -> Callable[[], Job]:
     """Check the sizes of a job, sample one run plan, and return a function that calibrates and makes the job."""
     trial = shape.get(TRIAL)
-    over = {name: values for name, values in experiment.real_axes.items() if name not in settings.own}
+    over = {name: values for name, values in experiment.real_axes.items() if name not in settings.fixed}
     protocol = make_protocol(settings, over)
     drawn = {"order": experiment.participation_of(settings).order, "sampler": protocol.minibatches}
     require_possible(problem, participation, rounds, draws=number_of(experiment.sweep.seeds), **drawn)
@@ -228,13 +228,13 @@ def _identity(
     options: dict[str, Any],
 ) -> str:
     """Return the cache key of a job. Jobs with equal keys have equal runs."""
-    given, law = experiment.problem, experiment.participation_of(settings)
+    given, scheme = experiment.problem, experiment.participation_of(settings)
     data = [given.model_dump(), repr(problem.model), given.identity]
-    drawn = [repr(participation), law.model_dump(), shape.get(TRIAL), shape.get("records")]
-    alike = protocol.canonical_equivalent(participation.machines)  # equal runs are computed once
+    drawn = [repr(participation), scheme.model_dump(), shape.get(TRIAL), shape.get("records")]
+    canonical = protocol.canonical_equivalent(participation.machines)  # equal runs are computed once
     parts = [id(part.factory) for part in settings.parts.values()]
     method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
-    return json.dumps([*data, *drawn, method, repr(alike), options], default=_plain)
+    return json.dumps([*data, *drawn, method, repr(canonical), options], default=_plain)
 
 
 def _plain(value: Any) -> list:

@@ -20,7 +20,7 @@ from fedprivjax.problem.problem import Problem, Table
 KEYS = {each.name: each for each in fields(Setting) if each.name != "kept"}
 
 
-ALIKE = ("full", "uniform")  # kinds of participation that the planner models exactly
+UNIFORM = ("full", "uniform")  # kinds of participation that the planner models exactly
 
 
 class PlanSettings(NamedTuple):
@@ -116,22 +116,22 @@ def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSett
 
 def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, Any]) -> Iterator[str]:
     """Yield phrases that describe the sizes, participation and rounds of an experiment that are simplified."""
-    law, first = experiment.participation, experiment.shapes[0]
+    participation, first = experiment.participation, experiment.shapes[0]
     for name, value in first.items():
         swept = {shape[name] for shape in experiment.shapes}
         if len(swept) > 1 and name not in given and name not in (TRIAL, "rounds"):
             yield f"{len(swept)} swept values of {name} by the first ({value})"
     if table is not None and not {"machines", "samples"} & given.keys() and table.sizes.min() < table.sizes.max():
-        least, most = int(table.sizes.min()), int(table.sizes.max())
+        smallest, largest = int(table.sizes.min()), int(table.sizes.max())
         yield (
-            f"{table.sizes.sum()} records on {table.sizes.size} machines, {least} to {most} each, by {least} each: the "
-            f"smallest machine sets noise, guarantee and rounds"
+            f"{table.sizes.sum()} records on {table.sizes.size} machines, {smallest} to {largest} each, "
+            f"by {smallest} each: the smallest machine sets noise, guarantee and rounds"
         )
-    if law.kind not in ALIKE:
-        yield f"participation {law.kind!r} by uniformly random subsets, or all machines"
-    if law.dropouts != 0:
+    if participation.kind not in UNIFORM:
+        yield f"participation {participation.kind!r} by uniformly random subsets, or all machines"
+    if participation.dropouts != 0:
         yield "its dropouts by machines that are always there"
-    rounds = first.get("rounds", law.planned)
+    rounds = first.get("rounds", participation.planned)
     if rounds is not None and "rounds" not in given:
         yield f"{rounds} rounds by each method's own (--rounds {rounds} keeps them)"
 

@@ -101,7 +101,7 @@ class ProtocolSettings(Settings):
         return self.method(**{**self.settings, **self.parts, **own}).with_numbers(of_parts)
 
     @property
-    def own(self) -> set[str]:
+    def fixed(self) -> set[str]:
         """Names of the settings that this table fixes, so that a sweep does not apply. One privacy target fixes all."""
         if unimported(self):
             of_parts = set(flattened(self.settings))
@@ -119,8 +119,9 @@ class ProtocolSettings(Settings):
 
     def check_values(self, over: Mapping[str, list[float]]) -> None:
         """Make the protocol at every swept value, so that invalid values raise before anything runs."""
+        swept = {name: values for name, values in over.items() if name not in self.fixed}
         with within(self.place):
-            self._check_values({**{name: values for name, values in over.items() if name not in self.own}, **self.grid})
+            self._check_values({**swept, **self.grid})
 
     def has_target(self, over: Mapping[str, list[float]]) -> bool:
         """Return True if the settings, the grid, the sweep or the method's defaults give a privacy target."""

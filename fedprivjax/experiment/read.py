@@ -112,20 +112,20 @@ def parse(
     return experiment if experiment.tuning is None else _located(experiment, experiment.tuning)
 
 
-def choosing(experiment: Experiment) -> Experiment:
+def tuning_experiment(experiment: Experiment) -> Experiment:
     """Return the tuning experiment: the grids of the protocols, on the dataset of `[tuning]`.
 
     Raises:
         Refusal: if there is no `[tuning]`, no grid has several points, the data are the same, or settings are invalid.
     """
-    from fedprivjax.experiment.tuning import check_other, choosing_mapping
+    from fedprivjax.experiment.tuning import check_other_data, tuning_mapping
 
     if experiment.tuning is None:
         raise Refusal("an experiment must have [tuning] to choose on other data, got none")
     try:
-        raw = choosing_mapping(experiment, experiment.tuning, to_mapping(experiment))
+        raw = tuning_mapping(experiment, experiment.tuning, to_mapping(experiment))
         other = parse(raw, **experiment.context)
-        check_other(experiment.problem, other.problem)
+        check_other_data(experiment.problem, other.problem)
     except Refusal as refusal:
         raise Refusal(f"in [tuning]: {refusal}") from refusal
     return other
@@ -133,7 +133,7 @@ def choosing(experiment: Experiment) -> Experiment:
 
 def _located(experiment: Experiment, tuning: TuningSettings) -> Experiment:
     """Return the experiment with full paths of the data of `[tuning]`, as in `[problem]`."""
-    other = choosing(experiment).problem
+    other = tuning_experiment(experiment).problem
     found = {key: getattr(other, key) for key in ("dataset", "options") if key in tuning.problem}
     located = tuning.model_copy(update={"problem": {**tuning.problem, **found}})
     return experiment.model_copy(update={"tuning": located})

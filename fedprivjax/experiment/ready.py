@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.experiment import Experiment, choosing, verdict
+from fedprivjax.experiment import Experiment, tuning_experiment, verdict
 from fedprivjax.experiment.jobs import Job, jobs, recorded, records
 from fedprivjax.experiment.tuning import at_first
 
@@ -50,4 +50,5 @@ def ready_experiment(
         judged = experiment if judge else experiment.model_copy(update={"expected": []})
         verdict.check_recorded(judged, recorded(todo), records(todo))
     took = perf_counter() - begun
-    return ReadyExperiment(experiment, todo, took, ready_experiment(choosing(experiment), say) if chooses else None)
+    before = ready_experiment(tuning_experiment(experiment), say) if chooses else None
+    return ReadyExperiment(experiment, todo, took, before)

@@ -12,7 +12,7 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.experiment import Experiment, choosing, folder, parse
+from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
 from fedprivjax.experiment.provenance import Provenance
 from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -127,8 +127,8 @@ class Results(Mapping[str, xr.Dataset]):
         sizes = " × ".join(f"{size} {name}" for name, size in data["diverged"].sizes.items())
         epsilons = data["realised_epsilon"].values
         private = np.isfinite(epsilons).any()
-        words = f"ε from {np.nanmin(epsilons):.3g} to {np.nanmax(epsilons):.3g}" if private else "non-private"
-        return f"{label}: {sizes}; {words} at δ = {data.attrs['delta']:g}"
+        privacy = f"ε from {np.nanmin(epsilons):.3g} to {np.nanmax(epsilons):.3g}" if private else "non-private"
+        return f"{label}: {sizes}; {privacy} at δ = {data.attrs['delta']:g}"
 
 
 def load(results: str | Path) -> Results:
@@ -148,7 +148,7 @@ def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
     kept = results / folder.CHOICE
     if experiment.tuning is None or not (kept / folder.RESULTS).is_file():
         return {}
-    return choices(experiment, choosing(experiment), folder.load(kept))
+    return choices(experiment, tuning_experiment(experiment), folder.load(kept))
 
 
 def _guarantees(texts: xr.DataArray) -> xr.DataArray:

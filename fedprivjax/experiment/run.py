@@ -19,7 +19,7 @@ from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, jobs
 from fedprivjax.experiment.ready import ReadyExperiment, ready_experiment
-from fedprivjax.experiment.tuning import at_choices, choices, marked
+from fedprivjax.experiment.tuning import at_choices, choices, with_choices
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import with_alone
@@ -70,12 +70,12 @@ def run_ready(
     """
     done, begun = {} if done is None else done, perf_counter()
     if folder is None:
-        return _found(ready, None, done, progress, resume=False, keep=False)
+        return _datasets(ready, None, done, progress, resume=False, keep=False)
     results_folder.claim(folder, ready.experiment, resume=resume)
     if resume and results_folder.finished(folder):
         results_folder.remove_chunks(folder)  # a run may have been killed before it removed them
         return results_folder.load(folder)
-    found = _found(ready, folder, done, progress, resume=resume, keep=keep)
+    found = _datasets(ready, folder, done, progress, resume=resume, keep=keep)
     results_folder.save(found, folder, ready.experiment.title, ready.seconds + perf_counter() - begun)
     return found
 
@@ -102,7 +102,7 @@ def run_jobs(
         finished += job.runs
         if progress:
             progress(finished, total)
-        data = _as_own(start, done[job.identity])
+        data = _with_guarantees(start, done[job.identity])
         if job.alone is not None:
             if id(job.alone) not in baselines:
                 baselines[id(job.alone)] = alone(job.alone, start.recipe.metrics)
@@ -111,7 +111,7 @@ def run_jobs(
     return {label: described(_join(points)) for label, points in parts.items()}
 
 
-def _found(
+def _datasets(
     ready: ReadyExperiment, folder: Path | None, done: Done, progress: Progress | None, *, resume: bool, keep: bool
 ) -> dict[str, xr.Dataset]:
     """Return the datasets by label. With `[tuning]`, run the tuning first and use its chosen points."""
@@ -125,10 +125,10 @@ def _found(
     chosen = choices(ready.experiment, ready.before.experiment, found)
     todo = jobs(at_choices(ready.experiment, chosen))
     rest = _shifted(progress, ready.before.runs, ready.runs)
-    return marked(run_jobs(todo, progress=rest, done=done, chunks=chunks), chosen)
+    return with_choices(run_jobs(todo, progress=rest, done=done, chunks=chunks), chosen)
 
 
-def _as_own(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
+def _with_guarantees(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
     """Return a sweep's dataset with this job's guarantees.
 
     The sweep may have been run for a protocol that is equal in distribution but has another trust model.

@@ -232,7 +232,7 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     bars: Literal["interval", "percentiles"] = "interval"
     at: dict[str, float] = {}
     baselines: list[Literal["constant", "non-private", "alone"]] = ["constant"]
-    own: dict[str, Metric] = Field(default={}, exclude=True, repr=False)
+    custom_metrics: dict[str, Metric] = Field(default={}, exclude=True, repr=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -241,16 +241,16 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
             return raw
         paths = [name for name in raw["metrics"] if isinstance(name, str) and ":" in name]
         recorded = (info.context or {}).get("recorded") or {}
-        return {**raw, "own": recorded or {path: _metric(path, info.context) for path in paths}}
+        return {**raw, "custom_metrics": recorded or {path: _metric(path, info.context) for path in paths}}
 
     def known(self, name: str) -> Metric:
         """Return the metric that is recorded under this name, custom metrics included."""
-        return next((metric for metric in self.own.values() if metric.name == name), known(name))
+        return next((metric for metric in self.custom_metrics.values() if metric.name == name), known(name))
 
     @property
     def chosen_metrics(self) -> list[str | Metric] | None:
         """The `metrics` argument of a run, or None for the problem's default."""
-        return None if self.metrics is None else [self.own.get(name, name) for name in self.metrics]
+        return None if self.metrics is None else [self.custom_metrics.get(name, name) for name in self.metrics]
 
 
 def _metric(path: str, context: Mapping[str, Any] | None) -> Metric:
@@ -349,7 +349,7 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _check_axes(self):
         for name in self.real_axes.keys() - set(LEVELS):  # a protocol may set a level that is swept for others
-            if self.protocol and all(name in protocol.own for protocol in self.protocol):
+            if self.protocol and all(name in protocol.fixed for protocol in self.protocol):
                 raise Refusal(f"sweep.{name} must be left out if every protocol sets {name}")
         return self
 
@@ -359,8 +359,8 @@ class Experiment(Section):
 
         `folder` is searched for user-defined objects. `recorded` has the custom metrics of finished results by name.
         """
-        recorded = None if self.problem.source.needed else {each.name: each for each in self.evaluation.own.values()}
-        return {"folder": self.problem.source.folder, "recorded": recorded}
+        source, custom = self.problem.source, self.evaluation.custom_metrics.values()
+        return {"folder": source.folder, "recorded": None if source.needed else {each.name: each for each in custom}}
 
     def participation_of(self, settings: ProtocolSettings) -> AnyKind:
         """Return the participation settings of a protocol: `[participation]`, overridden by the protocol's own keys.

@@ -11,12 +11,12 @@ from fedprivjax.experiment import (
     Experiment,
     ProblemSettings,
     ProtocolSettings,
-    choosing,
     machines_of,
     make_participation,
     make_protocol,
     points,
     present,
+    tuning_experiment,
 )
 from fedprivjax.experiment.jobs import Problems, problem_at
 from fedprivjax.experiment.protocol import flattened
@@ -71,25 +71,25 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
             "participation": experiment.participation.model_copy(update={"rounds": None}),
             "protocol": [_small_method(one) for one in experiment.protocol],
             "evaluation": experiment.evaluation.model_copy(update={"every": 5}),
-            "problem": _fewer_records(experiment.problem, _most_machines(experiment))
+            "problem": _fewer_records(experiment.problem, _max_machines(experiment))
             if fewer_records
             else experiment.problem,
-            "tuning": _tiny_choice(experiment),
+            "tuning": _scaled_down_tuning(experiment),
             "expected": [],
         }
     )
     problems: Problems = {}
-    rounds = max(min([ROUNDS, *planned, *swept, *_most_rounds(small, problems)]), _least_rounds(small, problems))
+    rounds = max(min([ROUNDS, *planned, *swept, *_max_rounds(small, problems)]), _min_rounds(small, problems))
     return small.model_copy(update={"participation": small.participation.model_copy(update={"rounds": rounds})})
 
 
-def _tiny_choice(experiment: Experiment) -> TuningSettings | None:
+def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
     """Return `[tuning]` of a scaled-down experiment: two seeds, and the other dataset's scaled-down sizes."""
     tuning = experiment.tuning
     if tuning is None:
         return None
-    other = choosing(experiment)
-    made = _as_wide(_fewer_examples(other.problem, _most_machines(other)), experiment.problem)
+    other = tuning_experiment(experiment)
+    made = _with_equal_width(_fewer_examples(other.problem, _max_machines(other)), experiment.problem)
     small = _small_runs(other.model_copy(update={"problem": made}))
     data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
     rounds = {"rounds": small.participation.rounds}
@@ -116,50 +116,52 @@ def _ends(values: list[float]) -> list[float]:
 
 def _fewer_tested(experiment: Experiment) -> Experiment:
     """Return the experiment with few test examples, if the dataset is a built-in one."""
-    source = replace(experiment.problem.source, tested=TESTED, _loaded=[])
+    source = replace(experiment.problem.source, test_examples=TESTED, _loaded=[])
     return experiment.model_copy(update={"problem": experiment.problem.model_copy(update={"source": source})})
 
 
 def _fewer_machines(experiment: Experiment) -> Experiment:
     """Return the experiment with few machines and the same participation rate, if no setting depends on the number."""
-    law = experiment.participation
-    given = law.model_dump().get("per_round")
-    cohort = given or law.machines
-    if not isinstance(cohort, int) or law.machines is None or cohort <= COHORT or not _any_number(experiment):
+    participation = experiment.participation
+    given = participation.model_dump().get("per_round")
+    cohort = given or participation.machines
+    if not isinstance(cohort, int) or participation.machines is None or cohort <= COHORT:
         return experiment
-    fewer = {"machines": COHORT * law.machines // cohort}
+    if not _allows_any_number(experiment):
+        return experiment
+    fewer = {"machines": COHORT * participation.machines // cohort}
     fewer |= {} if given is None else {"per_round": COHORT}
-    return experiment.model_copy(update={"participation": law.model_copy(update=fewer)})
+    return experiment.model_copy(update={"participation": participation.model_copy(update=fewer)})
 
 
-def _any_number(experiment: Experiment) -> bool:
+def _allows_any_number(experiment: Experiment) -> bool:
     """Return True if the experiment can run with any number of machines.
 
     The data must be partitioned freely. No sizes may be swept or overridden, and no setting may be a list.
     """
-    law, problem, dealt = experiment.participation, experiment.problem, experiment.problem.partition
+    participation, problem, partition = experiment.participation, experiment.problem, experiment.problem.partition
     choice = [] if experiment.tuning is None else [experiment.tuning.participation]
-    said = {*experiment.sweep.over}.union(*choice, *(one.participation for one in experiment.protocol))
+    fixed = {*experiment.sweep.over}.union(*choice, *(one.participation for one in experiment.protocol))
     values = [value for one in experiment.protocol for value in one.settings.values()]
-    values += [problem.lipschitz, problem.machine_weights, law.dropouts]
+    values += [problem.lipschitz, problem.machine_weights, participation.dropouts]
     lists = any(isinstance(value, list) for value in values)
-    if law.kind not in COUNTED or lists or said & {"kind", "machines", "per_round"}:
+    if participation.kind not in COUNTED or lists or fixed & {"kind", "machines", "per_round"}:
         return False
-    if dealt is not None:
-        return dealt.kind == "iid" and not isinstance(dealt.sizes, list)
+    if partition is not None:
+        return partition.kind == "iid" and not isinstance(partition.sizes, list)
     data = problem.source.load(problem.options)
     return isinstance(data, Dataset) and data.machine_of is None
 
 
 def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
     """Return the problem with few records per machine, if its partition is "iid" with equal sizes."""
-    dealt = settings.partition
-    if dealt is None or dealt.kind != "iid" or dealt.sizes is not None or dealt.records is not None:
+    partition = settings.partition
+    if partition is None or partition.kind != "iid" or partition.sizes is not None or partition.records is not None:
         return settings
     data = settings.source.load(settings.options)
     if not isinstance(data, Dataset) or len(data.labels) < RECORDS * machines:
         return settings  # invalid settings raise when jobs are made
-    return settings.model_copy(update={"partition": dealt.model_copy(update={"records": RECORDS})})
+    return settings.model_copy(update={"partition": partition.model_copy(update={"records": RECORDS})})
 
 
 def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings:
@@ -172,7 +174,7 @@ def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings
     return settings.model_copy(update={"options": options})
 
 
-def _as_wide(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
+def _with_equal_width(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
     """Return `other` with one more synthetic feature, if the data of `own` have a constant one.
 
     The shapes and hence the programs of both are then equal, and are compiled once.
@@ -184,12 +186,12 @@ def _as_wide(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
     return other.model_copy(update={"options": {**other.options, "features": features + 1}})
 
 
-def _most_machines(experiment: Experiment) -> int:
-    laws = [experiment.participation_of(one) for one in experiment.protocol]
-    return max(machines_of(law, shape) for law in laws for shape in experiment.shapes)
+def _max_machines(experiment: Experiment) -> int:
+    schemes = [experiment.participation_of(one) for one in experiment.protocol]
+    return max(machines_of(participation, shape) for participation in schemes for shape in experiment.shapes)
 
 
-def _least_rounds(experiment: Experiment, problems: Problems) -> int:
+def _min_rounds(experiment: Experiment, problems: Problems) -> int:
     """Return the number of rounds that methods with several epochs need, at least 1."""
     several = [one for one in experiment.protocol if one.method.several_epochs]
     theories = (
@@ -200,26 +202,26 @@ def _least_rounds(experiment: Experiment, problems: Problems) -> int:
     return max((theory.min_rounds() for theory in theories if theory and theory.min_rounds), default=1)
 
 
-def _most_rounds(experiment: Experiment, problems: Problems) -> Iterator[int]:
+def _max_rounds(experiment: Experiment, problems: Problems) -> Iterator[int]:
     """Yield the largest number of rounds that the data allow, for each method and combination of sizes with a limit."""
     for settings in experiment.protocol:
         for shape in experiment.shapes:
-            yield from _most_at(experiment, settings, shape, problems)
+            yield from _max_rounds_at(experiment, settings, shape, problems)
 
 
-def _most_at(
+def _max_rounds_at(
     experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems
 ) -> Iterator[int]:
     given = experiment.participation_of(settings)
     problem = problem_at(experiment, settings, shape, problems)
     known = present(experiment.problem, problem, shape) | {"rounds": ROUNDS}
     with within(settings.place):
-        laws = [
+        schemes = [
             (point.settings, make_participation(given, point.shape)[0])
             for point in points(experiment, settings, problem, known)
         ]
-    for method, law in laws:
+    for method, participation in schemes:
         with suppress(Refusal):  # no upper limit on rounds; invalid settings raise when jobs are made
             sampler = make_protocol(method, experiment.real_axes).minibatches
-            law = law.fitted(fresh_messages(problem, sampler, given.order))
-            yield most_rounds(problem, law, sampler, given.order)
+            participation = participation.fitted(fresh_messages(problem, sampler, given.order))
+            yield most_rounds(problem, participation, sampler, given.order)

@@ -104,7 +104,7 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
 # ---- on other data: the tuning experiment
 
 
-def choosing_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[str, Any]) -> dict[str, Any]:
+def tuning_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the tuning experiment, in the form of a file.
 
     Args:
@@ -129,7 +129,7 @@ def choosing_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mappin
     }
 
 
-def check_other(problem: ProblemSettings, other: ProblemSettings) -> None:
+def check_other_data(problem: ProblemSettings, other: ProblemSettings) -> None:
     """Raise Refusal if the tuning data are the experiment's own: the same dataset with the same options."""
     if (problem.dataset, problem.options) == (other.dataset, other.options):
         raise Refusal(f"problem must be of another data set than the experiment's, got {other.dataset!r} again")
@@ -150,9 +150,9 @@ def _evaluation(given: Mapping[str, Any]) -> dict[str, Any]:
     return kept | ({"baselines": shown} if "baselines" in given else {})
 
 
-def _protocol(given: Mapping[str, Any], said: Iterable[str]) -> dict[str, Any]:
+def _protocol(given: Mapping[str, Any], shared: Iterable[str]) -> dict[str, Any]:
     """Return a protocol's settings without those participation keys that `[tuning]` sets for all protocols."""
-    own = {key: value for key, value in given["participation"].items() if key not in said}
+    own = {key: value for key, value in given["participation"].items() if key not in shared}
     return {**given, "participation": own}
 
 
@@ -161,7 +161,7 @@ def _sweep(experiment: Experiment, tuning: TuningSettings, methods: list[Protoco
     over, fewer = experiment.sweep.over, flattened(tuning.sweep)
     for name in fewer:
         require_choice("key in its sweep", name, over)
-    reached = {name for name in over if any(name not in settings.own for settings in methods)}
+    reached = {name for name in over if any(name not in settings.fixed for settings in methods)}
     axes = {name: values for name, values in over.items() if name in reached and name not in tuning.participation}
     chosen = [name for settings in methods for name in settings.grid]
     resample = [name for name in experiment.sweep.resample if name in (*chosen, *axes) and name not in STRUCTURAL]
@@ -190,10 +190,10 @@ class Choice:
     why: str
 
 
-def in_words(values: Mapping[str, float]) -> str:
+def formatted(values: Mapping[str, float]) -> str:
     """Return a point as text.
 
-    >>> in_words({"clip": 0.5, "step_scale": 2.0})
+    >>> formatted({"clip": 0.5, "step_scale": 2.0})
     'clip = 0.5, step_scale = 2'
     """
     return ", ".join(f"{name} = {value:g}" for name, value in values.items())
@@ -203,7 +203,7 @@ def choices(experiment: Experiment, other: Experiment, results: Mapping[str, xr.
     """Return the chosen point of each protocol, by label.
 
     Args:
-        other: tuning experiment, `choosing(experiment)`.
+        other: tuning experiment, `tuning_experiment(experiment)`.
         results: results of `other`.
     """
     return {one.label: _choice(experiment, other, one, results[one.label]) for one in other.protocol}
@@ -221,10 +221,10 @@ def at_first(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"protocol": methods})
 
 
-def marked(results: Mapping[str, xr.Dataset], chosen: Mapping[str, Choice]) -> dict[str, xr.Dataset]:
+def with_choices(results: Mapping[str, xr.Dataset], chosen: Mapping[str, Choice]) -> dict[str, xr.Dataset]:
     """Return the datasets with attributes that describe the choice of hyper-parameters."""
-    said = {label: {"selected": one.why, "grid_points": one.points} for label, one in chosen.items()}
-    return {label: data.assign_attrs(said.get(label, {})) for label, data in results.items()}
+    attributes = {label: {"selected": one.why, "grid_points": one.points} for label, one in chosen.items()}
+    return {label: data.assign_attrs(attributes.get(label, {})) for label, data in results.items()}
 
 
 def _at(settings: ProtocolSettings, chosen: Mapping[str, Choice]) -> ProtocolSettings:
@@ -244,17 +244,17 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     best = best_point(runs, each, other.evaluation.known(metric).better)
     values = {name: float(runs[name].isel({POINT: best})) for name in settings.grid}
     points = f"{settings.points}{_edges(settings.grid, values)}"
-    how = _how(metric, points, score.where(fewest), fewest)
+    how = _rule(metric, points, score.where(fewest), fewest)
     return Choice(
         values=values,
         score=float(score.isel({POINT: best})),
         points=settings.points,
         diverged=int(diverged.isel({POINT: best})),
-        why=f"{in_words(values)}: {how} on {_where(experiment, other)}",
+        why=f"{formatted(values)}: {how} on {_data_note(experiment, other)}",
     )
 
 
-def _how(metric: str, points: str, score: xr.DataArray, fewest: xr.DataArray) -> str:
+def _rule(metric: str, points: str, score: xr.DataArray, fewest: xr.DataArray) -> str:
     """Return the rule by which a point was chosen, as text."""
     if score.isnull().all():
         return f"the first of {points}, for every run diverged,"
@@ -276,7 +276,7 @@ def _edges(grid: Mapping[str, Sequence[float]], values: Mapping[str, float]) -> 
     return f" ({', '.join(ends)} at the edge of its grid)" if ends else ""
 
 
-def _where(experiment: Experiment, other: Experiment) -> str:
+def _data_note(experiment: Experiment, other: Experiment) -> str:
     """Return text that names the tuning data and states whether the choice affects the run's privacy."""
     name, own = other.problem.dataset, experiment.problem.dataset
     if datasets.may_share(name, own):

@@ -58,7 +58,7 @@ def check_cells(experiment: Experiment) -> None:
     slope has fewer than three positive values.
     """
     swept = experiment.sweep.over
-    fixed = {settings.label: settings.own for settings in experiment.protocol}
+    fixed = {settings.label: settings.fixed for settings in experiment.protocol}
     for expected in experiment.expected:
         for name, value in (place for cell in expected.cells for place in cell.at.items()):
             if not _near(swept.get(name, []), value).any():

@@ -32,7 +32,7 @@ MOST_NUMBERS = 2 * 10**9  # machines · samples · dimension
 MOST_WORK = 3 * 10**10  # largest estimate of `Trial.work`
 NOISE_VECTORS = 20  # approximate cost of a round's noise, in gradients
 METRIC = "test_accuracy"
-FOUND = {
+VARIABLES = {
     "pilot_accuracy": "test accuracy on synthetic data, mean over seeds",
     "pilot_interval": "half the width of the 95% interval of pilot_accuracy",
     "pilot_seconds": "wall time of the fastest run; with one seed it includes compilation",
@@ -40,7 +40,7 @@ FOUND = {
     "pilot_rounds": "rounds of the pilot",
     "pilot_step": "step size of the pilot",
 }
-SAID = "pilot_note"
+NOTE = "pilot_note"
 
 Cell = dict[str, Any]
 Told = Callable[[int, int], Any]
@@ -185,13 +185,13 @@ class Trial:
         return ready(self.protocol(pilot), problem, s.participation, order=self.draft.plan.order, **options)
 
 
-def tried(cells: Sequence[Cell], pilot: Pilot, told: Told | None = None) -> Iterator[Cell]:
+def run_pilots(cells: Sequence[Cell], pilot: Pilot, on_progress: Told | None = None) -> Iterator[Cell]:
     """Run the pilots. Yield the outcome of each cell in order, empty for a cell without a `Trial`.
 
     Args:
         cells: cells of a method comparison.
         pilot: settings.
-        told: progress callback, called with (finished runs, all runs).
+        on_progress: progress callback, called with (finished runs, all runs).
     """
     trials = [cell["trial"] for cell in cells if "trial" in cell]
     problem = pilot.problem(trials[0].setting)
@@ -202,18 +202,18 @@ def tried(cells: Sequence[Cell], pilot: Pilot, told: Told | None = None) -> Iter
             continue
         yield _outcome(cell["trial"], pilot, problem)
         done += pilot.seeds
-        if told is not None:
-            told(done, total)
+        if on_progress is not None:
+            on_progress(done, total)
 
 
 def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
     """Return the pilot's variables of one candidate, or only `pilot_note` with the reason if it was not run."""
     if trial.work > MOST_WORK:
-        return {SAID: f"too long for a pilot: {trial.rounds} rounds"}
+        return {NOTE: f"too long for a pilot: {trial.rounds} rounds"}
     try:
         starts = [trial.ready(pilot, problem, seed) for seed in range(pilot.seeds)]
     except Refusal as refusal:
-        return {SAID: f"not tried: {refusal}"}
+        return {NOTE: f"not tried: {refusal}"}
     accuracies, seconds = zip(*(_run(start, trial.use.iterate or OUTPUT) for start in starts), strict=True)
     mean, half = mean_interval(xr.DataArray(list(accuracies), dims="seed"))
     return {
@@ -223,7 +223,7 @@ def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
         "pilot_epsilon": max(start.guarantee.epsilon for start in starts),
         "pilot_rounds": trial.rounds,
         "pilot_step": float(starts[0].protocol.step_size),
-        SAID: trial.note,
+        NOTE: trial.note,
     }
 
 

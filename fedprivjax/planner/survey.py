@@ -16,7 +16,7 @@ from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound, PlannedRun
 from fedprivjax.method.planning.setting import DEFAULTS, Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.planner.calibrated import calibrated
-from fedprivjax.planner.pilot import FOUND, SAID, Pilot, Trial, tried
+from fedprivjax.planner.pilot import NOTE, VARIABLES, Pilot, Trial, run_pilots
 from fedprivjax.protocols import PROTOCOLS
 
 NUMBERS = {
@@ -33,7 +33,7 @@ NUMBERS = {
 }
 AXES = ("protocol", "epsilon")
 Row = tuple[str, type[Protocol], Use | None]  # label, method, and one of its uses
-WORDS = ("bound_kind", "bound_of", "theorem", "settings", "note", "guarantee", "refusal")
+TEXTS = ("bound_kind", "bound_of", "theorem", "settings", "note", "guarantee", "refusal")
 
 
 def plan(
@@ -131,7 +131,7 @@ def plan(
     found = _dataset(first, [label for label, _, _ in rows], levels, table)
     if not pilot:
         return found
-    return found.assign(_tried(table, pilot, progress)).assign_attrs(pilot.attributes(dimension))
+    return found.assign(_pilot_variables(table, pilot, progress)).assign_attrs(pilot.attributes(dimension))
 
 
 def grid_around(epsilon: float, points: int = 7, factor: float = 10.0) -> list[float]:
@@ -156,7 +156,7 @@ def mapping(found: xr.Dataset) -> dict[str, Any]:
         for level in found["epsilon"].values.tolist():
             cell = found.sel(protocol=label, epsilon=level)
             entry = {"protocol": label, "epsilon": level}
-            entry |= {name: _plain(cell[name].item()) for name in (*NUMBERS, *WORDS, *FOUND, SAID) if name in cell}
+            entry |= {name: _plain(cell[name].item()) for name in (*NUMBERS, *TEXTS, *VARIABLES, NOTE) if name in cell}
             terms = dict(zip(found["term"].values.tolist(), cell["bound_term"].values.tolist(), strict=True))
             entry["terms"] = {name: value for name, value in terms.items() if not np.isnan(value)}
             entry["guarantee"] = json.loads(entry["guarantee"]) if entry["guarantee"] else None
@@ -233,26 +233,26 @@ def _call(draft: Draft, run: PlannedRun) -> str:
     return f"{draft.method.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
-def _tried(table: list[list[dict[str, Any]]], pilot: Pilot, progress: bool | Told | None) -> dict[str, Any]:
+def _pilot_variables(table: list[list[dict[str, Any]]], pilot: Pilot, progress: bool | Told | None) -> dict[str, Any]:
     """Run the pilots and return their variables."""
-    with telling(progress, "pilot", "runs") as told:
-        cells = iter(list(tried([cell for row in table for cell in row], pilot, told)))
-    return _variables([[next(cells) for _ in row] for row in table], FOUND, (SAID,))
+    with telling(progress, "pilot", "runs") as on_progress:
+        cells = iter(list(run_pilots([cell for row in table for cell in row], pilot, on_progress)))
+    return _variables([[next(cells) for _ in row] for row in table], VARIABLES, (NOTE,))
 
 
-def _variables(table: list[list[dict[str, Any]]], numbers: Mapping[str, str], words: Sequence[str]) -> dict[str, Any]:
+def _variables(table: list[list[dict[str, Any]]], numbers: Mapping[str, str], texts: Sequence[str]) -> dict[str, Any]:
     """Return the variables of a table of cells, numbers and texts, with the axes protocol and epsilon."""
     found: dict[str, Any] = {
-        name: (AXES, [[float(cell.get(name, np.nan)) for cell in row] for row in table], {"words": about})
+        name: (AXES, [[float(cell.get(name, np.nan)) for cell in row] for row in table], {"long_name": about})
         for name, about in numbers.items()
     }
     return found | {
-        name: (AXES, np.array([[cell.get(name, "") for cell in row] for row in table], object)) for name in words
+        name: (AXES, np.array([[cell.get(name, "") for cell in row] for row in table], object)) for name in texts
     }
 
 
 def _dataset(setting: Setting, labels: list[str], levels: list[float], table: list[list[dict[str, Any]]]) -> xr.Dataset:
-    found = _variables(table, NUMBERS, WORDS)
+    found = _variables(table, NUMBERS, TEXTS)
     terms = [[[cell.get("bound_term", {}).get(term, np.nan) for term in TERMS] for cell in row] for row in table]
     found["bound_term"] = ((*AXES, "term"), np.array(terms, float))
     names = (each.name for each in fields(setting) if each.name not in ("epsilon", "kept"))

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from fedprivjax.experiment import Experiment, choosing
-from fedprivjax.experiment.tuning import Choice, in_words
+from fedprivjax.experiment import Experiment, tuning_experiment
+from fedprivjax.experiment.tuning import Choice, formatted
 from fedprivjax.report.text_table import Sheet
 
 
 def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:
     """Return the tuned points, one row per method, with the mean of the metric and the number of points tried."""
-    other = choosing(experiment)
+    other = tuning_experiment(experiment)
     metric = other.evaluation.known(other.evaluation.select)
     given = other.sweep.seeds
     seeds = given if isinstance(given, int) else len(given)
@@ -20,5 +20,5 @@ def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet
     for name in (metric.title, "of points", "diverged"):
         table.add_column(name, "right")
     for label, one in choices.items():
-        table.add_row(label, in_words(one.values), metric.text(one.score), str(one.points), str(one.diverged))
+        table.add_row(label, formatted(one.values), metric.text(one.score), str(one.points), str(one.diverged))
     return table

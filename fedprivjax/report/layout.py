@@ -69,7 +69,7 @@ def layout(experiment: Experiment) -> Layout:
         targeted=any(set(LEVELS) & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol),
         title=experiment.title,
         notes=" ".join(experiment.notes.split()),
-        own=tuple(evaluation.own.values()),
+        own=tuple(evaluation.custom_metrics.values()),
         baselines=tuple(evaluation.baselines),
     )
 

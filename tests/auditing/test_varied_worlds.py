@@ -23,7 +23,7 @@ from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.neighbouring import Federation, NotAllowed, labels_of, records_used, small_federation, worlds
 from fedprivjax.auditing.views import own_releases
-from fedprivjax.experiment.audit import Chosen, in_two_worlds
+from fedprivjax.experiment.audit import Chosen, scaled_down_audits
 
 slow = pytest.mark.slow
 
@@ -150,7 +150,8 @@ def test_every_participation_that_a_method_allows_is_audited(monkeypatch):
     def audits(protocol, **options):
         asked.clear()
         settings = {"runs": 20_000, "rounds": 12, "seed": 0, "folder": None}
-        return in_two_worlds(Chosen({"it": protocol}, 1e-5), **settings, **options)("it", protocol, None), list(asked)
+        attack = scaled_down_audits(Chosen({"it": protocol}, 1e-5), **settings, **options)
+        return attack("it", protocol, None), list(asked)
 
     dp_mu2 = DPMu2(mu=2.0, clip=1.0)
     found, ways = audits(dp_mu2)

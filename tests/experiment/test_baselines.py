@@ -49,7 +49,7 @@ def test_non_private_is_the_same_protocol_with_no_privacy_asked_for():
     ours, free = parsed().protocol
     assert (free.label, free.name, free.grid) == ("ours, non-private", ours.name, ours.grid)
     assert free.settings == {"sampler": "full", "clip": 1.0, "epsilon": INF}
-    assert "epsilon" in free.own  # which the sweep does not reach
+    assert "epsilon" in free.fixed  # the sweep does not reach it
 
 
 def test_by_default_no_protocol_is_added():
@@ -204,4 +204,4 @@ def test_the_choice_on_other_data_trains_no_machine_alone():
     raw = tomllib.loads(FILE) | {"evaluation": {"baselines": ["constant", "alone"]}}
     raw["tuning"] = {"problem": {"dataset": "logistic"}}
     raw["problem"]["radius"] = 8.0
-    assert experiment.choosing(experiment.parse(raw)).evaluation.baselines == ["constant"]
+    assert experiment.tuning_experiment(experiment.parse(raw)).evaluation.baselines == ["constant"]

@@ -139,7 +139,7 @@ def test_an_audit_in_one_run_goes_as_long_as_each_method(monkeypatch):
     )
     made = make({"kind": "full", "rounds": 3}, {**MANY, "rounds": 5})
     chosen = audits.chosen("a file", lambda: made, None, None, None)
-    attack = audits.in_one_run(chosen, each=1, seed=0)
+    attack = audits.one_run_audits(chosen, each=1, seed=0)
     for label, protocol in chosen.protocols.items():
         attack(label, protocol, None)
     assert seen == {Uniform(20, 10): 5, Full(20): 3}

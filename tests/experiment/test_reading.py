@@ -93,10 +93,10 @@ def test_no_module_is_imported(handed, change):
     assert "step_size" not in results.best["ours"].dims
     assert set(results.choices) == ({"ours"} if "tuning" in change else set())
     if "metrics" in change.get("evaluation", {}):
-        assert results.spec.evaluation.own["evilmod:largest"].function == Unimported("evilmod:largest")
+        assert results.spec.evaluation.custom_metrics["evilmod:largest"].function == Unimported("evilmod:largest")
         return
     with pytest.raises(Refusal, match=r"user code must be imported to run, got '|participation.machines must be given"):
-        listed.jobs(results.spec if "tuning" not in change else experiment.choosing(results.spec))
+        listed.jobs(results.spec if "tuning" not in change else experiment.tuning_experiment(results.spec))
 
 
 @pytest.mark.parametrize("name", ["protocol", "dataset", "feature map", "metric"])
@@ -122,7 +122,7 @@ def test_what_is_known_of_a_custom_metric_is_read_from_the_results(found, kept, 
     folder.save(changed, tmp_path)
     shutil.copy(kept / "spec.toml", tmp_path)
     results = fpj.load(tmp_path)
-    (one,) = results.spec.evaluation.own.values()
+    (one,) = results.spec.evaluation.custom_metrics.values()
     assert replace(one, function=metric.function) == metric
     assert any("largest %" in sheet.title for sheet in fpj.table(results).sheets)
 

@@ -81,7 +81,7 @@ def scored(values, **axes):
 
 def choices(made, results):
     """What goes on of "theirs"."""
-    return tuning.choices(made, experiment.choosing(made), results)["theirs"]
+    return tuning.choices(made, experiment.tuning_experiment(made), results)["theirs"]
 
 
 def chosen_of(values, **axes):
@@ -124,7 +124,7 @@ def test_the_least_loss_is_best():
 
 
 def test_the_experiment_that_chooses_is_on_the_other_data():
-    other = experiment.choosing(experiment.parse(raw()))
+    other = experiment.tuning_experiment(experiment.parse(raw()))
     assert (other.problem.dataset, other.problem.options, other.problem.radius) == ("digits", {}, 8.0)
     assert [(one.label, one.points) for one in other.protocol] == [("ours", 4), ("theirs", 3)]
     made = [experiment.make_participation(other.participation_of(one), {}) for one in other.protocol]
@@ -137,7 +137,7 @@ def test_what_it_says_of_participation_goes_before_everything():
         tuning={"participation": {"machines": 20, "per_round": 5, "rounds": 3}, "sweep": {"mu": [8.0]}},
         sweep={"per_round": [2, 3]},
     )
-    other = experiment.choosing(experiment.parse(said))
+    other = experiment.tuning_experiment(experiment.parse(said))
     assert other.sweep.over == {"mu": [8.0]}
     made = [experiment.make_participation(other.participation_of(one), {}) for one in other.protocol]
     assert [(law.per_round, rounds) for law, rounds in made] == [(5, 3), (5, 3)]
@@ -147,32 +147,32 @@ def test_what_it_says_of_participation_goes_before_everything():
 def test_what_is_declared_of_these_data_holds_for_no_others(chooser):
     declared = {"lipschitz": 0.1, "distance": 1.0, "machine_weights": [1 / 6] * 6}
     made = raw(problem=declared, tuning={"problem": chooser})
-    other = experiment.choosing(experiment.parse(made)).problem
+    other = experiment.tuning_experiment(experiment.parse(made)).problem
     assert (other.lipschitz, other.distance, other.machine_weights) == (None, None, None)
     made["tuning"]["problem"] = {**chooser, "lipschitz": 2.0}
-    assert experiment.choosing(experiment.parse(made)).problem.lipschitz == 2.0
+    assert experiment.tuning_experiment(experiment.parse(made)).problem.lipschitz == 2.0
 
 
 def test_an_empty_partition_is_none():
     said = raw(problem={"dataset": "digits", "options": {}, "partition": {"kind": "iid"}})
     said["tuning"]["problem"] = {"dataset": "logistic", "options": {"examples": 120, "features": 3}}
-    assert experiment.choosing(experiment.parse(said)).problem.partition.kind == "iid"
+    assert experiment.tuning_experiment(experiment.parse(said)).problem.partition.kind == "iid"
     said["tuning"]["problem"]["partition"] = {}
     made = experiment.parse(said)
-    assert experiment.choosing(made).problem.partition is None
+    assert experiment.tuning_experiment(made).problem.partition is None
     again = experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(made))))
-    assert experiment.choosing(again).problem.partition is None
+    assert experiment.tuning_experiment(again).problem.partition is None
 
 
 def test_where_plots_are_drawn_is_no_part_of_a_choice():
     made = experiment.parse(raw(evaluation={"at": {"mu": 64.0}}, tuning={"sweep": {"mu": [8.0]}}))
-    assert experiment.choosing(made).evaluation == made.evaluation.model_copy(update={"at": {}})
+    assert experiment.tuning_experiment(made).evaluation == made.evaluation.model_copy(update={"at": {}})
 
 
 def test_a_model_a_loss_and_features_stay_unless_it_says_others():
     said = raw(problem={"loss": "softmax", "features": ["unit_norm"], "partition": {"kind": "iid"}})
     said["tuning"]["problem"] = {"dataset": "digits", "constraint": {"kind": "box", "low": -1.0, "high": 1.0}}
-    other = experiment.choosing(experiment.parse(said)).problem
+    other = experiment.tuning_experiment(experiment.parse(said)).problem
     assert (other.loss.kind, other.features, other.partition.kind) == ("softmax", ["unit_norm"], "iid")
     assert (other.constraint.kind, other.radius) == ("box", None)
 
@@ -225,10 +225,10 @@ def test_it_round_trips_and_is_reached_by_changes(tmp_path):
     spec = tmp_path / "small.toml"
     spec.write_text(FILE, encoding="utf-8")
     made = experiment.load(spec, {"tuning.seeds": 5, "tuning.problem.radius": 4.0})
-    assert (made.tuning.seeds, experiment.choosing(made).problem.radius) == (5, 4.0)
+    assert (made.tuning.seeds, experiment.tuning_experiment(made).problem.radius) == (5, 4.0)
     again = experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(made))))
     assert again == made
-    assert experiment.choosing(again) == experiment.choosing(made)
+    assert experiment.tuning_experiment(again) == experiment.tuning_experiment(made)
 
 
 def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
@@ -236,7 +236,7 @@ def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
     made = experiment.parse(said)
     data = scored(np.zeros((2, 2, 2)), clip=[0.5, 2.0], step_scale=[1e-6, 1.0])
     results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
-    why = tuning.choices(made, experiment.choosing(made), results)["ours"].why
+    why = tuning.choices(made, experiment.tuning_experiment(made), results)["ours"].why
     assert why.endswith("on logistic, which may share data with this run: not accounted for")
 
 
@@ -295,7 +295,7 @@ def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
     kept = tomllib.loads(tomli_w.dumps(experiment.to_mapping(made)))
     again = experiment.parse(kept, tmp_path_factory.mktemp("elsewhere"))
     assert again == made
-    assert experiment.choosing(again).problem.dataset == str(beside / "copy.csv")
+    assert experiment.tuning_experiment(again).problem.dataset == str(beside / "copy.csv")
 
 
 def test_tiny_chooses_in_small():
@@ -303,7 +303,7 @@ def test_tiny_chooses_in_small():
     said["problem"]["partition"] = {"kind": "iid"}
     said["tuning"]["problem"] = {"dataset": "clusters", "options": {"examples": 4000, "features": 12}}
     small = tiny(experiment.parse(said))
-    other = experiment.choosing(small)
+    other = experiment.tuning_experiment(small)
     assert (other.sweep.seeds, other.evaluation.every) == (2, 5)
     assert other.participation.rounds == 2  # the least, the second protocol's own
     assert [one.grid for one in other.protocol] == [
@@ -315,7 +315,7 @@ def test_tiny_chooses_in_small():
     assert other.problem.options["test_examples"] == 200
     said["problem"].pop("partition")
     said["tuning"]["problem"]["partition"] = {}
-    assert experiment.choosing(tiny(experiment.parse(said))).problem.options["examples"] == 400
+    assert experiment.tuning_experiment(tiny(experiment.parse(said))).problem.options["examples"] == 400
 
 
 def test_tiny_data_that_choose_have_a_feature_for_the_constant_one():
@@ -443,7 +443,7 @@ def test_grids_of_one_size_need_no_line():
 
 def test_marks_are_of_those_that_chose():
     found = {"ours": Choice({"clip": 1.0}, 0.5, 4, 0, "why")}
-    made = tuning.marked({"ours": xr.Dataset(), "theirs": xr.Dataset()}, found)
+    made = tuning.with_choices({"ours": xr.Dataset(), "theirs": xr.Dataset()}, found)
     assert made["ours"].attrs == {"selected": "why", "grid_points": 4}
     assert made["theirs"].attrs == {}
     at = tuning.at_choices(experiment.parse(copy.deepcopy(raw())), found)

@@ -13,7 +13,7 @@ from momentum_sgd import MomentumSGD
 from fedprivjax import cli, planner
 from fedprivjax.auditing.neighbouring import FIXED, MACHINES
 from fedprivjax.experiment import load
-from fedprivjax.experiment.audit import chosen, in_two_worlds, run_all
+from fedprivjax.experiment.audit import chosen, run_all, scaled_down_audits
 from fedprivjax.method.planning.bounds import POPULATION, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
@@ -78,6 +78,6 @@ def test_it_is_audited_in_its_own_scaled_down_form(registered, monkeypatch):
     assert protocol.scaled_down(MACHINES).forgetting == 1 / EPOCH
     seen = []
     monkeypatch.setattr("fedprivjax.experiment.audit.audit", lambda small, *_, **options: seen.append(small))
-    attack = in_two_worlds(picked, runs=1000, rounds=4, seed=0, folder=None, participation=[FIXED])
+    attack = scaled_down_audits(picked, runs=1000, rounds=4, seed=0, folder=None, participation=[FIXED])
     run_all(picked, attack, nullcontext)
     assert seen == [protocol.scaled_down(MACHINES)]
