@@ -52,7 +52,7 @@ class Arguments(NamedTuple):
     problem: Problem
     mechanism: Mechanism
     inputs: RoundInputs
-    tape: Any
+    host_noise: Any
     key: jax.Array
 
 
@@ -129,13 +129,13 @@ class ReadyRun:
         return inputs
 
     @property
-    def tape(self) -> Any:
+    def host_noise(self) -> Any:
         """Host noise of the protocol, leaves [rounds, ...], or None."""
-        return self.tape_of(self.protocol, self.seeds.noise, self.problem.dimension)
+        return self.host_noise_of(self.protocol, self.seeds.noise, self.problem.dimension)
 
-    def tape_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
+    def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
         """Return the host noise of another protocol on this run's plan, or None if the mechanism uses no host noise."""
-        return protocol.tape(self.plan, dimension, seed) if self.mechanism.taped else None
+        return protocol.host_noise(self.plan, dimension, seed) if self.mechanism.uses_host_noise else None
 
     @property
     def key(self) -> jax.Array:
@@ -146,7 +146,7 @@ class ReadyRun:
     def arguments(self) -> Arguments:
         """Arguments of the run's program."""
         protocol, problem = as_leaves(self.protocol.traced), self.problem.traced
-        return Arguments(protocol, problem, self.mechanism, self.inputs, self.tape, self.key)
+        return Arguments(protocol, problem, self.mechanism, self.inputs, self.host_noise, self.key)
 
 
 @known_keywords

@@ -143,7 +143,7 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
     Args:
         listener: number of the progress callback, which gets the completed rounds at every evaluation, or None.
     """
-    protocol, problem, mechanism, inputs, tape, key = arguments
+    protocol, problem, mechanism, inputs, host_noise, key = arguments
     dimension = problem.dimension
     block = ceil(recipe.eval_every / ceil(recipe.eval_every / BLOCK))
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, recipe.size)
@@ -153,23 +153,23 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
     carried = bool(jax.tree.leaves(noise_state))
     zeros = {metric.name: jnp.zeros(()) for metric in recipe.metrics if metric.of == "info"}
 
-    def noise_of(state, drawn, tape):
-        return (state, None) if drawn is None else protocol.noise(state, drawn, tape)
+    def noise_of(state, drawn, host_noise):
+        return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
 
     def one_round(carry, step):
         (state, noise_state, totals), _ = carry
-        inputs, drawn, tape = step
-        noise_state, noise = noise_of(noise_state, drawn, tape)
+        inputs, drawn, host_noise = step
+        noise_state, noise = noise_of(noise_state, drawn, host_noise)
         state, info = protocol.round(problem, state, inputs, noise, protocol_key(key, inputs.round))
         totals = {name: total + info[name] for name, total in totals.items()}
         return ((state, noise_state, totals), mechanism.aggregate(noise) if carried else None), None
 
     def one_block(carry, rounds):
-        (run, noise, draw_state), (inputs, draw_inputs, tape) = carry, rounds
+        (run, noise, draw_state), (inputs, draw_inputs, host_noise) = carry, rounds
         draw_state, drawn = mechanism.draw(draw_state, draw_inputs, round_keys(key, inputs.round), dimension)
-        (run, noise), _ = jax.lax.scan(one_round, (run, noise if carried else None), (inputs, drawn, tape))
+        (run, noise), _ = jax.lax.scan(one_round, (run, noise if carried else None), (inputs, drawn, host_noise))
         if not carried:
-            last = jax.tree.map(lambda leaf: leaf[-1], (drawn, tape))
+            last = jax.tree.map(lambda leaf: leaf[-1], (drawn, host_noise))
             noise = mechanism.aggregate(noise_of((), *last)[1])
         return (run, noise, draw_state), ()
 
@@ -183,13 +183,15 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
         return ((state, noise_state, zeros), noise, draw_state), values
 
     def first_noise():
-        rounds = jax.tree.map(lambda leaf: leaf[:1], (inputs, mechanism.inputs, tape))
+        rounds = jax.tree.map(lambda leaf: leaf[:1], (inputs, mechanism.inputs, host_noise))
         return one_block((run, jnp.zeros(dimension), draw_state), rounds)[0][1]
 
     run = protocol.init(problem, recipe.size, protocol_key(key)), noise_state, zeros
     noise = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(first_noise))
     carry = run, noise, draw_state
-    ((state, *_), *_), values = scan_in_chunks(one_segment, carry, (inputs, mechanism.inputs, tape), recipe.eval_every)
+    ((state, *_), *_), values = scan_in_chunks(
+        one_segment, carry, (inputs, mechanism.inputs, host_noise), recipe.eval_every
+    )
     return protocol.output(state), values
 
 

@@ -142,12 +142,12 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
     The views have leaves [rounds, ...]: the lens's records of the queries and of the messages, the server's memory, and
     the scalars that rounds report.
     """
-    protocol, problem, mechanism, inputs, tape, key = arguments
+    protocol, problem, mechanism, inputs, host_noise, key = arguments
     dimension = problem.dimension
 
     def one_round(carry, step):
         state, draw_state, noise_state, memory, own_states = carry
-        inputs, draw_inputs, tape = step
+        inputs, draw_inputs, host_noise = step
         own_key = protocol_key(key, inputs.round)
         one = jax.tree.map(lambda leaf: leaf[None], (inputs.round, draw_inputs))
         keys = round_keys(key, one[0])
@@ -155,7 +155,7 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
         draw_state, drawn = mechanism.draw(draw_state, one[1], keys, dimension)
         noise = None
         if drawn is not None:
-            noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), tape)
+            noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), host_noise)
         memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
         own_states, own_noise = own_noises(protocol, own_states, inputs.machine, added)
         sent = of_present(inputs, protocol.sent(problem, state, inputs, noise, own_noise, own_key))
@@ -174,7 +174,7 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
     own_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), own_state)
     memory = mechanism.message_memory(dimension, key)
     carry = state, mechanism.init(dimension, key), noise_state, memory, own_states
-    (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, tape))
+    (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, host_noise))
     return state, views
 
 

@@ -190,14 +190,14 @@ class Protocol(Calibrated, Decorated):
         """Return the state of `noise` before the first round, a pytree."""
         return ()
 
-    def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
+    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """Return the state of the noise and the round's noise, from the mechanism's sample and the protocol's leaves.
 
         Default: `noise_std·z`.
 
         Args:
             drawn: the mechanism's sample for the round.
-            tape: the round's pre-sampled host noise from `tape`, or None.
+            host_noise: the round's pre-sampled host noise from `host_noise`, or None.
         """
         return state, jax.tree.map(lambda z: self.noise_std * z, drawn)
 
@@ -205,10 +205,10 @@ class Protocol(Calibrated, Decorated):
         """Standard deviation of a trusted server's noise in the first aggregate, divided by `noise_std`. Default: 1."""
         return 1.0
 
-    def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
-        """Return noise pre-sampled on the host for one seed and configuration, or None if the mechanism is not `taped`.
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
+        """Return noise pre-sampled on the host for one seed and configuration, or None.
 
-        It has leaves [rounds, ...]; integers stay integers.
+        It has leaves [rounds, ...]; integers stay integers. Mechanisms with `uses_host_noise` receive it in `noise`.
         """
         return None
 

@@ -95,7 +95,7 @@ class VectorSum:
 
         Args:
             total_levels: S, sum of the levels over `users`, int32 [d].
-            noise_levels: Z − ⌊n·q·p⌋, int32 [d] (`noise.binomial.Tape`).
+            noise_levels: Z − ⌊n·q·p⌋, int32 [d] (`noise.binomial.HostNoise`).
             users: n, number of participants; may be traced.
             remainder: n·q·p − ⌊n·q·p⌋.
         """

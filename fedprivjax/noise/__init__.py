@@ -5,7 +5,7 @@ a scale. One sample therefore serves every privacy level, clip and step size of 
 state of the federation's size.
 """
 
-from fedprivjax.noise.binomial import RoundedNormal, Tape, sample_binomial_noise
+from fedprivjax.noise.binomial import HostNoise, RoundedNormal, sample_binomial_noise
 from fedprivjax.noise.cancelling import Cancelling, Replayed
 from fedprivjax.noise.chooser import METHODS, choose
 from fedprivjax.noise.covariance import Covariance
@@ -21,6 +21,7 @@ __all__ = [
     "Cancelling",
     "Covariance",
     "Fresh",
+    "HostNoise",
     "Mechanism",
     "PerMachine",
     "PerStep",
@@ -28,7 +29,6 @@ __all__ = [
     "RoundedNormal",
     "Silent",
     "Streamed",
-    "Tape",
     "WindowInputs",
     "Windows",
     "choose",

@@ -26,7 +26,7 @@ MOST_TRIALS = {"float32": 10**6, "float64": 10**14}  # jax.random.binomial is wr
 EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total variation is summed term by term
 
 
-class Tape(NamedTuple):
+class HostNoise(NamedTuple):
     """Centred binomial noise, `noise − remainder` in levels.
 
     Attributes:
@@ -45,7 +45,7 @@ class Scale(NamedTuple):
     remainder: np.ndarray
 
 
-def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> Tape:
+def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> HostNoise:
     """Sample a run's noise exactly: Z ~ Binomial(totals, probability) per round and coordinate, centred in int64.
 
     Args:
@@ -69,7 +69,7 @@ def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: f
             f"binomial noise must stay below 2³⁰ levels, got {largest:.4g} from {totals.max():.4g} trials of "
             f"probability {probability:.4g}; use fewer levels"
         )
-    return Tape(noise.astype(np.int32), totals * float(probability) - centre)
+    return HostNoise(noise.astype(np.int32), totals * float(probability) - centre)
 
 
 def normal_scale(totals, probability: float) -> Scale:
@@ -108,7 +108,7 @@ class BitNoise(NamedTuple):
 
 
 class OfBits(Mechanism):
-    """Base class of noise in sums of bits. A sample's `noise(scale, sums, tape)` is a configuration's `BitNoise`.
+    """Base class of noise in sums of bits. A sample's `noise(scale, sums, host_noise)` is a configuration's `BitNoise`.
 
     inputs: messages of a round, float32 [rounds].
     """
@@ -120,7 +120,7 @@ class OfBits(Mechanism):
 
 
 @struct.dataclass
-class Taped(OfBits):
+class HostSampled(OfBits):
     """Exact binomial noise that the protocol sampled on the host. Nothing is sampled on the device."""
 
     inputs: Any
@@ -139,7 +139,7 @@ class RoundedNormal(OfBits):
 
     inputs: Any
 
-    taped = False
+    uses_host_noise = False
 
     @property
     def name(self) -> str:
@@ -156,7 +156,7 @@ class LiteralBits(OfBits):
     inputs: Any
 
     inside = True
-    taped = False
+    uses_host_noise = False
 
     @property
     def name(self) -> str:
@@ -168,13 +168,13 @@ class LiteralBits(OfBits):
 
 @struct.dataclass
 class TapeDraw:
-    """Sample of `Taped`: the number of messages of a round."""
+    """Sample of `HostSampled`: the number of messages of a round."""
 
     messages: Any
 
-    def noise(self, scale, sums, tape: Tape) -> BitNoise:
+    def noise(self, scale, sums, host_noise: HostNoise) -> BitNoise:
         """Return a configuration's noise. `sums.unit` is the value of one level."""
-        return BitNoise(scale, tape.noise, tape.remainder, sums.unit / self.messages)
+        return BitNoise(scale, host_noise.noise, host_noise.remainder, sums.unit / self.messages)
 
 
 @struct.dataclass
@@ -184,7 +184,7 @@ class NormalDraw:
     messages: Any
     normal: Any
 
-    def noise(self, scale, sums, tape: None) -> BitNoise:
+    def noise(self, scale, sums, host_noise: None) -> BitNoise:
         """Return a configuration's noise, on the integers around the binomial's mean."""
         levels = rounded_normal(self.normal, scale * jnp.sqrt(self.messages) / sums.unit)
         return BitNoise(scale, levels, 0.0, sums.unit / self.messages)
@@ -196,7 +196,7 @@ class KeyDraw:
 
     key: Any
 
-    def noise(self, scale, sums, tape: None) -> BitNoise:
+    def noise(self, scale, sums, host_noise: None) -> BitNoise:
         """Return a configuration's noise."""
         return BitNoise(scale, key=self.key)
 

@@ -17,7 +17,7 @@ class Silent(Mechanism):
 
     inputs: Any = ()
 
-    taped = False
+    uses_host_noise = False
 
     def draw(self, state, inputs, keys, dimension: int):
         return state, None

@@ -23,7 +23,7 @@ class Mechanism(Decorated):
     kind, decorator = "mechanism", PYTREE
     inputs: Any
     inside: ClassVar[bool] = False  # True if noise is part of the machines' computation, not added to messages
-    taped: ClassVar[bool] = True  # True if a round's noise may use noise that the protocol sampled on the host
+    uses_host_noise: ClassVar[bool] = True  # True if a round's noise may depend on the protocol's `host_noise`
     method: ClassVar[str] = "auto"  # the `noise_method` that selects this class
 
     @property

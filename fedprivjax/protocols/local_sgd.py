@@ -177,7 +177,7 @@ class LocalSGD(RecordMethod):
         ends, moves = jax.lax.scan(together, starts, (jnp.arange(steps), inputs.samples.T))
         return ends, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), moves)
 
-    def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
+    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """The round's key, and the participants' standard deviations."""
         key, relative = drawn
         return state, (key, self.noise_std * relative)

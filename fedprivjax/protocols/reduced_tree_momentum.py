@@ -129,7 +129,7 @@ class ReducedTreeMomentum(MomentumMethod):
     def noise_state(self, dimension: int, size: Size) -> Rings:
         return self._trees.init(dimension, size.rounds)
 
-    def noise(self, state: Rings, drawn: Normals, tape) -> tuple[Rings, Correlated]:
+    def noise(self, state: Rings, drawn: Normals, host_noise) -> tuple[Rings, Correlated]:
         rings = self._trees.step(state, drawn, self.alpha, self.reset_rate, self.stds)
         return rings, Correlated(self.noise_std * rings.last, self.noise_std * state.last)
 

@@ -100,7 +100,7 @@ class TreeMomentum(MomentumMethod):
     def noise_state(self, dimension: int, size: Size) -> Path:
         return self._factor.init(dimension, size.rounds)
 
-    def noise(self, state: Path, drawn, tape) -> tuple[Path, Correlated]:
+    def noise(self, state: Path, drawn, host_noise) -> tuple[Path, Correlated]:
         path = self._factor.step(state, drawn, self.alpha, self.epoch)
         return path, Correlated(self.noise_std * path.last, self.noise_std * state.last)
 

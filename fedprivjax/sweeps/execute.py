@@ -85,41 +85,43 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
     members = start.members_of(draws, columns)
     leaves = jax.tree.map(lambda leaf: leaf[members], (start.members.protocol, start.members.constraint))
     drawn = [start.starts[draw] for draw in draws]
-    tapes = stacked([stacked([start.tape(draw, m) for m in row]) for draw, row in zip(draws, members, strict=True)])
+    host_noises = stacked(
+        [stacked([start.host_noise(draw, m) for m in row]) for draw, row in zip(draws, members, strict=True)]
+    )
     seeds = (
         stacked([one.mechanism for one in drawn]),
         stacked([one.inputs for one in drawn]),
         jnp.stack([one.key for one in drawn]),
     )
     member_ids = None if start.common_noise else jnp.asarray(columns)
-    return leaves, seeds, tapes, start.first.problem.traced, member_ids
+    return leaves, seeds, host_noises, start.first.problem.traced, member_ids
 
 
 @typed_jit(static_argnames=("recipe", "over"))
-def run_chunk(members, drawn, tapes, problem: Problem, member_ids, recipe: Recipe, over: Spread | None = None):
+def run_chunk(members, drawn, host_noises, problem: Problem, member_ids, recipe: Recipe, over: Spread | None = None):
     """Metrics with leaves [draws, members, evaluations].
 
     Args:
         members: protocol and constraint, leaves [draws, members, ...].
         drawn: mechanism, round inputs and noise key, leaves [draws, ...].
-        tapes: host-made noise, leaves [draws, members, rounds, ...], or None.
+        host_noises: pre-sampled host noise, leaves [draws, members, rounds, ...], or None.
         member_ids: [members] where each draws noise of its own, or None.
         over: a mesh and which axis divides over it, or None for one device.
     """
 
-    def run_all(members, drawn, tapes, problem, member_ids):
-        def one(member, tape, member_id, drawn):
+    def run_all(members, drawn, host_noises, problem, member_ids):
+        def one(member, host_noise, member_id, drawn):
             (protocol, constraint), (mechanism, inputs, key) = member, drawn
             key = key if member_id is None else jax.random.fold_in(key, member_id)
-            arguments = Arguments(protocol, replace(problem, constraint=constraint), mechanism, inputs, tape, key)
+            arguments = Arguments(protocol, replace(problem, constraint=constraint), mechanism, inputs, host_noise, key)
             params, metrics = trajectory(arguments, recipe)
             finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
             return {**metrics, "diverged": ~finite}
 
         over_members = jax.vmap(one, in_axes=(0, 0, None if member_ids is None else 0, None))
-        return jax.vmap(over_members, in_axes=(0, 0, None, 0))(members, tapes, member_ids, drawn)
+        return jax.vmap(over_members, in_axes=(0, 0, None, 0))(members, host_noises, member_ids, drawn)
 
-    return over_devices(run_all, over)(members, drawn, tapes, problem, member_ids)
+    return over_devices(run_all, over)(members, drawn, host_noises, problem, member_ids)
 
 
 def sweep_fingerprint(start: ReadySweep) -> str:
@@ -127,9 +129,9 @@ def sweep_fingerprint(start: ReadySweep) -> str:
     text = program_text(start.member(0, 0), start.recipe)
     members = start.members.protocol, start.members.constraint, start.index
     drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
-    tapes = [
-        fingerprint(start.tape(draw, int(member)))  # one at a time, for together they may not fit in memory
+    host_noises = [
+        fingerprint(start.host_noise(draw, int(member)))  # one at a time, for together they may not fit in memory
         for draw in range(len(start.starts))
         for member in start.index[draw % len(start.index)]
     ]
-    return fingerprint(text, start.first.problem.traced, members, drawn, tapes, start.common_noise)
+    return fingerprint(text, start.first.problem.traced, members, drawn, host_noises, start.common_noise)

@@ -68,11 +68,11 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
     state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
     noise_state = _floats(lambda: protocol.noise_state(d, size))
-    tape = sum(leaf.nbytes for leaf in jax.tree.leaves(start.tape))
+    host_noise = sum(leaf.nbytes for leaf in jax.tree.leaves(start.host_noise))
     seen = max(tested, problem.examples if problem.stored else 0)
     evaluated = max(3 * tested * scores, 2 * min(CHUNK_NUMBERS, seen * way))
     member = 6 * d + 2 * (state + noise_state) + evaluated + messages
-    return 4 * (drawn + start.mechanism.floats(d)), 4 * member + tape
+    return 4 * (drawn + start.mechanism.floats(d)), 4 * member + host_noise
 
 
 def _drawn(start: ReadyRun) -> int:

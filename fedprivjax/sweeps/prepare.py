@@ -141,18 +141,18 @@ class ReadySweep:
         rounds, messages, uses = np.moveaxis(by_run, 2, 0)
         return totals(each, messages, uses), each | {"rounds_taken": rounds[0].astype(int)}
 
-    def tape(self, draw: int, member: int) -> Any:
+    def host_noise(self, draw: int, member: int) -> Any:
         """A member's host-made noise on a draw."""
         start = self.starts[draw]
         seed = start.seeds.noise if self.common_noise else member_seed(start.seeds, member)
-        return start.tape_of(self.members.protocols[member], seed, start.problem.dimension)
+        return start.host_noise_of(self.members.protocols[member], seed, start.problem.dimension)
 
     def member(self, draw: int, member: int) -> Arguments:
         """The program's arguments of one run."""
         start = self.starts[draw]
         protocol, constraint = jax.tree.map(lambda leaf: leaf[member], (self.members.protocol, self.members.constraint))
         problem = replace(start.problem.traced, constraint=constraint)
-        return Arguments(protocol, problem, start.mechanism, start.inputs, self.tape(draw, member), start.key)
+        return Arguments(protocol, problem, start.mechanism, start.inputs, self.host_noise(draw, member), start.key)
 
 
 def _weights(start: ReadyRun) -> str:

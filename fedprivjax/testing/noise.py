@@ -89,13 +89,13 @@ def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
     key = jax.random.key(seed)
     protocol, keys = start.arguments.protocol, round_keys(key, np.arange(1, start.plan.size.rounds + 1))
     _, drawn = mechanism.draw(mechanism.init(NUMBERS, key), mechanism.inputs, keys, NUMBERS)
-    tape = replace(start, mechanism=mechanism).tape_of(start.protocol, seed, NUMBERS)
+    host_noise = replace(start, mechanism=mechanism).host_noise_of(start.protocol, seed, NUMBERS)
 
     def one_round(state, step):
         state, noise = protocol.noise(state, *step)
         return state, mechanism.aggregate(noise)
 
-    noises = jax.lax.scan(one_round, protocol.noise_state(NUMBERS, start.plan.size), (drawn, tape))[1]
+    noises = jax.lax.scan(one_round, protocol.noise_state(NUMBERS, start.plan.size), (drawn, host_noise))[1]
     return None if noises is None else np.asarray(noises, np.float64)
 
 

@@ -20,14 +20,14 @@ def stable_structure(trial: Trial) -> None:
     problem, dimension, size = trial.problem, trial.problem.dimension, trial.start.plan.size
 
     def one_round(arguments: Arguments):
-        protocol, _, mechanism, inputs, tape, key = arguments
-        first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs, tape))
+        protocol, _, mechanism, inputs, host_noise, key = arguments
+        first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs, host_noise))
         keys = round_keys(key, first[1].round)
         drawn = mechanism.draw(mechanism.init(dimension, key), first[0], keys, dimension)[1]
-        drawn, inputs, tape = jax.tree.map(lambda leaf: leaf[0], (drawn, *first[1:]))
+        drawn, inputs, host_noise = jax.tree.map(lambda leaf: leaf[0], (drawn, *first[1:]))
         memory = protocol.noise_state(dimension, size)
         state = protocol.init(problem, size, protocol_key(key))
-        noise_state, noise = (memory, None) if drawn is None else protocol.noise(memory, drawn, tape)
+        noise_state, noise = (memory, None) if drawn is None else protocol.noise(memory, drawn, host_noise)
         after, info = protocol.round(problem, state, inputs, noise, protocol_key(key, 1))
         points = protocol.output(state), protocol.query(state), protocol.iterates(state)
         return (state, memory), (after, noise_state), points, info
@@ -77,11 +77,11 @@ def _first_rounds(trial: Trial, rounds: int, eval_every: int):
     """Return the program's arguments and static configuration for the first rounds of the trial's run."""
     start = trial.start
     arguments, size = start.arguments, start.recipe.size._replace(rounds=rounds)
-    cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.tape, arguments.mechanism.inputs))
+    cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.host_noise, arguments.mechanism.inputs))
     mechanism: Any = arguments.mechanism
     mechanism = replace(mechanism, inputs=cut[2])
     recipe = start.recipe._replace(size=size, eval_every=eval_every)
-    return arguments._replace(inputs=cut[0], tape=cut[1], mechanism=mechanism), recipe
+    return arguments._replace(inputs=cut[0], host_noise=cut[1], mechanism=mechanism), recipe
 
 
 def _recorded(trial: Trial, name: str, at: list[int]) -> np.ndarray:

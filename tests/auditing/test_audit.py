@@ -46,8 +46,8 @@ class Forgetful(DPMu2):
 
     part: float = struct.field(pytree_node=False, default=0.5)
 
-    def noise(self, state, drawn, tape):
-        state, noise = super().noise(state, drawn, tape)
+    def noise(self, state, drawn, host_noise):
+        state, noise = super().noise(state, drawn, host_noise)
         return state, self.part * noise
 
 

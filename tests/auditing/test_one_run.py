@@ -43,8 +43,8 @@ def at(epsilon, method=DPMu2, **settings):
 class ATenthOfTheNoise(DPMu2):
     """One that adds a tenth of its noise, and does not say so."""
 
-    def noise(self, state, drawn, tape):
-        state, noise = super().noise(state, drawn, tape)
+    def noise(self, state, drawn, host_noise):
+        state, noise = super().noise(state, drawn, host_noise)
         return state, 0.1 * noise
 
 

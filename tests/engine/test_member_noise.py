@@ -1,4 +1,4 @@
-"""The member's own part of the noise: state in the scan, integers, and a tape that is made on the host."""
+"""The member's own part of the noise: state in the scan, integers, and noise sampled on the host."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,7 +32,7 @@ FIRST = Metric("first", lambda problem, snapshot: snapshot.params[0])
 
 @struct.dataclass
 class Discounted(Protocol):
-    """w ← w − η·(σ·Σ_s discount^(t−s)·z_s + levels[t]·tape_t): a walk of noise, without data."""
+    """w ← w − η·(σ·Σ_s discount^(t−s)·z_s + levels[t]·host_t): a walk of noise, without data."""
 
     trust = "server"  # machines send nothing
 
@@ -40,7 +40,7 @@ class Discounted(Protocol):
     step_size: Any = 0.1
     discount: Any = 0.5
     levels: Any = struct.field(default_factory=lambda: LEVELS)
-    taped: bool = struct.field(pytree_node=False, default=True)
+    uses_host_noise: bool = struct.field(pytree_node=False, default=True)
     most: int = struct.field(pytree_node=False, default=4)
 
     @property
@@ -65,20 +65,20 @@ class Discounted(Protocol):
     def noise_state(self, dimension, size):
         return jnp.zeros(dimension), jnp.zeros((), jnp.int32)
 
-    def noise(self, state, drawn, tape):
+    def noise(self, state, drawn, host_noise):
         total, place = state
         assert self.levels.dtype == jnp.int32
         assert place.dtype == jnp.int32
         total = self.discount * total + drawn
         noise = self.noise_std * total
-        if tape is not None:
-            assert tape.dtype == jnp.int32
-            noise = noise + self.levels[place % LEVELS.size] * tape
+        if host_noise is not None:
+            assert host_noise.dtype == jnp.int32
+            noise = noise + self.levels[place % LEVELS.size] * host_noise
         return (total, place + 1), noise
 
-    def tape(self, plan, dimension, seed):
+    def host_noise(self, plan, dimension, seed):
         """Differs from seed to seed, and from member to member."""
-        if not self.taped:
+        if not self.uses_host_noise:
             return None
         rng = np.random.default_rng([seed, round(1000 * self.discount)])
         return rng.integers(-self.most, self.most + 1, (plan.size.rounds, dimension), dtype=np.int32)
@@ -93,11 +93,11 @@ def by_hand(protocol, seed=0):
     keys = round_keys(run_key(seeds), np.arange(1, ROUNDS + 1))
     z = WEIGHTS[:, None] * np.asarray(jax.vmap(lambda key: normals(key, (DIMENSION,)))(keys), np.float64)
     rng = np.random.default_rng([seeds.noise, round(1000 * protocol.discount)])
-    tape = rng.integers(-protocol.most, protocol.most + 1, (ROUNDS, DIMENSION), dtype=np.int32)
+    host_noise = rng.integers(-protocol.most, protocol.most + 1, (ROUNDS, DIMENSION), dtype=np.int32)
     w, total, points, noises = np.zeros(DIMENSION), np.zeros(DIMENSION), [], []
     for t in range(ROUNDS):
         total = protocol.discount * total + z[t]
-        noise = protocol.noise_std * total + protocol.taped * int(LEVELS[t % 4]) * tape[t]
+        noise = protocol.noise_std * total + protocol.uses_host_noise * int(LEVELS[t % 4]) * host_noise[t]
         w = w - protocol.step_size * noise
         points.append(w)
         noises.append(np.linalg.norm(noise))
@@ -107,10 +107,10 @@ def by_hand(protocol, seed=0):
 OWN = Discounted(noise_std=0.7, discount=0.9)
 
 
-@pytest.mark.parametrize("taped", [True, False])
+@pytest.mark.parametrize("uses_host_noise", [True, False])
 @pytest.mark.parametrize("every", sparing([1, 9, ROUNDS], [9]))
-def test_a_run_is_the_loop(every, taped):
-    protocol = replace(OWN, taped=taped)
+def test_a_run_is_the_loop(every, uses_host_noise):
+    protocol = replace(OWN, uses_host_noise=uses_host_noise)
     run = simulate(protocol, PROBLEM, Full(2), rounds=ROUNDS, seed=3, eval_every=every, metrics=(WHERE, "noise_norm"))
     points, noises = by_hand(protocol, 3)
     np.testing.assert_allclose(run.metrics["where"], points[run.rounds - 1], rtol=1e-4, atol=1e-4)
@@ -140,17 +140,17 @@ def test_a_transcript_follows_the_same_noise():
     np.testing.assert_allclose(seen.params, points[-1], rtol=1e-4, atol=1e-4)
 
 
-def test_a_tape_is_counted_in_the_memory_of_a_member():
-    taped, plain = (
-        run_bytes(ready(replace(OWN, taped=taped), PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,)))
-        for taped in (True, False)
+def test_host_noise_is_counted_in_the_memory_of_a_member():
+    with_host_noise, plain = (
+        run_bytes(ready(replace(OWN, uses_host_noise=used), PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,)))
+        for used in (True, False)
     )
-    assert taped[0] == plain[0]
-    assert taped[1] - plain[1] == ROUNDS * DIMENSION * 4
+    assert with_host_noise[0] == plain[0]
+    assert with_host_noise[1] - plain[1] == ROUNDS * DIMENSION * 4
 
 
-def test_another_tape_is_another_sweep():
-    """Chunks on disk are of one tape: what only the host reads, and code of one's own, may change it."""
+def test_other_host_noise_is_another_sweep():
+    """Chunks on disk are of one host noise: what only the host reads, and code of one's own, may change it."""
     prints = [
         sweep_fingerprint(ready_sweep(replace(OWN, most=most), PROBLEM, Full(2), rounds=5, seeds=1, metrics=(FIRST,)))
         for most in (4, 5, 4)
@@ -166,22 +166,22 @@ def test_noise_without_state_and_with_it_are_recorded_alike():
         def noise_state(self, dimension, size):
             return ()
 
-        def noise(self, state, drawn, tape):
+        def noise(self, state, drawn, host_noise):
             return state, self.noise_std * drawn
 
     options = {"rounds": ROUNDS, "seed": 3, "eval_every": 9, "metrics": (WHERE, "noise_norm")}
-    carried = simulate(Discounted(noise_std=0.7, discount=0.0, taped=False), PROBLEM, Full(2), **options)
-    forgotten = simulate(Forgetful(noise_std=0.7, discount=0.0, taped=False), PROBLEM, Full(2), **options)
+    carried = simulate(Discounted(noise_std=0.7, discount=0.0, uses_host_noise=False), PROBLEM, Full(2), **options)
+    forgotten = simulate(Forgetful(noise_std=0.7, discount=0.0, uses_host_noise=False), PROBLEM, Full(2), **options)
     for name in ("where", "noise_norm"):
         np.testing.assert_allclose(forgotten.metrics[name], carried.metrics[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("common", [True, False])
-def test_members_share_a_tape_only_where_noise_is_common(common):
+def test_members_share_host_noise_only_where_noise_is_common(common):
     own = Discounted(noise_std=0.7)
     options = {"rounds": 5, "seeds": 2, "metrics": (FIRST,), "common_noise": common}
     start = ready_sweep(own, PROBLEM, Full(2), over={"step_size": [0.1, 0.2]}, **options)
-    tapes = [start.tape(draw, member) for draw in range(2) for member in range(2)]
-    assert np.array_equal(tapes[0], tapes[1]) == np.array_equal(tapes[2], tapes[3]) == common
-    assert not np.array_equal(tapes[0], tapes[2])
-    np.testing.assert_array_equal(start.tape(1, 1), tapes[3])
+    host_noises = [start.host_noise(draw, member) for draw in range(2) for member in range(2)]
+    assert np.array_equal(host_noises[0], host_noises[1]) == np.array_equal(host_noises[2], host_noises[3]) == common
+    assert not np.array_equal(host_noises[0], host_noises[2])
+    np.testing.assert_array_equal(start.host_noise(1, 1), host_noises[3])

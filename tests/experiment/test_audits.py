@@ -54,8 +54,8 @@ from fedprivjax import DPMu2
 class Half(DPMu2):
     \"\"\"One that adds half of its noise, and does not say so.\"\"\"
 
-    def noise(self, state, drawn, tape):
-        state, noise = super().noise(state, drawn, tape)
+    def noise(self, state, drawn, host_noise):
+        state, noise = super().noise(state, drawn, host_noise)
         return state, 0.5 * noise
 """
 

@@ -34,7 +34,7 @@ def literal(law, data, repetitions=LITERAL, seed=1):
 
 
 def fast(law, data, repetitions=FAST, seed=1):
-    """Estimates from sums of levels and a tape, [repetitions, ...]."""
+    """Estimates from sums of levels and a host_noise, [repetitions, ...]."""
     dimension = int(np.prod(data.shape[1:]))
     noise, remainder = sample_binomial_noise(
         binomial_stream(seed), np.full(repetitions, law.trials * len(data)), law.probability, dimension

@@ -35,7 +35,7 @@ def misfit(counts, total, probability) -> float:
     return float(chi2.sf(((observed - expected) ** 2 / expected).sum(), expected.size - 1))
 
 
-def by_tape(total, probability):
+def by_host_noise(total, probability):
     noise = sample_binomial_noise(binomial_stream(5), [total], probability, DRAWS).noise[0]
     return noise + int(np.floor(total * probability))
 
@@ -54,7 +54,7 @@ def by_rounded_normal(total, probability):
     return np.asarray(rounded_normal(drawn, deviation, remainder)) + int(np.floor(total * probability))
 
 
-@pytest.mark.parametrize("draw", [by_tape, by_jax, by_rounded_normal])
+@pytest.mark.parametrize("draw", [by_host_noise, by_jax, by_rounded_normal])
 def test_draws_have_the_law_and_not_that_of_another_scale(draw):
     total, probability = (10**6, 0.5) if draw is by_rounded_normal else (SMALL, PROBABILITY)
     counts = draw(total, probability)
@@ -67,12 +67,12 @@ def test_draws_have_the_law_and_not_that_of_another_scale(draw):
 
 def test_the_skewness_of_the_binomial_tells_it_from_its_rounded_normal():
     """At 30 trials the shortcut is off by 6%, which the same test sees."""
-    assert misfit(by_tape(30, 0.1), 30, 0.1) > 1e-3
+    assert misfit(by_host_noise(30, 0.1), 30, 0.1) > 1e-3
     assert misfit(by_rounded_normal(30, 0.1), 30, 0.1) < UNLIKELY
 
 
 @pytest.mark.parametrize("total", [65_000_000_001, 10**14])
-def test_a_tape_is_exact_for_huge_totals(total):
+def test_host_noise_is_exact_for_huge_totals(total):
     noise, remainder = sample_binomial_noise(binomial_stream(2), [total], 0.49999, 100_000)
     deviation = np.sqrt(total * 0.49999 * 0.50001)
     centred = noise.astype(float) - remainder[:, None]
@@ -81,7 +81,7 @@ def test_a_tape_is_exact_for_huge_totals(total):
     assert 0 < np.mean(noise % 2) - 0.49 < 0.02  # every integer is reached
 
 
-def test_a_tape_follows_the_totals_of_its_rounds():
+def test_host_noise_follows_the_totals_of_its_rounds():
     totals = np.array([0, 1000, 4001])
     noise, remainder = sample_binomial_noise(binomial_stream(0), totals, 0.25, 20_000)
     assert noise.dtype == np.int32
@@ -93,15 +93,15 @@ def test_a_tape_follows_the_totals_of_its_rounds():
     np.testing.assert_array_less(np.abs((noise - remainder[:, None])[1:].mean(axis=1)), 4 * np.sqrt(variance / 20_000))
 
 
-def test_tapes_repeat_and_differ_over_seeds_and_members():
-    def tape(*of):
+def test_host_noises_repeat_and_differ_over_seeds_and_members():
+    def host_noise(*of):
         return sample_binomial_noise(binomial_stream(*of), np.full(4, 10**6), 0.4, 5).noise
 
     seeds = Seeds(1, 1, 1)
     sources = [(1,), (1, 0), (1, 1), (2,), (2, 0), (member_seed(seeds, 0),), (member_seed(seeds, 1),)]
-    assert len({tape(*of).tobytes() for of in sources}) == len(sources)
+    assert len({host_noise(*of).tobytes() for of in sources}) == len(sources)
     for of in sources:
-        np.testing.assert_array_equal(tape(*of), tape(*of))
+        np.testing.assert_array_equal(host_noise(*of), host_noise(*of))
 
 
 def test_the_stream_is_none_of_the_others():
@@ -189,7 +189,7 @@ def test_double_precision_draws_more_trials():
     assert abs(drawn.var() / variance - 1) < 4 * np.sqrt(2 / drawn.size)
 
 
-def test_a_tape_costs_the_same_however_many_trials():
+def test_host_noise_costs_the_same_however_many_trials():
     def seconds(total):
         start = time.process_time()
         sample_binomial_noise(binomial_stream(0), np.full(1000, total), 0.4999, 100)

@@ -50,13 +50,13 @@ def messages(arguments, keys, size):
 
 
 @typed_jit(static_argnames="recipe")
-def steps(arguments, tapes, keys, recipe):
+def steps(arguments, host_noises, keys, recipe):
     """How far the server has gone against the first axis in many runs, by the sum of its noisy means."""
 
-    def one(tape, key):
-        return trajectory(arguments._replace(tape=tape, key=key), recipe)[1]["first"][-1, 1]
+    def one(host_noise, key):
+        return trajectory(arguments._replace(host_noise=host_noise, key=key), recipe)[1]["first"][-1, 1]
 
-    return -jax.vmap(one)(tapes, keys)
+    return -jax.vmap(one)(host_noises, keys)
 
 
 def seen(trust, way, start, runs):
@@ -64,9 +64,9 @@ def seen(trust, way, start, runs):
     same as these, the server's steps."""
     keys, size = jax.random.split(jax.random.key(runs[0]), RUNS), start.plan.size
     if way == "steps":
-        tapes = [start.tape_of(start.protocol, run, 2) for run in runs] if trust == "shuffler" else None
-        tapes = None if tapes is None else jax.tree.map(lambda *leaves: np.stack(leaves), *tapes)
-        return np.asarray(steps(start.arguments, tapes, keys, start.recipe), np.float64)
+        host_noises = [start.host_noise_of(start.protocol, run, 2) for run in runs] if trust == "shuffler" else None
+        host_noises = None if host_noises is None else jax.tree.map(lambda *leaves: np.stack(leaves), *host_noises)
+        return np.asarray(steps(start.arguments, host_noises, keys, start.recipe), np.float64)
     sent = np.asarray(messages(start.arguments, keys, size), np.float64)
     return (sent * ((start.plan.samples == 0) if way == "messages" else 1)).sum(axis=(1, 2))
 

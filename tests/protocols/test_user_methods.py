@@ -37,14 +37,14 @@ def begun(protocol, participation=PASS, problem=PROBLEM, **settings):
 
 def in_bits(start):
     """The analyzer's estimate of a sum: rounded with the round's own key, slot by slot, and the noise of the run's
-    tape."""
-    sums, tape, present = start.protocol.vector_sum, start.tape, start.plan.schedule.present
+    host_noise."""
+    sums, host_noise, present = start.protocol.vector_sum, start.host_noise, start.plan.schedule.present
 
     def estimate(t, rows):
         slots = np.zeros((present.shape[1], FEATURES), np.float32)
         slots[present[t % len(present)]] = rows
         rounded = sums.rounded(protocol_key(start.key, np.int32(t + 1)), slots)[present[t % len(present)]]
-        noise = np.float64(tape.noise[t]) - tape.remainder[t]
+        noise = np.float64(host_noise.noise[t]) - host_noise.remainder[t]
         return 2 * sums.bound / sums.levels * (np.asarray(rounded).sum(axis=0) - len(rows) * sums.levels / 2 + noise)
 
     return estimate
@@ -264,7 +264,7 @@ def test_other_numbers_are_no_new_program(trust):
 
 @pytest.mark.parametrize("trust", sparing(("shuffler", "none"), ["shuffler"]))
 def test_a_sweep_over_epsilon_is_the_loop(trust):
-    """Every member has levels and bits of its own; the tape is its own, too."""
+    """Every member has levels and bits of its own; the host noise is its own, too."""
     protocol = UserSGD(step_size=0.4, trust=trust)
     settings = {"metrics": ONCE["metrics"], "eval_every": 1, "rounds": 12}
     grid = sweep(protocol, PROBLEM, PASS, over={"epsilon": [0.5, 2.0, np.inf]}, seeds=[3, 4], **settings)

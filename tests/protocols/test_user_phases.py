@@ -32,13 +32,13 @@ def begun(sizes=SIZES, loss=None, **settings):
 
 
 def estimates(start):
-    sums, tape = start.protocol.vector_sum, start.tape
+    sums, host_noise = start.protocol.vector_sum, start.host_noise
 
     def estimate(t, rows):
         padded = np.zeros((start.plan.size.per_round, FEATURES), np.float32)
         padded[: len(rows)] = rows
         rounded = np.asarray(sums.rounded(protocol_key(start.key, t + 1), padded))[: len(rows)].sum(axis=0)
-        noise = np.float64(tape.noise[t]) - tape.remainder[t]
+        noise = np.float64(host_noise.noise[t]) - host_noise.remainder[t]
         return 2 * sums.bound / sums.levels * (rounded - len(rows) * sums.levels / 2 + noise)
 
     return estimate

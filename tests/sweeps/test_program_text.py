@@ -161,9 +161,9 @@ def test_a_program_that_calls_the_host_is_never_resumed(call):
 
 
 def test_noise_made_on_the_host_is_told_apart():
-    tape = "    def tape(self, plan, dimension, seed):\n        return np.full((plan.size.rounds, 3), {})\n"
+    host_noise = "    def host_noise(self, plan, dimension, seed):\n        return np.full((plan.size.rounds, 3), {})\n"
     place = "class Own(fpj.NoisySGD):\n"
-    one, other = (sweep_fingerprint(sweep_of(place, place + tape.format(value))) for value in (1.0, 2.0))
+    one, other = (sweep_fingerprint(sweep_of(place, place + host_noise.format(value))) for value in (1.0, 2.0))
     assert one != other
 
 

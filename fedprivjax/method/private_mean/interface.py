@@ -53,7 +53,7 @@ class PrivateMean:
         """Messages of the participants without their final noise, leaves [per_round, ...]."""
         return record_messages(problem, w, inputs, self.clip)
 
-    def noise(self, noise_std, drawn, tape) -> Any:
+    def noise(self, noise_std, drawn, host_noise) -> Any:
         """Noise of one round, from σ and the mechanism's sample."""
         return noise_std * drawn
 
@@ -70,7 +70,7 @@ class PrivateMean:
     def check_method(self, method: str) -> None:
         """Raise Refusal if the noise method is not possible with these settings."""
 
-    def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
         """Noise pre-sampled on the host, leaves [rounds, ...], or None."""
         return None
 

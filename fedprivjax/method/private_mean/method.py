@@ -86,8 +86,8 @@ class UserMethod(Protocol):
         trust = SHUFFLER if self.trust == SHUFFLER else "server"
         return replace(super().traced, epsilon=None, trust=trust, relative_privacy=None, noises=None, **OF_BITS)
 
-    def noise(self, state: Any, drawn: Any, tape: Any) -> tuple[Any, Any]:
-        return state, self.private_mean.noise(self.noise_std, drawn, tape)
+    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
+        return state, self.private_mean.noise(self.noise_std, drawn, host_noise)
 
     def messages(self, problem: Problem, state, inputs: RoundInputs, noise, key):
         return self.private_mean.messages(problem, self.query(state), inputs, noise, key)
@@ -120,8 +120,8 @@ class UserMethod(Protocol):
     def check_method(self, method: str) -> None:
         self.private_mean.check_method(method)
 
-    def tape(self, plan: Plan, dimension: int, seed: int) -> Any:
-        return self.private_mean.tape(plan, dimension, seed)
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
+        return self.private_mean.host_noise(plan, dimension, seed)
 
     def view(self, observed):
         return self.private_mean.view(observed)

@@ -23,10 +23,10 @@ from fedprivjax.method.views import Observed, Seen, shuffled_bits
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.binomial import (
     BitNoise,
+    HostNoise,
+    HostSampled,
     LiteralBits,
     RoundedNormal,
-    Tape,
-    Taped,
     product_variation,
     require_drawable,
     sample_binomial_noise,
@@ -104,9 +104,9 @@ class BitMean(PrivateMean):
         values = self.sums.unit * (ones - 0.5 * self.sums.levels - self.sums.trials * self.sums.probability)
         return jnp.where(noise.scale > 0, present[:, None] * values, rows)
 
-    def noise(self, noise_std, drawn, tape) -> BitNoise:
+    def noise(self, noise_std, drawn, host_noise) -> BitNoise:
         """Noise of the round in levels."""
-        return drawn.noise(noise_std, self.sums, tape)
+        return drawn.noise(noise_std, self.sums, host_noise)
 
     def _rows(self, problem: Problem, w, samples, machine, present):
         """Clipped gradients of the given slots, [slots, d], and their sums from `clipping`."""
@@ -141,7 +141,7 @@ class BitMean(PrivateMean):
         if method == "materialised":
             return LiteralBits(messages)
         if method == "auto":
-            return Taped(messages)
+            return HostSampled(messages)
         if self.accounting != "gaussian-limit":
             raise Refusal(
                 "noise method 'normal' must go with accounting = 'gaussian-limit', which states the approximation, "
@@ -153,10 +153,10 @@ class BitMean(PrivateMean):
         if method == "materialised":
             require_drawable(self.sums.trials)
 
-    def tape(self, plan: Plan, dimension: int, seed: int) -> Tape:
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> HostNoise:
         """Noise of every round in levels, with the exact binomial distribution."""
         totals = self._totals(plan, self.sums)
-        return _tape(seed, tuple(totals.tolist()), float(self.sums.probability), dimension)
+        return _host_noise(seed, tuple(totals.tolist()), float(self.sums.probability), dimension)
 
     def view(self, observed: Observed) -> Seen:
         return shuffled_bits(observed)
@@ -251,9 +251,9 @@ class BitMean(PrivateMean):
 
 
 @lru_cache(maxsize=2)  # configurations that differ only in their steps share the noise
-def _tape(seed: int, totals: tuple[int, ...], probability: float, dimension: int) -> Tape:
+def _host_noise(seed: int, totals: tuple[int, ...], probability: float, dimension: int) -> HostNoise:
     noise, remainder = sample_binomial_noise(binomial_stream(seed), np.array(totals), probability, dimension)
-    return Tape(noise, np.asarray(remainder, np.float32))
+    return HostNoise(noise, np.asarray(remainder, np.float32))
 
 
 def _one_sample(inputs: RoundInputs):
