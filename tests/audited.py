@@ -1,4 +1,4 @@
-"""What tests of audits share: a federation, and audits with fewer runs to prepare and in smaller chunks."""
+"""Shared settings of audit tests: a federation, and audits with fewer preparation runs and smaller chunks."""
 
 from fedprivjax import Uniform
 from fedprivjax.auditing import audit, views
@@ -10,6 +10,6 @@ CHUNK = 512
 
 
 def smaller(patch, preparing=2048):
-    """Chunks of 512 runs, and weights and thresholds from so many."""
+    """Set chunks to 512 runs, and compute weights and thresholds from `preparing` runs."""
     patch.setattr(views, "MOST", CHUNK)
     patch.setattr(audit, "PREPARING", preparing)

@@ -1,4 +1,4 @@
-"""Every configuration of every protocol that the contract is held against: problem, cohorts, and a NumPy oracle."""
+"""Configurations of every protocol for the contract: protocol, problem, participation and a NumPy oracle."""
 
 from dataclasses import replace
 from functools import partial
@@ -36,10 +36,10 @@ SEQUENCE = tuple(1.0 + 0.2 * k for k in range(30))
 
 
 class Case(NamedTuple):
-    """A protocol on trial.
+    """A protocol under test.
 
     Attributes:
-        oracle: the method in NumPy, as its test calls it; None where another case's stands for it.
+        oracle: NumPy implementation of the method, as called by its test, or None if another case covers it.
     """
 
     protocol: Any
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 def sparing(values, quick):
-    """Parameters of a test: those in `quick` run by default, the others where slow tests run."""
+    """Return parameters of a test: those in `quick` run by default, the others with the slow tests."""
     assert all(value in values for value in quick)
 
     def parameter(value):
@@ -64,7 +64,7 @@ def unit_rows(rng, count, features):
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-# ---- one fresh sample a message, dealt from a pool
+# ---- one fresh sample per message, from a shared pool
 
 POOL_ROUNDS = 30
 RANDOM = np.array([np.random.default_rng(t).permutation(MACHINES)[:PER_ROUND] for t in range(POOL_ROUNDS)])
@@ -72,7 +72,7 @@ SOME_MACHINES = Given(MACHINES, RANDOM)
 
 
 def pool_data():
-    """Features [60, 5] of unit norm and labels in 0..2, for training; 12 more for testing."""
+    """Return features [60, 5] of unit norm and labels in 0..2 for training, and 12 more examples for testing."""
     rng = np.random.default_rng(2024)
     teacher = rng.normal(size=(5, 3))
     features = unit_rows(rng, 72, 5)
@@ -124,7 +124,7 @@ def stale_cases():
 
 POOL_CASES = dict([*mu2_cases(), *sgd_cases(), *stale_cases()])
 
-# ---- minibatches of a machine's own records
+# ---- minibatches of a machine's records
 
 RECORDS, FEATURES, RADIUS = 36, 3, 1.5
 ROWS = np.array([np.random.default_rng([8, t]).permutation(MACHINES)[:PER_ROUND] for t in range(ROUNDS)])
@@ -212,7 +212,7 @@ RECORD_CASES = {
     "local-varying": local(VARYING),
     "local-adam": local(oracle=served_local_oracle, server=ServerOptimizer("adam", b1=0.8, b2=0.9), server_step=0.05),
 }
-FURTHER_CASES = {  # without an oracle of their own
+FURTHER_CASES = {  # without an oracle
     "minibatch-shuffled": minibatch(trust="shuffler", batch=1),
     "released-message": released(clip=0.3, clip_at="message", sampler="replacement"),
     "released-local": Case(ReleasedLocalSGD(noise_std=0.4, batch=3, **STEP), SHARES, PARTIAL),
@@ -255,7 +255,7 @@ TREE_CASES = {
 }
 CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES, **TREE_CASES}
 
-# one for each protocol, with samplers that are quick to account for
+# one case per protocol, with samplers whose accounting is fast
 REPRESENTATIVES = (
     *("mu2-none-clipped-uniform", "stale-clipped-uniform", "sgd-server-clipped-last", "minibatch-full"),
     *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd", "tree-none", "reduced-server"),

@@ -8,8 +8,8 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA says of every cached program that it is another machine's
-os.environ["FEDPRIVJAX_CACHE"] = ""  # tests neither read nor write what a user's runs keep
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA warns that each cached program is from another machine
+os.environ["FEDPRIVJAX_CACHE"] = ""  # tests neither read nor write the user's cache
 sys.path.append(str(Path(__file__).parent))  # for `oracles` and `cases`
 
 import jax
@@ -27,27 +27,31 @@ programs = 0
 
 
 def pytest_configure(config):
-    """XLA's settings, which it reads once; tests import what compiles only after this."""
-    if WORKER is None:  # workers are given them
+    """Configure XLA, which reads its settings once. Tests import modules that compile only after this."""
+    if WORKER is None:  # workers inherit the settings
         timed = re.search(rf"(?<!not ){OPTIMISED}", config.option.markexpr)
         quick = "" if timed or not knows_quick() else QUICK
         os.environ["XLA_FLAGS"] = " ".join([quick, os.environ.get("XLA_FLAGS", ""), DEVICES])
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    jax.config.update("jax_disable_most_optimizations", True)  # for fixtures of modules; see `optimisation`
-    jax.config.update("jax_traceback_in_locations_limit", 0)  # where each operation was written: a tenth of lowering
+    jax.config.update("jax_disable_most_optimizations", True)  # for module fixtures; see `optimisation`
+    jax.config.update(
+        "jax_traceback_in_locations_limit", 0
+    )  # source locations of operations take a tenth of the lowering time
     jax.monitoring.register_event_duration_secs_listener(count)
     keep_programs(config)
 
 
 def count(event, seconds, **_):
-    """Programs that are compiled or read."""
+    """Count the programs that are compiled or read from the cache."""
     global programs
     programs += event == "/jax/core/compile/backend_compile_duration"
 
 
 def keep_programs(config):
-    """Programs are compiled once for each of a run's workers and the processes that it starts: entries are not written
-    in one piece, so that workers may not share them."""
+    """Set up one compilation cache per worker and its child processes.
+
+    Workers must not share a cache, because its entries are not written atomically.
+    """
     if WORKER is None:
         config.compiled = tempfile.mkdtemp(prefix="fedprivjax-tests-")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled
@@ -60,7 +64,7 @@ def keep_programs(config):
 
 
 def pytest_collection_finish():
-    """What is imported stays: looking through it for garbage again and again would take a tenth of the time."""
+    """Exclude imported modules from garbage collection, which would take a tenth of the time."""
     gc.collect()
     gc.freeze()
 
@@ -72,8 +76,10 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True)
 def optimisation(request):
-    """Programs are compiled without most optimisations, in two thirds of the time, but where a mark says that speed is
-    what is tested. A worker's programs are some thousands, more than there is room for."""
+    """Compile without most optimisations, in two thirds of the time, except in tests marked as tests of speed.
+
+    Clears compiled programs now and then: a worker compiles some thousands, more than a process can hold.
+    """
     global programs
     jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker(OPTIMISED) is None)
     yield
@@ -84,7 +90,7 @@ def optimisation(request):
 
 @pytest.fixture
 def file_size_limit():
-    """A block in which a file that grows beyond so many bytes fails, as on a full disk."""
+    """Return a context manager that limits the size of files in bytes. Longer writes fail, as on a full disk."""
 
     @contextmanager
     def limit(size):
@@ -100,7 +106,7 @@ def file_size_limit():
 
 @pytest.fixture
 def keeping(tmp_path, monkeypatch):
-    """A folder in which all is kept that is computed, however soon."""
+    """Return a cache folder in which every result is cached, including fast ones."""
     monkeypatch.setenv(disk_cache.CACHE, str(tmp_path / "home"))
     monkeypatch.setattr(disk_cache, "SLOW", 0.0)
     return tmp_path / "home"
@@ -108,15 +114,15 @@ def keeping(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def data():
-    """Features [60, 5] of unit norm and labels in 0..2, for training; 12 more for testing."""
-    from cases import DATA  # compiles
+    """Return features [60, 5] of unit norm and labels in 0..2 for training, and 12 more examples for testing."""
+    from cases import DATA  # compiles programs
 
     return DATA
 
 
 @pytest.fixture(scope="session")
 def softmax_problem():
-    """Softmax regression, d = 15, on the ball of radius 1."""
+    """Return softmax regression, d = 15, on the ball of radius 1."""
     from cases import POOL
 
     return POOL
@@ -124,7 +130,7 @@ def softmax_problem():
 
 @pytest.fixture(scope="session")
 def general_twin(softmax_problem):
-    """A function that makes the same problem through `general_problem`, as a program of its own at each call."""
+    """Return a function that builds the same problem with `general_problem`. Each call compiles a new program."""
 
     def make(constraint=None):
         loss = Softmax(3)

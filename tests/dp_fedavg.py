@@ -1,4 +1,4 @@
-"""A user's client-level DP-FedAvg: whole updates are clipped, a trusted server adds noise to their mean, ε alone."""
+"""Custom client-level DP-FedAvg: clipped updates, and noise in their mean from a trusted server; states ε only."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ class Composed(Event):
 
 @struct.dataclass
 class DPFedAvg(Protocol):
-    """Machines walk K steps, clip where they come to less where they began, and the server adds N(0, noise_std²)."""
+    """Machines take K local steps and clip their update. The server adds N(0, noise_std²) to the mean."""
 
     epsilon: Any = None
     noise_std: Any = None

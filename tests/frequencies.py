@@ -1,8 +1,8 @@
-"""Whether what was drawn has the mean that a law states."""
+"""Statistical check of a sample mean against its expected value."""
 
 import numpy as np
 
 
 def within(values, mean) -> bool:
-    """Whether the mean of independent values is within four standard errors of a stated one."""
+    """Return True if the mean of independent values is within four standard errors of `mean`."""
     return bool(abs(values.mean() - mean) < 4 * values.std(ddof=1) / np.sqrt(values.size))

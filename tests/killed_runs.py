@@ -1,7 +1,7 @@
 """Kill runs of an 80-chunk sweep at random moments, resume them, and compare bit for bit: `killed_runs.py [MOMENTS]`.
 
-Every killed run is a process of its own, forked before jax starts any thread. It dies by SIGKILL after a random number
-of chunks and a random fraction of the time of one, or before its first chunk, or after its last.
+Every killed run is a separate process, forked before jax starts any thread. It is killed by SIGKILL after a random
+number of chunks and a random fraction of a chunk's time, or before its first chunk, or after its last.
 """
 
 import os
@@ -31,7 +31,7 @@ RAW: dict[str, Any] = {
 
 
 def run(folder: Path | None, told=None, *, resume: bool = False) -> xr.Dataset:
-    """Run the sweep; without its wall time, all that equal sweeps have alike."""
+    """Run the sweep and return its dataset without the wall time, so that equal sweeps give identical datasets."""
     from fedprivjax import experiment
     from fedprivjax.experiment.run import run
 
@@ -40,7 +40,7 @@ def run(folder: Path | None, told=None, *, resume: bool = False) -> xr.Dataset:
 
 
 def run_a_chunk(file: Path) -> None:
-    """Write the memory budget of one run a chunk, and run the sweep so, which compiles it."""
+    """Write the memory budget for chunks of one run, and run the sweep with it, which compiles the program."""
     from fedprivjax import experiment
     from fedprivjax.experiment.jobs import jobs
     from fedprivjax.sweeps.memory import run_bytes
@@ -66,7 +66,7 @@ def forked(work) -> int:
 
 
 def kill(folder: Path, after: int, wait: float) -> None:
-    """Kill a run into the folder, so many seconds after so many chunks, unless it ends before."""
+    """Kill a run that writes to `folder`, `wait` seconds after `after` chunks, unless it ends earlier."""
     reader, writer = os.pipe()
     child = forked(lambda: run(folder, lambda done, total: os.write(writer, b".")))
     os.close(writer)
@@ -80,7 +80,7 @@ def kill(folder: Path, after: int, wait: float) -> None:
 
 
 def resumed(folder: Path) -> xr.Dataset:
-    """Resume a run, or start it if nothing of it was written."""
+    """Resume a run, or start it if its folder is empty."""
     from fedprivjax.experiment.folder import load
 
     run(folder, resume=(folder / "spec.toml").is_file())
@@ -95,7 +95,7 @@ def resumed(folder: Path) -> xr.Dataset:
 def main(moments: int, home: Path) -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_DEVICE}"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(home / "compiled")
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of programs read back
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # hides warnings about cached programs
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     import fedprivjax.experiment.run  # noqa: F401
 
@@ -111,13 +111,13 @@ def main(moments: int, home: Path) -> None:
     kept = [len(list(folder.glob("chunks/*.npz"))) for folder in folders]
     finished = [(folder / "results.nc").is_file() for folder in folders]
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", ".*compilation cache.*")  # whose entries a kill may cut
+    warnings.filterwarnings("ignore", ".*compilation cache.*")  # a kill may truncate its entries
     whole = run(None)
     for folder in folders:
         xr.testing.assert_identical(resumed(folder), whole)
     states = zip(finished, kept, strict=True)
     where = Counter("finished" if done else "under way" if some else "before" for done, some in states)
-    print(f"{moments} kills: {dict(where)}, {min(kept)} to {max(kept)} of {CHUNKS} chunks kept; all bit for bit")
+    print(f"{moments} kills: {dict(where)}, {min(kept)} to {max(kept)} of {CHUNKS} chunks stored; all bit-identical")
     assert where["under way"] > 0
 
 

@@ -1,4 +1,4 @@
-"""A user's own protocol, in one file and on public names alone: clipped SGD with momentum at the server."""
+"""Custom protocol in one file with public names only: clipped SGD with momentum at the server."""
 
 from math import inf
 from typing import Any, NamedTuple
@@ -68,5 +68,5 @@ class MomentumSGD(Protocol):
         return GaussianEvent(float(self.noise_std), 2 * float(self.clip), self.exposure(plan), terms)
 
     def exposure(self, plan):
-        """Of each machine: 1 where it takes part."""
+        """Return the exposure of each machine: 1 if it takes part."""
         return Grouped.of(plan.schedule.total > 0)

@@ -1,4 +1,4 @@
-"""Brute force: a problem with one sample replaced, and what machines send at a point that stays where it is."""
+"""Brute-force sensitivity: a problem with one sample replaced, and the machines' messages at a fixed point."""
 
 from dataclasses import replace
 
@@ -8,11 +8,11 @@ import numpy as np
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
 
-KEY = jax.random.key(0)  # for protocols without randomness of their own
+KEY = jax.random.key(0)  # for protocols without their own randomness
 
 
 def with_sample(problem, sample, features, label):
-    """The neighbouring problem."""
+    """Return the neighbouring problem with one sample replaced."""
     pool = problem.pool
     return replace(
         problem,
@@ -26,5 +26,5 @@ def with_sample(problem, sample, features, label):
 
 @typed_jit
 def sent_by(protocol, problem, state, inputs):
-    """The participants' messages without noise, [per_round, d]."""
+    """Return the participants' messages without noise, [per_round, d]."""
     return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))

@@ -1,4 +1,4 @@
-"""A user's SCAFFOLD (Karimireddy et al. 2020, option II), which declares itself non-private."""
+"""Custom SCAFFOLD (Karimireddy et al. 2020, option II), which declares itself non-private."""
 
 from math import inf
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from fedprivjax.plan.samplers import Disjoint
 
 
 class State(NamedTuple):
-    """The point, the server's control, and every machine's, leaves [machines, ...]."""
+    """The point, the server's control variate, and every machine's, leaves [machines, ...]."""
 
     w: Any
     control: Any
@@ -21,7 +21,7 @@ class State(NamedTuple):
 
 @struct.dataclass
 class Scaffold(Protocol):
-    """Machines walk K steps, corrected by c − c_i."""
+    """Machines take K local steps, corrected by c − c_i."""
 
     noise_std: Any = 0.0
     step_size: Any = 0.3
@@ -38,7 +38,7 @@ class Scaffold(Protocol):
         return State(problem.start, zero, own)
 
     def walk(self, problem, state, examples, own):
-        """Where one machine ends, less where it began, and how its control changes."""
+        """Return one machine's update and the change of its control variate."""
 
         def step(w, example):
             (g,) = problem.model.gradients((w,), example)
@@ -51,7 +51,7 @@ class Scaffold(Protocol):
         return jax.tree.map(jnp.subtract, end, state.w), change
 
     def filled(self, inputs):
-        """1 for each slot that a machine fills, 0 for others, [per_round]."""
+        """Return 1 for filled slots and 0 for empty slots, [per_round]."""
         return inputs.filled
 
     def round(self, problem, state, inputs, noise, key):

@@ -1,4 +1,4 @@
-"""A small federation as an experiment file has it, for tests of the rest of one."""
+"""Sections of a small federation in an experiment file, for tests of the other sections."""
 
 FEDERATION = """
 [problem]

@@ -8,7 +8,7 @@ import jax
 import pytest
 from cases import sparing
 from faults.rows import FAULTS
-from laws import misfit
+from noise_distributions import misfit
 from scipy.special import ndtri
 
 from fedprivjax.auditing.audit import VERDICT, Audit, audit
@@ -27,7 +27,7 @@ def audited(subject) -> Audit:
     return audit(protocol, federation, runs=runs, delta=delta, public=public, verdict=LEVEL)
 
 
-def seen_by_law(subject) -> bool:
+def seen_by_distribution(subject) -> bool:
     entries = subject.covariance.size
     return misfit(subject.draw(), subject.covariance) > -ndtri(LEVEL / entries / 2)
 
@@ -48,7 +48,7 @@ def fails_contract(subject) -> bool:
 
 DETECTORS = {
     "audit": seen_by_audit,
-    "law": seen_by_law,
+    "distribution": seen_by_distribution,
     "sensitivity": found_larger,
     "accountant": found_larger,
     "contract": fails_contract,
@@ -93,5 +93,5 @@ def described(fault) -> str:
 
 def test_the_catalogue_is_long_and_of_both_kinds():
     assert len(FAULTS) >= 50
-    assert {fault.kind for fault in FAULTS.values()} == {"leak", "law fault"}
+    assert {fault.kind for fault in FAULTS.values()} == {"leak", "noise fault"}
     assert {fault.detector for fault in FAULTS.values()} == set(DETECTORS)

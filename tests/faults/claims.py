@@ -1,4 +1,4 @@
-"""Sensitivities and ε that are claimed, beside what brute force and other accountants find."""
+"""Claimed sensitivities and ε, with the values found by brute force and by other accountants."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -40,8 +40,11 @@ from fedprivjax.problem.program import typed_jit
 
 
 def largest_increment(protocol):
-    """How far a record moves an increment at most, with f = ½(a·w)² on the unit ball (G = L = 1) and an iterate that
-    went from −a to a: a record's increment is 3a, and that of a record with a = 0 nothing."""
+    """Return the problem, the plan and the largest change of an increment by replacing one record.
+
+    f = ½(a·w)² on the unit ball (G = L = 1), and the iterate moves from −a to a. A record's increment is 3a, and 0
+    for a record with a = 0.
+    """
     features = np.zeros((4, 2), np.float32)
     features[:, 0] = 1.0
     problem = linear_problem(features, np.zeros(4), Squared(1e-6), feature_bound=1.0, constraint=Ball(1.0))
@@ -56,8 +59,10 @@ def largest_increment(protocol):
 
 
 def largest_gradient(protocol):
-    """How far a record moves a message at the start: gradients are ∓x/2 along any direction, of length 1.02·C, and the
-    record is replaced by one with the other label."""
+    """Return the problem, the plan and the largest change of a message at the start by replacing one record.
+
+    Gradients are ∓x/2 along any direction, of length 1.02·C. The record is replaced by one with the other label.
+    """
     rng = np.random.default_rng(5)
     features = rng.normal(size=(12, 6))
     features *= 2 * 1.02 * CLIP / np.linalg.norm(features, axis=1, keepdims=True)
@@ -76,8 +81,10 @@ def next_state(protocol, problem, state, inputs):
 
 
 def largest_release(name):
-    """How far a record moves what a trusted server releases, the state's field `name`, in a round of one machine where
-    one to three take part: its gradient is turned round."""
+    """Return a function like `largest_gradient` for a trusted server's release, the state's field `name`.
+
+    One to three machines take part per round, and one in the tested round. The record's gradient changes its sign.
+    """
 
     def moved(protocol):
         rng = np.random.default_rng(5)
@@ -101,7 +108,7 @@ DELTA = 1e-2
 
 
 def of_messages(protocol, delta=1e-5):
-    """The ε that is claimed on a schedule, and dp-accounting's for the noise of the busiest machine's messages."""
+    """Return the claimed ε on a schedule, and dp-accounting's for the noise of the most frequent machine's messages."""
     problem = POOL
     plan = draw_plan(problem, Uniform(4, 2), 12, seed=3)
     ready = calibrate(protocol, problem, plan, delta=delta)
@@ -113,28 +120,28 @@ def of_messages(protocol, delta=1e-5):
 
 
 def of_each_round(whole):
-    """50 full batches: the rounds' ε added up, each at δ (whole) or at its share of it; and the composition's."""
+    """Return the sum of the ε of 50 full batches, each at δ (`whole`) or at δ/50, and the ε of their composition."""
     rounds, mu = 50, 0.026
     claimed = rounds * float(gdp.epsilon(mu, DELTA if whole else DELTA / rounds))
     return claimed, gaussian_epsilon(np.full(rounds, 1 / mu), DELTA)
 
 
 def of_sampler(counted):
-    """The ε of samples with replacement if they were a sampler's, and what is attained."""
+    """Return the ε of the sampler `counted`, and a lower bound on ε of sampling with replacement."""
     settings = {"records": 20, "rounds": 10, "delta": 1e-5}
     attained = attainable_epsilon(2.0, sampler=Replacement(5), **settings)
     return sampled_epsilon(2.0, sampler=counted, **settings), attained
 
 
 def of_rule(rule):
-    """The ε that a rule's noise is for, and what is attained with it."""
+    """Return the target ε of a noise rule, and a lower bound on ε with its noise."""
     settings = {"sampler": Replacement(40), "records": 1000, "rounds": 35, "delta": 1e-6}
     std = noise_std(rule, lipschitz=1.0, epsilon=12.0, acknowledged=True, **settings)
     return 12.0, attainable_epsilon(40 * std, **settings)
 
 
 def of_halves(kind):
-    """The ε of a server that forgets, and of the noise of half its variance, in which a record is seen once."""
+    """Return the ε of a pan-private server, and that of one release with half of its noise variance."""
     problem = POOL
     plan = draw_plan(problem, OnePass(12, 4), 3, seed=1)
     ready = calibrate(kind(epsilon=4.0, clip=CLIP, trust="pan-private"), problem, plan, delta=DELTA)
@@ -143,8 +150,10 @@ def of_halves(kind):
 
 
 def of_sums(protocol):
-    """The ε that is claimed for noise that is correlated over three messages, and that of the sample which shows most
-    in messages with the noise that is drawn."""
+    """Return the claimed ε of noise correlated over three messages, and that of the most exposed sample.
+
+    The second follows from the covariance of the sampled noise.
+    """
     plan = draw_plan(POOL, Full(MACHINES), 3, seed=1)
     drawn = protocol.mechanism(POOL, plan, "materialised")
     noise = np.asarray(drawn.rows, float)[:3, :3] * float(drawn.inputs.relative[0, 0]) * protocol.noise_std
@@ -153,7 +162,7 @@ def of_sums(protocol):
 
 
 def of_steps(protocol):
-    """The ε that is claimed for a step with a factor on it, and for the same step given whole."""
+    """Return the claimed ε for a step size times a scale, and for the equal step size with scale 1."""
     plan = draw_plan(SHARES, Full(MACHINES), 12, seed=1, sampler=protocol.minibatches)
     ready = calibrate(protocol, SHARES, plan)
     whole = replace(ready, step_size=ready.step_scale * ready.step_size, step_scale=1.0)
@@ -161,8 +170,10 @@ def of_steps(protocol):
 
 
 def of_supports(mass):
-    """The ε of four releases of two coordinates, and of one release of eight, which is one way to use the four; `mass`
-    is how much of the noise is outside the accountant's window."""
+    """Return the ε of four releases of two coordinates, and of one release of eight, a special case of the four.
+
+    `mass` is the function of the noise's probability outside the accountant's window.
+    """
     message = Bits(1, 900, 0.02)
     with patch.object(vector, "mass_outside", mass):
         claimed = vector.possible_epsilon.__wrapped__(message, 1, 2, 4, 1e-3)
@@ -170,7 +181,7 @@ def of_supports(mass):
 
 
 def of_bits(mean):
-    """The ε of cohorts of 5 and 12 users, of whom the latter share 35 bits of noise, and that of the fewer bits."""
+    """Return the ε of cohorts of 5 and 12 users, where the latter share 35 noise bits, and that of the fewest bits."""
     plan = draw_plan(linear_problem(np.eye(17), np.zeros(17, int), Logistic()), Cohorts(17, (5, 12)), seed=1)
     chosen = VectorSum(CLIP, np.int32(1), 7, 0.5)
     release = mean("shuffler", CLIP, chosen, levels=1)
@@ -183,7 +194,7 @@ def of_bits(mean):
 
 
 def of_epochs(counted):
-    """The ε of five rounds over records of one's own, with dropouts, and that of the noise where nobody drops out."""
+    """Return the ε of five rounds over partitioned records with dropouts, and that of the noise without dropouts."""
     table = np.array([[0, 1, 2], [3, 4, -1], [5, 6, 7]])
     problem = linear_problem(np.eye(8), np.zeros(8, int), Logistic(), partition_table=table)
     method = UserSGD(noise_std=1.0, clip=CLIP, step_size=0.1, trust="none")
@@ -194,7 +205,7 @@ def of_epochs(counted):
 
 
 def of_server(mean):
-    """The ε that is claimed where machines drop out, and that of the least noise in a sum."""
+    """Return the claimed ε with dropouts, and that of the smallest noise in a sum."""
     plan = draw_plan(POOL, Dropouts(OnePass(12, 4), 0.5), 3, seed=1)
     release = mean("server", CLIP)
     sent = plan.schedule.present.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Federations of the planted faults: small ones, and some in which more than noise is wrong."""
+"""Federations for the planted faults: small ones, and some with a fault in the federation itself."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ TARGET = {"mu": MU, "clip": CLIP}
 
 
 class DependsOnData(Federation):
-    """Machines are chosen by their data: who has a positive label comes first."""
+    """Participation depends on the data: a machine with a positive label comes first."""
 
     def taking_part(self, problem):
         rows = np.array([[0, 1], [1, 2], [2, 0], [0, 1], [1, 2], [2, 0]])
@@ -32,7 +32,7 @@ class DependsOnData(Federation):
 
 @dataclass(frozen=True)
 class Leaves(Federation):
-    """The same linear loss of parameters in two leaves, with the canary's gradient in the first one.
+    """The same linear loss with parameters in two leaves, and the canary's gradient in the first.
 
     Attributes:
         first: "bias" or "kernel".

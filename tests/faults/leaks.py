@@ -1,4 +1,4 @@
-"""Planted faults that an audit must see."""
+"""Planted faults that an audit must detect."""
 
 from faults import messages, noise
 from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, SELDOM, TARGET
@@ -18,7 +18,7 @@ from fedprivjax.protocols import ReleasedMinibatchSGD
 
 
 def audited(change, faulty, right, **settings):
-    """A leak that an audit must see; the right protocol is audited in the same way."""
+    """Return a leak that an audit must detect. The correct protocol is audited with the same settings."""
     return Fault(change, LEAK, "audit", Audited(faulty, **settings), Audited(right, **settings))
 
 
@@ -30,7 +30,7 @@ OF_BITS = {"delta": 5e-2, "runs": 20_000, "federation": Federation(Uniform(3, 2)
 SERVER = {**TARGET, "trust": "server"}
 
 
-FEW = 5_000  # runs, of faults that are seen by default
+FEW = 5_000  # runs, for faults that few runs detect
 RARE = {"epsilon": 1.0, "clip": CLIP}
 MESSAGE = {"epsilon": 2.0, "clip": CLIP, "batch": 6, "clip_at": "message", "step_size": 1e-6}
 PAPER = {**TARGET, "noise_schedule": "proportional"}

@@ -1,4 +1,4 @@
-"""Planted: what machines and servers send, clip, use twice or let others see."""
+"""Planted faults in clipping, record use, participation, accounting and the adversary's view."""
 
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ from fedprivjax.protocols.released.records import released_messages
 
 @struct.dataclass
 class AsSent(NoisySGD):
-    """Noisy SGD whose server steps by the very messages that it gets."""
+    """Noisy SGD whose server steps by the messages as they are sent."""
 
     def round(self, problem, state, inputs, noise, key):
         mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, key))
@@ -36,13 +36,13 @@ class AsSent(NoisySGD):
 
 
 def clipped_rows(rows, norms, bound, above):
-    """Rows [m, d] scaled to the bound where their norms [m] are larger than `above`."""
+    """Return rows [m, d], scaled to the bound if their norm [m] exceeds `above`."""
     return rows * jnp.where(norms > above, bound / jnp.maximum(norms, 1e-30), 1.0)[:, None]
 
 
 @struct.dataclass
 class ClippedAbove(AsSent):
-    """Gradients are clipped where their norm is above 1.05·C."""
+    """Gradients are clipped only if their norm exceeds 1.05·C."""
 
     def messages(self, problem, state, inputs, noise, key):
         machine = self.machine(state, inputs.round)
@@ -53,7 +53,7 @@ class ClippedAbove(AsSent):
 
 @struct.dataclass
 class ClippedByCoordinate(AsSent):
-    """Every coordinate is clipped to [−C, C], and the norm is taken for C."""
+    """Every coordinate is clipped to [−C, C], and the norm is assumed to be C."""
 
     def messages(self, problem, state, inputs, noise, key):
         rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
@@ -89,7 +89,7 @@ class KernelForgotten(LeafForgotten):
 
 @struct.dataclass
 class ClippedMean(NoisyMinibatchSGD):
-    """A machine clips the mean over its batch, not every record's gradient."""
+    """A machine clips the mean over its batch instead of every record's gradient."""
 
     def direction(self, problem, state, inputs, noise):
         mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, None))
@@ -117,7 +117,7 @@ class CountedAsRecords(ReleasedMinibatchSGD):
 
 @struct.dataclass
 class UsedTwice(AsSent):
-    """The pool is taken for half as large, so that each of its samples is used twice."""
+    """Only half of the pool is used, so that each of its samples is used twice."""
 
     def messages(self, problem, state, inputs, noise, key):
         half = SMALL.rounds * SMALL.participation.per_round // 2
@@ -126,7 +126,7 @@ class UsedTwice(AsSent):
 
 @struct.dataclass
 class UnnoisedMomentum(DPMu2):
-    """The server asks about a point that q_t has moved without its noise."""
+    """The server queries a point moved by q_t without its noise."""
 
     def query(self, state):
         step = self.step_scale * self.step_size
@@ -141,7 +141,7 @@ class PublicSubset(Subset):
 
 
 class AmplifiedAnyhow(RecordMechanism):
-    """Amplification is claimed whether samples are secret or not."""
+    """Amplification is claimed for public samples too."""
 
     def _counted(self, plan):
         return False
@@ -178,7 +178,7 @@ class OwnNoiseForgotten(NoisySGD):
 
 @struct.dataclass
 class GradientsOnly(DPMu2):
-    """S is taken for G, as if an increment were one gradient."""
+    """The bound G of a gradient is used instead of the bound S of an increment."""
 
     def unclipped_bound(self, problem):
         return problem.lipschitz
@@ -186,7 +186,7 @@ class GradientsOnly(DPMu2):
 
 @struct.dataclass
 class SlotsCounted(DPMu2):
-    """A trusted server's sum is taken to be divided by the slots of a round, not by the mean cohort."""
+    """The sensitivity assumes division by the number of slots, instead of the mean cohort size."""
 
     def sensitivity(self, problem, plan):
         return 2 * self.clip / plan.size.per_round
@@ -198,7 +198,7 @@ class SlotsCounted(DPMu2):
 
 @struct.dataclass
 class OwnNumber(TreeMomentum):
-    """The server divides by each round's own number of machines, not by the mean cohort."""
+    """The server divides by each round's number of machines, instead of the mean cohort size."""
 
     def round(self, problem, state, inputs, noise, key):
         own = inputs._replace(expected=jnp.sum(inputs.present))

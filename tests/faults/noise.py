@@ -1,6 +1,6 @@
-"""Planted: noise of another scale or law than is claimed.
+"""Planted faults in the noise: another scale or distribution than claimed.
 
-Every faulty method claims what the right one claims; what is wrong is what it draws.
+Every faulty method claims the guarantee of the correct one, and samples different noise.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -32,8 +32,7 @@ from fedprivjax.privacy.per_machine import Grouped
 
 
 def as_another(kind, protocol, **changed):
-    """What is traced where a method of the package runs in place of the protocol, with other numbers: no program of its
-    own."""
+    """Return the traced form of a built-in protocol with this protocol's settings and changes, to share its program."""
     own = {field.name: getattr(protocol, field.name) for field in fields(kind)}
     return kind(**{**own, **changed}).traced
 
@@ -43,7 +42,7 @@ def as_another(kind, protocol, **changed):
 
 @struct.dataclass
 class HalfTheNoiseSGD(NoisySGD):
-    """σ/2 is added where σ is claimed."""
+    """σ/2 is added and σ is claimed."""
 
     @property
     def traced(self):
@@ -52,7 +51,7 @@ class HalfTheNoiseSGD(NoisySGD):
 
 @struct.dataclass
 class HalfTheNoiseMu2(DPMu2):
-    """The same, where noise is cancelled."""
+    """The same with noise cancellation."""
 
     @property
     def traced(self):
@@ -61,7 +60,7 @@ class HalfTheNoiseMu2(DPMu2):
 
 @struct.dataclass
 class SharedTreeNoise(TreeMomentum):
-    """Every machine's own tree has noise over √M, as if only the mean were seen."""
+    """Every machine's tree has its noise divided by √M, as if only the mean were visible."""
 
     @property
     def traced(self):
@@ -70,7 +69,7 @@ class SharedTreeNoise(TreeMomentum):
 
 @struct.dataclass
 class AddOrRemove(DPMu2):
-    """One record's gradient has norm C, so that taking it out moves a sum by C; but replacing it by 2C."""
+    """The sensitivity C of removing a record is claimed, and replacing it changes the sum by 2C."""
 
     def sensitivity(self, problem, plan):
         return super().sensitivity(problem, plan) / 2
@@ -116,7 +115,7 @@ class NoiseForTwo(CancelledNoise):
 
 @struct.dataclass
 class OverSpent(DPMu2):
-    """Noise for two messages of each machine, whatever the schedule, in an event with exposure 1."""
+    """Noise for two messages of each machine on any schedule, in an event with exposure 1."""
 
     @property
     def message_noise(self):
@@ -129,7 +128,7 @@ class OverSpent(DPMu2):
 
 @struct.dataclass
 class NoGrowth(StaleMomentum):
-    """Noise for messages of equal weight, where a sample's share of the momentum grows."""
+    """Noise for messages of equal weight, although a sample's weight in the momentum grows."""
 
     def mechanism(self, problem, plan, method="auto"):
         relative = np.sqrt(plan.schedule.total[plan.schedule.participants].astype(float))
@@ -141,7 +140,7 @@ class NoGrowth(StaleMomentum):
 
 
 class HiddenOnce(GaussianMean):
-    """A server that forgets adds noise twice, and each half is taken for the whole."""
+    """A pan-private server adds noise twice, and each half is counted as the whole."""
 
     def hiding(self, plan):
         return np.sqrt(plan.size.per_round)
@@ -149,7 +148,7 @@ class HiddenOnce(GaussianMean):
 
 @struct.dataclass
 class OneHalf(UserSGD):
-    """The mean of a server that forgets, with half of its noise."""
+    """The mean of a pan-private server with half of its noise."""
 
     @property
     def private_mean(self):
@@ -183,7 +182,7 @@ class RareBits(UserSGD):
 
 
 class FlooredBits(BitMean):
-    """Users of larger cohorts share the noise bits by a division that is rounded down."""
+    """Users of larger cohorts divide the noise bits with rounding down."""
 
     def _totals(self, plan, sums):
         users = plan.schedule.present.sum(axis=1)
@@ -191,14 +190,14 @@ class FlooredBits(BitMean):
 
 
 class OfThoseWhoSend(GaussianMean):
-    """The server's noise is that of a sum over those who send."""
+    """The server's noise is scaled to the number of machines that send."""
 
     def mechanism(self, plan, method):
         return Fresh(np.asarray(plan.schedule.present.sum(axis=1) ** -0.5, np.float32))
 
 
 class FirstColumn(CorrelatedSums):
-    """The noise is enough for a machine's first message."""
+    """The noise suffices for a machine's first message only."""
 
     @property
     def scale(self):
@@ -219,7 +218,7 @@ class FirstColumnNoise(CorrelatedNoise):
 
 @struct.dataclass
 class OfTheFirstMessage(DPMu2):
-    """Correlated noise for what a sample of the first message moves."""
+    """Correlated noise for a sample of the first message only."""
 
     @property
     def message_noise(self):
@@ -228,7 +227,7 @@ class OfTheFirstMessage(DPMu2):
 
 @struct.dataclass
 class StepWithoutItsFactor(ReducedTreeMomentum):
-    """Drift is accounted for as if no factor were on the step."""
+    """Drift is accounted for without the step's scale."""
 
     def _drift(self, problem, plan):
         return ReducedTreeMomentum._drift(replace(self, step_scale=1.0), problem, plan)
@@ -243,7 +242,7 @@ class WithoutALevel(Tree):
         return super().step(path, jnp.where(bit == 2, 0.0, normal), alpha, epoch)
 
 
-# ---- keys used again
+# ---- reused keys
 
 
 @struct.dataclass
@@ -298,7 +297,7 @@ class KeyOfTheRound(NoisySGD):
 
 @struct.dataclass
 class OneKeyOfSteps(LocalSGD):
-    """All local steps of a round have the same noise: each is the first of a walk of its own."""
+    """All local steps of a round have the same noise: each is computed as a first step."""
 
     def messages(self, problem, state, inputs, noise, key):
         def step(walks, samples):
@@ -316,13 +315,13 @@ class OneKeyOfSteps(LocalSGD):
 
 @struct.dataclass
 class OneServerDraw(Fresh):
-    """A server with one key for all rounds."""
+    """A server that uses one key for all rounds."""
 
     def draw(self, state, inputs, keys, dimension):
         return state, inputs[:, None] * jax.random.normal(jax.random.key(3), (1, dimension))
 
 
-# ---- noise that is cancelled wrongly
+# ---- wrong noise cancellation
 
 
 @struct.dataclass
@@ -338,7 +337,7 @@ class NothingTakenBack(Cancelling):
 
 @struct.dataclass
 class AnothersTakenBack(NothingTakenBack):
-    """A machine takes back its neighbour's noise."""
+    """A machine subtracts its neighbour's noise."""
 
     def message_noise(self, memory, inputs, key, dimension):
         fresh = self.fresh(inputs, key, dimension)
@@ -347,7 +346,7 @@ class AnothersTakenBack(NothingTakenBack):
 
 @struct.dataclass
 class FirstKept(NothingTakenBack):
-    """What a machine remembers is never renewed."""
+    """A machine's stored noise is never updated."""
 
     def message_noise(self, memory, inputs, key, dimension):
         fresh, old = self.fresh(inputs, key, dimension), memory[inputs.machine]
@@ -356,7 +355,7 @@ class FirstKept(NothingTakenBack):
 
 @struct.dataclass
 class DrawnAnew(NothingTakenBack):
-    """What a machine takes back is a fresh draw, rather than the noise that it stored."""
+    """A machine subtracts a fresh sample instead of its stored noise."""
 
     def message_noise(self, memory, inputs, key, dimension):
         fresh, old = self.fresh(inputs, key, dimension), memory[inputs.machine]
@@ -366,7 +365,7 @@ class DrawnAnew(NothingTakenBack):
 
 @dataclass(frozen=True)
 class NodesDrawnAnew(Tree):
-    """A node's noise is drawn anew whenever the node is used."""
+    """A node's noise is resampled at every use of the node."""
 
     def step(self, path, normal, alpha, epoch=None):
         round = path.round + 1
@@ -376,7 +375,7 @@ class NodesDrawnAnew(Tree):
 
 @struct.dataclass
 class QuietTrajectory(DPMu2):
-    """The aggregate has 4/5 of the noise that machines add."""
+    """The aggregate has 4/5 of the machines' noise."""
 
     def mechanism(self, problem, plan, method="auto"):
         mechanism = super().mechanism(problem, plan, method)

@@ -1,4 +1,4 @@
-"""A row of the catalogue, and what its detector takes."""
+"""A row of the catalogue, and the inputs of its detector."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,18 +9,18 @@ from faults.federations import SMALL
 
 from fedprivjax.auditing.neighbouring import Federation
 
-LEAK, LAW = "leak", "law fault"
+LEAK, NOISE = "leak", "noise fault"
 
 
 class Audited(NamedTuple):
-    """For an audit.
+    """Input of an audit.
 
     Attributes:
-        protocol: on trial.
-        federation: that it runs on.
-        runs: of each world.
-        delta: of the bounds on ε: where no μ is claimed, a large one shows most.
-        public: scalars that rounds report and that are published.
+        protocol: audited protocol.
+        federation: federation of its runs.
+        runs: number of runs per neighbouring dataset.
+        delta: δ of the bounds on ε. Without a claimed μ, a large δ gives the most power.
+        public: names of reported scalars that are published.
     """
 
     protocol: Any
@@ -31,22 +31,25 @@ class Audited(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """For the law test: a function that draws noise, [rounds, samples], and the covariance that it should have."""
+    """Input of the distribution test: a function that samples noise, [rounds, samples], and its expected covariance."""
 
     draw: Callable[[], np.ndarray]
     covariance: np.ndarray
 
 
 class Numbers(NamedTuple):
-    """For brute force, the sensitivity that is claimed and the largest move that was found; for an accountant, the ε
-    that is claimed and one that is attained."""
+    """Input of brute force or of an accountant: a claimed value and a lower bound that it must reach.
+
+    For brute force these are the claimed sensitivity and the largest change found. For an accountant they are the
+    claimed ε and an achieved ε.
+    """
 
     claimed: Callable[[], float]
     found: Callable[[], float]
 
 
 class Held(NamedTuple):
-    """For the contract: the property that fails, of a protocol on a problem."""
+    """Input of the contract: a protocol, the property that fails, and the problem."""
 
     protocol: Any
     fails: str
@@ -57,11 +60,11 @@ class Fault(NamedTuple):
     """A row of the catalogue.
 
     Attributes:
-        change: what is wrong.
-        kind: "leak" or "law fault".
-        detector: that must flag it: "audit", "law", "sensitivity", "accountant" or "contract".
-        faulty: what the detector takes.
-        right: the same without the fault, which the detector must not flag.
+        change: description of the fault.
+        kind: "leak" or "noise fault".
+        detector: detector that must flag it: "audit", "distribution", "sensitivity", "accountant" or "contract".
+        faulty: input of the detector.
+        right: input without the fault, which the detector must not flag.
     """
 
     change: str

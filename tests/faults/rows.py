@@ -1,6 +1,6 @@
-"""The catalogue of planted faults, whoever must see them.
+"""Catalogue of the planted faults of all detectors.
 
-A *leak* tells an adversary more than is claimed; a *law fault* spoils the noise, whether or not that tells anything.
+A *leak* reveals more to an adversary than claimed. A *noise fault* changes the noise, with or without a leak.
 """
 
 from dataclasses import replace
@@ -27,9 +27,9 @@ from faults.claims import (
 )
 from faults.federations import CLIP, TARGET
 from faults.leaks import AUDITS
-from faults.row import LAW, LEAK, Drawn, Fault, Held, Numbers
-from laws import SAMPLES, factor_path, path, standing_covariance, tree_covariance
+from faults.row import LEAK, NOISE, Drawn, Fault, Held, Numbers
 from neighbours import KEY
+from noise_distributions import SAMPLES, factor_path, path, standing_covariance, tree_covariance
 
 from fedprivjax import (
     DPMu2,
@@ -54,7 +54,7 @@ from fedprivjax.plan.samplers import Replacement, Subset
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside
 from fedprivjax.privacy.calibration import calibrate
 
-# ---- laws of noise
+# ---- distributions of noise
 
 ROUNDS, ALPHA = 12, 0.2
 SCHEDULE = Uniform(5, 2).draw(ROUNDS, np.random.default_rng(9))
@@ -65,13 +65,13 @@ SERVERS = np.linspace(0.5, 2.0, ROUNDS).astype(np.float32)
 
 
 def drawn(change, kind, faulty, right, covariance):
-    return Fault(change, kind, "law", Drawn(faulty, covariance), Drawn(right, covariance))
+    return Fault(change, kind, "distribution", Drawn(faulty, covariance), Drawn(right, covariance))
 
 
 def cancelling(change, mechanism):
     covariance = standing_covariance(STANDARD, SCHEDULE)
     wrong = mechanism(STANDING.inputs, STANDING.machines)
-    return drawn(change, LAW, lambda: path(wrong), lambda: path(STANDING), covariance)
+    return drawn(change, NOISE, lambda: path(wrong), lambda: path(STANDING), covariance)
 
 
 def of_tree(change, kind, factor):
@@ -82,7 +82,7 @@ def of_tree(change, kind, factor):
 
 
 def of_walks(protocol):
-    """Where walks of noise alone end, of three machines and four steps: [machines, numbers]."""
+    """Return the end points of local steps of noise alone, for three machines and four steps: [machines, numbers]."""
     problem = linear_problem(np.zeros((*STEPS, SAMPLES)), np.zeros(STEPS, int), Logistic())
     plan = draw_plan(problem, Full(STEPS[0]), 1, sampler=protocol.minibatches)
     at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
@@ -97,7 +97,7 @@ def walked(change, faulty, right):
 
 
 WALK = {"noise_std": 1.0, "step_size": 1.0, "clip": CLIP, "batch": STEPS[1], "sampler": "disjoint"}
-LAWS = {
+DISTRIBUTIONS = {
     "nothing taken back": cancelling("the old noise is not subtracted", noise.NothingTakenBack),
     "another's taken back": cancelling("another machine's noise is subtracted", noise.AnothersTakenBack),
     "never renewed": cancelling("the first noise is subtracted for ever", noise.FirstKept),
@@ -109,7 +109,7 @@ LAWS = {
         lambda: path(Fresh(SERVERS)),
         np.diag(SERVERS.astype(float) ** 2),
     ),
-    "nodes drawn anew": of_tree("a node's noise is drawn anew at each use", LAW, noise.NodesDrawnAnew()),
+    "nodes drawn anew": of_tree("a node's noise is drawn anew at each use", NOISE, noise.NodesDrawnAnew()),
     "a level missing": of_tree("nodes of two rounds have no noise", LEAK, noise.WithoutALevel()),
     "one key of local steps": walked(
         "a round's key in every local step", noise.OneKeyOfSteps(**WALK), LocalSGD(**WALK)
@@ -169,7 +169,7 @@ def accounted(change, numbers, faulty, right):
 
 
 def whole_epochs(problem, plan):
-    """The plan with a machine's epochs counted as far as they are whole."""
+    """Return the plan with the number of a machine's epochs rounded down."""
     return replace(plan, planned_uses=plan.schedule.total // problem.partition_table.sizes)
 
 
@@ -203,7 +203,7 @@ ACCOUNTED = {
         ReducedTreeMomentum(**DRIFTING),
     ),
     "one release's support": accounted(
-        "what the noise cannot hide charged to δ once, not for each release",
+        "the probability outside the noise's support added to δ once instead of per release",
         of_supports,
         lambda *noise: mass_outside(*noise) / 4,
         mass_outside,
@@ -241,8 +241,8 @@ CONTRACT = {
         "noise in the aggregate alone", LEAK, messages.OwnNoiseForgotten(**TARGET), NoisySGD(**TARGET), SEEN
     ),
     "a quiet trajectory": held(
-        "4/5 of the noise in the aggregate", LAW, noise.QuietTrajectory(**TARGET), DPMu2(**TARGET), NOISY
+        "4/5 of the noise in the aggregate", NOISE, noise.QuietTrajectory(**TARGET), DPMu2(**TARGET), NOISY
     ),
 }
 
-FAULTS = {**AUDITS, **LAWS, **BRUTE, **ACCOUNTED, **CONTRACT}
+FAULTS = {**AUDITS, **DISTRIBUTIONS, **BRUTE, **ACCOUNTED, **CONTRACT}

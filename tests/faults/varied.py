@@ -1,4 +1,4 @@
-"""Faults that a fixed cohort, a linear canary or the end points of local steps do not show."""
+"""Faults that need a varying cohort, a quadratic canary or visible local steps to be detected."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ ALWAYS = replace(WALKS, records=1)  # the canary is used in every step
 
 @struct.dataclass
 class NoiseOfThoseWhoCame(NoisySGD):
-    """The server's noise is divided by the cohort of the round, and the sum by the constant E|S_t|."""
+    """The server divides the noise by the round's cohort size, and the sum by the constant E|S_t|."""
 
     def round(self, problem, state, inputs, noise, key):
         noise = jax.tree.map(lambda z: z * inputs.divisor / inputs.cohort, noise)
@@ -35,14 +35,14 @@ class NoiseOfThoseWhoCame(NoisySGD):
 
 
 class Walked(LocalSGD):
-    """Local SGD in whose steps something is wrong."""
+    """Base class of local SGD with faulty steps."""
 
     def direction(self, gradient, start, v):
-        """Where a step leads from v, before noise."""
+        """Return the direction of a step at v, without noise."""
         return clip(gradient(v), self.clip).written_out()
 
     def loudness(self, k, steps):
-        """The part of the noise that the k-th step adds, from 0."""
+        """Return the factor of the noise in step k, counted from 0."""
         return 1.0
 
     def walks(self, problem, state, inputs, noise, *, every_step=False):
@@ -62,7 +62,7 @@ class Walked(LocalSGD):
 
 @struct.dataclass
 class DriftUnclipped(Walked):
-    """A correction of the drift, the gradient here less the one at the round's start, is added after the clip."""
+    """A drift correction, the gradient at v minus that at the round's start, is added after clipping."""
 
     def direction(self, gradient, start, v):
         here, there = (one.written_out() for one in gradient(v, start))
@@ -71,7 +71,7 @@ class DriftUnclipped(Walked):
 
 @struct.dataclass
 class QuietSteps(Walked):
-    """All local steps but the last have a tenth of their noise."""
+    """All local steps except the last have a tenth of their noise."""
 
     def loudness(self, k, steps):
         return 1.0 if k == steps - 1 else 0.1
@@ -79,7 +79,7 @@ class QuietSteps(Walked):
 
 @struct.dataclass
 class QuietStepsUnseen(QuietSteps):
-    """The same, of which end points alone are looked at."""
+    """The same, with only the end points visible."""
 
     def local_steps(self, problem, state, inputs, noise, key):
         return None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import sparing
-from laws import LIMIT, SAMPLES, misfit, path, standing_covariance
+from noise_distributions import LIMIT, SAMPLES, misfit, path, standing_covariance
 from scipy.stats import kstest, norm
 
 from fedprivjax import DPMu2, Full, Given, Uniform, draw_plan
@@ -55,7 +55,7 @@ def uneven(schedule):
     return np.random.default_rng(1).uniform(0.5, 2.0, schedule.participants.shape)
 
 
-def laws():
+def distributions():
     some, everyones = uneven(PARTIAL), uneven(EVERYONE)
     for name, schedule in {"few": FEW, "dropouts": DROPOUTS}.items():
         for method in CANCELLING:
@@ -85,7 +85,7 @@ def laws():
     yield "server", Law(Fresh(jnp.asarray(server, jnp.float32)), np.diag(server**2))
 
 
-LAWS = dict(laws())
+DISTRIBUTIONS = dict(distributions())
 
 
 def p_value(z, covariance):
@@ -96,7 +96,7 @@ def p_value(z, covariance):
 
 @cache
 def path_of(name):
-    return path(LAWS[name].source)
+    return path(DISTRIBUTIONS[name].source)
 
 
 QUICK = (
@@ -106,21 +106,21 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize("name", sparing(LAWS, QUICK))
+@pytest.mark.parametrize("name", sparing(DISTRIBUTIONS, QUICK))
 def test_covariance_over_rounds(name):
-    assert misfit(path_of(name), LAWS[name].covariance) < LIMIT
+    assert misfit(path_of(name), DISTRIBUTIONS[name].covariance) < LIMIT
 
 
-@pytest.mark.parametrize("name", sparing(LAWS, QUICK))
+@pytest.mark.parametrize("name", sparing(DISTRIBUTIONS, QUICK))
 @pytest.mark.parametrize("scale", [2 / 3, 3 / 2, 0.95, 1.05])
 def test_another_scale_is_rejected(name, scale):
-    assert misfit(scale * path_of(name), LAWS[name].covariance) > 1.5 * LIMIT
-    assert 0.9 < scale < 1.1 or p_value(scale * path_of(name), LAWS[name].covariance) < 1e-6
+    assert misfit(scale * path_of(name), DISTRIBUTIONS[name].covariance) > 1.5 * LIMIT
+    assert 0.9 < scale < 1.1 or p_value(scale * path_of(name), DISTRIBUTIONS[name].covariance) < 1e-6
 
 
-@pytest.mark.parametrize("name", sparing(LAWS, QUICK))
+@pytest.mark.parametrize("name", sparing(DISTRIBUTIONS, QUICK))
 def test_normal(name):
-    assert p_value(path_of(name), LAWS[name].covariance) > 1e-3
+    assert p_value(path_of(name), DISTRIBUTIONS[name].covariance) > 1e-3
 
 
 def test_another_shape_of_the_right_variance_is_rejected():
@@ -129,7 +129,7 @@ def test_another_shape_of_the_right_variance_is_rejected():
     assert p_value(z, np.eye(ROUNDS)) < 1e-6
 
 
-@pytest.mark.parametrize("name", sparing(LAWS, QUICK))
+@pytest.mark.parametrize("name", sparing(DISTRIBUTIONS, QUICK))
 def test_coordinates_are_independent(name):
     z = path_of(name)
     for shift in (1, 2):
@@ -139,10 +139,10 @@ def test_coordinates_are_independent(name):
 
 
 def test_one_draw_for_all_rounds_is_caught():
-    law = LAWS["server"]
+    noise = DISTRIBUTIONS["server"]
     key = jax.random.split(jax.random.key(0), 1)
-    same = np.asarray(law.source.draw((), law.source.inputs, jnp.repeat(key, ROUNDS), SAMPLES)[1], np.float64)
-    assert misfit(same, law.covariance) > 4 * LIMIT
+    same = np.asarray(noise.source.draw((), noise.source.inputs, jnp.repeat(key, ROUNDS), SAMPLES)[1], np.float64)
+    assert misfit(same, noise.covariance) > 4 * LIMIT
 
 
 def test_the_laws_of_different_mechanisms_differ():
@@ -150,7 +150,7 @@ def test_the_laws_of_different_mechanisms_differ():
     names = ("cancelling-covariance", "fresh-materialised", "accumulated-materialised")
     for one in names:
         for other in names:
-            assert (misfit(path_of(one), LAWS[other].covariance) < LIMIT) == (one == other)
+            assert (misfit(path_of(one), DISTRIBUTIONS[other].covariance) < LIMIT) == (one == other)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_laws_of_different_mechanisms_differ():
     ),
 )
 def test_blocks_change_nothing(name):
-    source = LAWS[name].source
+    source = DISTRIBUTIONS[name].source
     whole = path(source, dimension=50, blocks=(12,))
     np.testing.assert_allclose(path(source, dimension=50, blocks=(1, 7, 4)), whole, rtol=1e-5, atol=1e-5)
 
@@ -174,7 +174,7 @@ def test_blocks_change_nothing(name):
     ),
 )
 def test_messages_add_up_to_the_aggregate(name):
-    source, dimension = LAWS[name].source, 8
+    source, dimension = DISTRIBUTIONS[name].source, 8
     memory, total = source.message_memory(dimension, jax.random.key(11)), 0.0
     expected = path(source, dimension)
     running = isinstance(source, Cancelling) or source.accumulate

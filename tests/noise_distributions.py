@@ -1,15 +1,15 @@
-"""Laws of noise over rounds: what a mechanism draws, the covariance it should have, and how far these are apart."""
+"""Distribution of noise over rounds: samples of a mechanism, the expected covariance, and their distance."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-SAMPLES = 20_000  # coordinates, each an independent draw of the whole path
-LIMIT = 5.0  # standard errors that the worst entry of a covariance may be off by
+SAMPLES = 20_000  # coordinates, each an independent sample of the whole path
+LIMIT = 5.0  # largest error of a covariance entry, in standard errors
 
 
 def path(source, dimension=SAMPLES, blocks=(6, 6), seed=11):
-    """The noise of all rounds, [rounds, d], drawn block after block: equal ones share their programs."""
+    """Return the noise of all rounds, [rounds, d], sampled in blocks. Blocks of equal size share a program."""
     key = jax.random.key(seed)
     keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(1, sum(blocks) + 1))
     state, parts, start = source.init(dimension, key), [], 0
@@ -23,7 +23,7 @@ def path(source, dimension=SAMPLES, blocks=(6, 6), seed=11):
 
 
 def factor_path(factor, rounds, alpha, dimension=SAMPLES, seed=11):
-    """The noise of all rounds that a factor makes of standard normals, [rounds, d]."""
+    """Return a factor's noise of all rounds from standard normals, [rounds, d]."""
     normals = jax.random.normal(jax.random.key(seed), (rounds, dimension))
 
     def one_round(stream, normal):
@@ -34,15 +34,17 @@ def factor_path(factor, rounds, alpha, dimension=SAMPLES, seed=11):
 
 
 def misfit(z, covariance):
-    """How far the worst entry of the empirical covariance is from `covariance`, in standard errors (two-sided)."""
+    """Return the largest error of an entry of the empirical covariance, in standard errors (two-sided)."""
     variance = np.diag(covariance)
     error = np.sqrt((np.multiply.outer(variance, variance) + covariance**2) / z.shape[1])
     return np.max(np.abs(z @ z.T / z.shape[1] - covariance) / error)
 
 
 def standing_covariance(relative, schedule):
-    """K(s, t) = (1/m²)·Σ r² over machines whose last message up to s is their last up to t, entry by entry; m is the
-    schedule's constant, and slots that nobody fills send none."""
+    """Return K(s, t) = (1/m²)·Σ r² over machines whose last message up to s is also their last up to t.
+
+    It is computed entry by entry. m is the schedule's constant, and empty slots send no message.
+    """
     rounds = schedule.size.rounds
     last = np.full((rounds, schedule.machines), -1)
     for t in range(rounds):
@@ -59,7 +61,7 @@ def standing_covariance(relative, schedule):
 
 
 def tree_covariance(rounds, alpha):
-    """Of a binary tree's noise: noise_t = (1−α)^b·noise_{t−b} + z_t, b the lowest bit of t."""
+    """Return the covariance of a binary tree's noise_t = (1−α)^b·noise_{t−b} + z_t, with b the lowest bit of t."""
     B = np.zeros((rounds + 1, rounds + 1))
     for t in range(1, rounds + 1):
         b = t & -t
