@@ -12,7 +12,7 @@ from fedprivjax.privacy.target import NO_TARGET, SET_TARGET, UNLIMITED
 
 
 def check(experiment: Experiment) -> None:
-    """Raise Refusal if sections contradict one another; the message names the key.
+    """Raise Refusal if sections contradict one another. The message names the key.
 
     If user-defined objects are not imported, as for finished results, only labels are checked.
     """

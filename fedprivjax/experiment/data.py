@@ -41,7 +41,7 @@ class Source:
 
     @classmethod
     def of(cls, name: str, context: Mapping[str, Any] | None = None) -> "Source":
-        """Return the source that a file names; `context` is as in `resolve`."""
+        """Return the source that a file names, with `context` as in `resolve`."""
         folder = (context or {}).get("folder")
         if of_results(context):
             return cls(name, folder=folder, needed=False)

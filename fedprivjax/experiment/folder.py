@@ -123,7 +123,7 @@ def load_provenance(folder: str | Path) -> Provenance:
 
 
 def load_settings(folder: str | Path) -> str:
-    """Return the text of `spec.toml`, the experiment's settings; empty for a folder without that file."""
+    """Return the text of `spec.toml`, the experiment's settings, or "" for a folder without that file."""
     file = Path(folder) / SPEC
     try:
         return file.read_text(encoding="utf-8") if file.is_file() else ""

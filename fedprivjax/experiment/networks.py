@@ -20,7 +20,7 @@ from fedprivjax.problem.problem import Problem
 
 
 def _widths(value: Any, info: ValidationInfo) -> Any:
-    """Raise Refusal unless `value` is a list of layer widths; other types are left to the validation."""
+    """Raise Refusal if `value` has integers but is not a list of layer widths. Other types are left to validation."""
     numbers = value if isinstance(value, list) else [value]
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
         return value
@@ -49,7 +49,7 @@ class Model(Reflected):
         return self.made()
 
     def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
-        """Return the problem of fitting the model to a dataset; `options` are further arguments of `from_dataset`."""
+        """Return the problem of fitting the model to a dataset. `options` are further arguments of `from_dataset`."""
         return from_dataset(data, loss, network=self.make(), start_seed=self.start_seed, **options)
 
 

@@ -123,7 +123,7 @@ else:
 
 
 class Section(Settings):
-    """Section `[participation]` alone. The default kind is "uniform"; a kind with a colon is a custom scheme."""
+    """Section `[participation]` alone. The default kind is "uniform". A kind with a colon is a custom scheme."""
 
     participation: ParticipationSettings
 

@@ -36,7 +36,7 @@ class ProtocolSettings(Settings):
         label: name of the protocol in tables and plots.
         grid: settings that are swept for this protocol alone; the best point is shown, by `evaluation.select`.
         participation: keys of `[participation]` for this protocol alone, such as { rounds = 40 }; all but `machines`.
-        settings: settings of the method. In a file they stand in `[[protocol]]` itself.
+        settings: settings of the method. In a file they are keys of `[[protocol]]` itself.
         method: class of the method.
         parts: objects made of tables such as `server`, by field.
         added: whether the protocol is a baseline that `[evaluation] baselines` added.
@@ -155,7 +155,7 @@ class ProtocolSettings(Settings):
 
 
 def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the axes with nested tables flattened to dotted names; TOML reads `server.b1 = [0.5, 0.9]` as a table.
+    """Return the axes with nested tables flattened to dotted names. TOML reads `server.b1 = [0.5, 0.9]` as a table.
 
     >>> flattened({"mu": [1.0], "server": {"b1": [0.5, 0.9]}})
     {'mu': [1.0], 'server.b1': [0.5, 0.9]}

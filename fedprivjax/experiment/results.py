@@ -69,7 +69,7 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def choices(self) -> dict[str, Choice]:
-        """Points that `[tuning]` chose on other data, by label; empty without `[tuning]`."""
+        """Points that `[tuning]` chose on other data, by label. Empty without `[tuning]`."""
         return choices_in(self.folder, self.spec)
 
     @cached_property
@@ -144,7 +144,7 @@ def load(results: str | Path) -> Results:
 
 
 def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
-    """Return the tuning choices of a results folder, by label; empty if it holds no tuning runs."""
+    """Return the tuning choices of a results folder, by label, or an empty dict if it holds no tuning runs."""
     kept = results / folder.CHOICE
     if experiment.tuning is None or not (kept / folder.RESULTS).is_file():
         return {}

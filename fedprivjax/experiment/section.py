@@ -19,7 +19,7 @@ class Settings(BaseModel):
     """Base class of the sections of an experiment file: immutable, and strict about keys and types.
 
     Attributes:
-        gathered: fields whose keys may stand in the section itself, such as those of a loss in `[problem]`.
+        gathered: fields whose keys may be written in the section itself, such as those of a loss in `[problem]`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

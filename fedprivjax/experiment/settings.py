@@ -151,7 +151,7 @@ class SweepSettings(Settings):
     protocol's own grid is tuned in each trial separately, and the value of a trial is the mean of its runs.
 
     Attributes:
-        over: swept settings by name, each with its values. In a file they stand in `[sweep]` itself.
+        over: swept settings by name, each with its values. In a file they are keys of `[sweep]` itself.
         seeds: number of seeds, or their list.
         trials: number of sampled datasets, for datasets with an option `trial`.
         common_noise: whether configurations share the noise of a seed.
@@ -184,9 +184,10 @@ class TuningSettings(Settings):
     """`[tuning]`: another dataset, on which the protocols' own grids are tuned before they run on this one.
 
     `problem` and `participation` override keys of `[problem]` and `[participation]`. Another dataset brings its own
-    options; what is declared of this one (`lipschitz`, `distance`, `machine_weights`) need not hold for it. An empty
-    `partition = {}` is none. Keys of `participation` also override the protocols' own keys and swept values. The chosen
-    point has the fewest diverged runs and among these the best mean of `evaluation.select` over all configurations.
+    options. Declared numbers of this dataset (`lipschitz`, `distance`, `machine_weights`) are not inherited, except
+    `machine_weights = "sizes"`. An empty `partition = {}` removes the partition. Keys of `participation` also override
+    the protocols' own keys and swept values. The chosen point has the fewest diverged runs and, among these, the best
+    mean of `evaluation.select` over all configurations.
 
     Attributes:
         problem: keys of `[problem]` that differ, such as another dataset.

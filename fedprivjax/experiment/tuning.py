@@ -29,9 +29,9 @@ OF_SWEEP = ("common_noise", "noise_method", "memory_budget")
 
 
 def runs_of(data: xr.Dataset, evaluation: EvaluationSettings) -> xr.DataArray:
-    """Return the values that rank the points of a grid: `evaluation.select` of the shown iterate; shape [..., seed].
+    """Return the values that rank the points of a grid: `evaluation.select` of the shown iterate.
 
-    The value of a diverged run is NaN.
+    The shape is [..., seed]. The value of a diverged run is NaN.
     """
     metric = evaluation.select
     return figure(data, metric, preferred(data, metric, evaluation.iterate), rounds_of(metric, evaluation.averaged))

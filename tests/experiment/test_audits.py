@@ -1,4 +1,4 @@
-"""The command `fedprivjax audit`: of names, of experiments, of one's own protocol, in small and in one run."""
+"""The command `fedprivjax audit`: protocols by name, experiments, custom protocols, scaled-down and one-run audits."""
 
 import json
 import sys
@@ -64,7 +64,7 @@ QUICK = ("--runs", 1000, "--rounds", 8, "--participation", "fixed")
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    """An experiment with a protocol of one's own beside it, in the current folder."""
+    """Write an experiment and the module of a custom protocol to the current folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_module.py").write_text(MODULE, encoding="utf-8")
     (tmp_path / "small.toml").write_text(SMALL, encoding="utf-8")
@@ -176,7 +176,7 @@ def test_every_protocol_is_audited_or_says_why_not(call, tmp_path, monkeypatch):
     assert {"dp_mu2", "noisy_sgd", "noisy_minibatch_sgd", "tree_momentum", "user_sgd"} <= audited
 
 
-# ---- what is chosen
+# ---- chosen protocols and levels
 
 
 def test_an_experiments_protocols_take_the_first_finite_level(spec):
@@ -238,11 +238,11 @@ def test_one_that_cannot_be_audited_does_not_stop_the_others():
         run_all(Chosen({"bad": 1}, 1e-5), attack, lambda title: Shown())
 
 
-# ---- what is shown
+# ---- tables and plots
 
 
 def made_up(refuted):
-    """An audit of a real guarantee with bounds that are given."""
+    """Return an audit of a real guarantee with given bounds."""
     protocol = DPMu2(mu=2.0, clip=1.0)
     guarantee = worlds(protocol, small_federation(protocol, 4), 0, delta=1e-5).start.guarantee
     bounds = LowerBounds(4.5, 1.9, 1e-5, 0.05, (3000, 3000))

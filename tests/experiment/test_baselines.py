@@ -1,4 +1,4 @@
-"""Baselines next to the protocols: those that `[evaluation] baselines` names, and what tables say of them."""
+"""Baselines of `[evaluation] baselines`, and their lines in tables."""
 
 import copy
 import tomllib
@@ -105,7 +105,7 @@ def test_the_constant_of_several_draws_of_the_data_is_their_mean():
     assert constant(joined(parts), "test_accuracy") == pytest.approx(0.6)
 
 
-# ---- how machines of unequal sizes count
+# ---- weights of machines of unequal sizes
 
 X = np.eye(10)[:, :3]
 

@@ -1,4 +1,4 @@
-"""Constraint sets in `[problem]`: each kind with its keys beside it, swept by name, refused by name."""
+"""Constraint sets in `[problem]`: keys of each kind, sweeps over them, and messages."""
 
 import tomllib
 
@@ -43,7 +43,7 @@ SIGNED = {"constraint": "signed:Signed", "constraint_options": {"most": 2.0, "ri
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a module of constraint sets."""
+    """Folder with a module of constraint sets."""
     (tmp_path / "signed.py").write_text(OWN)
     return tmp_path
 

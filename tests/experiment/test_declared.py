@@ -1,4 +1,4 @@
-"""What a file declares of its problem, what it records of rounds, and protocols of one's own that are told apart."""
+"""Declared constants of a problem, metrics that rounds report, and custom protocols with equal names."""
 
 import numpy as np
 import pytest
@@ -133,7 +133,7 @@ def test_two_classes_of_one_name_and_with_one_set_of_fields_are_not_one(tmp_path
         (folder / "mine.py").write_text(OWN.replace("{}", str(factor)), encoding="utf-8")
         made = make(entry, folder)
         found.append(runner.run(made, done=done)["ours"])
-        runner.run(make(entry, folder), done=done)  # while one class, read twice, is
+        runner.run(make(entry, folder), done=done)  # one class that is read twice is the same
     assert len(done) == 2
     assert not np.array_equal(found[0]["test_loss"], found[1]["test_loss"])
     np.testing.assert_allclose(final(found[1], "test_loss"), np.log(2), rtol=1e-6)  # at zero

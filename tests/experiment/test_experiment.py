@@ -70,7 +70,7 @@ def small(**changes):
 
 
 def participation(**settings):
-    """What `[participation]` makes."""
+    """Return the scheme of a section `[participation]`."""
     return experiment.make_participation(experiment.parse(small(participation=settings)).participation, {})
 
 
@@ -113,7 +113,7 @@ WHOLE = (
 
 
 def prepared(name, change=lambda parsed: parsed):
-    """The jobs of a bundled experiment with one seed and trial."""
+    """Return the jobs of a bundled experiment with one seed and trial."""
     parsed = experiment.load(name)
     if not AT_HAND.get(parsed.problem.dataset, lambda: True)():
         pytest.skip(f"the {parsed.problem.dataset} files are at hand nowhere")
@@ -126,8 +126,10 @@ def prepared(name, change=lambda parsed: parsed):
 
 
 def at_one_point(parsed):
-    """The experiment at the first value of every axis but ε, which is the last: the quickest to account for; without
-    feature maps that take long."""
+    """Return the experiment at the first value of every axis, and the last of ε, whose accounting is the fastest.
+
+    Slow feature maps are removed.
+    """
     first = {name: values[-1:] if name == "epsilon" else values[:1] for name, values in parsed.sweep.over.items()}
     protocols = [
         one.model_copy(update={"grid": {name: values[:1] for name, values in one.grid.items()}})
@@ -256,10 +258,10 @@ def test_a_partition_may_give_machines_so_many_records():
     problem, whole = experiment.make_problem(settings.problem, 6), datasets.load("least_squares", **OPTIONS)
     rows = problem.partition_table.rows
     assert rows.shape == (6, 2)
-    assert sorted(rows.ravel()) == list(range(problem.examples)) == list(range(12))  # no other is stored
+    assert sorted(rows.ravel()) == list(range(problem.examples)) == list(range(12))  # only these are stored
     places = [np.flatnonzero(whole.labels == label).item() for label in np.asarray(problem.pool.label)]
     np.testing.assert_array_equal(problem.pool.features, whole.features[places])
-    assert max(places) > 12  # they are drawn from all of the data
+    assert max(places) > 12  # they are sampled from all data
     assert experiment.make_problem(settings.problem, 6, records=5).partition_table.rows.shape == (6, 5)
     with pytest.raises(ValueError, match=r"problem.partition.records must be at most 1, got 2"):
         experiment.make_problem(settings.problem, 40)
@@ -757,7 +759,7 @@ class NoDataclass:
 
 @pytest.fixture
 def own(tmp_path):
-    """An experiment file's folder, with a module of one's own beside it."""
+    """Folder of an experiment file, with a user-defined module."""
     (tmp_path / "my_protocols.py").write_text(OWN, encoding="utf-8")
     return tmp_path
 

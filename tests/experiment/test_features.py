@@ -1,4 +1,4 @@
-"""`[problem] features`: maps by name with their settings, of one's own by import path, and mistakes in one line."""
+"""`[problem] features`: maps by name with their settings, custom maps by import path, and messages."""
 
 import sys
 import tomllib

@@ -69,7 +69,7 @@ print({head!r} if "rev-parse" in words else {status!r})
 
 @pytest.mark.parametrize(("status", "mark"), [("", ""), (" M file", "+")])
 def test_the_commit_is_that_of_the_checkout_and_marked_where_files_differ(tmp_path, monkeypatch, status, mark):
-    """The program that answers is a stand-in: the tests need no git."""
+    """A stub replaces git, so the tests do not need it."""
     head, program = "0123456789abcdef" * 2 + "01234567", tmp_path / "bin" / "git"
     program.parent.mkdir()
     program.write_text(GIT.format(python=sys.executable, head=head, status=status), encoding="utf-8")
@@ -90,7 +90,7 @@ def test_provenance_does_without_git(found, tmp_path, monkeypatch):
 
 
 def test_a_repository_without_a_commit_has_none(tmp_path, monkeypatch):
-    """Of git, if there is one, or of its absence."""
+    """The commit is None with git and without it."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     (tmp_path / ".git").mkdir()
     assert commit(tmp_path) is None
@@ -171,7 +171,7 @@ def test_a_claim_refuses_a_folder_that_cannot_be_written(tmp_path, below):
 
 @pytest.mark.parametrize("size", [0, 700, 1500, 20_000])
 def test_without_room_a_folder_is_left_unfinished_with_its_chunks(found, tmp_path, file_size_limit, size):
-    """Whichever file fails, HDF5 meets no error, and neither file is there without the other."""
+    """If either file cannot be written, HDF5 does not fail, and neither file exists without the other."""
     chunk = tmp_path / "chunks" / "one.npz"
     chunk.parent.mkdir()
     chunk.touch()

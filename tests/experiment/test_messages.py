@@ -1,4 +1,4 @@
-"""Messages for mistakes in an experiment file: where they are, whose client is concerned, and what to write instead."""
+"""Messages for mistakes in an experiment file: the place, the client concerned, and the remedy."""
 
 import sys
 from pathlib import Path
@@ -44,7 +44,7 @@ seeds = 1
 
 @pytest.fixture
 def said(tmp_path, monkeypatch):
-    """A function that makes jobs of the file, with text replaced, and returns the line of the refusal."""
+    """Return a function that makes the jobs of the file, with text replaced, and returns the message of the refusal."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rows = [f"{'AB'[i % 2]},{rng.random():.3f},{rng.random():.3f},{'12'[i > 4]},{i % 4}" for i in range(40)]

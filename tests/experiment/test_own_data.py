@@ -1,4 +1,4 @@
-"""Data, losses, models and metrics of one's own in experiment files, by path or import path; mistakes in one line."""
+"""User-supplied data, losses, models and metrics in experiment files, by path or import path, and messages."""
 
 import sys
 import tomllib
@@ -107,7 +107,7 @@ RAW = {
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder of an experiment file, a table and a module; the working directory is another."""
+    """Folder of an experiment file, a table and a module, which is not the working directory."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "awkward.csv").write_text(CSV, encoding="utf-8", newline="")
     (tmp_path / "own" / "my.toml").write_text(TOML, encoding="utf-8")
@@ -118,7 +118,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """The command line in this process: (exit status, stdout, stderr)."""
+    """Run the command line in this process and return (exit status, stdout, stderr)."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
@@ -131,12 +131,12 @@ def call(monkeypatch, capsys):
 
 
 def changed(place, **problem):
-    """The settings of a file on one's own data, with some keys of `[problem]` changed."""
+    """Return the settings of a file on user-supplied data, with some keys of `[problem]` changed."""
     return experiment.parse({**RAW, "problem": {**RAW["problem"], **problem}}, place)
 
 
 def made(parsed):
-    """Its problem."""
+    """Return the problem of the file."""
     return experiment.make_problem(parsed.problem, 4)
 
 

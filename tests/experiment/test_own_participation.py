@@ -1,4 +1,4 @@
-"""`[[protocol]] participation`: rounds, cohorts and laws of a method's own, beside others in one file."""
+"""`[[protocol]] participation`: rounds, cohorts and schemes of single methods in one file."""
 
 import tomllib
 
@@ -36,7 +36,7 @@ def make(own, section=MANY, sweep=None, **more):
 
 
 def of(made, label):
-    """A protocol's participation and rounds as they are run."""
+    """Return the participation and rounds of a protocol's runs."""
     settings = next(one for one in made.protocol if one.label == label)
     return experiment.make_participation(made.participation_of(settings), made.shapes[0])
 
@@ -47,7 +47,7 @@ def test_a_methods_own_rounds_stand_beside_what_the_data_allow():
     assert of(made, "several") == (Uniform(20, 10), 3)
     rounds = {job.label: job.prepare().recipe.size.rounds for job in listed.jobs(made)}
     assert rounds["several"] == 3
-    assert rounds["single"] == 71  # a pass over the least share
+    assert rounds["single"] == 71  # one pass over the smallest dataset
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Laws of participation from a file: every parameter, shares from the data, dropouts with every kind."""
+"""Participation schemes from a file: all parameters, sizes from the data, dropouts with every kind."""
 
 import sys
 import tomllib
@@ -63,7 +63,7 @@ def law(**participation):
 
 
 def same(one, other):
-    """Whether two laws draw the same."""
+    """Return True if two schemes sample the same schedule."""
     drawn = [each.draw(3, np.random.default_rng(1)) for each in (one, other)]
     np.testing.assert_array_equal(drawn[0].participants, drawn[1].participants)
     np.testing.assert_array_equal(drawn[0].present, drawn[1].present)

@@ -1,4 +1,4 @@
-"""A plan from an experiment file: unequal machines as the smallest one, and a line on what a plan replaces."""
+"""Method comparisons from an experiment file: unequal machines have the smallest size; a line names simplifications."""
 
 import pytest
 import tomli_w
@@ -47,7 +47,7 @@ def test_the_first_line_says_what_is_replaced():
 
 
 def test_the_noise_of_unequal_machines_is_that_of_a_run():
-    """The smallest machine's is the largest, so that a plan for machines like it has the noise of all."""
+    """The smallest machine needs the most noise, so a comparison for machines of its size has the noise of the run."""
     settings = plan_settings(PEOPLE, {"epsilon": 1.0, "rounds": 30}).arguments
     found = planner.plan(**settings, protocols=["noisy_minibatch_sgd"]).sel(
         protocol="noisy_minibatch_sgd, full batches"

@@ -1,4 +1,4 @@
-"""Reading finished results imports no user code: the names in their settings are enough."""
+"""Reading of finished results without importing user code."""
 
 import shutil
 import sys
@@ -72,7 +72,7 @@ def kept(found, tmp_path_factory):
 
 @pytest.fixture
 def handed(kept, monkeypatch):
-    """A function that writes other settings beside results, where a module tells of its import."""
+    """Return a function that writes other settings next to results, with a module that reports its import."""
     monkeypatch.chdir(kept.parent)
 
     def write(change):
@@ -112,7 +112,7 @@ def test_the_report_imports_none(handed, name, monkeypatch, capsys):
 
 
 def test_what_is_known_of_a_custom_metric_is_read_from_the_results(found, kept, handed, tmp_path):
-    """Names, signs and digits are those that the run wrote, not those of a module."""
+    """Names, signs and digits of a custom metric are read from the results, not from its module."""
     metric = fpj.Metric("largest", lambda problem, snapshot: np.max, better="higher", unit="%", shown=("table",))
     words = metric_words([metric], experiment.make_problem(experiment.parse(RAW).problem, 6))
     handed(CHANGES["metric"])

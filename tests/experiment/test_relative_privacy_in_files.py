@@ -1,4 +1,4 @@
-"""Privacy of each machine from an experiment file, and what a file's own protocol may not have."""
+"""Per-machine privacy in an experiment file, and invalid settings of a file's custom protocol."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A results folder as it is read back: everything that a run left, guarantees as objects."""
+"""Reading of a results folder: all files of a run, and guarantees as objects."""
 
 import numpy as np
 import pytest

@@ -33,7 +33,7 @@ def make(protocols=({"name": "dp_mu2"},), participation=None, sweep=None, whole=
 
 
 def dataset(values, dims, **coordinates):
-    """A dataset of one metric recorded once, with the attributes that selection keeps."""
+    """Return a dataset with one evaluation of one metric, and the attributes that selection preserves."""
     runs = xr.DataArray(np.asarray(values, float), dims=dims, coords=coordinates)
     return xr.Dataset({"test_accuracy": runs.expand_dims(round=[1], axis=-1)}, attrs={"delta": 1e-5})
 
@@ -228,7 +228,7 @@ def test_one_machine_is_one_law_under_both_names():
     done = {}
     trust = [guarantee_of(runner.run(e, done=done)["dp_mu2"].sel(mu=4.0)).trust for e in (one, other)]
     assert len(done) == 1
-    assert len(set(trust)) == 2  # the numbers are shared, the guarantee's words are not
+    assert len(set(trust)) == 2  # the numbers are shared, the guarantee's text is not
 
 
 def test_an_identity_is_text_that_tells_settings_apart():
@@ -281,7 +281,7 @@ STEPS = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1, "noise_std
 
 @pytest.fixture(scope="module")
 def sized():
-    """One machine of several sizes, each run for several lengths."""
+    """Return results of one machine with several sizes and numbers of rounds."""
     made = experiment.parse(
         {
             "title": "sizes",

@@ -1,4 +1,4 @@
-"""`server` of a `[[protocol]]`: by name, by import path, swept, refused, and audited."""
+"""`server` of a `[[protocol]]`: by name and by import path, in sweeps and audits, and messages."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""Experiments whose data are drawn anew in every trial, and whose steps are chosen trial by trial."""
+"""Experiments whose data are resampled in every trial, and whose step sizes are tuned in each trial."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ ROWS = "age,sex,bmi,children,smoker,region,charges\n"
 
 @pytest.fixture(scope="module")
 def insured(tmp_path_factory):
-    """A small file of made-up people."""
+    """Path of a small file of synthetic people."""
     rng = np.random.default_rng(0)
     regions = ["northeast", "northwest", "southeast", "southwest"]
     lines = [
@@ -54,7 +54,7 @@ def make(path, *protocols, sweep=None, participation=None, **more):
 
 @pytest.fixture(scope="module")
 def steps(insured):
-    """An experiment that selects on its steps, and its results."""
+    """Return an experiment that tunes its step sizes, and its results."""
     made = make(insured, {"label": "ours", "grid": {"step_size": [0.05, 0.5, 1.0]}}, sweep={"resample": ["step_size"]})
     return made, runner.run(made)["ours"]
 
@@ -72,7 +72,7 @@ def test_data_seeds_and_steps_of_every_trial_are_its_own(steps):
     assert not np.array_equal(one.first.problem.pool.features, other.first.problem.pool.features)
     draws, others = ({start.seeds for start in sweep.starts} for sweep in (one, other))
     assert not draws & others
-    assert len(draws) == 2 * 3  # seeds times the steps that draw anew
+    assert len(draws) == 2 * 3  # seeds times the resampled steps
 
 
 def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
@@ -86,7 +86,7 @@ def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
     np.testing.assert_allclose(chosen, data["step_size"].values[choice.transpose("epsilon", "trial").values])
     assert np.unique(chosen).size > 1
     squares = final(data, "relative_mse").mean("seed").isel(step_size=choice)
-    expected = np.sqrt(squares).transpose("epsilon", "trial")  # the root of the mean, not the mean of roots
+    expected = np.sqrt(squares).transpose("epsilon", "trial")  # the root of the mean, not the mean of the roots
     np.testing.assert_allclose(final(best, "relative_rmse").transpose("epsilon", "seed"), expected)
 
 
@@ -154,7 +154,7 @@ def test_refusals(insured, entry, sweep, says):
 
 
 def judged(values, cell, **rule):
-    """A verdict on one cell of trials."""
+    """Return the verdict on one cell of trials."""
     made = experiment.parse(
         {
             "title": "judged",
@@ -187,7 +187,7 @@ def test_standard_errors_on_both_sides_of_the_edge(off, holds):
 
 
 def lines(offsets, share=0.75, limit=5.0):
-    """The line on cells that are so many standard errors off."""
+    """Return `verdict_line` of cells with the given deviations in standard errors."""
     rule = experiment.Expected(protocol="a", rule="within_se", tolerance=3, share=share, limit=limit)
     cells = [verdict.Verdict(rule, {}, off, 0.1, 1.0, 20, 0.0, abs(off) <= 3) for off in offsets]
     return verdicts.verdict_line(cells)
@@ -222,7 +222,7 @@ def test_the_realised_axis_is_what_the_noise_gives(insured):
     made = make(insured, entry, sweep={"trials": 2})
     best = selected(made, runner.run(made))
     realised = best["ours"]["realised_epsilon"].max("seed")
-    assert (realised > 3 * realised["epsilon"]).all()  # a clipped mean hides nothing of one record
+    assert (realised > 3 * realised["epsilon"]).all()  # a clipped mean does not hide one record
     axis = plots.metric_against_epsilon(best, "relative_rmse", realised=True).axes[0]
     np.testing.assert_allclose(axis.lines[0].get_xdata(), realised)
     table = tables.realised_table(layout(made), best)

@@ -1,4 +1,4 @@
-"""`[tuning]`: hyper-parameters chosen on another data set, before anything runs on this one."""
+"""`[tuning]`: hyper-parameters tuned on another dataset, before anything runs on this one."""
 
 import copy
 import tomllib
@@ -64,7 +64,7 @@ seeds = 2
 
 
 def raw(**sections):
-    """The file with keys of its sections changed."""
+    """Return the settings of the file with keys of its sections changed."""
     said = tomllib.loads(FILE)
     for section, keys in sections.items():
         said[section] = {**said[section], **keys}
@@ -72,7 +72,7 @@ def raw(**sections):
 
 
 def scored(values, **axes):
-    """A dataset of test accuracies recorded once, over the axes and seeds."""
+    """Return a dataset with one evaluation of the test accuracy, over the axes and seeds."""
     dims = [*axes, "seed"]
     runs = xr.DataArray(np.asarray(values, float), dims=dims, coords=axes)
     diverged = runs.isnull()
@@ -80,12 +80,12 @@ def scored(values, **axes):
 
 
 def choices(made, results):
-    """What goes on of "theirs"."""
+    """Return the chosen point of "theirs"."""
     return tuning.choices(made, experiment.tuning_experiment(made), results)["theirs"]
 
 
 def chosen_of(values, **axes):
-    """What is chosen of steps, given the scores of every cell and seed."""
+    """Return the chosen step size, given the scores of every cell and seed."""
     made = raw()
     made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": axes["step_scale"]}}]
     return choices(experiment.parse(made), {"theirs": scored(values, **axes)})
@@ -252,7 +252,7 @@ def load():
 
 @pytest.fixture
 def beside(tmp_path):
-    """A folder with a table, a copy of it, and a function of one's own."""
+    """Folder with a table, a copy of it, and a user-defined function."""
     for name in ("people.csv", "copy.csv"):
         (tmp_path / name).write_text("a,y\n0.1,0\n0.2,1\n0.3,0\n0.4,1\n", encoding="utf-8")
     (tmp_path / "own_digits.py").write_text(OWN, encoding="utf-8")
@@ -260,7 +260,7 @@ def beside(tmp_path):
 
 
 def on(dataset, chooser, here):
-    """An experiment on one data set that chooses on another; tables have their columns said."""
+    """Return an experiment on one dataset with tuning on another. Tables have the columns of the file."""
     options = {name: TABLE if name.endswith(".csv") else {} for name in (dataset, chooser)}
     made = raw(problem={"dataset": dataset, "options": options[dataset]}, participation={"machines": 2, "per_round": 1})
     made["protocol"] = [made["protocol"][1]]
@@ -305,7 +305,7 @@ def test_tiny_chooses_in_small():
     small = tiny(experiment.parse(said))
     other = experiment.tuning_experiment(small)
     assert (other.sweep.seeds, other.evaluation.every) == (2, 5)
-    assert other.participation.rounds == 2  # the least, the second protocol's own
+    assert other.participation.rounds == 2  # the minimum is the second protocol's own number
     assert [one.grid for one in other.protocol] == [
         {"clip": [0.5, 2.0], "step_scale": [1e-6]},
         {"step_scale": [1e-6, 3.0]},
@@ -327,7 +327,7 @@ def test_tiny_data_that_choose_have_a_feature_for_the_constant_one():
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """A results folder, and the file."""
+    """Return a results folder, and its experiment file."""
     here = tmp_path_factory.mktemp("choice")
     spec = here / "small.toml"
     said = raw(sweep={"mu": [8.0]})

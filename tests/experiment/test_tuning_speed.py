@@ -21,7 +21,7 @@ TIMES = 10
 
 
 def sweeps(problem):
-    """A trial's four sweeps, ready to run."""
+    """Return the four prepared sweeps of a trial."""
     common = {
         "batch": BATCH,
         "window": 8,

@@ -17,7 +17,7 @@ RUNS = [0.25, 0.75]  # mean 0.5, sd √2/4
 
 
 def dataset(runs, **axes):
-    """One metric recorded once: `runs` has the axes in order, then seeds."""
+    """Return a dataset with one evaluation of one metric; `runs` has the axes in order, then seeds."""
     values = np.asarray(runs, float)
     coordinates = {**axes, "seed": np.arange(values.shape[-1]), "round": [3]}
     return xr.Dataset({"test_loss": ([*axes, "seed", "round"], values[..., None])}, coordinates)
@@ -208,7 +208,7 @@ def test_an_error_in_per_cent_is_judged_in_points():
 
 
 def path(*records, **axes):
-    """Runs of one metric recorded several times: [..., seeds, records]."""
+    """Return a dataset with several evaluations of one metric, shape [..., seeds, evaluations]."""
     values = np.asarray(records, float)
     dims = [*axes, "seed", "round"]
     return xr.Dataset({"gradient_norm": (dims, values)}, {**axes, "round": np.arange(values.shape[-1])})
@@ -216,7 +216,7 @@ def path(*records, **axes):
 
 @pytest.mark.parametrize(("rounds", "mean", "sd"), [("last", 5.0, math.sqrt(2)), ("mean", 3.0, math.sqrt(0.5))])
 def test_a_run_stands_by_its_last_record_or_by_the_mean_of_all(rounds, mean, sd):
-    ours = path([1, 2, 4], [np.nan, 1, 6])  # a run that was recorded less often has a mean of its own
+    ours = path([1, 2, 4], [np.nan, 1, 6])  # the mean of a run with fewer evaluations is over those
     entry = {"metric": "gradient_norm", "rounds": rounds, "tolerance": 0.1, "cells": [{"value": mean}]}
     ours["gradient_norm"][1, 1] = 1.0
     (found,) = verdict.verdicts(make([entry], mu=[1.0]), {"ours": ours})
@@ -289,7 +289,7 @@ MACHINES = [10.0, 100.0, 1000.0, 10_000.0]
 
 
 def sloped(exponent, sd=0.05, seeds=40, factor=3.0):
-    """Runs of mean `factor·machines^exponent`, each a relative sd off."""
+    """Return runs with the mean `factor·machines^exponent` and the given relative standard deviation."""
     noise = np.random.default_rng(0).normal(size=(len(MACHINES), seeds))
     return factor * np.array(MACHINES)[:, None] ** exponent * (1 + sd * noise)
 
