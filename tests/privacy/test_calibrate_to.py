@@ -1,4 +1,4 @@
-"""Noise for the drawn schedule: what the worst machine gets is what was asked for, in every method."""
+"""Noise for the sampled schedule: the worst machine's privacy equals the target, for every method."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -64,8 +64,8 @@ METHODS = {
     "bits": UserSGD(clip=1.0, **STEP),
     "bits, accelerated": UserAGD(clip=1.0, **STEP),
 }
-ALONE = {"reduced tree": ("full",), "shuffled": ("half", "full")}  # the laws that a method is for
-ALIKE = ("shuffled", "reduced tree")  # for machines of as many records each
+ALONE = {"reduced tree": ("full",), "shuffled": ("half", "full")}  # the participation schemes that a method supports
+ALIKE = ("shuffled", "reduced tree")  # for machines of equal dataset sizes
 CASES = [(name, law) for name, law in product(METHODS, LAWS) if law in ALONE.get(name, LAWS)]
 QUICK = [("mu2, proportional", "half"), ("subset", "half"), ("local", "varying"), ("tree", "half"), ("bits", "half")]
 
@@ -96,7 +96,7 @@ def test_every_registered_method_is_looked_at():
 
 @pytest.mark.parametrize(("name", "law"), sparing(CASES, QUICK))
 def test_the_worst_machine_gets_what_was_asked_for(name, law):
-    """To a part in a million, and never more; the accountants agree."""
+    """ε is within a part in a million of the target, never above it, and the accountants agree."""
     protocol, problem = METHODS[name], EQUAL if name in ALIKE else UNEQUAL
     plan = plan_of(protocol, problem, LAWS[law])
     epsilon = 2.0

@@ -1,4 +1,4 @@
-"""Two ways to every guarantee: the theorem's ε against an accountant's, for every protocol of the library."""
+"""Cross-check of every guarantee: the theorem's ε and an accountant's, for every protocol of the library."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -196,11 +196,11 @@ def test_claims_of_shuffled_bits(accounting, verdicts):
     assert line.verdict in verdicts
     if accounting == "paper":
         assert line.valid < 0.01
-    elif accounting == "gaussian-limit":  # an approximation: what is proved is above it
+    elif accounting == "gaussian-limit":  # an approximation below the proved ε
         assert line.epsilon < line.valid < 1.1 * line.epsilon
 
 
-# ---- what the ledger would show
+# ---- faults that the cross-check detects
 
 
 def gaussian(releases, exposure):
@@ -209,7 +209,7 @@ def gaussian(releases, exposure):
 
 @pytest.mark.parametrize("factor", [0.5, 0.99, 1.0, 1.01, 2.0])
 def test_an_exposure_that_is_off_by_one_per_cent_is_seen(factor):
-    """A theorem that counts less than what is released is refuted; one that counts more is above."""
+    """A theorem that counts too few releases is refuted. One that counts too many gives a larger ε."""
     line = entry(gaussian([2.0] * 4, factor), DELTA)
     assert line.verdict == (REFUTED if factor < 1 else AGREES if factor == 1 else BELOW)
     assert line.valid == pytest.approx(gdp.epsilon(min(factor, 1.0), DELTA), rel=1e-3)
@@ -241,7 +241,7 @@ def test_a_delta_outside_is_refused(delta):
 
 @dataclass(frozen=True)
 class Often(Subset):
-    """A sampler of one's own, under an old name, that takes a record nine times in ten."""
+    """A custom sampler, under an existing name, that takes a record nine times in ten."""
 
     def occurrences(self, records, batch):
         return Occurrences(np.ones(1), np.array([0.9]))

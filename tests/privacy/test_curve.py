@@ -1,4 +1,4 @@
-"""Guarantees as curves, what an attacker gains by them, and what follows for groups; against closed forms and sums."""
+"""Privacy curves, attack metrics and group privacy, compared with closed forms and sums."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def sampled(delta):
 
 
 def accounted(mu):
-    """A curve that does not say that it is Gaussian."""
+    """The accounted curve of a Gaussian mechanism, without its μ."""
     return AccountedCurve(GaussianCurve(mu).epsilon)
 
 
@@ -36,7 +36,7 @@ def of_epsilon(*epsilons, **changes):
 
 
 class Sampler:
-    """An event of one machine that is asked at any δ."""
+    """An event of one machine with an ε at every δ."""
 
     epsilon = staticmethod(sampled)
     proved = True
@@ -82,7 +82,7 @@ def test_a_listed_point_at_a_smaller_epsilon(epsilon):
     assert ListedCurve(stated, delta).delta(epsilon) == pytest.approx(exact, rel=1e-12)
 
 
-# ---- what an attacker gains
+# ---- attack metrics
 
 
 @pytest.mark.parametrize("mu", [0.05, 1.0, 4.0])
@@ -104,7 +104,7 @@ def test_gains_from_points_are_bounds_that_come_near(mu):
 
 
 def test_gains_of_one_point_are_those_of_its_region():
-    """As `(e^ε − 1 + 2δ)/(e^ε + 1)`, and the two lines."""
+    """The advantage is `(e^ε − 1 + 2δ)/(e^ε + 1)`, the trade-off function has two lines."""
     curve = ListedCurve(1.0, 0.01)
     assert advantage(curve) == pytest.approx((np.e - 1 + 0.02) / (np.e + 1))
     assert true_positive_rate(curve, 0.001) == pytest.approx(0.01 + np.e * 0.001)
@@ -130,7 +130,7 @@ def test_the_least_mu_is_above_the_curve_everywhere_and_no_smaller_one_is():
     assert (ours > gdp.epsilon(0.97 * mu, deltas)).any()
     rates = np.linspace(0.001, 0.999, 999)
     given = trade_off(ours, deltas, rates) - norm.cdf(norm.isf(rates) - mu)
-    assert given.min() > -1e-9  # of fewer points, yet nowhere below
+    assert given.min() > -1e-9  # a curve of fewer points, nowhere below
     assert 0.95 * given.max() < regret < 1.01 * given.max()
 
 
@@ -159,14 +159,14 @@ def test_the_group_of_a_point_and_of_a_curve(members):
     assert (group.epsilon, group.delta) == (pytest.approx(members * epsilon), pytest.approx(grown))
     assert group.per_machine.tolist() == pytest.approx([members * 0.1, members * epsilon])
     assert group.epsilon_at(2 * grown) == pytest.approx(members * epsilon)
-    curve: Curve = GroupCurve(accounted(0.5), members)  # of any curve: above the exact kμ, at the δ that is asked for
+    curve: Curve = GroupCurve(accounted(0.5), members)  # a curve without μ: above the exact kμ at the same δ
     for asked in (1e-7, 1e-3):
         found = curve.epsilon(asked)
         assert gdp.epsilon(members * 0.5, asked) <= found < 3 * gdp.epsilon(members * 0.5, asked)
     assert spread(0.0, delta, members) == members * delta
 
 
-@pytest.mark.parametrize("delta", [1e-5, 3e-6, 0.01])  # of some the exponential of the logarithm is below them
+@pytest.mark.parametrize("delta", [1e-5, 3e-6, 0.01])  # for some δ, the exponential of the logarithm is smaller
 @pytest.mark.parametrize("members", [1, 2, 3])
 def test_the_group_of_a_point_is_known_at_its_own_delta(delta, members):
     group = of_epsilon(0.5, delta=delta).for_group(members)

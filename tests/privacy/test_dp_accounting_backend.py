@@ -52,7 +52,7 @@ def test_sensitivity_without_the_factor_two_fails_the_cross_check(mu):
     bound, sent = 3.0, 10
     too_little = np.full(sent, bound * np.sqrt(sent) / mu)  # noise calibrated to S where one sample moves 2S
     assert cross_check(guarantee_of(mu), too_little / (2 * bound)) > 1.9
-    claimed_half = guarantee_of(gdp.compose(bound / (2 * too_little)))  # and the accountant misled the other way
+    claimed_half = guarantee_of(gdp.compose(bound / (2 * too_little)))  # a guarantee at half the sensitivity
     assert cross_check(claimed_half, too_little / bound) > 1.9
 
 

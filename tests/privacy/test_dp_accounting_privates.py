@@ -1,4 +1,4 @@
-"""Private attributes of dp-accounting: each is there and means what `dp_accounting_privates` takes it to mean."""
+"""Private attributes of dp-accounting: each exists and has the meaning assumed in `dp_accounting_privates`."""
 
 import re
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from fedprivjax.privacy.accountants import dp_accounting_privates
 from fedprivjax.privacy.accountants.dp_accounting_privates import CHECKED_VERSION, symmetric_grid
 
 SPACING, LOWEST, INFINITE = 0.5, -1, 0.125
-PROBABILITIES = [0.25, 0.375, 0.25]  # of the losses -0.5, 0 and 0.5
+PROBABILITIES = [0.25, 0.375, 0.25]  # probabilities of the losses -0.5, 0 and 0.5
 PMF = {
     "_discretization": SPACING,
     "_lower_loss": LOWEST,

@@ -11,7 +11,7 @@ MUS = np.geomspace(1e-4, 1e3, 57)
 
 def hockey_stick(epsilon, mu):
     """∫ max(p(x) − e^ε·q(x), 0) dx for p = N(mu, 1), q = N(0, 1), by quadrature."""
-    threshold = epsilon / mu + mu / 2  # where p = e^ε·q
+    threshold = epsilon / mu + mu / 2  # the point with p = e^ε·q
     top = max(threshold, mu) + 12.0
 
     def excess(x):

@@ -111,7 +111,7 @@ def test_its_text_says_all_of_it(kind):
     assert loaded.terms == guarantee.terms
     assert (loaded.delta, loaded.mu, loaded.epsilon) == (guarantee.delta, guarantee.mu, guarantee.epsilon)
     assert (loaded.private, loaded.large) == (guarantee.private, guarantee.large)
-    np.testing.assert_array_equal(np.sort(loaded.per_machine), np.sort(guarantee.per_machine))  # who is who is not kept
+    np.testing.assert_array_equal(np.sort(loaded.per_machine), np.sort(guarantee.per_machine))
     assert loaded.to_json() == guarantee.to_json()
 
 

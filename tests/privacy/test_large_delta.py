@@ -1,4 +1,4 @@
-"""A δ above 1/n of a machine's records is warned of: where a run is made ready, in its results and on their page."""
+"""Warnings of a δ above 1/n for a machine of n records: when a run is prepared, in its results and on their page."""
 
 import warnings
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Noise that is kept on disk: found again, caught where it is wrong, and solved for anew."""
+"""Cached noise: reused if valid, and recomputed if not."""
 
 from math import inf
 
@@ -28,7 +28,7 @@ def folder(keeping):
 
 @pytest.fixture
 def solved(monkeypatch):
-    """How often noise was solved for."""
+    """List with one entry per solved noise."""
     calls = []
 
     def counted(*arguments):
@@ -40,7 +40,7 @@ def solved(monkeypatch):
 
 
 def forget():
-    """As in a new process."""
+    """Clear the caches of this process."""
     for cached in (sampled._bound, sampled._loss, sampled._one_release, sampled._least, quick_bound._quick):
         cached.cache_clear()
 

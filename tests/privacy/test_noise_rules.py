@@ -1,4 +1,4 @@
-"""From a privacy target to noise: the theorems' formulas, their conditions, and what they really give."""
+"""Noise rules: the theorems' formulas, their conditions, and the ε that they give."""
 
 from math import exp, inf, log, sqrt
 
@@ -40,7 +40,7 @@ def test_one_pass_has_a_rule_of_its_own():
 @pytest.mark.parametrize("batch", [200, 443, 1238])
 @pytest.mark.parametrize("epsilon", [0.1, 3.0, 18.0])
 def test_derivation_of_the_advanced_rule(epsilon, batch):
-    """Rounds get ε̃ and δ̃; sampling allows them ε′ each, which the Gaussian mechanism gives. K cancels."""
+    """Each round has ε̃ and δ̃. Sampling allows ε′ per round, which the Gaussian mechanism gives. K cancels."""
     records, rounds = MNIST["records"], MNIST["rounds"]
     each, slack = epsilon / (2 * sqrt(2 * rounds * log(2 / DELTA))), DELTA / (2 * rounds)
     before = records * each / (2 * batch)
@@ -109,7 +109,7 @@ def test_the_accountant_spends_the_target_and_no_more(sampler):
 
 @pytest.mark.parametrize("rule", NOISE_RULES)
 def test_scales(rule):
-    """Linear in L; true ε depends on noise and L by their ratio alone."""
+    """Noise is linear in L, and the true ε depends only on the ratio of noise to L."""
     one, seven = (std(rule, 3.0, lipschitz=lipschitz, acknowledged=True) for lipschitz in (1.0, 7.0))
     assert seven == pytest.approx(7 * one, rel=1e-12)
     of = [true_epsilon(value, **{**MNIST, "lipschitz": bound}) for value, bound in ((one, 1.0), (4 * one, 4.0))]
@@ -123,7 +123,7 @@ def test_an_infinite_target_takes_no_noise(rule):
 
 
 def test_another_constant_would_be_noticed(monkeypatch):
-    """With 128 for 256, or ln(1/δ) for ln(2/δ), the true ε is out of the table."""
+    """With 128 instead of 256, or ln(1/δ) instead of ln(2/δ), the true ε differs from the table."""
     right = std("advanced", 6.0)
     for wrong in (right / sqrt(2), right * sqrt(log(1 / DELTA) / log(2 / DELTA))):
         assert abs(true_epsilon(wrong, **MNIST) / ADVANCED[6.0] - 1) > 0.01

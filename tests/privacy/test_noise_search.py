@@ -1,4 +1,4 @@
-"""The search for the least noise, and what makes it quick: bounds that leave machines out, and convolutions."""
+"""Search for the smallest noise, and its speed-ups: bounds that skip machines, and convolutions."""
 
 from math import inf
 
@@ -73,7 +73,7 @@ def test_the_rough_bound_is_not_below_where_delta_is_next_to_nothing(sampler, re
     [(2033, 2.0070858722024636, 1.3361364249513011e-12), (4411, 3.4482709689657214, 3.214959292137856e-12)],
 )
 def test_rounding_makes_no_bound_less_than_the_gaussian_mechanism_s_own(rounds, mu, delta):
-    """Two draws of a machine's only record hide nothing, and are composed like any other samples."""
+    """Two samples of a machine's only record give no amplification, and are composed like any others."""
     settings = {"sampler": Replacement(2), "records": 1, "rounds": rounds, "delta": delta, "whole_message": True}
     assert 1 <= sampled.sampled_epsilon(2 * rounds**0.5 / mu, **settings) / gdp.epsilon(mu, delta) < 1.1
 
@@ -88,14 +88,14 @@ def test_convolutions_are_dp_accountings(sampler, records, rounds, z):
 
 
 def machines(noise_std, sizes, rounds=200):
-    """Machines of so many records each, with noise in proportion to 1/records."""
+    """Event of machines with these numbers of records and noise proportional to 1/records."""
     shift, kinds = 0.2 * sizes / sizes.min(), np.arange(sizes.size)
     releases = Releases(shift, sizes, np.full(sizes.size, 10), np.full(sizes.size, rounds), np.ones_like(kinds), kinds)
     return RecordEvent(noise_std, Sampled(Subset(10)), releases, Terms("none", "a theorem"))
 
 
 def test_few_of_many_different_machines_are_looked_at_closely(monkeypatch):
-    """59 machines of 59 sizes: the noise is the largest that any of them needs, found with few slow evaluations."""
+    """59 machines of 59 sizes: the noise is the largest needed by any of them, found with few slow evaluations."""
     sizes, looked = np.round(61 + 702 * np.linspace(0, 1, 59) ** 1.526).astype(int), []
     target, inner = Target(epsilon=2.0, delta=1e-5), Sampled.epsilon
 
@@ -105,14 +105,14 @@ def test_few_of_many_different_machines_are_looked_at_closely(monkeypatch):
 
     monkeypatch.setattr(Sampled, "epsilon", counted)
     found = min_noise_for_all(lambda noise, only=None: machines(noise, sizes).target_ratio(target, None, only), 1.0)
-    assert len(set(looked)) < 15  # 595 when each machine was solved for by itself
+    assert len(set(looked)) < 15  # 595 if each machine is solved for separately
     each = machines(found, sizes[::6]).epsilons(1e-5).each
     assert max(*each, machines(found, sizes).epsilon(1e-5)) <= 2.0
     assert machines(found * (1 - 1e-6), sizes).epsilon(1e-5) > 2.0
 
 
 def test_a_machine_that_is_worst_at_the_end_alone_is_found():
-    """Of two machines, one is worse at the first noise and the other at the least that is enough for both."""
+    """One of two machines is worse at the first noise, the other at the smallest noise that is enough for both."""
     curves = {"steep": lambda noise: 30 / noise**3, "flat": lambda noise: 4 / noise}
 
     def target_ratio(noise, only=None):

@@ -29,7 +29,7 @@ def test_each_machine_has_its_own_number(name):
 def test_the_median_is_over_machines_not_over_groups(name):
     with np.errstate(invalid="ignore"):
         assert Grouped.of(EACH[name]).median == np.median(EACH[name])
-    assert Grouped.of([1.0, 1.0, 1.0, 5.0, 9.0]).median == 1.0  # of groups it is 5
+    assert Grouped.of([1.0, 1.0, 1.0, 5.0, 9.0]).median == 1.0  # over groups it is 5
 
 
 def test_another_number_for_each_group():
@@ -37,7 +37,7 @@ def test_another_number_for_each_group():
     seen = []
     doubled = grouped.map(lambda values: seen.append(values.size) or 2 * values)
     np.testing.assert_array_equal(doubled.each, 2 * EACH["two groups"])
-    assert seen == [2]  # once for each group, not for each machine
+    assert seen == [2]  # once per group, not per machine
     np.testing.assert_array_equal(grouped.each, EACH["two groups"])
 
 

@@ -1,4 +1,4 @@
-"""Release by release: what an event says of each comes to what it says of all; and dp-accounting's trees of them."""
+"""Single releases: their composition equals the event's total, and their dp-accounting events."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ EPOCH, ROUNDS, ALPHA = 7, 40, 0.2
 
 
 def uses_of(record):
-    """A record of a cyclic order, with weights that differ."""
+    """Uses of a record in cyclic order, with different weights."""
     used = np.arange(record + 1, ROUNDS + 1, EPOCH)
     return used, 1 / (1 + np.arange(used.size))
 
@@ -95,7 +95,7 @@ SIZES = 100, 10, 30
 
 
 def test_trees_of_samplers():
-    """A replaced record moves a mean by 2L/K: the ratio is the noise over that; Poisson's multiplier is over L/K."""
+    """A replaced record moves a mean by 2L/K: the ratio is noise divided by 2L/K, Poisson's multiplier noise by L/K."""
     gaussian = GaussianDpEvent(2.0)
     expected = {
         Subset(10): SampledWithoutReplacementDpEvent(100, 10, gaussian),
@@ -121,7 +121,7 @@ def test_accountants_results_are_on_the_side_that_they_state(sampler, ratio):
     results = {one.kind: one.epsilon for one in Sampled(sampler).accountant_results(ratio, *SIZES, delta=DELTA)}
     assert results.get(EXACT, stated) == pytest.approx(stated, rel=1e-3)
     assert results.get(LOWER, stated) <= stated * (1 + 1e-6)
-    if sampler.name == "subset":  # dp-accounting's Rényi bound is valid, and not as good as ours
+    if sampler.name == "subset":  # dp-accounting's Rényi bound is valid but larger
         theirs = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
         theirs.compose(Sampled(sampler).dp_event(ratio, *SIZES))
         assert results[UPPER] == theirs.get_epsilon(DELTA) > stated

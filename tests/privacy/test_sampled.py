@@ -1,4 +1,4 @@
-"""Accounting of sampled Gaussian mechanisms, against tables, exact profiles, Monte Carlo and another accountant."""
+"""Accounting of sampled Gaussian mechanisms, compared with tables, exact profiles, Monte Carlo and dp-accounting."""
 
 from itertools import pairwise
 from math import inf, log, sqrt
@@ -20,7 +20,7 @@ MNIST = {"records": RECORDS, "batch": BATCH, "rounds": ROUNDS, "delta": RECORDS*
 SMALL = {"records": 20, "batch": 8, "rounds": 6, "delta": 1e-5}
 SAMPLERS = ["replacement", "subset", "poisson", "disjoint", "full"]
 
-# ε that the paper's experiments claim: least and most, for subsets and with replacement, from another program
+# claimed ε of the paper's experiments: lower and upper bounds, for subsets and with replacement, from another program
 TRUE = {
     0.75: ((0.5906, 0.5978), (0.5963, 0.7137)),
     1.5: ((1.2695, 1.2877), (1.2981, 1.6890)),
@@ -51,7 +51,7 @@ def claimed(epsilon):
 
 
 def occurrences(sampler, records, batch):
-    """How often a record occurs and how likely, from 0."""
+    """Numbers of occurrences of a record from 0, and their probabilities."""
     if sampler == "replacement":
         times = np.arange(40)
         return times, binom.pmf(times, batch, 1 / records)
@@ -106,7 +106,7 @@ def test_the_table_would_show_half_a_sensitivity_and_repetitions_left_out(monkey
 def leak(epsilon, z, records, batch, rounds, draws=100_000):
     """δ at ε of `rounds` releases with replacement, all other records at −L: mean and standard error.
 
-    Losses are drawn from a law tilted by e^{θ·loss}, under which their sum is ε on average, and weighted back.
+    Importance sampling: losses are sampled from a distribution tilted by e^{θ·loss}, with mean sum ε, and reweighted.
     """
     times, chances = occurrences("replacement", records, batch)
     x = np.linspace(-9 * z, 12 + 9 * z, 40_001)
@@ -133,7 +133,7 @@ def test_monte_carlo_refutes_the_claim_of_six():
 
 @pytest.mark.parametrize("epsilon", sparing([3.0, 6.0], [6.0]))
 def test_monte_carlo_of_what_is_attained(epsilon):
-    """At the attained ε the leak is δ (a little more: losses are rounded down), at the bound it is less."""
+    """At the attained ε, δ is reached (and slightly exceeded, as losses are rounded down). At the bound it is not."""
     z = claimed(epsilon)
     attained = attainable_epsilon(z, sampler="replacement", **MNIST)
     found, error = leak(attained, z, RECORDS, BATCH, ROUNDS)
@@ -155,7 +155,7 @@ def test_one_release_attains_the_worst_of_its_pairs(sampler):
     times, chances = occurrences(sampler, SMALL["records"], SMALL["batch"])
     alone = np.zeros(1), np.ones(1)
     pairs = [((times, chances), (-times, chances))]
-    if sampler != "poisson":  # whose mean tells the sample's size where other records are not 0
+    if sampler != "poisson":  # its mean reveals the sample's size if other records are not 0
         pairs += [((2 * times, chances), alone), (alone, (2 * times, chances))]
     epsilon = attainable_epsilon(z, sampler=sampler, **settings)
     assert max(hockey_stick(epsilon, *pair, z) for pair in pairs) == pytest.approx(1e-3, rel=0.01)
@@ -233,7 +233,7 @@ def test_the_attainable_is_never_above_the_bound(sampler, records, batch, rounds
 
 
 def test_the_two_poisson_values_agree():
-    """One pair is the worst for Poisson samples, so that what is attained is the bound, but for the rounding."""
+    """One pair is the worst for Poisson samples, so the attained ε equals the bound except for rounding."""
     most = sampled_epsilon(claimed(6.0), sampler="poisson", **MNIST)
     assert 0.99 * most < attainable_epsilon(claimed(6.0), sampler="poisson", **MNIST) <= most
 
@@ -256,7 +256,7 @@ def test_monotone(sampler, account):
 
 
 def test_amplification_orders_the_samplers():
-    """Once at most is better than perhaps twice, a hidden sample better than all records."""
+    """At most one occurrence is better than perhaps two, and a secret sample is better than all records."""
     found = {sampler: sampled_epsilon(4.0, sampler=sampler, **SMALL) for sampler in SAMPLERS}
     assert found["poisson"] < found["subset"] < found["full"] < found["replacement"]
     assert found["disjoint"] < found["subset"]

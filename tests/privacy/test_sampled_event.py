@@ -1,4 +1,4 @@
-"""What sampled messages do to every machine's privacy, and the guarantee that says so."""
+"""Events of sampled messages: every machine's ε, and the guarantee."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ QUICK = ["subset", "disjoint", "full"]
 RECORDS = np.array([20, 30, 20, 20, 50, 20])
 BATCH = np.array([8, 10, 8, 8, 5, 8])
 MESSAGES = np.array([6, 3, 2, 0, 9, 6])
-SHIFT = 2 / BATCH  # L = 1, all noise alike
+SHIFT = 2 / BATCH  # L = 1, equal noise
 NOISE = 0.5
 
 
@@ -30,7 +30,7 @@ TERMS = Terms("none", "Lowy & Razaviyayn 2023, Algorithm 1", unit=RECORD)
 
 def make(noise_std=NOISE, sampler="subset", terms=TERMS, **changes):
     releases = {"shift": SHIFT, "records": RECORDS, "batch": BATCH, "messages": MESSAGES}
-    accountant = Sampled(as_sampler(sampler, None if sampler == "full" else 1))  # each machine's batch is its own
+    accountant = Sampled(as_sampler(sampler, None if sampler == "full" else 1))  # batches differ between machines
     return RecordEvent(noise_std, accountant, Releases.of(**{**releases, **changes}), terms)
 
 
@@ -39,7 +39,7 @@ def each_of(event):
 
 
 def by_hand(noise_std, sampler="subset", account=sampled_epsilon, shift=SHIFT):
-    """Machine by machine: z = σK/L, where a record that is replaced shifts a message by 2L/K."""
+    """ε per machine with z = σK/L, where a replaced record shifts a message by 2L/K."""
     found = np.zeros(RECORDS.size)
     for i in np.flatnonzero(MESSAGES):
         settings = {"records": int(RECORDS[i]), "batch": int(BATCH[i]), "rounds": int(MESSAGES[i])}
@@ -53,7 +53,7 @@ def test_every_machine_by_hand(sampler):
     np.testing.assert_allclose(each, by_hand(NOISE, sampler), rtol=1e-6)
     assert np.unique(each[MESSAGES > 0].round(6)).size == (3 if sampler == "disjoint" else 4)
     assert each[3] == 0
-    wrong = by_hand(NOISE / 2, sampler)  # half or twice the shift would not go unnoticed
+    wrong = by_hand(NOISE / 2, sampler)  # half or twice the shift would fail
     assert (wrong[MESSAGES > 0] > 1.1 * each[MESSAGES > 0]).all()
 
 
@@ -116,14 +116,14 @@ def test_a_gdp_parameter_is_not_stated():
 
 
 def noises():
-    """Among them those that nine digits round up."""
+    """Noises that include some which nine digits round up."""
     rng = np.random.default_rng(0)
     return np.concatenate([1 + np.arange(1, 20) * 1e-9, rng.uniform(0.99, 1.01, 20), rng.uniform(0.2, 9.9, 20)])
 
 
 @pytest.mark.parametrize("sampler", ["full", "disjoint"])
 def test_rounding_never_understates(sampler):
-    """By at most a part in 10⁷ more than the exact ε, and never less."""
+    """ε is above the exact one by at most a part in 10⁷, and never below."""
     one = {"shift": np.array([1.0]), "records": np.array([20]), "batch": np.array([8]), "messages": np.array([6])}
     settings = {"sampler": sampler, "records": 20, "batch": 8, "rounds": 6, "delta": DELTA}
     exact = np.array([sampled_epsilon(2 * noise, **settings) for noise in noises()])

@@ -38,7 +38,7 @@ def test_never_above_what_is_seen_without_a_shuffler(z, per_round):
     found = shuffled_epsilon(z, **{**SETTINGS, "per_round": per_round})
     assert found <= in_sight
     if per_round <= 100:
-        assert found == in_sight  # too few to hide among
+        assert found == in_sight  # too few machines for amplification
 
 
 def test_more_noise_machines_records_or_delta_is_more_privacy_and_more_rounds_less():
@@ -63,7 +63,7 @@ def test_secret_participation_is_worth_the_share_of_machines():
 
 
 def test_composition_is_within_the_advanced_one():
-    """Its steps by hand, with advanced composition in place of the optimal one and the same split of δ."""
+    """The steps by hand, with advanced instead of optimal composition and the same split of δ."""
     share, z, rate = 0.1, 6.0, 1 / 50
     part = share * 1e-6 / (500 * rate)
     local = min(e for e in np.linspace(0.05, 5, 2000) if 3 * 1.5 * 10**6 * float(gdp.delta(e, 2 / z)) <= part)
@@ -75,7 +75,7 @@ def test_composition_is_within_the_advanced_one():
 
 
 def optimally_composed(epsilon, delta, rounds, total):
-    """ε at δ = `total` of so many (ε, δ)-DP mechanisms: losses are ±ε, or infinite with δ (Kairouz et al. 2015)."""
+    """ε at δ = `total` of composed (ε, δ)-DP mechanisms: losses are ±ε, or infinite with δ (Kairouz et al. 2015)."""
     ups = np.arange(rounds + 1)
     chances = binom.pmf(ups, rounds, 1 / (1 + exp(-epsilon)))
 
@@ -114,7 +114,7 @@ def by_the_docstring(z, share, local_part=True):
 def test_every_part_of_delta_is_paid_for(z, share):
     found = _composed(z, 1 / SETTINGS["records"], SETTINGS["per_round"], SETTINGS["rounds"], SETTINGS["delta"], share)
     assert found == pytest.approx(by_the_docstring(z, share), rel=1e-3)
-    assert found > by_the_docstring(z, share, local_part=False) * 1.002  # δ₀ left out would be seen
+    assert found > by_the_docstring(z, share, local_part=False) * 1.002  # omitting δ₀ would fail
 
 
 @pytest.mark.parametrize("z", [4.0, 6.0, 12.0])
@@ -131,7 +131,7 @@ def test_the_inverse(epsilon):
 
 
 def exact_delta(epsilon, z, per_round):
-    """δ of one round for the sum of the cohort's scalar messages, which says less than the shuffled messages do.
+    """δ of one round for the sum of the cohort's scalar messages, which reveals less than the shuffled messages.
 
     Others hold 0; the record is +L or −L, so the sum is Gaussian with the variance of all messages.
     """
@@ -147,17 +147,17 @@ def test_what_the_sum_gives_away_is_within_the_claim(z, per_round):
 
 
 def test_two_messages_are_not_claimed_to_hide_a_record():
-    """One round of two machines: the largest message alone tells ±L apart, exactly computed."""
+    """One round of two machines: the largest message alone distinguishes ±L, computed exactly."""
     z, claimed = 1.0, shuffled_epsilon(1.0, records=1, per_round=2, rounds=1, delta=1e-3)
     grid = np.linspace(-12, 12, 20001)
-    # others at −L; seen is the larger of the two messages
+    # others at −L; the view is the larger of the two messages
     density = [
         norm.pdf(grid - a) * norm.cdf(grid + 1) + norm.pdf(grid + 1) * norm.cdf(grid - a) for a in (1 / z, -1 / z)
     ]
     attained = np.trapezoid(np.maximum(density[0] - exp(claimed) * density[1], 0), grid)
     assert attained <= 1e-3
     halved = np.trapezoid(np.maximum(density[0] - exp(claimed / 2) * density[1], 0), grid)
-    assert halved > 1e-3  # a claim at half the sensitivity would be found out
+    assert halved > 1e-3  # a claim at half the sensitivity would fail
 
 
 @pytest.mark.parametrize(

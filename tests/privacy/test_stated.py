@@ -1,4 +1,4 @@
-"""What is stated is of the protocol, plan and problem at hand, whatever was stated before of others."""
+"""Guarantees depend only on the current protocol, plan and problem, not on earlier calls."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,7 +74,7 @@ def test_a_subclass_states_its_own_event_for_each_member(order):
 
 @struct.dataclass
 class Unknown(NoisySGD):
-    """Noisy SGD whose event is not a number."""
+    """Noisy SGD with NaN in its event."""
 
     def event(self, problem, plan):
         return replace(NoisySGD.event(self, problem, plan), exposure=Grouped.of(np.full(4, np.nan)))

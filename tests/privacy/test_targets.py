@@ -1,4 +1,4 @@
-"""What noise is asked to give, and what the drawn plan makes of it: never more than was asked for, for any protocol."""
+"""Privacy targets and the realised privacy on the sampled plan: never above the target, for any protocol."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def make_problem():
 
 PROBLEM = make_problem()
 STEP = {"step_size": 0.1}
-# what each made of μ = 1 and of ε = 0.5 on the three plans before events were held against targets
+# each method's result for μ = 1 and ε = 0.5 on the three plans, before events were checked against targets
 MU = {
     "mu2": (DPMu2(clip=0.5, **STEP), (1.0, 1.0, 1.0)),
     "mu2, not clipped": (DPMu2(), (1.0, 1.0, 1.0)),
@@ -168,7 +168,7 @@ def test_a_target_of_every_machine_is_met_by_each():
 
 
 def test_a_delta_that_follows_from_records():
-    """At 1/n² = 1/225; stated at a larger δ, it is less."""
+    """The target is at δ = 1/n² = 1/225. ε at a larger δ is smaller."""
     protocol = NoisyMinibatchSGD(sampler="full", delta="records", epsilon=0.5, **STEP)
     plan = plan_of(protocol, Full(4))
     event = calibrate(protocol, PROBLEM, plan, delta=5e-3).event(PROBLEM, plan)
@@ -192,7 +192,7 @@ def test_a_claim_that_is_acknowledged_is_run_and_the_truth_is_stated(kind):
 
 @struct.dataclass
 class Solved(NoisySGD):
-    """A method whose messages expose a machine more than once over, or less; its noise is what its event needs."""
+    """A method with exposure above or below 1, whose noise is solved for with its event."""
 
     exposure: float = struct.field(pytree_node=False, default=3.0)
 
@@ -206,7 +206,7 @@ class Solved(NoisySGD):
 
 @struct.dataclass
 class Ruled(Solved):
-    """The same with the rule of methods whose exposure is at most 1."""
+    """The same method with the noise rule for exposure at most 1."""
 
     def calibrate(self, problem, plan, target):
         noise_std = 2.0 / target.largest_mu if np.ndim(target.epsilon) else gaussian_rule(target, 2.0)
@@ -215,7 +215,7 @@ class Ruled(Solved):
 
 @struct.dataclass
 class Promised(NoisyMinibatchSGD):
-    """Half the noise that machines need."""
+    """A method with half the noise that machines need."""
 
     def needed_noise(self, problem, plan, target):
         return 0.5 * NoisyMinibatchSGD.needed_noise(self, problem, plan, target)
@@ -229,7 +229,7 @@ def test_a_method_of_ones_own_is_solved_for(exposure, target):
     event = calibrate(protocol, PROBLEM, plan, **target, delta=DELTA).event(PROBLEM, plan)
     asked = Target(**target, delta=DELTA)
     if isinstance(target.get("epsilon"), tuple):
-        ratio = event.guarantee(DELTA).delta_at(0.7) / DELTA  # the last machine is the most exposed, and asks for least
+        ratio = event.guarantee(DELTA).delta_at(0.7) / DELTA  # the last machine: largest exposure, smallest ε
         assert 1 - 1e-3 < ratio <= 1
     else:
         assert asked.largest_mu * (1 - 1e-5) < event.mu <= asked.largest_mu

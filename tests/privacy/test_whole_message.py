@@ -1,7 +1,7 @@
-"""Messages that are clipped as a whole: a record moves them by 2C, whatever the others are.
+"""Messages that are clipped as a whole: a record moves them by up to 2C, regardless of the others.
 
-The worst pair: all other records hold a message at −C and the record, where it is drawn, turns it to +C, so that N(0)
-is to be told from (1 − η)·N(0) + η·N(2C), η the chance that it is drawn.
+In the worst pair all other records keep a message at −C, and the record turns it to +C if it is sampled. The adversary
+distinguishes N(0) from (1 − η)·N(0) + η·N(2C), with η the probability that the record is sampled.
 """
 
 from math import exp, expm1, log1p
@@ -37,12 +37,12 @@ def gaussian(epsilon, shift):
 
 
 def turned(epsilon, chance, z):
-    """δ of the mixture against N(0): η·δ_{2/z}(ln(1 + (e^ε − 1)/η))."""
+    """δ of the mixture and N(0): η·δ_{2/z}(ln(1 + (e^ε − 1)/η))."""
     return chance * gaussian(log1p(expm1(epsilon) / chance), 2 / z)
 
 
 def turned_back(epsilon, chance, z):
-    """δ of N(0) against the mixture: what lies left of the point where the densities' ratio is e^ε."""
+    """δ of N(0) and the mixture, from the probabilities left of the point with density ratio e^ε."""
     rest = 1 - exp(epsilon) * (1 - chance)
     if rest <= 0:
         return 0.0
@@ -74,14 +74,14 @@ def test_a_poisson_sample_of_ten_in_a_hundred(z, epsilon):
     assert attained(0.1, z) == pytest.approx(epsilon, abs=5e-3)
     stated = sampled_epsilon(z, sampler=Poisson(BATCH), **ONE)
     assert stated == pytest.approx(epsilon, abs=5e-3)
-    assert sampled_epsilon(z, sampler=Poisson(BATCH), **{**ONE, "whole_message": False}) < epsilon / 3  # records' own
+    assert sampled_epsilon(z, sampler=Poisson(BATCH), **{**ONE, "whole_message": False}) < epsilon / 3
 
 
 @SAMPLERS
 @pytest.mark.parametrize("z", [0.5, 1.0, 2.0, 5.0, 20.0])
 def test_one_message_gives_no_more_away_than_is_stated(sampler, z):
     stated, truth = sampled_epsilon(z, sampler=sampler, **ONE), attained(CHANCE[sampler], z)
-    assert truth * (1 - 1e-9) <= stated <= truth * 1.002 + 1e-4  # the pair is the worst one
+    assert truth * (1 - 1e-9) <= stated <= truth * 1.002 + 1e-4  # this pair is the worst
 
 
 @SAMPLERS
@@ -146,7 +146,7 @@ def test_a_runs_noise_is_enough(sampler):
     ids=lambda one: one.name,
 )
 def test_one_record_turns_real_messages_round(sampler):
-    """Gradients of 99 records are −100, the first is 10⁶ or −100: messages are −1 but where it is drawn, then 1."""
+    """Gradients of 99 records are −100, the first is 10⁶ or −100. Messages are 1 if 10⁶ is sampled, otherwise −1."""
     sent = []
     for first in (1e6, -100.0):
         data = np.full((1, RECORDS), -100.0, np.float32)
@@ -173,7 +173,7 @@ def hockey_stick(epsilon, one, other, z, rate):
 
 @pytest.mark.parametrize(("rate", "z"), sparing([(0.1, 1.0), (0.1, 2.0), (0.6, 1.0), (0.9, 3.0)], [(0.6, 1.0)]))
 def test_clipped_records_in_poisson_samples_move_a_sum_about_a_fixed_centre(rate, z):
-    """dp-accounting's pair, +L against −L where the record is drawn, is the worst of all that a record may do."""
+    """dp-accounting's pair, +L and −L if the record is sampled, is the worst of all pairs."""
     delta = 1e-3
     settings = {"records": 100, "rounds": 1, "delta": delta}
     epsilon = sampled_epsilon(z, sampler=Poisson(int(100 * rate)), **settings)

@@ -1,4 +1,4 @@
-"""Sums as a record accountant: three accountings, and the least noise of each."""
+"""Sums of bits as a record accountant: three accountings, and the smallest noise of each."""
 
 from math import inf, sqrt
 
@@ -41,7 +41,7 @@ def test_one_coordinate_released_once_is_exact():
 @pytest.mark.parametrize("dimension", [1, 10])
 @pytest.mark.parametrize(("epsilon", "releases"), [(0.3, 1), (1.0, 1), (6.0, 1), (1.0, 50)])
 def test_the_least_ratio_meets_its_target(accounting, dimension, epsilon, releases):
-    """Also when an event rounds the ratio off."""
+    """The target is also met if an event rounds the ratio."""
     sums = BinomialSums(users=1000, dimension=dimension, levels=64, accounting=accounting)
     ratio = sums.ratio(epsilon, releases, delta=1e-6)
     rounded = float(f"{ratio * (1 - 1e-8):.9g}")

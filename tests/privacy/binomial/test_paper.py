@@ -1,4 +1,4 @@
-"""The paper's constants: formulas by hand, what they claim, and where they hold."""
+"""The paper's constants: formulas by hand, their claims and their conditions."""
 
 from math import exp, floor, log, sqrt
 
@@ -77,7 +77,7 @@ def test_dropouts(honest):
     assert with_dropouts(0.9, 1e-6, 32, honest, "paper") == pytest.approx(0.9 / honest)
     found = with_dropouts(0.9, 1e-6, 32, honest)
     assert found == pytest.approx(0.9 / sqrt(honest))
-    # the lemma, with m·p that only the honest add: δ, and the divergence of the full range
+    # the lemma, with m·p of the honest users only: δ, and the divergence of the full range
     steep, successes = 0.9 / (3 * 32 * sqrt(honest)), honest * 90 * 32**2 * log(2e6) / 0.81
     assert 2 * exp(-(steep**2) * successes / 10) == pytest.approx(1e-6)
     assert steep * successes >= 2 * 32

@@ -13,7 +13,7 @@ def test_the_noise_has_the_stated_deviation_and_the_fewest_trials(ratio, levels)
     found = bits(ratio, levels)
     assert found.std == pytest.approx(ratio * levels, rel=1e-12)
     assert 0 < found.probability <= 0.5
-    assert found.trials == 1 or (found.trials - 1) / 4 < (ratio * levels) ** 2  # one less could not vary as much
+    assert found.trials == 1 or (found.trials - 1) / 4 < (ratio * levels) ** 2  # fewer trials have less variance
     assert found.levels == levels
 
 

@@ -1,4 +1,4 @@
-"""One coordinate: A3.1 against direct sums, A3.4's first table, and SciPy's tails."""
+"""One coordinate: A3.1 compared with direct sums, A3.4's first table, and SciPy's tails."""
 
 from math import exp, inf, log, sqrt
 
@@ -47,7 +47,7 @@ def test_delta_is_the_direct_sum_and_epsilon_its_inverse(total, probability, shi
 
 
 def test_both_directions_count():
-    """For p < 1/2 the shifted law's upper tail gives another δ than the lower tails."""
+    """For p < 1/2 the shifted distribution's upper tail gives another δ than the lower tails."""
     total, probability, shift = 300, 0.1, 3
     places = np.arange(total + shift + 1)
     first, second = (shifted_pmf(total, probability, k, places) for k in (0, shift))
@@ -66,7 +66,7 @@ def test_the_largest_shift_is_the_worst(total, probability, levels, epsilon):
 
 
 def test_a_randomly_rounded_message_is_no_worse():
-    """Exact mixtures over the rounding of records u and u', against the largest shift."""
+    """Exact mixtures over the rounding of records u and u', compared with the largest shift."""
     total, probability, levels, delta = 150, 0.4, 6, 1e-4
     claimed = scalar_epsilon(total, probability, levels, delta)
     places = np.arange(total + levels + 2)
@@ -79,7 +79,7 @@ def test_a_randomly_rounded_message_is_no_worse():
 
     grid = np.linspace(0, levels, 25)
     spilt = [direct(claimed, law(u), law(v)) for u in grid for v in grid]
-    assert max(spilt) == pytest.approx(delta, rel=1e-6)  # attained by the full range, whose records are not rounded
+    assert max(spilt) == pytest.approx(delta, rel=1e-6)  # attained by the ends of the range, which are not rounded
 
 
 @pytest.mark.parametrize(("users", "epsilon", "delta", "levels", "paper", "exact", "realised", "claimed"), TABLE)

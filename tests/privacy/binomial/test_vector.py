@@ -1,4 +1,4 @@
-"""d coordinates: divergences against direct sums, claims against exact mixtures, PLDs and A3.4's second table."""
+"""d coordinates: divergences, claims and PLDs compared with direct sums, exact mixtures and A3.4's second table."""
 
 from itertools import pairwise
 from math import exp, inf, sqrt
@@ -31,7 +31,7 @@ def pmf(total, probability, size):
 
 
 def rounded_law(base, place):
-    """Of ⌊u⌋ or ⌈u⌉ with mean u, plus noise with this pmf."""
+    """Distribution of ⌊u⌋ or ⌈u⌉ with mean u, plus noise with this pmf."""
     low = int(place)
     return (1 - place + low) * np.roll(base, low) + (place - low) * np.roll(base, low + 1)
 
@@ -44,7 +44,7 @@ def direct_divergence(first, second, order):
 
 @pytest.mark.parametrize(("total", "probability"), [(2000, 0.5), (2000, 0.3), (10**4, 0.5), (30000, 0.2)])
 def test_divergences_are_direct_sums(total, probability):
-    """With terms at the integers, and for a standard deviation of at least 48 at every half of it."""
+    """Terms are at the integers, or at steps of half a standard deviation if that is at least 48."""
     shifts = np.array([1, 2, 7, 30])
     found = shift_divergences(total, probability, shifts, ORDERS)
     base = pmf(total, probability, total + 40)
@@ -71,7 +71,7 @@ def test_the_larger_direction_counts():
 
 @pytest.mark.parametrize(("total", "levels", "order"), [(9 * 10**12, 1500, 33.0), (10**9, 64, 2.0), (10**8, 500, 15.0)])
 def test_a_flat_binomial_is_a_gaussian_at_every_shift(total, levels, order):
-    """Where D(k) is as little as 10⁻¹², which differences of log-gammas would drown."""
+    """D(k) is as small as 10⁻¹², below the error of differences of log-gammas."""
     found = per_squared_shift(total, 0.5, levels, np.array([1.03, order]))
     assert found == pytest.approx(np.array([1.03, order]) / (2 * total / 4), rel=1e-4)
 
@@ -94,7 +94,7 @@ def shift_vectors(levels, dimension, seed):
 
 
 def mixture_divergence(base, start, end, order):
-    """Of one coordinate's records u and u + Δ, their roundings drawn apart; the larger direction first."""
+    """Divergence of one coordinate's records u and u + Δ with independent roundings; the larger direction first."""
     laws = [rounded_law(base, place) for place in (start, end)]
     inside = (laws[0] > 1e-200) & (laws[1] > 1e-200)
     one, other = (law[inside] for law in laws)
@@ -124,7 +124,7 @@ def test_never_below_the_divergence_of_an_exact_mixture(total, probability, leve
     assert np.all(bounds["averaged"] <= bounds["coupled"])
     assert np.all(bounds["coupled"] < bounds["independent"])
     if dimension <= 3:
-        assert np.all((worst > 0.75 * bounds["averaged"])[:3])  # a bound at 3/4 would be found out
+        assert np.all((worst > 0.75 * bounds["averaged"])[:3])  # a bound at 3/4 would fail
 
 
 def rounded_moment(shift, scale):
@@ -137,7 +137,7 @@ def rounded_moment(shift, scale):
 @pytest.mark.parametrize("scale", [1e-9, 1e-4, 0.02, 0.3, 1.0])
 @pytest.mark.parametrize(("levels", "dimension"), [(3, 4), (8, 30), (8, 256), (16, 100), (3, 10**4)])
 def test_the_averaged_bound_covers_every_shift_and_is_near_one(scale, levels, dimension):
-    """Weak duality, against shifts that keep their norm: halves in some coordinates, the rest in a few others."""
+    """Weak duality, for shifts of the same norm: halves in some coordinates, the rest in a few others."""
     bound = _moments(np.array([scale]), levels, dimension, "averaged")[0]
     attained = 0.0
     for halves in np.unique(np.geomspace(1, dimension, 30).round()).astype(int) - 1:
@@ -160,7 +160,7 @@ def test_a_quarter_a_coordinate_is_not_enough_for_a_large_scale():
 
 
 def product(laws):
-    """The law of independent coordinates, over all outcomes."""
+    """Distribution of independent coordinates over all outcomes."""
     result = np.ones(())
     for law in laws:
         result = np.multiply.outer(result, law)
@@ -172,7 +172,7 @@ def product(laws):
     ("dimension", "total", "releases"), [(1, 240, 1), (2, 200, 1), (3, 120, 1), (1, 200, 2), (1, 160, 3)]
 )
 def test_never_below_a_brute_force_exact_mixture(probability, dimension, total, releases):
-    """δ, over all outcomes, of records on a grid whose roundings are drawn apart, is within what is claimed."""
+    """δ over all outcomes, for records on a grid with independent roundings, is at most the claimed δ."""
     levels, delta = 4, 1e-4
     claimed = vector_epsilon(Bits(levels, total, probability), 1, dimension, releases, delta)
     base = pmf(total, probability, total + levels + 2)
@@ -211,7 +211,7 @@ def composed_epsilon(message, users, shifts, releases, delta):
     [(9, 30, 1.0, 1), (9, 30, 4.0, 1), (16, 40, 1.0, 10), (4, 12, 2.0, 3)],
 )
 def test_dp_accounting_finds_no_more_and_little_less(dimension, levels, epsilon, releases):
-    """For a spike, and shifts spread over all coordinates."""
+    """Shifts are one spike, or spread over all coordinates."""
     users, delta = 100, 1e-6
     ratio = vector_ratio(epsilon, users, levels, dimension, releases, delta)
     spread = int(levels / sqrt(dimension))
@@ -282,7 +282,7 @@ def test_the_windows_mass_is_what_lies_outside():
 
 @pytest.mark.parametrize(("trials", "finite"), [(40, False), (60, False), (140, False), (200, True), (400, True)])
 def test_a_near_support_is_refused_or_paid_for(trials, finite):
-    """20 levels stand out from few trials: ε is refused, and never claimed where δ is spent by the support alone."""
+    """20 levels exceed the noise of few trials: ε is rejected, and never claimed if the support alone costs δ."""
     message = Bits(20, trials, 0.5)
     found = possible_epsilon(message, 1, 1, 1, 1e-6)
     assert (found < inf) == finite
