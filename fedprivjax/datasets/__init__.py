@@ -1,4 +1,4 @@
-"""Data: digits, MNIST, insurance, made-up classes, populations with a known optimum, own arrays, machines' shares."""
+"""Datasets: digits, MNIST, insurance, synthetic classes, populations with a known optimum, custom data, partitions."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class DatasetInfo(NamedTuple):
-    """How a named data set is loaded, one line of help, and whose records it has; nobody's where it is made up."""
+    """Loader of a named dataset, a line of help, and the source of its records, empty if it is synthetic."""
 
     loader: Callable[..., Dataset | Stream]
     help: str
@@ -59,7 +59,9 @@ class DatasetInfo(NamedTuple):
 
 
 DATASETS: dict[str, DatasetInfo] = {
-    "clusters": DatasetInfo(clusters, "made-up classes with pictures' spectrum, for trying settings without any data"),
+    "clusters": DatasetInfo(
+        clusters, "synthetic classes with the spectrum of images, for trying settings without data"
+    ),
     "digits": DatasetInfo(
         load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn", records_of="digits"
     ),
@@ -70,22 +72,28 @@ DATASETS: dict[str, DatasetInfo] = {
         mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each", records_of="mnist"
     ),
     "insurance": DatasetInfo(
-        insurance, "1338 insurance charges sorted over few machines, from $FEDPRIVJAX_DATA", records_of="insurance"
+        insurance,
+        "1338 insurance charges, sorted and split over few machines, from $FEDPRIVJAX_DATA",
+        records_of="insurance",
     ),
-    "least_absolute": DatasetInfo(least_absolute, "median regression on the sphere, optimum and excess risk known"),
+    "least_absolute": DatasetInfo(
+        least_absolute, "median regression on the unit sphere, optimum and excess risk known"
+    ),
     "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
-    "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed as they are used: a million machines"),
+    "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed on demand, for a million machines"),
     "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),
-    "robust_regression": DatasetInfo(robust_regression, "regression with outliers on the sphere, losses not convex"),
+    "robust_regression": DatasetInfo(
+        robust_regression, "regression with outliers on the unit sphere, non-convex losses"
+    ),
 }
 
 
 def load(name: str, **options: Any) -> Any:
-    """Load a data set by its name; options go to its loader.
+    """Load a dataset by name, with options for its loader.
 
     Raises:
-        Refusal: an unknown name or option, or a missing option.
-        DataError: files that are damaged, or that can be found nowhere.
+        Refusal: if the name or an option is unknown, or an option is missing.
+        DataError: if files are damaged or cannot be found.
 
     >>> load("digits").features.shape
     (1437, 65)
@@ -99,9 +107,9 @@ def load(name: str, **options: Any) -> Any:
 
 
 def may_share(name: str, other: str) -> bool:
-    """Whether records of a data set may be another's too, by the names that a file gives them.
+    """Return True if two datasets, given by their names in experiment files, may share records.
 
-    What tables and functions of one's own hold is not known, while a set that is made up has nobody's records.
+    Custom tables and functions may share records with any real dataset. Synthetic datasets share none.
 
     >>> may_share("mnist", "mnist_pairs"), may_share("digits", "people.csv"), may_share("clusters", "people.csv")
     (True, True, False)
@@ -113,13 +121,13 @@ def may_share(name: str, other: str) -> bool:
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a data set or an option of it that does not exist, and what a file may hold in place of a number."""
+    """Raise Refusal if a dataset or one of its options does not exist, or if a value is not a number but must be."""
     require_choice("dataset", name, DATASETS)
     _check_known(name, inspect.signature(DATASETS[name].loader).parameters, options)
 
 
 def check_arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Refuse options that a function of one's own does not take, and what it needs beside them.
+    """Raise Refusal if a custom function does not take an option, or lacks a required one.
 
     >>> check_arguments("mine:load", lambda rows, seed=0: None, {"seed": 1})
     Traceback (most recent call last):
@@ -149,6 +157,6 @@ def _require_all(name: str, function: Callable[..., Any], options: Mapping[str, 
 
 
 def _require_kind(name: str, value: Any, kind: Any) -> None:
-    """Refuse what a file may hold in place of a number."""
+    """Raise Refusal if a numeric option has a value that is not a number."""
     if kind in (int, float) and (isinstance(value, bool) or not isinstance(value, kind | int)):
         raise Refusal(f"{name} must be {'a number' if kind is float else 'an integer'}, got {value!r}")

@@ -1,4 +1,4 @@
-"""One's own arrays as a data set."""
+"""User-supplied arrays as a dataset."""
 
 from math import hypot, inf
 
@@ -8,7 +8,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.datasets.dataset import Dataset
 
-MOST_CLASSES = 20  # different whole numbers that are taken for classes, where nothing is said
+MOST_CLASSES = 20  # largest number of distinct integers that are taken for classes by default
 
 
 def from_arrays(
@@ -24,22 +24,22 @@ def from_arrays(
     machine_of=None,
     name: str = "arrays",
 ) -> Dataset:
-    """A data set from one's own arrays, converted to float32 and int32.
+    """Return a dataset of user-supplied arrays, converted to float32 and int32.
 
     Args:
-        features: [examples, features]; pictures, [examples, height, width] or [examples, height, width, channels], are
-            flattened, and remembered as such for networks.
-        labels: [examples].
+        features: features, shape [examples, features], or images, shape [examples, height, width] or [examples, height,
+            width, channels]. Images are flattened, and networks see them in their shape.
+        labels: labels, shape [examples].
         test_features, test_labels: held-out examples, or None.
-        feature_bound: public bound B on the norm of a feature vector, before the constant is appended.
-        classes: number of classes, labels 0 … classes − 1; None means regression, of labels 0 … k − 1, too.
-        bias: append a constant-1 feature; the bound becomes √(B² + 1).
+        feature_bound: public bound B on the L2 norm of a feature vector, without the appended constant.
+        classes: number of classes, with labels 0 … classes − 1, or None for regression, even of labels 0 … k − 1.
+        bias: whether to append a constant feature 1. The bound becomes √(B² + 1).
         label_bound: public bound on `|label|` for regression.
-        machine_of: int [examples], each example's machine where the data comes already split.
+        machine_of: each example's machine if the data are already partitioned, int, shape [examples].
 
     Raises:
-        ValueError: as `Dataset`, class labels that are not whole numbers, and without `classes` a few integers other
-            than 0 … k − 1, such as classes 1, 2, 3; as floats they are numbers to predict.
+        ValueError: as in `Dataset`, if class labels are not integers, and if without `classes` the labels are a few
+            integers other than 0 … k − 1, such as 1, 2, 3. Pass these as floats for regression.
 
     >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
     [0.0, 1.0, 0.0, 1.0]
@@ -61,20 +61,20 @@ def from_arrays(
 
 
 def with_constant(features: np.ndarray, scale: float = 1.0) -> np.ndarray:
-    """`features / scale` and a last column of ones: float32 [examples, features + 1].
+    """Return `features / scale` with a last column of ones, float32, shape [examples, features + 1].
 
     >>> with_constant(np.array([[0, 255]], np.uint8), 255.0).tolist()
     [[0.0, 1.0, 1.0]]
     """
     flat = features.reshape(len(features), -1)
     out = np.ones((flat.shape[0], flat.shape[1] + 1), np.float32)
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which `Dataset` refuses
+    with np.errstate(over="ignore"):  # values too large for float32 become infinite, which `Dataset` rejects
         np.divide(flat, scale, out=out[:, :-1], dtype=np.float32, casting="same_kind")
     return out
 
 
 def _picture(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Height, width and channels of an example of this shape, where it is a picture."""
+    """Return the height, width and channels of an example of this shape, or None if it is not an image."""
     return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1) if len(shape) in (2, 3) else None
 
 
@@ -97,7 +97,7 @@ def _labels(name: str, labels, classes: int | None) -> np.ndarray:
 
 
 def _require_no_classes(name: str, found: np.ndarray) -> None:
-    """Refuse integers that look like classes which are counted from another number than 0."""
+    """Raise Refusal if integers look like classes that are not numbered 0 … k − 1."""
     if 1 < found.size <= MOST_CLASSES and not np.array_equal(found, np.arange(found.size)):
         raise Refusal(
             f"{name} must be 0 … k − 1 with classes = k, or floats for regression, "

@@ -1,4 +1,4 @@
-"""From a data set to a problem."""
+"""Conversion of datasets to problems."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,18 +33,18 @@ def from_dataset(
     distance: float | None = None,
     machine_weights: Sequence[float] | str | None = None,
 ) -> Problem:
-    """A linear predictor, or a network, on a `Dataset` or a `Stream` (see `fedprivjax.datasets`).
+    """Return the problem of training a linear predictor or a network on a `Dataset` or a `Stream`.
 
     Args:
-        loss: None takes the data set's own, or else the logistic loss for two classes, softmax for more, half the
-            squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
-        network: any flax module, linen or nnx, that gives the scores of a batch, [1, features] to [1, classes]; it sees
-            pictures as [1, height, width, channels], without the constant. `MLP` and `CNN` are two. None: the linear
-            predictor. Neither its constants nor an optimum are known; its gradients take the dense path.
-        start_seed: of the first parameters that a linen module's initialisers draw, where no `start` is given.
-        partition_table: as in `linear_problem`; None keeps the split that a data set comes with.
-        constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`; None keeps the gradient bound
-            that a data set comes with.
+        loss: loss function. None is the dataset's own, or else the logistic loss for two classes, softmax for more, and
+            half the squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
+        network: flax module, linen or nnx, from a batch to scores, [1, features] to [1, classes], such as `MLP` or
+            `CNN`. It receives images as [1, height, width, channels], without the constant. Its constants and optimum
+            are unknown, and it has dense gradients. None is the linear predictor.
+        start_seed: seed of the initial parameters of a linen module, if `start` is None.
+        partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
+        constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
+            dataset's own gradient bound, if it has one.
 
     >>> from fedprivjax import Ball, datasets
     >>> from_dataset(datasets.load("digits"), constraint=Ball(8.0)).dimension
@@ -79,7 +79,7 @@ def from_dataset(
         fitted = _network_problem(dataset, loss, network, start_seed, start, **options, **owned)
         return described(fitted, dataset)
     plain = loss.unsmoothed
-    known = type(plain) is type(usual)  # neither an optimum nor a Lipschitz constant of one loss is one of another
+    known = type(plain) is type(usual)  # the optimum and the Lipschitz constant are valid for one loss only
     exact = known and getattr(plain, "score_bound", None) is None
     if isinstance(dataset, Stream):
         test = dataset.test_features, dataset.test_labels
@@ -104,7 +104,7 @@ def from_dataset(
     )
     problem = described(problem, dataset)
     if known and lipschitz is None and dataset.noise_lipschitz is not None:
-        note = "as in the authors' code a statistic of private data: what it calibrates is not private"
+        note = "as in the authors' code a statistic of private data: noise calibrated with it is not private"
         return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
     return problem
 
@@ -124,7 +124,7 @@ def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
 
 
 def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
-    """Return the problem with two facts of its data set: the parts not covered by a guarantee, and clients' names."""
+    """Return the problem with two facts of its dataset: the parts not covered by a guarantee, and clients' names."""
     if isinstance(dataset, Stream):
         return problem
     table, names = problem.partition_table, dataset.machine_names
@@ -136,7 +136,7 @@ def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
 def _network_problem(
     dataset: Dataset | Stream, loss: LinearLoss, network: Any, seed: int, start: Any, **options: Any
 ) -> Problem:
-    """The scores of a network under a loss, on a data set."""
+    """Return the problem of a network's scores under a loss, on a dataset."""
     function = NetworkLoss(ready_network(network, loss), loss)
     inputs = (lambda features: features) if isinstance(dataset, Stream) else dataset.inputs
     test = None

@@ -1,4 +1,4 @@
-"""Classes like those of pictures, made up: for trying methods and choosing settings without touching any data."""
+"""Synthetic classes with image-like statistics, for trying methods and tuning without any data."""
 
 from functools import cache
 from math import sqrt
@@ -12,11 +12,11 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.datasets.dataset import Dataset
 
 SOURCE = "synthetic, drawn from a fixed seed"
-DECAY, HEAD = 1.5, 6  # of the spectrum (j + HEAD)^−DECAY; MNIST's within classes falls so
-CENTRE = 0.4  # of the mean squared norm: what all examples share, as pictures their brightness
-TYPICAL = 0.5  # norm over its bound, root mean square
-SPREAD = 5  # directions in which classes differ, for each class
-ROWS = 4096  # made at once
+DECAY, HEAD = 1.5, 6  # parameters of the spectrum (j + HEAD)^−DECAY, similar to MNIST's within classes
+CENTRE = 0.4  # fraction of the mean squared norm in the mean of all examples, such as images' brightness
+TYPICAL = 0.5  # root mean square norm divided by its bound
+SPREAD = 5  # number of directions per class in which classes differ
+ROWS = 4096  # examples generated at once
 
 
 def clusters(
@@ -33,33 +33,32 @@ def clusters(
     trial: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """A Gaussian mixture with a component a class and the spectrum of pictures, made of cosines as they nearly are.
+    """Return a Gaussian mixture with one component per class and an image-like spectrum over cosines.
 
-    With Q the orthonormal cosine transform, whose first column is the constant one, and λ_j ∝ (j + 6)^(−1.5),
+    Q is the orthonormal cosine transform, whose first column is constant, and λ_j ∝ (j + 6)^(−1.5). Then
 
         x = Q(c·e_0 + Λ^½·(s·u_y + z)),    z ~ N(0, I),
 
-    where u_1, …, u_C are orthonormal, of random directions in the 5C lowest cosines but the first, and 0 elsewhere.
-    The components have one covariance and equal distances, so the best rule is linear without a bias, and s is what
-    makes its accuracy that which is asked for. By default they are about as hard as MNIST's pixels, whose figures are
-    in brackets: 60,000 examples give softmax regression 93 % (92); on 100 machines, untrusted, at μ = 0.5, clipped full
-    batches 87 % (87) and DP-μ²-FL in one pass 77 % (82).
+    where u_1, …, u_C are orthonormal with random directions in the 5C lowest cosines after the first, and 0 elsewhere.
+    The components have one covariance and equal distances, so the optimal classifier is linear without a bias. The
+    scale s is chosen for the given accuracy. The default is about as hard as MNIST's pixels (MNIST's accuracies in
+    brackets): with 60,000 examples softmax regression has 93 % (92). On 100 machines, untrusted, at μ = 0.5, clipped
+    full batches have 87 % (87) and DP-μ²-FL in one pass 77 % (82).
 
     Args:
-        examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
+        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
         features: number of features, more than classes.
         classes: number of classes.
-        accuracy: accuracy of the best linear rule on labels without noise; above 1/classes.
-        label_noise: probability that a training label is replaced by a random one; test labels have no noise.
-        feature_bound: public bound on the norm, twice its root mean square; longer vectors, which hardly occur, are
-            scaled back.
+        accuracy: accuracy of the best linear classifier on labels without noise, above 1/classes.
+        label_noise: probability that a training label is replaced by a random one. Test labels have no noise.
+        feature_bound: public bound on the L2 norm, twice its root mean square. Longer vectors are rare and are clipped.
         heterogeneity: probability that an example is of its machine's main class, machine mod classes.
         machines: number of machines among which the examples are divided in order; None leaves them undivided.
         trial: number of the sample from the population.
         seed: seed of the population and its samples.
 
     Raises:
-        Refusal: a number out of range.
+        Refusal: if a number is out of range.
 
     >>> clusters(100, 20, classes=3, test_examples=50)
     Dataset('clusters': 100 training and 50 test examples, 20 features, 3 classes)
@@ -89,7 +88,7 @@ def clusters(
 
 
 def _population(features: int, classes: int, accuracy: float, bound: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every class's mean, [classes, features], and the standard deviations [features], both in cosines."""
+    """Return the means of classes, [classes, features], and the standard deviations, [features], both over cosines."""
     deviations = (np.arange(features) + HEAD) ** (-DECAY / 2)
     used = min(SPREAD * classes, features - 1)
     directions = np.linalg.qr(np.random.default_rng(seed).standard_normal((used, classes)))[0].T
@@ -102,14 +101,14 @@ def _population(features: int, classes: int, accuracy: float, bound: float, seed
 
 
 def _drawn(means: np.ndarray, deviations: np.ndarray, labels: np.ndarray, bound: float, rng: np.random.Generator):
-    """Features of these labels, float32 [examples, features]."""
+    """Sample the features of these labels, float32, shape [examples, features]."""
     found = np.empty((labels.size, deviations.size), np.float32)
     for start in range(0, labels.size, ROWS):
         rows = found[start : start + ROWS]
         rng.standard_normal(dtype=np.float32, out=rows)
         rows *= deviations
         rows += means[labels[start : start + ROWS]]
-        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))  # the transform keeps them
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))  # the transform preserves norms
         rows *= np.minimum(1, bound / norms)[:, None]
         rows[:] = scipy.fft.idct(rows, norm="ortho", overwrite_x=True)
     return found
@@ -117,7 +116,7 @@ def _drawn(means: np.ndarray, deviations: np.ndarray, labels: np.ndarray, bound:
 
 @cache
 def separation(classes: int, accuracy: float) -> float:
-    """s, with which the nearest of C orthonormal means s·u_k, in white noise, is the right one so often.
+    """Return the s for which the nearest of C orthonormal means s·u_k in white noise is correct with this probability.
 
     One coordinate of s·u_y + z is N(s, 1) and the C − 1 others N(0, 1): `accuracy = ∫ φ(t − s)·Φ(t)^(C−1) dt`.
 
@@ -156,4 +155,4 @@ def _check_shares(
         if not 0 <= value <= 1:
             raise Refusal(f"{name} must lie in 0..1, got {value}")
     if heterogeneity and machines is None:
-        raise Refusal(f"machines must be given where heterogeneity is positive ({heterogeneity}), got None")
+        raise Refusal(f"machines must be given if heterogeneity is positive ({heterogeneity}), got None")

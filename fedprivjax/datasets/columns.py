@@ -1,4 +1,4 @@
-"""Columns of a table into numbers: scaled by public bounds or by statistics, or a 0 or 1 for each category."""
+"""Conversion of table columns to numbers, scaled by public bounds or statistics, or one-hot by category."""
 
 import difflib
 import json
@@ -19,21 +19,21 @@ pd: Any = lazy_loader.load("pandas")
 OWN_LOADER = 'Load the table with a custom function, dataset = "module:load"'
 DATES = "Leave it out of features, or convert it to numbers, such as days since a public date"
 DATE = r"\d+\D+\d+\D+\d+|\d\W*[A-Za-z]{3,}\W*\d|[A-Za-z]{3,}\W*\d+\W+\d|\d:\d"  # three parts, or a time of day
-LOOKED_AT = 1000  # different texts
-MOST_CATEGORIES = 100  # of a column of texts, beyond which it is taken for free text
-NEAREST = 3
+LOOKED_AT = 1000  # largest number of distinct texts that are inspected
+MOST_CATEGORIES = 100  # largest number of categories of a text column; more are taken for free text
+NEAREST = 3  # largest number of suggested column names
 
 
 class Feature(NamedTuple):
-    """What is made of one column.
+    """Conversion of one column to numbers.
 
     Attributes:
-        column: its name.
-        categories: values, a 0 or 1 for each, or None for a number.
-        low, high: limits that a number is moved to.
-        middle, scale: a number becomes (number − middle)/scale.
-        length: public bound on the norm of what it becomes; infinite where there is none.
-        not_covered: what of it was computed from the data, in words.
+        column: name of the column.
+        categories: values for one-hot encoding, or None for a number.
+        low, high: limits to which a number is clipped.
+        middle, scale: centre and scale: a number becomes (number − middle)/scale.
+        length: public bound on the L2 norm of the result, infinite if there is none.
+        not_covered: text on the parts that were computed from the data, or empty.
     """
 
     column: str
@@ -46,7 +46,7 @@ class Feature(NamedTuple):
     not_covered: str = ""
 
     def of(self, frame: Frame) -> np.ndarray:
-        """Float64 [rows, numbers]."""
+        """Return the converted column, float64, shape [rows, numbers]."""
         values = frame[self.column]
         if self.categories is None:
             moved = np.clip(numeric(self.column, values), self.low, self.high)
@@ -55,7 +55,7 @@ class Feature(NamedTuple):
 
 
 def column_names(columns: Columns, wanted: Preparation) -> list[str]:
-    """The columns that features are made of."""
+    """Return the names of the columns that features are made of."""
     names = list(columns.frame.columns)
     taken = [name for name in (wanted.target, wanted.client) if name is not None]
     for name in taken:
@@ -67,7 +67,7 @@ def column_names(columns: Columns, wanted: Preparation) -> list[str]:
         if name in taken:
             raise Refusal(f"features must be without the target and the client, got {name!r}")
     if not chosen:
-        raise Refusal(f"{columns.name} must have a column beside the target and the client, got {names}")
+        raise Refusal(f"{columns.name} must have a column besides the target and the client, got {names}")
     known = [*names, *columns.arrays]
     for option in ("bounds", "categories", "fill"):
         for name in getattr(wanted, option):
@@ -76,7 +76,7 @@ def column_names(columns: Columns, wanted: Preparation) -> list[str]:
 
 
 def require_column(name: str, names: Sequence[str], what: str = "column") -> str:
-    """The name, refused with the nearest ones where there is none such.
+    """Return the name. Raise Refusal with the nearest names if there is no such column.
 
     >>> require_column("agee", ["age", "page", "target"])
     Traceback (most recent call last):
@@ -90,14 +90,14 @@ def require_column(name: str, names: Sequence[str], what: str = "column") -> str
 
 
 def by_column(option: Any, column: str, arrays: dict[str, Any]) -> Any:
-    """What an option has for a column, or for the array that it is of; None for nothing."""
+    """Return an option's value for a column, or for the array with that column, or None if it has neither."""
     if column in option:
         return option[column]
     return next((option[name] for name, (columns, _) in arrays.items() if name in option and column in columns), None)
 
 
 def complete(columns: Columns, names: Sequence[str], wanted: Preparation) -> Frame:
-    """These columns, with public values in the place of missing ones; those that are left are refused."""
+    """Return these columns, with missing values replaced by public ones. Raise Refusal if missing values remain."""
     frame = columns.frame[list(dict.fromkeys(names))]
     filled = {name: value for name in frame if (value := by_column(wanted.fill, name, columns.arrays)) is not None}
     for name, value in filled.items():
@@ -121,13 +121,16 @@ def complete(columns: Columns, names: Sequence[str], wanted: Preparation) -> Fra
 
 
 def as_numbers(values: Series) -> np.ndarray:
-    """A column in float64, NaN for what is no number."""
+    """Return a column as float64, with NaN for values that are not numbers."""
     converted: Any = pd.to_numeric(values, errors="coerce")
     return np.asarray(converted.to_numpy(float, na_value=np.nan))
 
 
 def numeric(column: str, values: Series) -> np.ndarray:
-    """A column as finite numbers, float64; rows are counted from 1 behind the names."""
+    """Return a column as float64. Raise Refusal unless all values are finite numbers.
+
+    Messages count rows from 1, without the line of names.
+    """
     if pd.api.types.is_datetime64_any_dtype(values):
         raise Refusal(f"column {column!r} must hold numbers, got dates, such as {values.iloc[0]}. {DATES}")
     numbers = as_numbers(values)
@@ -148,14 +151,14 @@ def _row(values: Series, wrong: np.ndarray) -> str:
 
 
 def textual(values: Series) -> bool:
-    """Whether no value of a column is a number."""
+    """Return True if no value of a column is a number."""
     if pd.api.types.is_numeric_dtype(values) or pd.api.types.is_datetime64_any_dtype(values):
         return False
     return bool(np.isnan(as_numbers(values.astype(str))).all())
 
 
 def _require_words(column: str, values: Series) -> None:
-    """Refuse texts that are numbers or times, written as no table's reader takes them, where nobody named them."""
+    """Raise Refusal if most texts are numbers or dates in a format that table readers do not parse."""
     kind = _kind_of(values.drop_duplicates().astype(str).head(LOOKED_AT))
     if kind:
         remedy = DATES if kind == "dates" else OWN_LOADER
@@ -166,17 +169,17 @@ def _require_words(column: str, values: Series) -> None:
 
 
 def _kind_of(texts: Series) -> str:
-    """What most of these texts are: "numbers" with separators, "dates", or nothing of either."""
+    """Return the kind of most of these texts: "numbers" with separators, "dates", or an empty string."""
     numbers = as_numbers(texts.str.replace(",", ""))
     if 2 * np.count_nonzero(~np.isnan(numbers)) > len(texts):
         return "numbers"
-    with warnings.catch_warnings(action="ignore"):  # of days that may be months
+    with warnings.catch_warnings(action="ignore"):  # warnings on ambiguous days and months
         times = pd.to_datetime(texts.where(texts.str.contains(DATE)), errors="coerce", format="mixed", utc=True)
     return "dates" if 2 * int(times.notna().sum()) > len(texts) else ""
 
 
 def text_of(value: Any) -> str:
-    """A value as it is named: whole numbers without a point.
+    """Return a value as text, whole numbers without a decimal point.
 
     >>> text_of(3.0), text_of("x"), text_of(True)
     ('3', 'x', 'True')
@@ -186,14 +189,14 @@ def text_of(value: Any) -> str:
 
 
 def values_in(values: Series) -> list[str]:
-    """The different values of a column, numbers by size and texts by the alphabet."""
+    """Return the distinct values of a column as text, numbers in ascending and texts in alphabetical order."""
     found = values.drop_duplicates()
     found = found if pd.api.types.is_numeric_dtype(values) else found.map(text_of).drop_duplicates()
     return [text_of(value) for value in found.sort_values()]
 
 
 def one_of(column: str, values: Series, known: Sequence[str]) -> np.ndarray:
-    """Which of the known values each row has, int [rows]."""
+    """Return the index of each row's value among the known ones, int, shape [rows]."""
     place = {text_of(value): index for index, value in enumerate(known)}
     distinct = {value: place.get(text_of(value), -1) for value in values.drop_duplicates()}
     found = values.map(distinct).to_numpy(int)
@@ -210,7 +213,7 @@ def features_of(frame: Frame, names: Sequence[str], rows: np.ndarray, wanted: Pr
     """Return the feature of each of these columns. Statistics are those of the given rows.
 
     Raises:
-        Refusal: columns that need bounds, all of them in one line.
+        Refusal: if columns need bounds, with all of them in one message.
     """
     found = {name: _feature(name, frame[name], rows, wanted, arrays) for name in names}
     bare = [name for name, feature in found.items() if feature is None]

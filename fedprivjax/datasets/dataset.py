@@ -1,4 +1,4 @@
-"""A data set: arrays, the public bounds on them, and what is known exactly about where they came from."""
+"""A dataset: arrays, public bounds on them, and known facts about their population."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,43 +15,44 @@ NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must 
 
 
 class DataError(Refusal):
-    """Data files that cannot be used; one line that says which file and why."""
+    """Raised if data files cannot be used, with the file and the reason in one line."""
 
 
 class DataNotFound(DataError, OSError):
-    """Data files found nowhere; one line that says what was looked for, and where."""
+    """Raised if data files are not found, with the file and the searched places in one line."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Labelled examples of a linear predictor; validated at construction, compared by identity.
+    """Labelled examples with public bounds. Validated at construction and compared by identity.
 
     Attributes:
-        features: float32 [examples, features].
-        labels: [examples], int32 in 0 … classes − 1, or float32 for regression.
+        features: features, float32, shape [examples, features].
+        labels: labels, shape [examples], int32 in 0 … classes − 1, or float32 for regression.
         test_features, test_labels: held-out examples of the same kind, or None.
-        feature_bound: PUBLIC bound on the Euclidean norm of a feature vector, never a statistic of private data.
+        feature_bound: PUBLIC bound on the L2 norm of a feature vector, never a statistic of private data.
         classes: number of classes, or None for regression.
-        name: what results call it.
-        source: where it comes from, and under which licence.
-        label_bound: public bound on `|label|` for regression; infinite where there is none.
-        optimum: exact minimiser of the population risk where known, [features].
-        population: exact excess risk `params -> scalar` in jax.numpy where known.
-        machine_of: int32 [examples], each example's machine where the data comes already split, or None.
-        noise_lipschitz: where set, the Lipschitz constant that the authors of an experiment calibrate its noise with
-            for the usual loss. A statistic of private data, so what it calibrates is not private.
-        loss: the usual loss, of which the optimum is one; None is what `from_dataset` takes for such labels.
-        picture: height, width and channels of the picture that a feature vector begins with, row by row, where it is
-            one; what follows it is a constant. Networks see the picture.
-        class_names, machine_names: what classes and machines stand for, in their order; empty where that is not known.
-        not_covered: what of it was computed from private data, in words; no guarantee covers it, and results repeat it.
-        columns: the columns of the table that it was made of, by name, [examples] each, or None.
+        name: name in results.
+        source: origin and licence.
+        label_bound: public bound on `|label|` for regression, or infinity.
+        optimum: exact minimiser of the population risk, shape [features], or None if unknown.
+        population: exact excess risk `params -> scalar` in jax.numpy, or None if unknown.
+        machine_of: each example's machine, int32, shape [examples], or None if the data are not partitioned.
+        noise_lipschitz: Lipschitz constant of the default loss with which the authors of an experiment calibrate its
+            noise, or None. It is a statistic of private data, so noise calibrated with it is not private.
+        loss: default loss, which `optimum` minimises. None is the default of `from_dataset` for such labels.
+        picture: height, width and channels of the image at the start of a feature vector, row by row, or None. A
+            constant follows it. Networks see the image.
+        class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
+        not_covered: texts on parts that were computed from private data. No guarantee covers them, and results repeat
+            the texts.
+        columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
 
     Raises:
-        ValueError: non-finite features, labels out of range, lengths that differ, a norm above the bound.
+        ValueError: if features are not finite, labels are out of range, lengths differ, or a norm exceeds the bound.
 
-    >>> Dataset(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32), None, None, 1.0, 2, "toy", "made up")
+    >>> Dataset(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32), None, None, 1.0, 2, "toy", "synthetic")
     Dataset('toy': 2 training and 0 test examples, 2 features, 2 classes)
     """
 
@@ -91,7 +92,7 @@ class Dataset:
         if self.machine_of is not None:
             _check_machines(self.machine_of, self.features.shape[0])
         if self.picture is not None and not 0 < prod(self.picture) <= self.features.shape[1]:
-            raise Refusal(f"picture must have {self.features.shape[1]} numbers at most, got {self.picture}")
+            raise Refusal(f"picture must have at most {self.features.shape[1]} numbers, got {self.picture}")
 
     def __repr__(self):
         tested = 0 if self.test_labels is None else len(self.test_labels)
@@ -100,7 +101,7 @@ class Dataset:
         return f"Dataset('{self.name}': {examples} training and {tested} test examples, {features} features, {kind})"
 
     def inputs(self, features: np.ndarray) -> np.ndarray:
-        """Features [..., features] as a network sees them: [..., height, width, channels] where they are pictures."""
+        """Return features [..., features] as a network sees them: [..., height, width, channels] if they are images."""
         if self.picture is None:
             return features
         return features[..., : prod(self.picture)].reshape(*features.shape[:-1], *self.picture)
@@ -136,7 +137,7 @@ def _check_finite(name: str, array: np.ndarray) -> None:
 
 
 def _check_norms(name: str, features: np.ndarray, bound: float) -> None:
-    # float64: over many features a float32 sum would err by more than the slack
+    # float64, since a float32 sum over many features has an error above the slack
     squares = np.einsum("ij,ij->i", features, features, dtype=np.float64, casting="safe")
     if not np.isfinite(squares).all():
         _check_finite(name, features)

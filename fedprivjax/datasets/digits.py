@@ -1,4 +1,4 @@
-"""The small digits that ship with scikit-learn: real data without a download."""
+"""The small handwritten digits shipped with scikit-learn: real data without a download."""
 
 from math import sqrt
 
@@ -12,14 +12,14 @@ SPLIT_SEED = 0
 
 
 def load_digits() -> Dataset:
-    """Handwritten digits of 8×8 pixels in 0 … 16: 1437 for training and 360 for testing, a fixed stratified split.
+    """Return handwritten digits of 8×8 pixels in 0 … 16: 1437 training and 360 test examples, fixed stratified split.
 
-    Features are pixels/16 and a constant 1, so their norm is at most √65 whatever the image.
+    Features are pixels/16 and a constant 1, so their norm is at most √65 for every image.
 
     >>> load_digits()
     Dataset('digits': 1437 training and 360 test examples, 65 features, 10 classes)
     """
-    # a slow import that nothing else needs
+    # a slow import, needed only here
     from sklearn import datasets, model_selection
 
     images, labels = (np.asarray(array) for array in datasets.load_digits(return_X_y=True))

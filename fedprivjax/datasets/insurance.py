@@ -1,4 +1,4 @@
-"""Medical insurance charges, as in the experiments of Lowy & Razaviyayn 2023: linear regression on few machines."""
+"""Medical insurance charges as in the experiments of Lowy & Razaviyayn 2023: linear regression on few machines."""
 
 import csv
 import os
@@ -19,42 +19,42 @@ CODES = {
     "smoker": ("no", "yes"),
     "region": ("northeast", "northwest", "southeast", "southwest"),
 }
-# limits known without looking at anyone's record; a file with a number beyond is refused
+# public limits; files with a number outside are rejected
 LIMITS = {"age": 150.0, "bmi": 300.0, "children": 20.0, "charges": 1e5}
 COLUMNS = ("age", "sex", "bmi", "children", "smoker", "region", "charges")
-STANDARDISED = (1, 3)  # age and bmi, behind the constant
-FEWEST = 3  # records of a machine: two to train on, which have a standard deviation, and one to test
+STANDARDISED = (1, 3)  # age and bmi, after the constant
+FEWEST = 3  # smallest number of records of a machine: two for training, for a standard deviation, and one for testing
 
 
 def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> Dataset:
-    """Insurance charges from age, sex, body mass index, children, smoking and region: 1338 records, 7 features.
+    """Load insurance charges with age, sex, body mass index, children, smoking and region: 1338 records, 7 features.
 
-    Records are sorted by charges and cut into groups of ⌈1338/machines⌉, the last takes what is left; so machines
-    differ as much as they can. Each machine holds out a random fifth of its records, rounded up, as its test set: 1068
-    and 270 in all for 3 machines. Features are a constant 1, then age, sex, bmi, children, smoker and region in the
-    order of the file, words replaced by their rank in the alphabet; age and bmi are standardised with the mean and the
-    standard deviation (n − 1 in the denominator) of the machine's own training records. Labels are raw charges.
+    Records are sorted by charges and cut into groups of ⌈1338/machines⌉ with a smaller last one, so machines are as
+    different as possible. Each machine holds out a random fifth of its records, rounded up, as its test set: for 3
+    machines 1068 training and 270 test records in total. Features are a constant 1, then age, sex, bmi, children,
+    smoker and region in this order. Words are replaced by their alphabetical rank. Age and bmi are standardised with
+    the mean and standard deviation (n − 1 in the denominator) of the machine's training records. Labels are raw
+    charges.
 
-    Neither the cut nor the standardisation is private: no guarantee covers what they reveal.
+    Neither the partition nor the standardisation is private, and no guarantee covers them.
 
-    `feature_bound` holds for whatever records: among n numbers standardised by their own mean and deviation none
-    exceeds (n − 1)/√n, children are at most 20, the rest is at most its largest code. A test record may lie further
-    out than any training record can, and is then moved to (n − 1)/√n; with 10 machines that is above 10 deviations.
+    `feature_bound` holds for all possible records. Among n numbers standardised by their mean and deviation none
+    exceeds (n − 1)/√n. Children are at most 20, and the other features at most their largest code. A test record may be
+    further out than any training record, and is then clipped to (n − 1)/√n, which is above 10 for 10 machines.
 
     Args:
         machines: number of machines.
         trial: seed of the held-out records.
-        path: file with the same columns and any number of rows; None looks for insurance.csv in `$FEDPRIVJAX_DATA`
+        path: file with the same columns and any number of rows. None searches for insurance.csv in `$FEDPRIVJAX_DATA`
             and in the cache.
 
     Returns:
-        Features [training records, 7], machine by machine, as `machine_of` says; charges are at most `label_bound`,
-        1e5.
+        A `Dataset` with features [training records, 7], machine by machine, and `label_bound` 1e5.
 
     Raises:
-        ValueError: so many machines that one has fewer than 3 records, or one age or bmi only.
-        DataError: a file that is malformed.
-        DataNotFound: no file.
+        ValueError: if a machine has fewer than 3 records, or the same age or bmi in all training records.
+        DataError: if the file is malformed.
+        DataNotFound: if there is no file.
 
     Source: Lowy & Razaviyayn 2023, experiments on linear regression, and the authors' code.
     """
@@ -81,18 +81,18 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
 
 
 def available() -> bool:
-    """Whether the file is at hand without an explicit path."""
+    """Return True if the file is found without an explicit path."""
     return any(place.is_file() for place in _places())
 
 
 def read_insurance(path: Path, rows: int | None = None) -> np.ndarray:
-    """The file as numbers: a constant 1, then age, sex, bmi, children, smoker, region, charges; [records, 8].
+    """Return the file as numbers: a constant 1, age, sex, bmi, children, smoker, region, charges; shape [records, 8].
 
     Args:
-        rows: how many records the file must have; any number but none if None.
+        rows: required number of records. None is any positive number.
 
     Raises:
-        DataError: a column that is missing, a word or a number that cannot be, another number of rows.
+        DataError: if a column is missing, a value is invalid, or the number of rows differs.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -111,7 +111,7 @@ def read_insurance(path: Path, rows: int | None = None) -> np.ndarray:
 
 
 def _record(row: dict, where: str) -> list[float]:
-    if None in row:  # where the reader puts what is beyond the header's columns
+    if None in row:  # the reader's key for values beyond the header's columns
         raise DataError(f"{where} must have as many values as the header, got more")
     return [1.0] + [_value(column, (row[column] or "").strip(), where) for column in COLUMNS]
 
@@ -165,7 +165,7 @@ def _split(group: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.
 
 
 def _standardised(train: np.ndarray, test: np.ndarray, machine: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both parts in the training part's deviations, the test part no further out than a training record can be."""
+    """Return both parts standardised by the training part, the test part clipped to the largest training deviation."""
     train, test, most = train.copy(), test.copy(), _largest_deviation(len(train))
     for column in STANDARDISED:
         if np.ptp(train[:, column]) == 0:
@@ -180,7 +180,7 @@ def _standardised(train: np.ndarray, test: np.ndarray, machine: int) -> tuple[np
 
 
 def _largest_deviation(examples: int) -> float:
-    """(n − 1)/√n, which one number reaches where all others are equal."""
+    """Return (n − 1)/√n, which one number attains if all others are equal."""
     return (examples - 1) / sqrt(examples)
 
 

@@ -1,4 +1,4 @@
-"""MNIST: found in a folder of the user's, in the cache, or downloaded; verified by the sum of its payload."""
+"""MNIST, from a user's folder, the cache, or a download, and verified by checksums."""
 
 import gzip
 import hashlib
@@ -21,7 +21,7 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
 )
 
-# SHA-256 of the uncompressed files: the gzip wrappers differ between mirrors
+# SHA-256 of the uncompressed files, since the gzip wrappers differ between mirrors
 SUMS = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -33,14 +33,14 @@ UNSIGNED_BYTE = 0x08
 
 
 def load_mnist() -> Dataset:
-    """Handwritten digits of 28×28 pixels: 60,000 for training and 10,000 for testing.
+    """Load handwritten digits of 28×28 pixels: 60,000 training and 10,000 test examples.
 
-    Features are pixels/255 and a constant 1, so their norm is at most √785 whatever the image. The IDX files, gzipped
-    or not, are looked for in `$FEDPRIVJAX_DATA/mnist` and in the cache, then downloaded into the cache.
+    Features are pixels/255 and a constant 1, so their norm is at most √785 for every image. The IDX files, gzipped or
+    not, are searched for in `$FEDPRIVJAX_DATA/mnist` and in the cache, then downloaded into the cache.
 
     Raises:
-        DataError: a file that is truncated, or whose payload has another SHA-256.
-        DataNotFound: no file and no mirror that answers.
+        DataError: if a file is truncated, or its payload has another SHA-256.
+        DataNotFound: if there is no file and no mirror responds.
     """
     images, labels, test_images, test_labels = (read_idx(_payload(name), name) for name in SUMS)
     features = with_constant(images, 255.0)
@@ -58,24 +58,26 @@ def load_mnist() -> Dataset:
 
 
 def available() -> bool:
-    """Whether all four files are at hand without the network."""
+    """Return True if all four files are found without the network."""
     return all(_local(name) is not None for name in SUMS)
 
 
 def cache() -> Path:
-    """Where downloads are kept."""
+    """Return the folder of downloads."""
     return Path(pooch.os_cache("fedprivjax")) / "mnist"
 
 
 def read_idx(payload: bytes, name: str) -> np.ndarray:
-    """Unsigned bytes in the IDX format: two zero bytes, the type, the number of axes, their sizes, the values.
+    """Return an array of unsigned bytes from the IDX format.
+
+    The format is two zero bytes, the type, the number of axes, their sizes, and the values.
 
     Args:
-        payload: the uncompressed file.
-        name: what an error calls it.
+        payload: content of the uncompressed file.
+        name: name in error messages.
 
     Raises:
-        DataError: another type, or a length that does not match the sizes.
+        DataError: if the type differs, or the length does not match the sizes.
 
     >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), "labels").tolist()
     [7, 9]
@@ -115,7 +117,7 @@ def _payload(name: str) -> bytes:
 
 
 def _verified(content: bytes, name: str, origin: str) -> bytes:
-    """The uncompressed payload, if its sum is the one known."""
+    """Return the uncompressed payload. Raise DataError unless its checksum is correct."""
     try:
         payload = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (EOFError, OSError, zlib.error) as error:
@@ -138,7 +140,7 @@ def _download(name: str) -> bytes:
             payload = _verified(content.getvalue(), name, url)
         except DataError:
             failures.append(f"{mirror} (damaged file)")
-        except OSError as error:  # the base of every exception of requests
+        except OSError as error:  # base class of the exceptions of requests
             failures.append(f"{mirror} ({type(error).__name__})")
         else:
             _store(cache() / f"{name}.gz", content.getvalue())
@@ -150,7 +152,7 @@ def _store(path: Path, content: bytes) -> None:
     """Write a download.
 
     Raises:
-        DataError: it cannot be written.
+        DataError: if it cannot be written.
     """
     try:
         write_atomically(path, content)

@@ -1,4 +1,4 @@
-"""MNIST as in the experiments of Lowy & Razaviyayn 2023: even against odd, each machine one pair of digits."""
+"""MNIST as in the experiments of Lowy & Razaviyayn 2023: even against odd digits, one pair of digits per machine."""
 
 from functools import lru_cache
 from itertools import product
@@ -11,12 +11,12 @@ from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.mnist import load_mnist
 
 PAIRS = tuple(product(range(0, 10, 2), range(1, 10, 2)))  # each machine's even and odd digit
-SHARES = 5  # machines that use a digit
+SHARES = 5  # number of machines that use a digit
 PIXELS = 784
 DRAWS = ("bootstrap", "disjoint")
 LIPSCHITZ = ("public", "as run")
 SPLIT_SEED = 1
-BLOCK = 5000  # images in float64 at a time
+BLOCK = 5000  # images converted to float64 at once
 
 
 def mnist_pairs(
@@ -28,38 +28,40 @@ def mnist_pairs(
     trial: int = 0,
     lipschitz: str = "public",
 ) -> Dataset:
-    """Even (label 1) against odd (label 0) digits on 25 machines, one per pair of an even and an odd digit.
+    """Load even (label 1) against odd (label 0) digits on 25 machines, one per pair of an even and an odd digit.
 
     Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
-    without a constant. A machine draws `2·per_digit` records, of which `round((1 − p)·2·per_digit)` are of its own
-    pair, p the similarity; a fixed fifth of them, rounded up, is its test set. With 774 per digit: n = 1238 and 310.
+    without a constant. A machine samples `2·per_digit` records, of which `round((1 − p)·2·per_digit)` are of its pair,
+    with p the similarity. A fixed fifth of them, rounded up, is its test set. With 774 per digit, a machine has 1238
+    training and 310 test records.
 
-    * `bootstrap`, as the authors' code runs: a digit's pool is its first `per_digit` images; records are drawn with
-      replacement from the pools of the own pair, the rest from all ten. So images recur within a machine and across
-      machines, and at p = 0 about 55% of a machine's test records are also among its training records.
-    * `disjoint`, as the paper's text says: each trial draws `5·per_digit` images of each digit from the whole training
-      set and shares them out among the 5 machines that use it; each machine then keeps a random `round((1 − p)·…)` of
-      its records, and what all give up is shuffled and shared out. No image is used twice. The sizes are the same,
-      and `per_digit` is at most ⌊5421/5⌋ = 1084.
+    * `bootstrap`, as in the authors' code: a digit's pool is its first `per_digit` images. Records are sampled with
+      replacement from the pools of the machine's pair, and the rest from all ten. Images therefore recur within and
+      across machines, and at p = 0 about 55% of a machine's test records are also among its training records.
+    * `disjoint`, as in the paper's text: each trial samples `5·per_digit` images of each digit from the training set
+      and divides them among the 5 machines that use the digit. Each machine retains a random `round((1 − p)·…)` of its
+      records. All other records are shuffled and divided again. No image is used twice. The sizes are the same, and
+      `per_digit` is at most ⌊5421/5⌋ = 1084.
 
     The components and their mean are computed from the training images, which no guarantee covers.
 
     Args:
-        similarity: fraction p of images from all digits, in [0, 1]; the others are of the machine's own pair.
+        similarity: fraction p of images from all digits, in [0, 1]. The others are of the machine's pair.
         components: number of features, at most 784.
-        per_digit: images of each digit that a machine draws from.
+        per_digit: number of images of each digit from which a machine samples.
         draw: "bootstrap" or "disjoint".
-        trial: seed of the draw.
-        lipschitz: "public" calibrates noise with `feature_bound`; "as run" fills `noise_lipschitz` with twice the
-            largest norm among the training records of machine 1, as the authors' code does.
+        trial: seed of the sampling.
+        lipschitz: "public" calibrates noise with `feature_bound`. "as run" sets `noise_lipschitz` to twice the largest
+            norm among the training records of machine 1, as in the authors' code.
 
     Returns:
-        Features [25·n, components] in the order of `machine_of`, test features [25·tested, components]. Two images in
-        [0, 1]^784 are at most 28 apart and a projection lengthens nothing: `feature_bound` is 28.
+        A `Dataset` with features [25·n, components] in the order of `machine_of` and test features [25·tested,
+        components]. Its `feature_bound` is 28, since the distance of two images in [0, 1]^784 is at most 28 and a
+        projection does not increase it.
 
     Raises:
-        ValueError: an option out of range.
-        DataError: as `load_mnist`.
+        ValueError: if an option is out of range.
+        DataError: as in `load_mnist`.
 
     Source: Lowy & Razaviyayn 2023, experiments on MNIST, and the authors' code.
     """
@@ -88,13 +90,13 @@ def mnist_pairs(
 
 
 def principal_axes(images: np.ndarray, components: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of flat images and the directions of largest variance about it, each with its largest entry positive.
+    """Return the mean of flat images and their principal directions, each with a positive largest entry.
 
     Args:
-        images: [examples, pixels].
+        images: images, shape [examples, pixels].
 
     Returns:
-        The mean [pixels] and orthonormal directions [pixels, components], variance falling, in float64.
+        The mean, [pixels], and orthonormal directions, [pixels, components], by decreasing variance; float64.
 
     >>> mean, axes = principal_axes(np.array([[0.0, 1.0], [4.0, 1.0]]), 1)
     >>> mean.tolist(), np.abs(axes).tolist()
@@ -110,9 +112,9 @@ def principal_axes(images: np.ndarray, components: int) -> tuple[np.ndarray, np.
     return mean, axes * np.sign(axes[largest, np.arange(components)])
 
 
-@lru_cache(maxsize=2)  # seconds, and a process loads many trials
+@lru_cache(maxsize=2)  # takes seconds, and a process loads many trials
 def _projected(components: int) -> tuple[np.ndarray, np.ndarray]:
-    """All training images on the first components, float32 [60000, components], and their digits."""
+    """Return the first components of all training images, float32 [60000, components], and their digits."""
     mnist = load_mnist()
     images = mnist.features[:, :-1]
     mean, axes = principal_axes(images, components)
@@ -123,7 +125,7 @@ def _projected(components: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bootstrap(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.random.Generator) -> np.ndarray:
-    """Which images each machine draws: [machines, 2·per_digit], those of its own pair first."""
+    """Sample each machine's image indices, shape [machines, 2·per_digit], those of its pair first."""
     pools = np.stack([images[:per_digit] for images in by_digit])
     rest = 2 * per_digit - private
     draws = [(rng.choice(pools[list(pair)].ravel(), private), rng.choice(pools.ravel(), rest)) for pair in PAIRS]
@@ -131,9 +133,9 @@ def _bootstrap(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np
 
 
 def _disjoint(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.random.Generator) -> np.ndarray:
-    """As `_bootstrap`, no image twice."""
+    """Sample as in `_bootstrap`, but no image twice."""
     shares = [rng.permutation(images)[: SHARES * per_digit].reshape(SHARES, per_digit) for images in by_digit]
-    # machine (e, o) takes the share of e that is numbered by o, and the share of o that is numbered by e
+    # machine (e, o) takes the share of digit e with o's number, and the share of digit o with e's number
     pairs = [np.concatenate([shares[even][odd // 2], shares[odd][even // 2]]) for even, odd in PAIRS]
     records = rng.permuted(np.stack(pairs), axis=1)
     records[:, private:] = rng.permutation(records[:, private:].ravel()).reshape(len(PAIRS), -1)
@@ -141,8 +143,8 @@ def _disjoint(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.
 
 
 def _split(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Four fifths and one fifth of every machine's records, at the same places for all machines and trials."""
-    # a slow import that nothing else needs
+    """Return four fifths and one fifth of each machine's records, at the same positions for all machines and trials."""
+    # a slow import, needed only here
     from sklearn.model_selection import train_test_split
 
     places = np.arange(records.shape[1])

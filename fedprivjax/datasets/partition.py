@@ -1,4 +1,4 @@
-"""Ways to split a data set's examples over machines. Splits are public only as far as the labels they look at are."""
+"""Partitions of a dataset's examples over machines. A partition is public only if the labels that it uses are."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from fedprivjax.checks.values import require_at_least, require_choice, require_p
 from fedprivjax.datasets.sizes import unequal_sizes
 
 KINDS = {
-    "iid": "a random permutation cut into parts, equal ones or of given sizes",
-    "by_label": "machines own equally many examples of each of a few classes",
-    "dirichlet": "each class is dealt in proportions drawn from a Dirichlet law",
-    "shards": "sorted by label and cut into shards, a few for each machine",
-    "quantiles": "sorted by the target and cut into one part for each machine",
-    "by_value": "a machine for each value of a label or a column",
+    "iid": "random permutation, cut into parts of equal or given sizes",
+    "by_label": "each machine has equally many examples of each of a few classes",
+    "dirichlet": "each class is divided in proportions sampled from a Dirichlet distribution",
+    "shards": "sorted by label and cut into shards, a few per machine",
+    "quantiles": "sorted by the target and cut into one part per machine",
+    "by_value": "one machine per value of a label or a column",
 }
 EMPTY = ("error", "drop", "keep")
-SIZED = ("iid", "quantiles")  # kinds whose machines may have sizes of their own
+SIZED = ("iid", "quantiles")  # kinds that accept sizes
 
 
 def partition(
@@ -33,36 +33,37 @@ def partition(
     empty: str = "error",
     seed: int | np.random.Generator = 0,
 ) -> list[np.ndarray]:
-    """Deal examples to machines, each example to at most one.
+    """Partition examples over machines, each example to at most one machine.
 
-    * `iid`: a random permutation cut into equal parts; the remainder of examples/machines is dropped. With `sizes`,
-      into unequal ones.
-    * `by_label`: every machine owns equally many examples of each of exactly `classes_per_machine` classes, and all
-      machines are of one size, the largest possible; what does not fit is dropped.
-    * `dirichlet`: each class is dealt in proportions drawn from Dirichlet(alpha, …, alpha) (Hsu, Qi & Brown 2019); all
-      examples are used, sizes differ, and a machine may be left with nothing.
-    * `shards`: sorted by label, ties in random order, and cut into machines·shards_per_machine shards that differ by
-      one example at most; every machine gets `shards_per_machine` of them at random (McMahan et al. 2017). All
-      examples are used.
-    * `quantiles`: sorted by the label, a number, ties in random order, and cut into one part for each machine, the
-      lowest for the first; equal to one example, or of the given `sizes`.
-    * `by_value`: a machine for each different label, in sorted order, with all that have it.
+    * `iid`: a random permutation, cut into equal parts, or with `sizes` into unequal ones. The remainder of
+      examples/machines is dropped.
+    * `by_label`: every machine has equally many examples of each of exactly `classes_per_machine` classes. All machines
+      have the same, largest possible size. Other examples are dropped.
+    * `dirichlet`: each class is divided in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu, Qi & Brown 2019).
+      All examples are used, sizes differ, and a machine may be empty.
+    * `shards`: sorted by label, ties in random order, and cut into machines·shards_per_machine shards whose sizes
+      differ by at most one. Every machine has `shards_per_machine` random shards (McMahan et al. 2017). All examples
+      are used.
+    * `quantiles`: sorted by numeric label, ties in random order, and cut into one part per machine, the lowest first.
+      Sizes differ by at most one, or are the given `sizes`.
+    * `by_value`: one machine per distinct label, in sorted order, with all of its examples.
 
     Args:
-        labels: [examples], the class or the number that is looked at; `iid` uses their number only. Any other column
-            does: a region, an age.
-        machines: how many machines; with `by_value` None, or how many values there are.
-        kind: one of the above.
+        labels: class or number by which to partition, shape [examples], or another column such as a region or an age.
+            Only the length matters for `iid`.
+        machines: number of machines. With `by_value` None or the number of distinct labels.
+        kind: kind of partition, one of the above.
         classes_per_machine: number of classes that a machine holds, for kind `by_label`.
         shards_per_machine: number of shards of sorted examples that a machine holds, for kind `shards`.
         spread: standard deviation of the logarithm of "lognormal" sizes.
-        alpha: concentration of the Dirichlet distribution, of kind `dirichlet` or of `sizes`. The smaller, the fewer
-            machines share a class, or the more sizes differ.
-        sizes: of `iid` and `quantiles`: "lognormal", in proportion to exp(spread·z_i), z_i standard normal;
-            "dirichlet", in proportions from Dirichlet(alpha, …, alpha); or one number for each machine: whole ones are
-            numbers of examples, fractions are shares of them and add up to 1 at most.
-        empty: machines left with nothing are refused by number, left out with "drop", or stay with "keep".
-        seed: of the split; a generator is used as it stands.
+        alpha: concentration of the Dirichlet distribution, of kind `dirichlet` or of `sizes`. Smaller values give
+            classes that fewer machines share, or more unequal sizes.
+        sizes: sizes for `iid` and `quantiles`: "lognormal", "dirichlet", or one number per machine. "lognormal" sizes
+            are proportional to exp(spread·z_i) with standard normal z_i. "dirichlet" sizes have proportions from
+            Dirichlet(alpha, …, alpha). Integers are numbers of examples. Fractions of all examples have a sum of at
+            most 1.
+        empty: treatment of machines without examples: "error" raises Refusal, "drop" removes them, "keep" keeps them.
+        seed: seed of the partition, or a random generator.
 
     Returns:
         One array of example indices per machine.
@@ -103,10 +104,10 @@ def partition(
 
 
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Parts as one rectangle.
+    """Return the partition table of parts.
 
     Returns:
-        int32 [machines, largest], padded with −1, and the sizes, int32 [machines].
+        Indices, int32 [machines, max_records], padded with −1, and the sizes, int32 [machines].
 
     >>> rows, counts = table([np.array([4, 2]), np.array([7])])
     >>> rows.tolist(), counts.tolist()
@@ -119,11 +120,11 @@ def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
-    """The parts of data that comes already split, in the order of the examples.
+    """Return the parts of data that are already partitioned, in the order of the examples.
 
     Args:
-        machine_of: int [examples], each example's machine.
-        machines: how many there are; the largest number seen, plus one, if None.
+        machine_of: each example's machine, int, shape [examples].
+        machines: number of machines. None is the largest machine index plus one.
 
     >>> [part.tolist() for part in by_machine([1, 0, 1])]
     [[1], [0, 2]]
@@ -138,13 +139,13 @@ def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
 
 
 def _cut(order: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """Parts of so many examples each, from the front."""
+    """Return consecutive parts of `order` with these numbers of examples."""
     ends = np.cumsum(counts)
     return np.split(order[: ends[-1]], ends[:-1])
 
 
 def _occupied(parts: list[np.ndarray], empty: str) -> list[np.ndarray]:
-    """The parts, without those of nothing where these are to be dropped."""
+    """Return the parts, without empty ones if `empty` is "drop". Raise Refusal for empty ones if it is "error"."""
     bare = [machine for machine, part in enumerate(parts) if not len(part)]
     if bare and empty == "error":
         more = f" and {len(bare) - 5} more" if len(bare) > 5 else ""
@@ -163,7 +164,7 @@ def _by_value(values: np.ndarray, machines: int | None) -> list[np.ndarray]:
 
 
 def _sorted(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Examples by label, those of one label in random order."""
+    """Return example indices sorted by label, with equal labels in random order."""
     order = rng.permutation(labels.size)
     return order[np.argsort(labels[order], kind="stable")]
 
@@ -201,7 +202,7 @@ def _by_label(labels: np.ndarray, machines: int, each: int, rng: np.random.Gener
 
 
 def _largest_shard(sizes: np.ndarray, machines: int, each: int) -> int:
-    """Largest q for which the classes hold machines·each shards of q examples, no class two for one machine."""
+    """Return the largest q for which classes have machines·each shards of q examples, one per class and machine."""
     low, high = 0, int(sizes.sum()) // (machines * each)
     while low < high:
         middle = (low + high + 1) // 2
@@ -211,7 +212,7 @@ def _largest_shard(sizes: np.ndarray, machines: int, each: int) -> int:
 
 
 def _shards(sizes: np.ndarray, shard: int, machines: int, each: int) -> np.ndarray:
-    """How many shards each class gives: what it holds, less what is too much, taken from the most frequent."""
+    """Return the number of shards of each class: all that it has, minus the excess, taken from the largest classes."""
     shards = np.minimum(sizes // shard, machines)
     for _ in range(shards.sum() - machines * each):
         shards[np.argmax(shards)] -= 1
@@ -219,7 +220,7 @@ def _shards(sizes: np.ndarray, shard: int, machines: int, each: int) -> np.ndarr
 
 
 def _owners(shards: np.ndarray, machines: int, each: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Each machine's classes, all different. Always taking the fullest classes, ties at random, never gets stuck."""
+    """Return each machine's classes, all distinct. Taking the fullest classes, ties at random, always succeeds."""
     left = shards.copy()
     owners = []
     for _ in range(machines):

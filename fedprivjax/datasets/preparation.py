@@ -15,7 +15,7 @@ EMPTY = ("error", "drop")
 
 @dataclass(frozen=True)
 class Preparation:
-    """Options that turn a table into a dataset; checked at construction.
+    """Options that turn a table into a dataset. Validated at construction.
 
     Its fields are the keys of `[problem.options]` in an experiment file, and the options of `read_table` and
     `from_frame`.
@@ -45,7 +45,7 @@ class Preparation:
         empty: "error" rejects clients in `clients` without a row, "drop" leaves them out.
 
     Raises:
-        Refusal: an option out of range or of another kind.
+        Refusal: if an option is out of range or of the wrong type.
 
     >>> Preparation("y", bounds={"age": [90, 18]})
     Traceback (most recent call last):
@@ -98,10 +98,10 @@ class Preparation:
 
 
 def prepared_by(target: str | None, options: Mapping[str, Any], *beside: str) -> Preparation:
-    """The preparation that options ask for.
+    """Return the preparation with these options.
 
     Args:
-        beside: names of further options, for a refusal.
+        beside: names of further options, for error messages.
 
     >>> prepared_by("y", {"test_frac": 0.5})
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Tables in files: CSV, Parquet and NumPy archives as columns, with one clear line for what cannot be read."""
+"""Readers of table files: CSV, Parquet and NumPy archives as columns."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,19 +15,18 @@ from fedprivjax.datasets.dataset import DataError, DataNotFound
 
 pd: Any = lazy_loader.load("pandas")
 
-Frame: TypeAlias = Any  # a pandas frame and a column of one, of which pandas says too little for a type checker
+Frame: TypeAlias = Any  # pandas DataFrame and Series, whose annotations are too weak for a type checker
 Series: TypeAlias = Any
 SUFFIXES = (".csv", ".parquet", ".npz")
 
 
 class Columns(NamedTuple):
-    """A table as it was read.
+    """A table read from a file.
 
     Attributes:
-        frame: the columns, rows counted from 0.
-        arrays: of an archive's arrays with several numbers an example: the columns made of each, and the shape of one
-            example's.
-        name: what results call it.
+        frame: data frame of the columns, with rows indexed from 0.
+        arrays: columns and shape of an example, for each array of an archive with several numbers per example.
+        name: name in results.
     """
 
     frame: Frame
@@ -36,7 +35,7 @@ class Columns(NamedTuple):
 
 
 def is_table(name: str) -> bool:
-    """Whether a data set's name is that of a file with a table.
+    """Return True if a dataset's name is that of a table file.
 
     >>> is_table("people.csv"), is_table("digits"), is_table("my_module:load")
     (True, False, False)
@@ -45,16 +44,16 @@ def is_table(name: str) -> bool:
 
 
 def read_columns(path: str | Path, missing: Sequence[str] = ()) -> Columns:
-    """The columns of a file.
+    """Return the columns of a file.
 
     Args:
         path: a `.csv` file in UTF-8 with one line of names (a byte-order mark is skipped), a `.parquet` file, or an
-            `.npz` archive, whose arrays [examples, …] become columns, those of several numbers an example one each.
-        missing: texts that stand for a missing value in a CSV file, beside the empty cell, "NA", "n/a", "null", ….
+            `.npz` archive. Arrays [examples, …] of an archive become columns, one for each number of an example.
+        missing: texts for a missing value in a CSV file, besides the empty cell, "NA", "n/a", "null", ….
 
     Raises:
-        DataNotFound: no such file.
-        DataError: an empty file, two columns of one name, arrays of different lengths, or what cannot be read.
+        DataNotFound: if there is no such file.
+        DataError: if the file is empty or unreadable, two columns have the same name, or lengths of arrays differ.
     """
     path = Path(path)
     require_choice("kind of table file", path.suffix.lower(), SUFFIXES)
@@ -65,7 +64,7 @@ def read_columns(path: str | Path, missing: Sequence[str] = ()) -> Columns:
     return _read(path, path.stat().st_mtime_ns, tuple(missing))
 
 
-@lru_cache(maxsize=2)  # a run looks at its data several times
+@lru_cache(maxsize=2)  # a run reads its data several times
 def _read(path: Path, changed: int, missing: tuple[str, ...]) -> Columns:
     if not path.stat().st_size:
         raise DataError(f"{path.name} must have a line of column names and rows, got an empty file")
@@ -81,7 +80,7 @@ def _read(path: Path, changed: int, missing: tuple[str, ...]) -> Columns:
 
 
 def checked(columns: Columns) -> Columns:
-    """The columns, with texts as names, refused where two have one name or there are no rows."""
+    """Return the columns with names as text. Raise DataError if two have the same name or there are no rows."""
     frame = columns.frame.rename(columns=lambda name: str(name).strip()).reset_index(drop=True)
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
@@ -99,12 +98,12 @@ def _csv(path: Path, missing: tuple[str, ...]) -> Frame:
         frame = pd.read_csv(path, low_memory=False, na_values=list(missing), index_col=False, **options)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise DataError(f"{path.name} must be a CSV file in UTF-8: {' '.join(str(error).split())}") from None
-    frame.columns = names.iloc[0].tolist()  # pandas would rename the second of two
+    frame.columns = names.iloc[0].tolist()  # pandas would rename duplicates
     return frame
 
 
 def _require_commas(path: Path, names: Sequence[str]) -> None:
-    """Raise DataError for a table of another separator."""
+    """Raise DataError if a table has another separator."""
     for mark, called in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and mark in names[0]:
             raise DataError(f"{path.name} must separate columns by commas, got {called}. Save it with commas")

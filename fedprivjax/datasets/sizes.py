@@ -1,4 +1,4 @@
-"""How many examples each machine has, where machines are not alike."""
+"""Unequal dataset sizes of machines."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,9 @@ SIZES = ("lognormal", "dirichlet")
 def unequal_sizes(
     examples: int, machines: int, sizes: str | Sequence[float], alpha: float, spread: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """How many examples each machine has, int [machines]; laws share out all of them, rounded by largest remainders.
+    """Return the number of examples of each machine, int, shape [machines].
+
+    Random sizes use all examples, and are rounded by largest remainders.
 
     >>> unequal_sizes(10, 2, [3, 5], 0.5, 1.0, np.random.default_rng(0)).tolist()
     [3, 5]

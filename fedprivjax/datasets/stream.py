@@ -1,4 +1,4 @@
-"""Classes on the unit sphere, each example computed when it is used: federations of any size in no memory."""
+"""Classes on the unit sphere with examples computed on demand, for federations of any size without memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from fedprivjax.checks.values import require_at_least, require_positive
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A data set without arrays for training.
+    """A dataset whose training examples are generated instead of stored.
 
     Attributes:
-        generate: `(key, machine) -> (features [features], label [])`, pure.
+        generate: pure function `(key, machine) -> (features [features], label [])`.
         test_features, test_labels: held-out examples of the same population.
-        feature_bound: public bound on the norm of a feature vector, kept by construction.
+        feature_bound: public bound on the L2 norm of a feature vector, which holds by construction.
         classes: number of classes.
-        seed: of the examples.
+        seed: seed of the examples.
         name, source, label_bound: as in `Dataset`.
-        machine_of: None, for every machine has examples of its own without end.
+        machine_of: None, since every machine generates unlimited examples.
     """
 
     generate: Callable[[Any, Any], Any]
@@ -48,13 +48,13 @@ def stream(
     test_examples: int = 1000,
     seed: int = 0,
 ) -> Stream:
-    """Examples `x = (c_y + spread·u)/‖c_y + spread·u‖` about unit centres c, u with independent uniform coordinates.
+    """Return a stream of `x = (c_y + spread·u)/‖c_y + spread·u‖` with unit centres c and independent uniform u.
 
     Args:
         features: number of features.
         classes: number of classes.
         spread: root mean square norm of u.
-        heterogeneity: probability that a machine's example is of the machine's own class, machine mod classes.
+        heterogeneity: probability that an example is of its machine's main class, machine mod classes.
         test_examples: number of test examples, of uniform class.
         seed: seed of the data.
 
@@ -78,7 +78,7 @@ def stream(
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The generator of `stream`."""
+    """Generator of the examples of `stream`."""
 
     centres: np.ndarray
     spread: float

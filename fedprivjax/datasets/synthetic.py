@@ -1,6 +1,6 @@
-"""Populations whose optimum, and mostly excess risk, are known exactly: features uniform on the unit sphere.
+"""Synthetic populations with known optimum and mostly known excess risk: features uniform on the unit sphere.
 
-There `E x = 0` and `E xxᵀ = I/p`, and ‖x‖ = 1 is a feature bound that holds surely.
+There `E x = 0` and `E xxᵀ = I/p`, and ‖x‖ = 1 is an exact feature bound.
 """
 
 from dataclasses import dataclass
@@ -33,19 +33,19 @@ def least_squares(
     machines: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Linear regression `y = ⟨w_i, x⟩ + z` with bounded noise, loss `(⟨w, x⟩ − y)²/2`.
+    """Return linear regression data `y = ⟨w_i, x⟩ + z` with bounded noise, for the loss `(⟨w, x⟩ − y)²/2`.
 
-    Machine i has its own `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`,
-    so that w* is exactly the optimum of the machines' mean population risk
+    Machine i has `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`. Then w*
+    is exactly the optimum of the machines' mean population risk
 
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
     Args:
-        examples, test_examples: number of examples; a multiple of `machines`, which own equally many. No test set if 0.
+        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
         features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
-        optimum_norm: norm ‖w*‖ of the optimum; its direction is random.
-        heterogeneity: how far machines lie apart; needs `machines`.
+        optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
+        heterogeneity: distance scale of the machines' w_i from w*. Needs `machines`.
         machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.
 
@@ -65,7 +65,7 @@ def least_squares(
     directions = _sphere(machines or 1, features, rng)
     owned = optimum + heterogeneity * (directions - directions.mean(axis=0))
     machine_of = np.repeat(np.arange(len(owned), dtype=np.int32), examples // len(owned))
-    # a test example is of a machine drawn uniformly: the same population
+    # a test example has a uniformly random machine, so the population is the same
     tested = test.integers(len(owned), size=test_examples)
     spread = float(np.mean(np.sum((owned - optimum) ** 2, axis=1)))
     return _dataset(
@@ -82,16 +82,16 @@ def least_squares(
 def logistic(
     examples: int, features: int, *, test_examples: int = 1000, optimum_norm: float = 5.0, seed: int = 0
 ) -> Dataset:
-    """Logistic regression, `P(y = 1 | x) = σ(⟨w*, x⟩)`, labels 0 and 1, so that w* is the population optimum.
+    """Return logistic regression data, `P(y = 1 | x) = σ(⟨w*, x⟩)`, labels 0 and 1, with population optimum w*.
 
     Args:
         examples, test_examples: number of examples. No test set if 0.
         features: number of features p, at least 2.
-        optimum_norm: norm ‖w*‖ of the optimum, larger for more separable classes; its direction is random.
+        optimum_norm: norm ‖w*‖ of the optimum, larger for more separable classes. Its direction is random.
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose `population` is a `LogisticPopulation`; use it with the loss `Logistic()`.
+        A `Dataset` whose `population` is a `LogisticPopulation`, for the loss `Logistic()`.
 
     >>> data = logistic(100, 5)
     >>> data.classes, float(data.population(data.optimum))
@@ -120,16 +120,16 @@ def least_absolute(
     machines: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Median regression `y = ⟨w*, x⟩ + z`, z uniform on ±noise, loss `|⟨w, x⟩ − y|`, of which w* is the optimum.
+    """Return median regression data `y = ⟨w*, x⟩ + z`, z uniform on ±noise, for the loss `|⟨w, x⟩ − y|`, optimum w*.
 
-    No example's loss is smooth, but the population's risk is. Where `‖w − w*‖ ≤ noise` it is a parabola, so on a ball
-    that noise is at least the diameter of, it is strongly convex with modulus `1/(noise·p)`.
+    The loss of an example is not smooth, but the population risk is. For `‖w − w*‖ ≤ noise` it is quadratic. On a ball
+    with diameter at most `noise` it is therefore strongly convex with modulus `1/(noise·p)`.
 
     Args:
-        examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
+        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
         features: number of features p, at least 2.
-        noise: half the width of the range of the label noise z; positive.
-        optimum_norm: norm ‖w*‖ of the optimum; its direction is random.
+        noise: half the width of the range of the label noise z, positive.
+        optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
         machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.
 
@@ -170,19 +170,19 @@ def robust_regression(
     machines: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Robust regression `y = ⟨w*, x⟩ + z`: z uniform on ±√3·noise, or in outliers on ±outlier_size; not convex.
+    """Return robust regression data `y = ⟨w*, x⟩ + z`, z uniform on ±√3·noise, or for outliers on ±outlier_size.
 
-    Far from w* the loss is flat, so a run has only its gradient norm to go by. w* minimises the population risk of
-    every loss that is even and increasing in `|s − y|`: z has a density that is even and falls away from zero, so each
-    `E ρ(t − z)` is least at t = 0 (Anderson 1955).
+    The loss is not convex and is flat far from w*, so the gradient norm is the metric to use. w* minimises the
+    population risk of every loss that is even and increasing in `|s − y|`: the density of z is even and decreasing in
+    |z|, so each `E ρ(t − z)` is smallest at t = 0 (Anderson 1955).
 
     Args:
-        examples, test_examples: number of examples; `examples` a multiple of `machines`. No test set if 0.
+        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
         features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         outliers: expected fraction of examples whose label is an outlier.
         outlier_size: half the width of the range of an outlier's label noise.
-        optimum_norm: norm ‖w*‖ of the optimum; its direction is random.
+        optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
         machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.
 
@@ -221,11 +221,11 @@ def robust_regression(
 
 @dataclass(frozen=True, eq=False)
 class LeastSquaresPopulation:
-    """Excess population risk `‖w − w*‖²/(2p)`, as a function of parameters that may be traced.
+    """Excess population risk `‖w − w*‖²/(2p)`, a traceable function of parameters.
 
     Attributes:
-        optimum: w*, float32 [features].
-        floor: risk of the optimum.
+        optimum: w*, float32, shape [features].
+        floor: population risk of the optimum.
 
     >>> float(LeastSquaresPopulation(np.zeros(4, np.float32), 0.5).risk(np.ones(4)))
     1.0
@@ -238,22 +238,22 @@ class LeastSquaresPopulation:
         return jnp.sum(jnp.square(params - self.optimum)) / (2 * self.optimum.size)
 
     def risk(self, params) -> jax.Array:
-        """Population risk."""
+        """Return the population risk."""
         return self(params) + self.floor
 
 
 class LogisticPopulation:
-    """Excess population risk of logistic regression on the sphere, as a function of parameters that may be traced.
+    """Excess population risk of logistic regression on the sphere, a traceable function of parameters.
 
-    `⟨w, x⟩ = ‖w‖t` where t, one coordinate of a uniform point, has density ∝ (1 − t²)^((p−3)/2), and the odd part of
-    the loss is linear in w, so with `v = w*/‖w*‖`
+    `⟨w, x⟩ = ‖w‖t` where t, one coordinate of a uniform point, has density ∝ (1 − t²)^((p−3)/2). The odd part of the
+    loss is linear in w, so with `v = w*/‖w*‖`
 
         F(w) − F(w*) = E log cosh(‖w‖t/2) − E log cosh(‖w*‖t/2) − ⟨w − w*, v⟩·E[t·tanh(‖w*‖t/2)]/2.
 
     The expectations are Gaussian quadratures of 128 nodes, exact to float32 for ‖w‖ up to 30.
 
     Args:
-        optimum: w*, [features], not zero.
+        optimum: w*, shape [features], not zero.
 
     >>> float(LogisticPopulation(np.array([3.0, 0.0]))(np.zeros(2))) > 0
     True
@@ -276,14 +276,14 @@ class LogisticPopulation:
 
 
 class LeastAbsolutePopulation:
-    """Excess population risk of the absolute loss with labels' noise uniform on ±a, of parameters that may be traced.
+    """Excess population risk of the absolute loss with label noise uniform on ±a, a traceable function of parameters.
 
-    A score t off the true one costs `E|t − z| − E|z| = t²/(2a)` for |t| ≤ a and `|t| − a/2` beyond, and
+    A score with error t has excess loss `E|t − z| − E|z| = t²/(2a)` for |t| ≤ a and `|t| − a/2` otherwise, and
     `⟨w − w*, x⟩ = ‖w − w*‖·t` with t one coordinate of a uniform point. The mean over t is a Gaussian quadrature of 128
-    nodes: exact for ‖w − w*‖ ≤ a, to a part in 10⁴ beyond.
+    nodes. It is exact for ‖w − w*‖ ≤ a, and has a relative error of 10⁻⁴ otherwise.
 
     Args:
-        optimum: w*, [features].
+        optimum: w*, shape [features].
         noise: a, positive.
 
     >>> round(float(LeastAbsolutePopulation(np.zeros(4), 2.0)(np.ones(4))), 6)
@@ -302,14 +302,14 @@ class LeastAbsolutePopulation:
 
 
 def _log_cosh(x):
-    # ½·log(1 + sinh²) keeps small values to full relative precision; it overflows where the asymptote is exact
+    # ½·log(1 + sinh²) has full relative precision for small values; where it overflows the asymptote is exact
     size = jnp.abs(x)
     near = jnp.log1p(jnp.square(jnp.sinh(jnp.minimum(size, 10.0)))) / 2
     return jnp.where(size < 10.0, near, size - np.float32(np.log(2.0)))
 
 
 def _coordinate_quadrature(features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gaussian nodes and weights for one coordinate of a uniform point on the sphere (Golub & Welsch 1969)."""
+    """Return Gaussian nodes and weights for one coordinate of a uniform point on the sphere (Golub & Welsch 1969)."""
     k = np.arange(2, QUADRATURE_NODES)
     squares = k * (k + features - 3) / ((2 * k + features - 2) * (2 * k + features - 4))
     off_diagonal = np.sqrt(np.append(1 / features, squares))
@@ -323,7 +323,7 @@ def _sphere(rows: int, features: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _regression(owned: np.ndarray, noise: float | np.ndarray, rng: np.random.Generator) -> Labelled:
-    """Features and labels, one example for each row of true parameters; one noise, or one for each row."""
+    """Sample features and labels, one example per row of true parameters, with one noise scale or one per row."""
     x = _sphere(len(owned), owned.shape[1], rng)
     z = sqrt(3) * noise * rng.uniform(-1, 1, len(x))
     return x.astype(np.float32), (np.sum(owned * x, axis=1) + z).astype(np.float32)
@@ -365,7 +365,7 @@ def _check_machines(examples: int, machines: int | None, heterogeneity: float) -
         raise Refusal(f"heterogeneity must be finite and not negative, got {heterogeneity}")
     if machines is None:
         if heterogeneity:
-            raise Refusal(f"machines must be given where heterogeneity is positive ({heterogeneity}), got None")
+            raise Refusal(f"machines must be given if heterogeneity is positive ({heterogeneity}), got None")
         return
     require_at_least("machines", machines, 1)
     if examples % machines:

@@ -1,4 +1,4 @@
-"""The target and the clients of a table: classes or numbers, and whose each row is."""
+"""Target and clients of a table: classes or numbers, and the machine of each row."""
 
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ from fedprivjax.datasets.reading import Frame, Series
 
 pd: Any = lazy_loader.load("pandas")
 
-LARGE = 100  # magnitude of a target without bounds, above which a warning is given
+LARGE = 100  # largest magnitude of a target without bounds that gives no warning
 
 
 class Target(NamedTuple):
-    """What is made of the target: one of some classes, or a number moved to its limits and scaled."""
+    """Conversion of the target: a class index, or a number that is clipped to limits and scaled."""
 
     column: str
     classes: tuple[str, ...] | None
@@ -26,21 +26,21 @@ class Target(NamedTuple):
     not_covered: str = ""
 
     def of(self, frame: Frame) -> np.ndarray:
-        """Labels [rows]."""
+        """Return the labels, shape [rows]."""
         if self.classes is not None:
             return one_of(self.column, frame[self.column], self.classes)
         return self.number.of(frame)[:, 0]
 
 
 class Clients(NamedTuple):
-    """Whose each row is, int [rows], and their names by machine."""
+    """Machine of each row, int, shape [rows], and clients' names by machine."""
 
     of: np.ndarray
     names: tuple[str, ...]
 
 
 def target_of(values: Series, wanted: Preparation) -> Target:
-    """What is made of the target's column."""
+    """Return the conversion of the target's column."""
     name, bare = wanted.target, Feature(wanted.target)
     task = wanted.task or ("classification" if wanted.classes is not None or _countable(values) else "regression")
     if task == TASKS[0]:
@@ -62,7 +62,7 @@ def target_of(values: Series, wanted: Preparation) -> Target:
 
 
 def clients_of(values: Series, wanted: Preparation) -> Clients:
-    """Every client a machine, in the given order or sorted."""
+    """Return the clients as machines, in the given order or sorted."""
     known = tuple(values_in(values)) if wanted.clients is None else tuple(map(text_of, wanted.clients))
     owner = one_of(values.name, values, known)
     sizes = np.bincount(owner, minlength=len(known))
@@ -76,7 +76,7 @@ def clients_of(values: Series, wanted: Preparation) -> Clients:
 
 
 def _countable(values: Series) -> bool:
-    """Whether a column holds classes, going by its kind: texts, truth values, few whole numbers."""
+    """Return True if a column looks like classes: texts, truth values, or few distinct whole numbers."""
     if pd.api.types.is_bool_dtype(values) or textual(values):
         return True
     numbers = as_numbers(values)

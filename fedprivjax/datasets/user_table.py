@@ -1,4 +1,4 @@
-"""A table of one's own, a file or a pandas frame, as a data set."""
+"""Load a user-supplied table, a file or a pandas DataFrame, as a dataset."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,26 +28,26 @@ def read_table(
     missing: Sequence[str] = (),
     **options,
 ) -> Dataset:
-    """A CSV or Parquet file, or an archive of NumPy arrays, as a data set.
+    """Load a CSV or Parquet file, or an archive of NumPy arrays, as a dataset.
 
-    Texts in the target are classes in sorted order, and so are whole numbers other than 0 … k − 1; `class_names` keeps
-    what they stood for. A column with a client's name makes the machines. Numbers beyond the public `bounds` of their
-    column are moved to the limit. What is computed from the data, and so is not private, stands in `not_covered`, which
-    results repeat.
+    Texts in the target are classes in sorted order, and so are whole numbers with few distinct values. `class_names`
+    stores the original values. The `client` column defines the machines. Numbers outside the public `bounds` of their
+    column are clipped. Parts that are computed from the data, and therefore not private, are listed in `not_covered`,
+    which results repeat.
 
     Args:
-        path: `.csv`, `.parquet` or `.npz`, see `read_columns`.
-        target: the column that is predicted.
-        test: a second file with the examples that are held out, prepared like the first; instead of `test_fraction`.
-        missing: further texts that stand for a missing value.
-        options: the fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
+        path: `.csv`, `.parquet` or `.npz` file, see `read_columns`.
+        target: name of the column to predict.
+        test: second file with the held-out examples, prepared like the first, instead of `test_fraction`.
+        missing: further texts for a missing value.
+        options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
     Returns:
-        A `Dataset`, training rows in the order of the file.
+        A `Dataset` with training rows in the order of the file.
 
     Raises:
-        DataError: files that cannot be read.
-        Refusal: columns that are missing, hold other than numbers, gaps, or infinite numbers, by column and row.
+        DataError: if a file cannot be read.
+        Refusal: if a column is missing, or has values that are missing, infinite or not numbers.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,13 +63,13 @@ def read_table(
 
 
 def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **options: Any) -> Dataset:
-    """A pandas frame as a data set, as `read_table` does it.
+    """Return a pandas DataFrame as a dataset, prepared as in `read_table`.
 
     Args:
-        frame: a row for each example; its index is not looked at.
-        target: the column that is predicted.
-        test: the examples that are held out, in a frame of the same columns; instead of `test_fraction`.
-        options: the fields of `fedprivjax.datasets.Preparation`.
+        frame: data frame with a row for each example. The index is ignored.
+        target: name of the column to predict.
+        test: held-out examples in a frame with the same columns, instead of `test_fraction`.
+        options: fields of `fedprivjax.datasets.Preparation`.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"x": [0.0, 5.0, 10.0], "y": [1.5, 2.5, 3.5]})
@@ -84,7 +84,7 @@ def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **option
 
 
 class Rows(Mapping):
-    """A table's columns at the training rows, each made when it is asked for."""
+    """Columns of a table at the training rows, each extracted on access."""
 
     def __init__(self, frame: Frame, rows: np.ndarray):
         self._frame, self._rows = frame, rows
@@ -134,7 +134,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
 
 
 def _held(held: Columns, names: Sequence[str], wanted: Preparation) -> Frame:
-    """The second file's columns."""
+    """Return the columns of the second file."""
     there = [*held.frame.columns]
     for name in (*names, wanted.target):
         require_column(name, there, f"column of {held.name}")
@@ -142,8 +142,10 @@ def _held(held: Columns, names: Sequence[str], wanted: Preparation) -> Frame:
 
 
 def _split(count: int, clients: Clients | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out rows, each in the order of the table; every client's part of the latter is within one row
-    of the share."""
+    """Return training and held-out rows, each in the order of the table.
+
+    The number of a client's held-out rows differs by less than one from its fraction.
+    """
     order = np.random.default_rng(seed).permutation(count)
     first = np.arange(count) == 0
     if clients is not None:
@@ -156,14 +158,14 @@ def _split(count: int, clients: Clients | None, share: float, seed: int) -> tupl
 
 
 def _matrix(features: Sequence[Feature], frame: Frame, bound: float) -> np.ndarray:
-    """Float64 [rows, numbers], rows of at most this norm."""
+    """Return the features, float64, shape [rows, numbers], with rows clipped to the norm `bound`."""
     matrix = np.concatenate([feature.of(frame) for feature in features], axis=1).astype(float)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
     return matrix * np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))
 
 
 def _picture(columns: Columns, names: Sequence[str]) -> tuple[int, int, int] | None:
-    """Height, width and channels, where one array of pictures is all that there is."""
+    """Return the height, width and channels if the features are exactly one array of images, else None."""
     for made, shape in columns.arrays.values():
         if made == list(names) and len(shape) in (2, 3):
             return shape[0], shape[1], shape[2] if len(shape) == 3 else 1

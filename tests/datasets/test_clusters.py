@@ -79,7 +79,7 @@ def test_it_loads_by_name():
         ({"classes": 1}, "classes must be at least 2, got 1"),
         ({"accuracy": 0.1}, "accuracy must be between 0.1 and 1, got 0.1"),
         ({"label_noise": 1.5}, "label_noise must lie in 0..1, got 1.5"),
-        ({"heterogeneity": 0.5}, "machines must be given where heterogeneity is positive (0.5), got None"),
+        ({"heterogeneity": 0.5}, "machines must be given if heterogeneity is positive (0.5), got None"),
         ({"machines": 3}, "examples must be a multiple of machines (3), got 20"),
         ({"feature_bound": 0.0}, "feature_bound must be positive, got 0.0"),
         ({"trial": -1}, "trial must be at least 0, got -1"),

@@ -50,7 +50,7 @@ REFUSED = {
         "features must be float32 [examples, features] and not empty, got float32 of shape (0, 3)",
     ),
     "label type": ({"labels": LABELS.astype(np.float32)}, "labels must be int32, got float32"),
-    "picture": ({"picture": (2, 2, 1)}, "picture must have 3 numbers at most, got (2, 2, 1)"),
+    "picture": ({"picture": (2, 2, 1)}, "picture must have at most 3 numbers, got (2, 2, 1)"),
     "half a test set": (
         {"test_features": FEATURES},
         "test_features and test_labels must be given together, got one of them",

@@ -222,7 +222,7 @@ def test_the_usual_loss_and_its_envelope_have_the_optimum_and_others_have_not():
         (
             least_squares,
             {"heterogeneity": 0.5},
-            "machines must be given where heterogeneity is positive (0.5), got None",
+            "machines must be given if heterogeneity is positive (0.5), got None",
         ),
         (least_absolute, {"noise": 0.0}, "noise must be positive, got 0.0"),
         (least_absolute, {"machines": 3}, "examples must be a multiple of machines (3), got 10"),
