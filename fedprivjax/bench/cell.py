@@ -102,7 +102,7 @@ def lines() -> Iterator[Line]:
     yield Line("the gather, over the floor", (taken["silent"] - taken["in place"]) / taken["floor"], "times")
     yield Line("clipped, over unclipped", taken["clipped"] / taken["silent"], "times", "≤ 1.2")
     loop = side_by_side({"loop": _numpy_loop(), "ours": run_of(protocol, rounds=SLOW_ROUNDS)}, repeats=3)
-    yield Line("a NumPy loop, over ours", loop["loop"] / loop["ours"], "times", "≥ 15")
+    yield Line("a NumPy loop, over fedprivjax", loop["loop"] / loop["ours"], "times", "≥ 15")
 
 
 @jax.jit
