@@ -1,1 +1,1 @@
-"""Grids of hyper-parameters and seeds as one program: members, memory, chunks on disk, results with named axes."""
+"""Sweeps: grids of hyper-parameters and seeds in one program, run in chunks, with named axes in the results."""

@@ -1,4 +1,4 @@
-"""Which data a run was on, as checksums that anyone can take of the same arrays."""
+"""Checksums that identify the data of a run. They can be recomputed from the same arrays."""
 
 import hashlib
 from typing import Any
@@ -10,14 +10,14 @@ import numpy as np
 from fedprivjax.problem.problem import Problem
 
 COMPUTED = "computed from a seed, not stored"
-_known: dict[int, str] = {}  # of arrays that are alive, by identity: a sweep asks often
+_known: dict[int, str] = {}  # checksums of live arrays by `id`, because sweeps need them often
 
 
 def data_checksums(problem: Problem) -> dict[str, str]:
-    """SHA-256 of the bytes (in C order, as held in memory) of every array of examples, by name.
+    """Return the SHA-256 of the bytes (in C order, as in memory) of every array of examples, by name.
 
-    They are made of private data, so no guarantee covers them: of a small data set, a checksum tells whether a guess of
-    all of it is right.
+    No guarantee covers the checksums, because they are computed from private data. The checksum of a small dataset
+    confirms a correct guess of the whole dataset.
 
     >>> from fedprivjax import Squared, linear_problem
     >>> found = data_checksums(linear_problem(np.eye(2), np.zeros(2), Squared()))

@@ -1,4 +1,4 @@
-"""Finished chunks of a sweep on disk, from which a killed run resumes."""
+"""Storage of a sweep's finished chunks, from which an interrupted run resumes."""
 
 import json
 from contextlib import contextmanager
@@ -30,23 +30,23 @@ class ChunkStore:
         self.folder, self.fingerprint, self.sizes = folder, fingerprint, sizes
 
     def settle(self) -> tuple[int, int]:
-        """Return the chunk sizes of the run that was begun here, or its own, which are then written down.
+        """Return the chunk sizes of the run that was started in this folder, or store and return `sizes`.
 
         Raises:
-            Refusal: the run was begun by another version of the code.
+            Refusal: if the run was started by another version of the code.
         """
         path = self.folder / f"{self.fingerprint}.json"
         begun = _begun(path) if path.is_file() else None
         if begun is not None:
             if begun["code"] != code_version():
-                raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, which has changed")
+                raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, and it has changed")
             self.sizes = begun["sizes"]
         else:
             write_atomically(path, json.dumps({"sizes": self.sizes, "code": code_version()}))
         return self.sizes
 
     def load(self, index: int) -> dict[str, np.ndarray] | None:
-        """Return a finished chunk's arrays, or None, as `read_chunk`."""
+        """Return a finished chunk's arrays, or None as in `read_chunk`."""
         return read_chunk(self._path(index))
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
@@ -59,7 +59,7 @@ class ChunkStore:
 
 
 def _begun(path: Path) -> dict[str, Any] | None:
-    """What was written down of a run, or None where it cannot be read, which is said."""
+    """Return the stored code version and chunk sizes of a run. Warn, and return None, if the file is damaged."""
     try:
         begun = json.loads(path.read_text(encoding="utf-8"))
         draws, members = begun["sizes"]
@@ -70,15 +70,15 @@ def _begun(path: Path) -> dict[str, Any] | None:
 
 
 def fingerprint(*parts) -> str:
-    """Digest of pytrees of arrays, numbers and text."""
+    """Return a digest of pytrees of arrays, numbers and text."""
     leaves = jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None)
     return digest(*[part for path, leaf in leaves for part in (jax.tree_util.keystr(path), _part(leaf))])[:SHORT]
 
 
 def program_text(arguments: Any, recipe: Recipe) -> str:
-    """The text of one run's program, the same in two processes: all that a user's functions put into it is there.
+    """Return the text of one run's program, equal in all processes. It includes the code of user functions.
 
-    A program that calls back to the host is like no other, not even itself: what it calls is not in the text.
+    The text of a program with host callbacks is always unique, because it does not contain the called functions.
     """
     with _constants_in_place():
         text = run_program.lower(arguments, recipe).as_text()
@@ -87,8 +87,10 @@ def program_text(arguments: Any, recipe: Recipe) -> str:
 
 @contextmanager
 def _constants_in_place():
-    """Arrays that a function closes over stand in its program, and are not made arguments of it, which the text leaves
-    out; jax has a setting for that, which users may set."""
+    """Keep arrays that a function closes over as constants of its program, regardless of the user's jax setting.
+
+    As arguments of the program they would be missing from its text.
+    """
     before = jax.config.values.get(HOISTED)
     if not before:
         yield
@@ -101,10 +103,10 @@ def _constants_in_place():
 
 
 def _part(leaf: Any) -> Any:
-    """The leaf as `digest` takes it: text, None or an array."""
+    """Return the leaf in a form for `digest`: text, None or an array."""
     if isinstance(leaf, str) or leaf is None:
         return leaf
     array = np.asarray(leaf)
     if array.dtype == object:
-        raise TypeError(f"a fingerprint is of arrays, numbers and text, not of {leaf!r}")
+        raise TypeError(f"fingerprint must be of arrays, numbers and text, got {leaf!r}")
     return array

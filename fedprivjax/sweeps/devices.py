@@ -1,4 +1,4 @@
-"""Spreading a chunk of a sweep over devices."""
+"""Distribution of a chunk of a sweep over devices."""
 
 from typing import NamedTuple
 
@@ -12,37 +12,43 @@ AXIS = "runs"
 
 
 class Spread(NamedTuple):
-    """A mesh, and whether a chunk's draws, rather than the members that share them, divide over it."""
+    """A distribution of a chunk over devices.
+
+    Attributes:
+        mesh: one-dimensional mesh of devices.
+        by_draw: True if the chunk's draws are divided over the mesh, False if the configurations are.
+    """
 
     mesh: Mesh
     by_draw: bool
 
 
 def spread(mesh: Mesh | None, sizes: tuple[int, int]) -> Spread | None:
-    """How a chunk of (draws, members) divides over devices; None for one device.
+    """Return the distribution over devices of a chunk of (draws, configurations), or None for one device.
 
-    Without a mesh all devices are taken, where the chunk divides over them.
+    Without a mesh, all devices are used if the chunk divides over them.
 
     Raises:
-        Refusal: a mesh with several axes, or one over which neither draws nor members divide.
+        Refusal: if the mesh has several axes, or neither draws nor configurations divide over it.
     """
     given = mesh is not None
-    # a mesh made anew has axes of the kind that shard_map divides, whatever kind the user's are
+    # a new mesh, because shard_map does not divide axes of every type that a user's mesh may have
     mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else Mesh(mesh.devices, mesh.axis_names)
     if len(mesh.axis_names) != 1:
         raise Refusal(f"mesh must have one axis, got {mesh.axis_names}")
     divides = [size % mesh.size == 0 for size in sizes]
     if given and not any(divides):
-        raise Refusal(f"a chunk's draws ({sizes[0]}) or members ({sizes[1]}) must divide over {mesh.size} devices")
+        raise Refusal(f"mesh must divide {sizes[0]} draws or {sizes[1]} configurations, got {mesh.size} devices")
     return None if mesh.size == 1 or not any(divides) else Spread(mesh, divides[0])
 
 
 def over_devices(function, spread: Spread | None):
-    """`function(members, by_draw, both, shared, member_ids)` of a chunk, divided over a mesh.
+    """Return `function(members, by_draw, both, shared, member_ids)` of a chunk, divided over a mesh.
 
     Args:
-        function: of what has leaves [draws, members, ...], [draws, ...], [draws, members, ...], no such axis, and
-            [members]; it returns leaves [draws, members, ...].
+        function: function of arguments with leaves [draws, members, ...], [draws, ...], [draws, members, ...], without
+            these axes, and [members], where `members` is the axis of configurations. It returns leaves
+            [draws, members, ...].
     """
     if spread is None:
         return function

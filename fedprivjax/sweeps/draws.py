@@ -1,4 +1,4 @@
-"""Draws of a sweep: seeds, and the configurations that share one draw of everything random."""
+"""Draws of a sweep: samples of all its randomness, each shared by several configurations."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
 
 
 def shared_draws(axes: Mapping[str, np.ndarray], resample: Sequence[str]) -> np.ndarray:
-    """Which members of the grid share a draw: int [points of the axes that resample, members of the other axes]."""
+    """Return the configurations that share a draw: int [points of resampled axes, points of the other axes]."""
     for name in resample:
         require_choice("axis to resample", name, axes)
     members = np.arange(np.prod([axis.size for axis in axes.values()], dtype=int))
@@ -21,22 +21,28 @@ def shared_draws(axes: Mapping[str, np.ndarray], resample: Sequence[str]) -> np.
 
 
 def resampled_rows(index: np.ndarray, resampled: np.ndarray) -> np.ndarray:
-    """The row of `resampled` that each row of a finer index is in, int [points]; all −1 where nothing is resampled."""
+    """Return the row of `resampled` that contains each row of a finer index, int [points].
+
+    All entries are −1 if nothing is resampled.
+    """
     if len(resampled) == 1:
         return np.full(len(index), -1)
     return np.array([np.flatnonzero((resampled == row[0]).any(axis=1))[0] for row in index])
 
 
 def seeds_of_draw(seed: Seeds, resampled: np.ndarray, point: int, common_noise: bool) -> Seeds:
-    """A seed's own at a point: others where it is resampled; where members share no noise, nor do points that share the
-    rest."""
+    """Return the seeds of a draw at a point.
+
+    They are independent for each resampled point. Without common noise, points that share the other streams have
+    different noise seeds.
+    """
     own = seed if resampled[point] < 0 else seed.resample(int(resampled[point]))
     apart = np.flatnonzero(resampled == resampled[point]).size > 1 and not common_noise
     return own._replace(noise=member_seed(own, point)) if apart else own
 
 
 def number_of(seeds: int | Sequence[int | Seeds]) -> int:
-    """Number of seeds."""
+    """Return the number of seeds."""
     if isinstance(seeds, Sequence) or np.ndim(seeds):
         return len(seeds)  # type: ignore[arg-type]
     require_at_least("seeds", seeds, 1)

@@ -33,7 +33,7 @@ def execute(
     folder: Path | None = None,
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
-    """Run a prepared sweep in chunks; arguments as in `sweep`."""
+    """Run a prepared sweep in chunks. Arguments are as in `sweep`."""
     store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
     metrics, seconds = _metrics(start, store, progress, mesh)
     return _dataset(start, metrics, seconds)
@@ -42,7 +42,10 @@ def execute(
 def _metrics(
     start: ReadySweep, store: ChunkStore | None, progress: Told | None, mesh: Mesh | None
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Metrics of all runs, shape [seeds, members, ...] each, and seconds per computed run (NaN if none was)."""
+    """Return metrics of all runs, each of shape [seeds, configurations, ...], and seconds per computed run.
+
+    The seconds are NaN if all chunks were cached.
+    """
     sizes = start.sizes if store is None else store.settle()
     over = spread(mesh, sizes)
     metrics: dict[str, np.ndarray] = {}
@@ -65,7 +68,7 @@ def _metrics(
 
 
 def _dataset(start: ReadySweep, metrics: dict[str, np.ndarray], seconds: float) -> xr.Dataset:
-    """The metrics with the privacy and the costs of all runs, under named axes."""
+    """Return a dataset of the metrics, privacy and costs of all runs, with named axes."""
     (privacy, members), (costs, of_members) = start.privacy(), start.costs()
     members = {**members, **of_members, "seconds": np.full(start.index.size, seconds)}
     values = {**metrics, **privacy, **costs}
@@ -74,14 +77,14 @@ def _dataset(start: ReadySweep, metrics: dict[str, np.ndarray], seconds: float) 
 
 
 def _chunk(start: ReadySweep, draws: np.ndarray, columns: np.ndarray, over: Spread | None) -> dict[str, np.ndarray]:
-    """The metrics of a chunk's draws and of members that share them, [draws, members, ...]."""
+    """Return the metrics of a chunk, each of shape [draws, configurations, ...]."""
     values = run_chunk(*chunk_arguments(start, draws, columns), start.recipe, over)
     wait(values)
     return {name: np.asarray(value) for name, value in values.items()}
 
 
 def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -> tuple[Any, ...]:
-    """What `run_chunk` takes, before the recipe, for a chunk's draws and the columns of `index` that share them."""
+    """Return the arguments of `run_chunk` before `recipe`, for a chunk's draws and columns of `index`."""
     members = start.members_of(draws, columns)
     leaves = jax.tree.map(lambda leaf: leaf[members], (start.members.protocol, start.members.constraint))
     drawn = [start.starts[draw] for draw in draws]
@@ -99,14 +102,14 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
 
 @typed_jit(static_argnames=("recipe", "over"))
 def run_chunk(members, drawn, host_noises, problem: Problem, member_ids, recipe: Recipe, over: Spread | None = None):
-    """Metrics with leaves [draws, members, evaluations].
+    """Return metrics with leaves [draws, members, evaluations], where `members` is the axis of configurations.
 
     Args:
         members: protocol and constraint, leaves [draws, members, ...].
         drawn: mechanism, round inputs and noise key, leaves [draws, ...].
         host_noises: pre-sampled host noise, leaves [draws, members, rounds, ...], or None.
-        member_ids: [members] where each draws noise of its own, or None.
-        over: a mesh and which axis divides over it, or None for one device.
+        member_ids: indices [members] if configurations have independent noise, or None.
+        over: distribution over devices, or None for one device.
     """
 
     def run_all(members, drawn, host_noises, problem, member_ids):
@@ -125,12 +128,12 @@ def run_chunk(members, drawn, host_noises, problem: Problem, member_ids, recipe:
 
 
 def sweep_fingerprint(start: ReadySweep) -> str:
-    """What tells a sweep's numbers from every other's: its inputs, and the text of one member's program."""
+    """Return a digest of everything that a sweep's numbers depend on: its inputs and the text of one program."""
     text = program_text(start.member(0, 0), start.recipe)
     members = start.members.protocol, start.members.constraint, start.index
     drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
     host_noises = [
-        fingerprint(start.host_noise(draw, int(member)))  # one at a time, for together they may not fit in memory
+        fingerprint(start.host_noise(draw, int(member)))  # one at a time, because all of them may not fit in memory
         for draw in range(len(start.starts))
         for member in start.index[draw % len(start.index)]
     ]

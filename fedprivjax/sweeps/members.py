@@ -1,4 +1,4 @@
-"""The members of a sweep: a grid of settings, each calibrated on the host for the plans that it will run on."""
+"""The configurations of a sweep: a grid of settings, each calibrated on the host for the plans of its runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,12 +20,12 @@ from fedprivjax.privacy.target import LEVELS, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 
 RADIUS = "radius"
-SIZES = (RADIUS, "low", "high", "scale")  # of the package's constraint sets
+SIZES = (RADIUS, "low", "high", "scale")  # sizes of the package's constraint sets
 
 
 @dataclass(frozen=True)
 class Member:
-    """One point of a grid before calibration: its protocol, its problem, and what its noise is asked to give."""
+    """A configuration of a grid before calibration: its protocol, its problem, and its privacy target."""
 
     protocol: Any
     problem: Problem
@@ -34,13 +34,13 @@ class Member:
 
 @dataclass(frozen=True)
 class Members:
-    """A grid's members, calibrated.
+    """The calibrated configurations of a grid.
 
     Attributes:
-        protocols: calibrated, one for each member.
-        protocol, constraint: every member's leaves, stacked on a leading axis.
-        noise_std, step_size: float64 [members].
-        events: what each member does to privacy on each plan that it runs on, [members][seeds].
+        protocols: calibrated protocol of each configuration.
+        protocol, constraint: leaves of all configurations, stacked on a leading axis.
+        noise_std, step_size: float64 [configurations].
+        events: privacy event of each configuration on each of its plans, [configurations][seeds].
     """
 
     protocols: list[Any]
@@ -51,7 +51,7 @@ class Members:
     events: list[list[Event]]
 
     def realised(self, delta: float) -> dict[str, np.ndarray]:
-        """What each run's own schedule makes of privacy, [seeds, members]."""
+        """Return the realised μ and ε of each run on its own schedule, [seeds, configurations]."""
         mu = np.array([[event.mu for event in events] for events in self.events]).T
         stated = ~np.isnan(mu)
         epsilon = np.full(mu.shape, np.nan)
@@ -61,18 +61,18 @@ class Members:
         return {"realised_mu": mu, "realised_epsilon": epsilon}
 
     def costs(self, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
-        """What one machine of every member does in a round, [members] each, by name."""
+        """Return per-round costs of one machine, by name: arrays of shape [configurations]."""
         each = [protocol.costs(problem) for protocol, problem in zip(self.protocols, problems, strict=True)]
         return {name: np.array([costs[name] for costs in each]) for name in each[0]}
 
     def guarantees(self, epsilons: np.ndarray, delta: float) -> np.ndarray:
-        """Every member's guarantee on the schedule that protects least, as text, object [members].
+        """Return every configuration's guarantee on its least private schedule, as text, object [configurations].
 
         Args:
-            epsilons: of every run, [seeds, members].
+            epsilons: realised ε of every run, [seeds, configurations].
         """
         mu = np.array([[event.mu for event in events] for events in self.events]).T
-        worst = np.argmax(np.where(np.isnan(mu), epsilons, mu), axis=0)  # an ε of 0 tells schedules apart no more
+        worst = np.argmax(np.where(np.isnan(mu), epsilons, mu), axis=0)  # μ first: ε may be 0 on all schedules
         texts = [events[seed].guarantee(delta).to_json() for events, seed in zip(self.events, worst, strict=True)]
         return np.array(texts, object)
 
@@ -80,22 +80,25 @@ class Members:
 def sweepable(
     protocol: Protocol | type[Protocol], sizes: Sequence[str] = SIZES, of_parts: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """What a sweep may have as an axis: a protocol's leaves, its privacy targets, its parts' numbers by name, a
-    constraint set's sizes."""
+    """Return the names of possible axes of a sweep.
+
+    They are the privacy targets, the protocol's leaves, the given numbers of its components, and the constraint set's
+    sizes.
+    """
     return tuple(dict.fromkeys([*TARGETS, *protocol.leaves(), *of_parts, *sizes]))
 
 
 def axes_of(
     protocol, over: Mapping[str, Sequence[float]] | None, sizes: Sequence[str] = SIZES
 ) -> dict[str, np.ndarray]:
-    """The checked axes of a grid.
+    """Return the axes of a grid, checked.
 
     Args:
-        sizes: numbers of the constraint set, by name.
+        sizes: names of the constraint set's sizes.
 
     Raises:
-        Refusal: a name that the protocol has no leaf of, values that are no distinct numbers, or a target beside
-            another one that the protocol was given.
+        Refusal: if a name cannot be swept, its values are not distinct numbers, or a swept target conflicts with
+            another target of the protocol.
 
     >>> from fedprivjax import DPMu2
     >>> axes_of(DPMu2(), {"mu": [1, 2]})
@@ -110,12 +113,12 @@ def axes_of(
     for name in targets:
         given = [other for other in TARGETS if other != name and getattr(protocol, other) is not None]
         if given:
-            raise Refusal(f"{given[0]} must be left out where {name} is swept, got {getattr(protocol, given[0])}")
+            raise Refusal(f"{given[0]} must be left out if {name} is swept, got {getattr(protocol, given[0])}")
     return axes
 
 
 def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: float) -> list[Member]:
-    """Every point of the grid, in the order of the axes' product."""
+    """Return every configuration of the grid, in the order of the axes' product."""
     return [
         _member(protocol, problem, dict(zip(axes, map(float, values), strict=True)), delta)
         for values in product(*axes.values())
@@ -123,11 +126,11 @@ def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: floa
 
 
 def calibrated(members: Sequence[Member], plans: Sequence[Sequence[Plan]], told: Told | None = None) -> Members:
-    """The members with their noise and steps.
+    """Return the configurations with calibrated noise and steps.
 
     Args:
-        plans: those that each member runs on, [members][seeds]; its noise is enough for all of them.
-        told: called with (number, members in all) before each is calibrated.
+        plans: plans of each configuration, [configurations][seeds]. Its noise meets the target on all of them.
+        told: progress callback, called with (number, total) before each configuration is calibrated.
     """
     settled = []
     for number, (member, own) in enumerate(zip(members, plans, strict=True), 1):
@@ -146,7 +149,7 @@ def calibrated(members: Sequence[Member], plans: Sequence[Sequence[Plan]], told:
 
 
 def stacked(trees: Sequence[Any]) -> Any:
-    """Pytrees of one structure on a leading axis, as host arrays."""
+    """Stack pytrees of equal structure on a leading axis, as host arrays."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
@@ -169,16 +172,20 @@ def _member(protocol, problem: Problem, settings: dict[str, float], delta: float
     sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *protocol.numbers())}
     its_problem = _with_sizes(problem, sizes) if sizes else problem
     target = {name: settings.pop(name) for name in LEVELS if name in settings}
-    own = {name: value for name, value in target.items() if name in protocol.leaves()}  # as its constructor has it
+    own = {name: value for name, value in target.items() if name in protocol.leaves()}  # its fields
     protocol = protocol.with_numbers(settings | own)
     return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
 
 def _with_sizes(problem: Problem, sizes: Mapping[str, float]) -> Problem:
-    """The problem on a constraint set of another size, on which what was declared of it still holds."""
+    """Return the problem on a constraint set of another size.
+
+    Raises:
+        Refusal: if the set does not have this size, or if a declared constant or the start does not hold on it.
+    """
     before = problem.constraint
     for name in sizes.keys() - set(before.sizes):
-        raise Refusal(f"{name} can be swept for a set that has it only, and the problem has {before.described}")
+        raise Refusal(f"{name} must be a size of the constraint set to be swept, got {before.described}")
     after = replace(before, **sizes)  # type: ignore[type-var]
     declared = problem.own_lipschitz is not None or problem.own_smoothness is not None
     if declared and not after.within(before):
@@ -196,8 +203,8 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
     known = sweepable(protocol, sizes, numbers)
     if name in {field.name for field in fields(protocol)} - set(known):
         raise Refusal(
-            f"over must name numbers that a program takes ({', '.join(known)}), got {name!r}: "
-            f"run a sweep for each of its values"
+            f"over must name settings that can be swept ({', '.join(known)}), got {name!r}. "
+            f"Run a sweep for each of its values"
         )
     require_choice("swept setting", name, known)
     try:
@@ -205,7 +212,7 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
     except (TypeError, ValueError):
         axis = np.zeros((0, 0))
     if isinstance(values, int | float | np.number):
-        raise Refusal(f"{name} must be swept over a list of numbers, got {values}: write [{values}]")
+        raise Refusal(f"{name} must be swept over a list of numbers, got {values}. Write [{values}]")
     if axis.ndim != 1 or axis.size == 0:
         raise Refusal(f"{name} must be swept over a list of numbers, got {values!r}")
     if np.isnan(axis).any():

@@ -1,4 +1,4 @@
-"""Cutting a sweep into chunks that fit a memory budget and divide over devices."""
+"""Partition of a sweep into chunks that fit a memory budget and divide over devices."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,16 +15,16 @@ from fedprivjax.problem.memory_estimate import numbers_of_one
 
 
 def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: int = 1) -> tuple[int, int]:
-    """How many draws and members run together so that a chunk takes about `budget` bytes at most on each device.
+    """Return the numbers of draws and configurations of a chunk that needs at most about `budget` bytes per device.
 
-    The draws divide over the devices where there are as many, else the members.
+    The draws divide over the devices if there are enough, otherwise the configurations.
 
     Args:
-        start: one run of the sweep, ready.
-        runs: draws and members in all.
+        start: one prepared run of the sweep.
+        runs: total numbers of draws and of configurations that share one.
 
     Raises:
-        ValueError: a budget below what one run takes.
+        ValueError: if the budget is too small for one run.
     """
     per_draw, per_member = run_bytes(start)
     if per_draw + per_member > budget:
@@ -38,7 +38,7 @@ def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: in
 
 
 def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Index arrays (draws, members) of every chunk, all of the same sizes: a short last one repeats its last index.
+    """Yield index arrays (draws, configurations) of every chunk, of equal sizes. Short chunks repeat the last index.
 
     >>> [(list(map(int, s)), list(map(int, m))) for s, m in chunks((3, 1), (2, 1))]
     [([0, 1], [0]), ([2, 2], [0])]
@@ -52,7 +52,7 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
 
 
 def run_bytes(start: ReadyRun) -> tuple[int, int]:
-    """Bytes that a draw and that a member of it take, from what the protocol and the mechanism say that they hold."""
+    """Estimate the bytes of a draw and of one of its configurations, from the protocol's and mechanism's statements."""
     protocol, problem, size = start.protocol, start.problem, start.recipe.size
     d, (_, per_round, rounds) = problem.dimension, size
     example = _floats(lambda: problem.take(0, 0))
@@ -63,7 +63,7 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     block = min(BLOCK, rounds) * max(d, _drawn(start))
     drawn = rounds * (6 * per_round + 2 * records) + 3 * block + 2 * records * example
     written_out = max(protocol.messages_in_memory(problem, size), protocol.gradients_in_memory(problem, records))
-    way = 0 if problem.model.factored else numbers_of_one(problem)  # from a record to its loss, through a network
+    way = 0 if problem.model.factored else numbers_of_one(problem)  # intermediate numbers of one record in a network
     computed = written_out if protocol.clip is not None else records
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
     state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
@@ -76,7 +76,7 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
 
 
 def _drawn(start: ReadyRun) -> int:
-    """Numbers that a mechanism draws for one round."""
+    """Return the number of random numbers that a mechanism samples for one round."""
     mechanism, dimension = start.mechanism, start.problem.dimension
     first = jax.tree.map(lambda leaf: leaf[:1], mechanism.inputs)
 
@@ -93,6 +93,6 @@ def _floats(make: Any) -> int:
 
 
 def _even(total: int, most: int) -> int:
-    """The chunk size at most `most` that cuts `total` into equal parts, nearly."""
+    """Return the chunk size, at most `most`, that divides `total` into nearly equal chunks."""
     parts = -(-total // most)
     return -(-total // parts)

@@ -1,4 +1,4 @@
-"""Preparation of a sweep on the host: plans, calibration and every check, nothing compiled."""
+"""Preparation of a sweep on the host: plans, calibration and all checks, without compilation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,20 +31,21 @@ MEMORY_BUDGET = 2 * 2**30
 
 @dataclass(frozen=True)
 class ReadySweep:
-    """A sweep that is ready to run: checked, drawn and calibrated, nothing compiled yet.
+    """A sweep that is ready to run: checked, sampled and calibrated, but not compiled.
 
-    Randomness is drawn for every *draw*: a seed at a point of the axes along which it is resampled, or along which a
-    protocol's mechanism differs (`noise_follows`; of the same seed); draw i is seed i // points at point i % points.
+    Randomness is sampled once per *draw*. A draw is a seed at a point of certain axes: those along which randomness is
+    resampled, and those along which the protocol's mechanism differs (`noise_follows`), with the same seed. Draw i is
+    seed i // points at point i % points.
 
     Attributes:
-        starts: one run of each draw, ready, with the draw's plan and mechanism.
-        axes: the swept values by name.
-        members: the grid's, calibrated for the plans that they run on.
-        grid: the members before calibration.
-        seeds: the sweep's.
-        index: which members of the grid share a draw, int [points, members of a draw].
-        sizes: a chunk's draws and members.
-        common_noise: whether members share each seed's noise.
+        starts: one prepared run per draw, with the draw's plan and mechanism.
+        axes: swept values by name.
+        grid: configurations before calibration.
+        members: configurations of the grid, calibrated for their plans.
+        seeds: seeds of the sweep.
+        index: configurations that share a draw, int [points, configurations of a draw].
+        sizes: numbers of draws and of configurations in a chunk.
+        common_noise: True if configurations share each seed's noise.
     """
 
     starts: list[ReadyRun]
@@ -70,39 +71,39 @@ class ReadySweep:
 
     @property
     def noise(self) -> str:
-        """How the noise is produced and shared, in words."""
+        """Description of the noise sampler and of the sharing of noise."""
         shared = (
-            "shared by the grid's members, whose guarantees do not compose"
+            "shared by the grid's configurations, whose guarantees do not compose"
             if self.common_noise
-            else "drawn anew for each member"
+            else "sampled independently for each configuration"
         )
         return f"{self.first.mechanism.name}, {shared}"
 
     @property
     def runs(self) -> tuple[int, int]:
-        """Draws, and members that share one."""
+        """Numbers of draws, and of configurations that share one."""
         return len(self.starts), self.index.shape[1]
 
     @property
     def iterates(self) -> tuple[str, ...]:
-        """The iterates that metrics of parameters are recorded for."""
+        """Names of the iterates at which metrics of parameters are evaluated."""
         return iterate_names(self.first.protocol, self.first.problem, self.recipe.size)
 
     def members_of(self, draws: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Members of the grid on these draws, int [draws, columns].
+        """Return the grid's configurations on these draws, int [draws, columns].
 
         Args:
-            columns: places among the members that share a draw.
+            columns: indices among the configurations that share a draw.
         """
         return self.index[draws % len(self.index)][:, columns]
 
     def coordinates(self) -> dict[str, np.ndarray]:
-        """Coordinates of the dataset: the swept values, seeds, evaluations and iterates."""
+        """Return the dataset's coordinates: swept values, seeds, evaluations and iterates."""
         of_run = {"round": evaluation_rounds(self.recipe), "iterate": np.array(self.iterates)}
         return {**self.axes, "seed": seed_labels(self.seeds), **of_run}
 
     def attributes(self) -> dict[str, Any]:
-        """What the dataset says of the sweep."""
+        """Return the dataset's attributes."""
         private = non_private(self.first.problem, self.recipe.metrics)
         problem = self.first.problem
         sums = data_checksums(problem)
@@ -119,8 +120,11 @@ class ReadySweep:
         return next(filter(None, (start.delta_warning for start in self.starts)), "")
 
     def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """What every run's schedule makes of privacy, [seeds, members] each; and of every member, [members] each, its
-        noise and step, the ε that was asked for (NaN where it was the noise), and its guarantee."""
+        """Return privacy values by name: of every run, [seeds, configurations], and of every configuration.
+
+        The first are realised μ and ε. The second are the noise, the step size, the target ε (NaN if the noise was
+        given) and the guarantee, each of shape [configurations].
+        """
         members = self.members
         realised = members.realised(self.delta)
         asked = [np.nan if member.target.noise_std is not None else member.target.worst_epsilon for member in self.grid]
@@ -132,8 +136,11 @@ class ReadySweep:
         }
 
     def costs(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """What every run takes, [seeds, members] each: `gradients_per_record` and `sent_bytes`; and of every member,
-        [members] each, what a machine does in a round, and `rounds_taken`."""
+        """Return costs by name: of every run, [seeds, configurations], and of every configuration, [configurations].
+
+        The first are `gradients_per_record` and `sent_bytes`. The second are the per-round costs of one machine, and
+        `rounds_taken`.
+        """
         each = self.members.costs([member.problem for member in self.grid])
         by_draw = np.array([taken(start.problem, start.plan) for start in self.starts])
         by_run = np.empty((len(self.seeds), self.index.size, by_draw.shape[1]))
@@ -142,13 +149,13 @@ class ReadySweep:
         return totals(each, messages, uses), each | {"rounds_taken": rounds[0].astype(int)}
 
     def host_noise(self, draw: int, member: int) -> Any:
-        """A member's host-made noise on a draw."""
+        """Return a configuration's host noise on a draw."""
         start = self.starts[draw]
         seed = start.seeds.noise if self.common_noise else member_seed(start.seeds, member)
         return start.host_noise_of(self.members.protocols[member], seed, start.problem.dimension)
 
     def member(self, draw: int, member: int) -> Arguments:
-        """The program's arguments of one run."""
+        """Return the program's arguments for one run."""
         start = self.starts[draw]
         protocol, constraint = jax.tree.map(lambda leaf: leaf[member], (self.members.protocol, self.members.constraint))
         problem = replace(start.problem.traced, constraint=constraint)
@@ -156,7 +163,7 @@ class ReadySweep:
 
 
 def _weights(start: ReadyRun) -> str:
-    """Influence of machines of unequal sizes that count equally, in words; empty if they are equal or weighted."""
+    """Return a description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
     table, uses = start.problem.partition_table, start.plan.schedule.total
     if table is None or start.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or np.ptp(uses) != 0:
         return ""
@@ -188,19 +195,23 @@ def ready_sweep(
     devices: int = 1,
     preparing: Callable[[str, int, int], Any] | None = None,
 ) -> ReadySweep:
-    """Prepare a sweep on the host: sample the plans, calibrate the noise, make every check.
+    """Prepare a sweep on the host: sample the plans, calibrate the noise, and run all checks.
 
     Args:
-        over: values by name: any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or a
-            number of the constraint set (`radius`, `low`, …); the grid is their product. A value that the protocol was
-            given is overridden; another target that it was given is refused.
-        seeds: how many (0, 1, …), or the seeds themselves. Each draws its own schedule, sample order and noise.
-        common_noise: members of the grid share each seed's noise (common random numbers); False draws anew for each.
-        resample: swept names along which everything random (participation, samples, noise) is drawn anew. Needed where
-            one selects along an axis: common random numbers keep each member's law, but not that of the selected best.
-        memory_budget: bytes that a chunk of the sweep may take on a device, roughly; more chunks, same numbers.
-        devices: over which runs are spread.
-        preparing: called with (step, number, total) before each schedule is sampled and each noise calibrated.
+        over: values by name, for any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or a size
+            of the constraint set (`radius`, `low`, …). The grid is their product. Swept values replace the protocol's
+            own. The protocol must not have another target than a swept one.
+        seeds: number of seeds (0, 1, …), or a list of seeds. Each has its own schedule, sample order and noise.
+        common_noise: True if configurations share each seed's noise (common random numbers), False for independent
+            noise.
+        resample: swept names along which all randomness (participation, samples, noise) is resampled. Use it to select
+            along an axis: common random numbers keep each configuration's distribution, but not that of the selected
+            best.
+        memory_budget: approximate number of bytes of a chunk per device. It changes the number of chunks, not the
+            results.
+        devices: number of devices that runs are distributed over.
+        preparing: progress callback, called with (step, number, total) before each schedule is sampled and each noise
+            calibrated.
         protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method: as in `ready`.
     """
     protocol = plain_numbers(protocol)
@@ -225,7 +236,7 @@ def ready_sweep(
 
 
 def _examples(points: Sequence[Member], index: np.ndarray) -> list[Member]:
-    """The member that each draw of a seed is prepared with: a private one if there is one."""
+    """Return the configuration that prepares each draw of a seed: a private one if there is any."""
     private = [place for place, point in enumerate(points) if not point.target.non_private]
     of_any = private[0] if private else 0
     return [points[next((m for m in row if not points[m].target.non_private), of_any)] for row in index]
@@ -238,11 +249,11 @@ def _starts(
     settings: dict[str, Any],
     preparing: Callable[[str, int, int], Any] | None,
 ) -> list[ReadyRun]:
-    """One prepared run of every draw, with mechanisms of equal shapes.
+    """Prepare one run of every draw, with mechanisms of equal shapes.
 
     Args:
-        examples: a member for each draw of a seed.
-        seeded: the draws' seeds, all draws of a seed together.
+        examples: a configuration for each draw of a seed.
+        seeded: seeds of the draws, all draws of a seed together.
         settings: other arguments of `ready`.
     """
     starts = []
@@ -255,14 +266,17 @@ def _starts(
 
 
 def _plans(starts: Sequence[ReadyRun], index: np.ndarray) -> list[list[Plan]]:
-    """Plans that each member runs on, one for each seed: [members][seeds]."""
+    """Return the plans of each configuration, [configurations][seeds]."""
     place = {member: point for point, members in enumerate(index) for member in members}
     return [[start.plan for start in starts[place[member] :: len(index)]] for member in range(index.size)]
 
 
 def _aligned(starts: Sequence[ReadyRun]) -> list[Any]:
-    """The draws' mechanisms, of one kind and equal shapes: where the cheapest differs, all take that of the longest
-    gap, for what fits in memory there fits everywhere."""
+    """Return the draws' mechanisms, of one type and equal shapes.
+
+    If the cheapest sampler differs between draws, all use that of the draw with the longest gap, which fits in memory
+    for every draw.
+    """
     mechanisms = [start.mechanism for start in starts]
     if len({mechanism.name for mechanism in mechanisms}) > 1:
         method = max(starts, key=lambda start: start.plan.schedule.gaps.max()).mechanism.method

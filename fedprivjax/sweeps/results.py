@@ -1,4 +1,4 @@
-"""Results with named axes: a sweep's dataset, and what one reads off it first."""
+"""Results with named axes: the dataset of a sweep, and functions to read it."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF, described
 
-INTERVAL = 3  # seeds, below which no interval is shown: half of that of two is 12.7 times their distance from the mean
+INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error
 
 
 def sweep_dataset(
@@ -25,15 +25,16 @@ def sweep_dataset(
     attributes: Mapping[str, Any],
     words: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> xr.Dataset:
-    """A sweep's dataset, every variable and coordinate of it described.
+    """Return the dataset of a sweep, with descriptions of every variable and coordinate.
 
     Args:
-        values: of runs by name, [seeds, members], [seeds, members, evaluations] or [seeds, members, evaluations,
-            iterates]; members in the grid's order.
-        members: of members by name, [members]; those that are axes are left out.
-        coordinates: the swept axes in the grid's order, then `seed`, `round` and `iterate`, the last kept only where a
-            value has it.
-        words: attributes of variables by name, beside the usual ones.
+        values: values of runs by name, [seeds, configurations], optionally followed by [evaluations] or by
+            [evaluations, iterates]; configurations in the grid's order.
+        members: values of configurations by name, [configurations]. Names of axes are ignored.
+        coordinates: swept axes in the grid's order, then `seed`, `round` and `iterate`. The last is dropped if no value
+            uses it.
+        attributes: attributes of the dataset.
+        words: additional attributes of variables, by name.
     """
     of_run = ("round", "iterate")
     grid = [name for name in coordinates if name not in ("seed", *of_run)]
@@ -52,13 +53,13 @@ def sweep_dataset(
 
 
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
-    """The guarantee of a sweep's member, on the drawn schedule that protects least.
+    """Return the guarantee of one configuration of a sweep, on its least private sampled schedule.
 
     Args:
-        dataset: with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
+        dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
 
     Raises:
-        Refusal: an axis that is left open.
+        Refusal: if an axis is not fixed.
     """
     texts = dataset["guarantee"]
     if texts.size != 1:
@@ -77,11 +78,11 @@ def attributes(
     *,
     checksums: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What a dataset says of how it came about, and of what its guarantees do not cover."""
+    """Return a dataset's attributes: its origin, and the limits of its guarantees."""
     return {
         "protocol": protocol.name,
         "delta": delta,
-        "selection": "not accounted for: hyper-parameters chosen by looking at these results are not covered",
+        "selection": "not accounted for: guarantees do not cover the choice of hyper-parameters by these results",
         "non_private_metrics": ", ".join(non_private),
         "non_private_data": "; ".join(not_covered),
         "noise": noise,
@@ -91,7 +92,7 @@ def attributes(
 
 
 def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
-    """A metric of one iterate, without the `iterate` dimension; a protocol without other iterates has its output only.
+    """Return a metric of one iterate, without the `iterate` dimension. Without that dimension only "output" exists.
 
     >>> of_iterate(xr.DataArray([1.0, 2.0], {"iterate": ["output", "last"]}), "last").item()
     2.0
@@ -104,7 +105,7 @@ def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
 
 
 def preferred(dataset: xr.Dataset, name: str, iterate: str) -> str:
-    """The iterate, or the output where the metric was not recorded of it.
+    """Return the iterate, or "output" if the metric was not evaluated at it.
 
     >>> preferred(xr.Dataset({"loss": ("seed", [1.0])}), "loss", "last")
     'output'
@@ -114,12 +115,12 @@ def preferred(dataset: xr.Dataset, name: str, iterate: str) -> str:
 
 
 def has(dataset: xr.Dataset, name: str) -> bool:
-    """Whether the runs recorded a metric, or what it is made of."""
+    """Return True if the dataset has a metric or the metric that it is computed from."""
     return name in dataset or recorded_name(name) in dataset
 
 
 def constant(dataset: xr.Dataset, name: str) -> float | None:
-    """Value of a metric for the best constant prediction, or None if it has none.
+    """Return the value of a metric for the best constant prediction, or None if it has none.
 
     >>> data = xr.Dataset({"test_accuracy": ("seed", [0.5], {"constant_predictor": 0.6})})
     >>> constant(data, "test_accuracy"), constant(data, "test_loss")
@@ -133,11 +134,11 @@ def constant(dataset: xr.Dataset, name: str) -> float | None:
 
 
 def with_alone(dataset: xr.Dataset, values: Mapping[str, np.ndarray], machines: int) -> xr.Dataset:
-    """The dataset with metrics of machines that train alone: means over machines, and half the widths of intervals.
+    """Return the dataset with metrics of machines that train alone: means over machines and interval half-widths.
 
     Args:
-        values: by metric, shape [trained].
-        machines: in all.
+        values: values by metric, shape [trained machines].
+        machines: total number of machines.
 
     >>> with_alone(xr.Dataset(), {"loss": np.array([1.0, 2.0, 3.0])}, 3)["alone_loss"].item()
     2.0
@@ -152,7 +153,7 @@ def with_alone(dataset: xr.Dataset, values: Mapping[str, np.ndarray], machines: 
 
 
 def alone(dataset: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataArray] | None:
-    """Mean of a metric over machines that train alone and half the width of its interval, or None if not computed."""
+    """Return the mean of a metric over machines that train alone and its interval half-width, or None if missing."""
     source = recorded_name(name)
     if f"{ALONE}{source}" not in dataset:
         return None
@@ -161,7 +162,7 @@ def alone(dataset: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataArray] |
 
 
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """A metric of an iterate at each run's last evaluation, without the `round` dimension.
+    """Return a metric of an iterate at each run's last evaluation, without the `round` dimension.
 
     >>> data = xr.Dataset({"loss": (("seed", "round"), [[2.0, 1.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> final(data, "loss").values.tolist()
@@ -174,10 +175,10 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 
 
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """The mean of a metric of an iterate over each run's evaluations, without the dimension `round`; NaN if diverged.
+    """Return the mean of a metric of an iterate over each run's evaluations, without `round`; NaN if diverged.
 
-    Of an iterate's gradient norm, the expectation at an iterate drawn uniformly (of those recorded). What is made of a
-    mean, such as the root of "noise_mean_square", is made of this one: `averaged(data, "noise_rms")`.
+    For a gradient norm, it is the expectation at a uniformly random evaluated iterate. A metric that is a function of
+    another, such as "noise_rms" of "noise_mean_square", is that function of the mean.
 
     >>> data = xr.Dataset({"noise_mean_square": (("seed", "round"), [[1.0, 7.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> averaged(data, "noise_mean_square").item(), averaged(data, "noise_rms").item()
@@ -188,7 +189,7 @@ def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataAr
 
 
 def figure(dataset: xr.Dataset, name: str, iterate: str = OUTPUT, rounds: str = "last") -> xr.DataArray:
-    """What stands for each run: a metric's "last" evaluation (`final`), or its "mean" over evaluations (`averaged`)."""
+    """Return each run's summary: a metric's "last" evaluation (`final`), or its "mean" over them (`averaged`)."""
     require_choice("rounds", rounds, FIGURES)
     return FIGURES[rounds](dataset, name, iterate)
 
@@ -197,7 +198,7 @@ FIGURES = {"last": final, "mean": averaged}
 
 
 def rounds_of(name: str, averaged: Collection[str]) -> str:
-    """What stands for a run, "last" or "mean", where the metrics that are averaged over rounds are named.
+    """Return the summary of a metric, "mean" if it is one of the metrics that are averaged over rounds, or "last".
 
     >>> rounds_of("noise_rms", ["noise_mean_square"]), rounds_of("test_loss", ["noise_rms"])
     ('mean', 'last')
@@ -206,7 +207,7 @@ def rounds_of(name: str, averaged: Collection[str]) -> str:
 
 
 def _recorded(dataset: xr.Dataset, name: str, iterate: str) -> xr.DataArray:
-    """What the runs recorded of a metric, or of what it is made of; NaN of those that diverged."""
+    """Return the runs' values of a metric, or of the metric that it is computed from; NaN for diverged runs."""
     source = recorded_name(name)
     if source not in dataset and name not in dataset:
         require_choice("metric", name, [str(each) for each in dataset.data_vars if "round" in dataset[each].dims])
@@ -221,9 +222,9 @@ def _made(name: str, values: xr.DataArray, reduced: xr.DataArray) -> xr.DataArra
 def mean_interval(
     values: xr.DataArray, level: float = 0.95, iterate: str = OUTPUT
 ) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean over seeds and half the width of its Student-t interval (NaN for a single seed), of an iterate.
+    """Return the mean over seeds and the half-width of its Student-t interval (NaN for one seed), of an iterate.
 
-    A diverged run makes both NaN: the mean of the others would flatter.
+    A diverged run makes both NaN, because the mean of the other runs would be too optimistic.
 
     >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
     >>> float(mean), round(float(half), 2)

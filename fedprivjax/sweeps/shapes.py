@@ -1,4 +1,4 @@
-"""Swept integers, each of which is a program of its own: sweeps at single points, and their datasets joined."""
+"""Sweeps over integers, which need one program for each value: single sweeps, and the union of their datasets."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -13,12 +13,12 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.sweeps.variable_descriptions import CONSTANT
 
 ROUNDS = "rounds"
-OF_SHAPES = ("noise", "data_used", "weights", "alone")  # what a dataset says in words, and may be another at each point
-INTEGERS = ("machines", "per_round", ROUNDS)  # in the order of a dataset's dimensions
+OF_SHAPES = ("noise", "data_used", "weights", "alone")  # text attributes that may differ between points
+INTEGERS = ("machines", "per_round", ROUNDS)  # ordered as the dimensions of a dataset
 
 
 class Shape(NamedTuple):
-    """One combination of swept integers: their values, and what a sweep takes there."""
+    """One combination of swept integers: their values, and the arguments of its sweep."""
 
     at: dict[str, int]
     participation: Participation
@@ -26,10 +26,10 @@ class Shape(NamedTuple):
 
 
 def shapes_of(participation: Participation, rounds: int | None, axes: Mapping[str, Sequence[int]]) -> list[Shape]:
-    """Every combination of the swept integers; where none is swept, the one that is given.
+    """Return every combination of the swept integers, or the given one if no integer is swept.
 
     Raises:
-        Refusal: values that are no distinct positive integers, or a number that the participation has not.
+        Refusal: if values are not distinct positive integers, or are not a setting of the participation scheme.
 
     >>> from fedprivjax import Uniform
     >>> [shape.participation.per_round for shape in shapes_of(Uniform(10, 2), 5, {"per_round": [2, 5]})]
@@ -54,13 +54,13 @@ def _check(rounds: int | None, name: str, values: Any) -> None:
     if len(set(values)) < len(values):
         raise Refusal(f"{name} must be swept over distinct integers, got {list(values)}")
     if name == ROUNDS and rounds is not None:
-        raise Refusal(f"rounds must be left out where they are swept, got {rounds}")
+        raise Refusal(f"rounds must be left out if they are swept, got {rounds}")
 
 
 def joined(parts: Sequence[tuple[Mapping[str, Any], xr.Dataset]]) -> xr.Dataset:
-    """Datasets at single points of some settings, as one dataset with these as dimensions.
+    """Join datasets at single values of some settings into one dataset with these settings as dimensions.
 
-    Rounds that a part has not recorded are NaN.
+    Rounds that a dataset does not have are NaN.
 
     >>> at = [({"per_round": m}, xr.Dataset({"loss": ("round", [float(m)])}, {"round": [1]})) for m in (2, 5)]
     >>> dict(joined(at)["loss"].sizes)
@@ -75,7 +75,7 @@ def joined(parts: Sequence[tuple[Mapping[str, Any], xr.Dataset]]) -> xr.Dataset:
     attributes = [data.attrs for _, data in parts]
     for name in whole.data_vars:
         constants = [data[name].attrs[CONSTANT] for _, data in parts if CONSTANT in data[name].attrs]
-        whole[name].attrs.update({CONSTANT: float(np.mean(constants))} if constants else {})  # of trials, their mean
+        whole[name].attrs.update({CONSTANT: float(np.mean(constants))} if constants else {})  # mean over trials
     several = {name: _each_once(name, attributes) for name in OF_SHAPES if name in attributes[0]}
     return whole.assign_attrs({**attributes[0], **several})
 

@@ -1,4 +1,4 @@
-"""A protocol over a grid of hyper-parameters and over seeds: `sweep`."""
+"""Sweeps of a protocol over a grid of hyper-parameters and over seeds: `sweep`."""
 
 import inspect
 from collections.abc import Mapping
@@ -38,22 +38,22 @@ def sweep(
     """Run a protocol over a grid of hyper-parameters and over seeds.
 
     Args:
-        over: values by name, see `ready_sweep`; also `machines`, `per_round` and `rounds`, one program for each.
-        folder: keeps every finished chunk here, and goes on from what is there: a killed sweep loses nothing finished.
-        mesh: one-dimensional mesh of devices to spread the runs over; None takes all devices.
-        progress: True shows sampling and calibration, then the runs finished and the time left, after every chunk; a
-            callable is called with (runs finished, runs in all).
+        over: values by name, see `ready_sweep`. Also `machines`, `per_round` and `rounds`, with one program per value.
+        folder: folder for finished chunks. An interrupted sweep resumes from the chunks in it.
+        mesh: one-dimensional mesh of devices to distribute the runs over, or None for all devices.
+        progress: True shows sampling and calibration, then the finished runs and the time left, after every chunk. A
+            callable is called with (finished runs, total runs).
         protocol, problem, participation, options: as in `ready_sweep`.
 
     Returns:
-        A dataset with one dimension per swept name, `seed`, `round`, and, where the protocol has other iterates than
-        its output, `iterate`: each metric, the calibrated `noise_std` and `step_size`, `realised_mu` and
-        `realised_epsilon` of the schedule that was used, `guarantee` (see `guarantee_of`), `diverged`, and what a run
-        costs: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, the one number that no two sweeps
-        have alike. Its attributes say what the guarantee does not cover.
+        A dataset with dimensions for the swept names, `seed`, `round`, and also `iterate` if the protocol has iterates
+        other than its output. Its variables are the metrics, the calibrated `noise_std` and `step_size`, `realised_mu`
+        and `realised_epsilon` of the sampled schedule, `guarantee` (see `guarantee_of`), `diverged`, and the costs of
+        a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`. Only `seconds` differs between
+        repetitions of a sweep. Its attributes state the limits of the guarantee.
 
     Raises:
-        ValueError: settings that cannot be run, before anything is compiled.
+        ValueError: if settings are invalid, before anything is compiled.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -80,10 +80,10 @@ def sweep(
 def _ready_shapes(
     protocol: Protocol, problem: Problem, participation: Participation, options: dict[str, Any]
 ) -> list[tuple[dict[str, int], ReadySweep]]:
-    """A sweep, ready, for every combination of the swept integers."""
+    """Prepare a sweep for every combination of the swept integers."""
     over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
     if not isinstance(over, Mapping):
-        axes_of(protocol, over)  # refuses it
+        axes_of(protocol, over)  # raises Refusal
     integers = {name: over[name] for name in INTEGERS if name in over}
     real = {name: values for name, values in over.items() if name not in integers}
     shapes = shapes_of(participation, rounds, integers)

@@ -1,4 +1,4 @@
-"""What the names in a dataset mean: `long_name` and `units` of every variable and coordinate."""
+"""Descriptions of a dataset's names: `long_name` and `units` of every variable and coordinate."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -15,46 +15,46 @@ from fedprivjax.problem.problem import Problem
 SHOWN = "shown"  # attribute of custom metrics: JSON of these attributes of `Metric`
 HOW = ("of", "better", "label", "unit", "digits", "shown")
 CONSTANT = "constant_predictor"  # attribute of a metric
-ALONE, HALF = "alone_", "_interval"  # around a metric: its mean over machines that train alone, and half its interval
-BEST = "best_"  # of a variable that holds the chosen values of a protocol's own grid
+ALONE, HALF = "alone_", "_interval"  # prefix of the mean over machines that train alone, suffix of its half-width
+BEST = "best_"  # prefix of variables with the chosen values of a protocol's own grid
 WORDS = {
     "batch": "records in a message",
     "clip": "bound on a message's norm, C",
     "diverged": "whether any parameter or metric is not finite",
     "epsilon": "target ε",
-    "gradients_per_record": "gradients of a run, over the records that machines hold; NaN where they are computed",
-    "gradients_per_use": "gradients that a machine computes for a use of a record",
-    "guarantee": "privacy guarantee on the schedule that protects least, as JSON: fedprivjax.guarantee_of reads it",
-    "iterate": "which of a protocol's points a metric is of",
-    "machines": "machines in all, M",
+    "gradients_per_record": "gradients of a run per stored record; NaN if records are computed",
+    "gradients_per_use": "gradients that a machine computes per use of a record",
+    "guarantee": "privacy guarantee on the least private schedule, as JSON for fedprivjax.guarantee_of",
+    "iterate": "iterate at which a metric is evaluated",
+    "machines": "total number of machines, M",
     "mu": "target μ of Gaussian differential privacy",
-    "noise_std": "standard deviation of the noise in one coordinate, before a schedule's weights",
+    "noise_std": "standard deviation of the noise per coordinate, before a schedule's weights",
     "per_round": "machines in a round, m",
     "radius": "radius of the ball of parameters",
     "realised_epsilon": "realised ε of the worst machine, at the dataset's delta",
-    "realised_mu": "realised μ of the worst machine; NaN where none is stated",
+    "realised_mu": "realised μ of the worst machine; NaN if no μ is stated",
     "records": "records of a machine",
-    "round": "rounds done",
+    "round": "completed rounds",
     "rounds": "rounds of a run, T",
     "rounds_taken": "rounds of a run",
-    "seconds": "wall time of a run with its part of compiling, on the machine that the provenance names",
+    "seconds": "wall time of a run and its share of compilation, on the machine in the provenance",
     "seed": "seed of a run",
-    "sent_bits": "bits that a machine sends in a round in which it takes part",
-    "sent_bytes": "bytes that a machine sends in a run, the mean over machines",
-    "sent_messages": "messages that a machine sends in a round in which it takes part",
-    "step_scale": "step size, relative to the protocol's own",
-    "step_size": "step size, as calibrated",
-    "target_epsilon": "ε that was asked for; NaN where it was noise",
-    "trial": "trial: data drawn anew",
+    "sent_bits": "bits that a machine sends per participation",
+    "sent_bytes": "bytes that a machine sends in a run, averaged over machines",
+    "sent_messages": "messages that a machine sends per participation",
+    "step_scale": "step size relative to the protocol's default",
+    "step_size": "calibrated step size",
+    "target_epsilon": "target ε; NaN if the noise was given",
+    "trial": "trial with resampled data",
 }
 UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 
 
 def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = None) -> xr.Dataset:
-    """The dataset with `long_name` and `units` ("1" where there is none) on every variable and coordinate.
+    """Return the dataset with `long_name` and `units` (by default "1") on every variable and coordinate.
 
     Args:
-        words: further attributes by name, which go before the usual ones; what a variable says already is kept.
+        words: further attributes by name, which override the defaults. Existing attributes of a variable have priority.
 
     >>> described(xr.Dataset({"test_loss": ("seed", [0.5])}, {"seed": [0]}))["test_loss"].attrs
     {'long_name': 'test loss', 'units': '1'}
@@ -68,8 +68,11 @@ def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = 
 
 
 def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[str, Any]]:
-    """Attributes of metrics by name: their words, the limits that no value of this problem's is beyond, the constant
-    predictor's value, if there is one, and, of custom metrics, how they are shown."""
+    """Return attributes of metrics by name.
+
+    They are the description, the range of possible values on this problem, the constant predictor's value, if any, and
+    for custom metrics the display options.
+    """
     return {
         metric.name: {
             "long_name": metric.words,
@@ -82,10 +85,10 @@ def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[
 
 
 def custom_metrics(datasets: Iterable[xr.Dataset]) -> dict[str, Metric]:
-    """Return the custom metrics of datasets by name, as far as tables and plots need them: they compute nothing.
+    """Return the custom metrics of datasets by name, for tables and plots. They cannot be computed.
 
     Raises:
-        Refusal: an attribute that `metric_words` did not write.
+        Refusal: if an attribute was not written by `metric_words`.
     """
     said = {str(name): data[name].attrs[SHOWN] for data in datasets for name in data if SHOWN in data[name].attrs}
     found = {}

@@ -181,7 +181,7 @@ MISTAKES = {
     ),
     "one number swept": (
         lambda: sweep(NoisySGD(clip=1.0), PROBLEM, SOME, over={"epsilon": 1.0}),
-        "epsilon must be swept over a list of numbers, got 1.0: write [1.0]",
+        "epsilon must be swept over a list of numbers, got 1.0. Write [1.0]",
     ),
     "a list for epsilon": (
         lambda: DPMu2(epsilon=[1.0, 2.0]),
@@ -227,7 +227,7 @@ MISTAKES = {
     "a metric that was not recorded": (lambda: final(RESULTS, "test_loss"), "unknown metric 'test_loss'"),
     "a static setting swept": (
         lambda: sweep(OURS, PROBLEM, SOME, over={"trust": ["none", "server"]}),
-        f"over must name numbers that a program takes ({LEAVES}), got 'trust': run a sweep for each of its values",
+        f"over must name settings that can be swept ({LEAVES}), got 'trust'. Run a sweep for each of its values",
     ),
     "an unknown setting swept": (
         lambda: sweep(OURS, PROBLEM, SOME, over={"step": [1.0]}),
@@ -259,7 +259,7 @@ MISTAKES = {
     ),
     "rounds twice": (
         lambda: sweep(OURS, PROBLEM, SOME, over={"rounds": [2]}, rounds=3),
-        "rounds must be left out where they are swept, got 3",
+        "rounds must be left out if they are swept, got 3",
     ),
     "a number for progress": (
         lambda: simulate(OURS, PROBLEM, SOME, progress=3),

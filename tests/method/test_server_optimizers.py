@@ -184,7 +184,7 @@ def test_two_processes_would_write_the_same_program():
     ("over", "message"),
     [
         ({"server.beta1": [0.1]}, "unknown swept setting 'server.beta1', did you mean 'server.b1'"),
-        ({"server": [0.5]}, "over must name numbers that a program takes"),
+        ({"server": [0.5]}, "over must name settings that can be swept"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

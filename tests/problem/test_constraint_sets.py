@@ -308,7 +308,7 @@ def test_the_size_of_a_set_is_swept(which, over):
         ),
         (
             lambda: sweep(PROTOCOLS["sgd"], on(Box(-1.0, 1.0)), SOME_MACHINES, over={"radius": [1.0]}, seeds=1),
-            "radius can be swept for a set that has it only, and the problem has a box from -1 to 1",
+            "radius must be a size of the constraint set to be swept, got a box from -1 to 1",
         ),
         (
             lambda: sweep(

@@ -109,7 +109,7 @@ def test_other_chunks_and_devices_agree(prepared):
 
 
 def test_a_mesh_that_does_not_divide_is_refused(prepared):
-    with pytest.raises(ValueError, match=r"a chunk's draws \(3\) or members \(1\) must divide over 4 devices"):
+    with pytest.raises(ValueError, match=r"mesh must divide 3 draws or 1 configurations, got 4 devices"):
         execute(replace(prepared(), sizes=(3, 1)), mesh=jax.make_mesh((4,), ("runs",)))
     with pytest.raises(ValueError, match="mesh must have one axis, got"):
         execute(prepared(), mesh=jax.make_mesh((2, 2), ("a", "b")))
@@ -176,7 +176,7 @@ def test_without_a_folder_no_program_is_written_out(prepared, monkeypatch):
 def test_another_version_of_the_code_is_refused(prepared, tmp_path, monkeypatch):
     execute(prepared(), None, tmp_path, ONE)
     monkeypatch.setattr(chunk_store, "code_version", lambda: "another")
-    with pytest.raises(ValueError, match="must be resumed by the code that began it, which has changed"):
+    with pytest.raises(ValueError, match="must be resumed by the code that began it, and it has changed"):
         execute(prepared(), None, tmp_path, ONE)
 
 

@@ -93,11 +93,11 @@ def test_the_epsilon_of_a_target_mu_stands_beside_what_is_realised(problem):
 @pytest.mark.parametrize(
     ("protocol", "over", "message"),
     [
-        (DPMu2(mu=3.0, clip=1.0), {"noise_std": [1.0]}, "mu must be left out where noise_std is swept, got 3.0"),
-        (DPMu2(noise_std=3.0, clip=1.0), {"mu": [1.0]}, "noise_std must be left out where mu is swept, got 3.0"),
+        (DPMu2(mu=3.0, clip=1.0), {"noise_std": [1.0]}, "mu must be left out if noise_std is swept, got 3.0"),
+        (DPMu2(noise_std=3.0, clip=1.0), {"mu": [1.0]}, "noise_std must be left out if mu is swept, got 3.0"),
         (DPMu2(clip=1.0), {"mu": [1.0], "noise_std": [1.0]}, "give mu or noise_std, not both, got both as axes"),
-        (DPMu2(mu=3.0, clip=1.0), {"epsilon": [1.0]}, "mu must be left out where epsilon is swept, got 3.0"),
-        (NoisyMinibatchSGD(batch=2, epsilon=1.0), {"mu": [1.0]}, "epsilon must be left out where mu is swept, got 1.0"),
+        (DPMu2(mu=3.0, clip=1.0), {"epsilon": [1.0]}, "mu must be left out if epsilon is swept, got 3.0"),
+        (NoisyMinibatchSGD(batch=2, epsilon=1.0), {"mu": [1.0]}, "epsilon must be left out if mu is swept, got 1.0"),
     ],
 )
 def test_a_target_beside_another_is_refused(protocol, over, message, problem):

@@ -136,7 +136,7 @@ def test_the_guarantee_travels_with_the_numbers(swept):
         assert guarantee.private == (mu == 0)
     assert attributes["selection"].startswith("not accounted for")
     assert set(attributes["non_private_metrics"].split(", ")) == {"train_loss", "noise_norm"}
-    assert attributes["noise"].endswith("shared by the grid's members, whose guarantees do not compose")
+    assert attributes["noise"].endswith("shared by the grid's configurations, whose guarantees do not compose")
 
 
 def test_every_metric_on_private_data_is_marked():

@@ -369,7 +369,7 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ({"over": {"mu": [1.0, 2.0, 1.0]}}, "mu must be swept over distinct numbers, got [1.0, 2.0, 1.0]"),
         ({"over": {"mu": [1.0, -2.0]}}, "mu must be positive, got -2.0"),
         ({"over": {"clip": [0.0]}, "protocol": DPMu2()}, "clip must be positive, got 0.0"),
-        ({"over": {"epsilon": [2]}, "protocol": DPMu2(mu=3.0)}, "mu must be left out where epsilon is swept, got 3.0"),
+        ({"over": {"epsilon": [2]}, "protocol": DPMu2(mu=3.0)}, "mu must be left out if epsilon is swept, got 3.0"),
         ({"over": {"epsilon": [np.nan]}}, "epsilon must be swept over numbers, got nan"),
         ({"over": {"step_size": [np.inf]}}, "step_size must be finite, got inf"),
         ({"over": {"mu": []}}, "mu must be swept over a list of numbers, got []"),
@@ -385,7 +385,7 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ({"over": None}, NO_TARGET),
         (
             {"over": {"radius": [1.0]}, "problem": replace(PROBLEM, constraint=WholeSpace())},
-            "radius can be swept for a set that has it only, and the problem has the whole space",
+            "radius must be a size of the constraint set to be swept, got the whole space",
         ),
         (
             {"over": {"radius": [1.0, 0.5]}, "problem": replace(PROBLEM, start=np.eye(3, 5) / 3**0.5)},
@@ -459,7 +459,7 @@ def test_draws_whose_cheapest_noise_differs_share_one_kind():
 
 
 def test_what_calibration_fills_in_is_no_axis():
-    with pytest.raises(Refusal, match=r"^over must name numbers that a program takes .*, got 'schedule': "):
+    with pytest.raises(Refusal, match=r"^over must name settings that can be swept .*, got 'schedule'\. "):
         axes_of(AcceleratedMinibatchSGD(), {"schedule": [1.0]})
 
 
