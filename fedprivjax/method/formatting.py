@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 
-def in_words(protocol: Any) -> str:
+def formatted(protocol: Any) -> str:
     """Return the protocol as one short line. Arrays are summarised; `repr` is complete.
 
     >>> from fedprivjax import DPMu2
-    >>> in_words(DPMu2(mu=2.0, clip=0.5))
+    >>> formatted(DPMu2(mu=2.0, clip=0.5))
     'DPMu2 with mu = 2, clip = 0.5'
     """
     changed = []
@@ -18,14 +18,14 @@ def in_words(protocol: Any) -> str:
         value = getattr(protocol, field.name)
         default: Any = None if field.default is MISSING else field.default
         if np.shape(value) != np.shape(default) or np.any(np.asarray(value) != np.asarray(default)):
-            changed.append(f"{field.name} = {shortly(value)}")
+            changed.append(f"{field.name} = {formatted_value(value)}")
     return f"{type(protocol).__name__}{' with ' if changed else ''}{', '.join(changed)}"
 
 
-def shortly(value: Any) -> str:
+def formatted_value(value: Any) -> str:
     """Return the text of a setting's value. Several numbers are given by their count and range.
 
-    >>> shortly((1.0, 3.0, 2.0)), shortly(0.25), shortly("subset")
+    >>> formatted_value((1.0, 3.0, 2.0)), formatted_value(0.25), formatted_value("subset")
     ('3 numbers from 1 to 3', '0.25', 'subset')
     """
     if isinstance(value, str | bool) or value is None:

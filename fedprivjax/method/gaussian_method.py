@@ -9,7 +9,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.relative_privacy import asked_shares, fixed_relative_privacy
+from fedprivjax.method.relative_privacy import fixed_relative_privacy, target_shares
 from fedprivjax.method.settings import check_settings
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.events import Claim, GaussianEvent
@@ -95,5 +95,5 @@ class GaussianMethod(Protocol):
             self.terms(problem, plan),
             lambda machine: self.released_noise(problem, plan, machine),
             claim,
-            asked_shares(self.relative_privacy, plan.size.machines),
+            target_shares(self.relative_privacy, plan.size.machines),
         )

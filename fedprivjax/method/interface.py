@@ -15,7 +15,7 @@ from flax import struct
 from fedprivjax.checks.decorated import PYTREE, Decorated, without_decorator
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice, require_keywords
-from fedprivjax.method.formatting import in_words
+from fedprivjax.method.formatting import formatted
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
@@ -94,9 +94,9 @@ class Protocol(Calibrated, Decorated):
 
         `parts` and fields with the metadata `derived`, which `calibrate` sets, are excluded.
         """
-        kept = [field for field in fields(cls) if field.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
-        other = cls.parts().keys() | {field.name for field in kept if field.metadata.get("derived", False)}
-        return {field.name: _default(field) for field in kept if field.name not in other}
+        leaves = [field for field in fields(cls) if field.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
+        other = cls.parts().keys() | {field.name for field in leaves if field.metadata.get("derived", False)}
+        return {field.name: _default(field) for field in leaves if field.name not in other}
 
     @classmethod
     def parts(cls) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Protocol(Calibrated, Decorated):
         return type(self).__name__
 
     def __str__(self) -> str:
-        return in_words(self)
+        return formatted(self)
 
     # ---- one run, traced
 

@@ -40,7 +40,7 @@ class MomentumState(NamedTuple):
 
     w: Any
     momentum: Any
-    kept: Any
+    sampled: Any
 
 
 @struct.dataclass
@@ -96,10 +96,10 @@ class MomentumMethod(GaussianMethod):
         direction = normalised(add_noise(problem, momentum, None if noise is None else noise.now))
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, u: w - step * u, state.w, direction))
-        return MomentumState(w, momentum, one_of(state.kept, state.w, inputs.round, key)), info
+        return MomentumState(w, momentum, one_of(state.sampled, state.w, inputs.round, key)), info
 
     def output(self, state: MomentumState):
-        return state.kept
+        return state.sampled
 
     def query(self, state: MomentumState):
         """w_t, the point at which machines compute gradients."""
@@ -284,10 +284,10 @@ def normalised(vector):
     return jax.tree.map(lambda leaf: leaf * jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0), vector)
 
 
-def one_of(kept, newest, round, key):
-    """Return the newest iterate with probability 1/t, else `kept`: reservoir sampling, uniform over t iterates."""
+def one_of(sampled, newest, round, key):
+    """Return the newest iterate with probability 1/t, else `sampled`: reservoir sampling, uniform over t iterates."""
     chosen = jax.random.uniform(key) * round < 1
-    return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), kept, newest)
+    return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), sampled, newest)
 
 
 def record_uses(problem: Problem, plan: Plan) -> Uses:
@@ -321,5 +321,5 @@ def computed_once(problem: Problem, plan: Plan, settings: tuple, compute: Callab
     Different computations need different `settings`.
     """
     arrays = id(plan.samples), id(plan.weights), id(problem.partition_table)
-    kept = plan, problem.partition_table  # keeps the ids unique: no other array can get them
-    return plan.schedule.once((*settings, *arrays), lambda: (kept, compute()))[1]
+    alive = plan, problem.partition_table  # keeps the ids unique: no other array can get them
+    return plan.schedule.once((*settings, *arrays), lambda: (alive, compute()))[1]

@@ -8,11 +8,11 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.planning.bounds import GRADIENT, STATIONARITY, Bound, PlannedRun
 from fedprivjax.method.planning.drafts import theory_rounds
-from fedprivjax.method.planning.setting import MOST_USES, Setting
+from fedprivjax.method.planning.setting import MAX_USES, Setting
 from fedprivjax.method.planning.uses import Draft
 from fedprivjax.theory import tran_cutkosky
 
-MOST_EPOCHS = 64  # the theorem's own number is huge
+MAX_EPOCHS = 64  # the theorem's own number is huge
 PARTIAL_TREES = "its theorem has all machines in every round"
 OF_RANDOM = "last"  # iterate that a pilot run reports instead of the output, which is a random iterate for the theorem
 
@@ -44,7 +44,7 @@ def epochs_of_records(method: type, sampler: str, least: int) -> Callable[[Setti
 
 def _epochs(protocol: Any, s: Setting, epoch: int, least: int) -> tuple[int, str]:
     """Return the theory's rounds in whole epochs, capped at the planned number of uses, and a note if they differ."""
-    most = min(MOST_EPOCHS, MOST_USES // (s.per_round * s.samples))
+    most = min(MAX_EPOCHS, MAX_USES // (s.per_round * s.samples))
     try:
         best = theory_rounds(protocol, s, s.owned) // epoch
     except Refusal:

@@ -99,7 +99,7 @@ class RecordMechanism:
 
     def machines(self, problem: Problem, target: Target | None = None) -> MachineTable:
         """Constants of every machine, arrays of shape [machines]; see `kinds`."""
-        kind = self._alike(problem).kind
+        kind = self._kinds(problem).kind
         return MachineTable(*(values[kind] for values in self.kinds(problem, target)))
 
     def kinds(self, problem: Problem, target: Target | None = None) -> MachineTable:
@@ -107,7 +107,7 @@ class RecordMechanism:
 
         ε and δ are the mechanism's if set, else the target's, else NaN.
         """
-        first, kind, records, batch = self._alike(problem)
+        first, kind, records, batch = self._kinds(problem)
         values = {
             "lipschitz": self._bound(problem),
             "epsilon": self._epsilon(target),
@@ -120,7 +120,7 @@ class RecordMechanism:
 
     def whole(self, problem: Problem) -> bool:
         """True if every message uses all records of its machine."""
-        machines = self._alike(problem)
+        machines = self._kinds(problem)
         return not self.sampler.secret and bool((machines.batch >= machines.records).all())
 
     def relative(self, problem: Problem, rounds: int) -> np.ndarray:
@@ -129,18 +129,16 @@ class RecordMechanism:
         If the machines' targets differ, each σ is the one that its target needs. Otherwise the noise rule's formula
         gives the proportions.
         """
-        return self._relative(self.kinds(problem), rounds)[self._alike(problem).kind]
+        return self._relative(self.kinds(problem), rounds)[self._kinds(problem).kind]
 
-    def _alike(self, problem: Problem) -> Kinds:
+    def _kinds(self, problem: Problem) -> Kinds:
         """Groups of identical machines, cached for all protocols with the same per-machine settings."""
         if problem.partition_table is None:
             raise Refusal("partition_table must be given, because machines sample minibatches from their own records")
         settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.weights)
         each = tuple(value if np.ndim(value) else None for value in settings)
         sizes = problem.partition_table.sizes
-        return problem.partition_table.once(
-            ("kinds", self.sampler, each), lambda: _told_apart(sizes, self.sampler, each)
-        )
+        return problem.partition_table.once(("kinds", self.sampler, each), lambda: _kinds_of(sizes, self.sampler, each))
 
     def _bound(self, problem: Problem) -> Any:
         """Bound on a record's gradient: one number, or one for each machine."""
@@ -187,7 +185,7 @@ class RecordMechanism:
     def target_delta(self, problem: Problem, target: Target) -> Any:
         """δ of the target ε: one number, or shape [machines] if the machines' δ differ."""
         delta = self.checked(problem, target).delta
-        return float(delta[0]) if (delta == delta[0]).all() else delta[self._alike(problem).kind]
+        return float(delta[0]) if (delta == delta[0]).all() else delta[self._kinds(problem).kind]
 
     def message_noise(self, problem: Problem, plan: Plan) -> np.ndarray:
         """Relative noise of every message, shape [rounds, per_round]; 0 in empty slots."""
@@ -258,7 +256,7 @@ class RecordMechanism:
         return replace(releases, shift=scale * releases.shift)
 
     def _grouped(self, problem: Problem, plan: Plan) -> Releases:
-        m, kind = self.kinds(problem), self._alike(problem).kind
+        m, kind = self.kinds(problem), self._kinds(problem).kind
         shift = self.shift(m) / self._relative(m, plan.size.rounds)
         messages = plan.schedule.total
         if self._counted(plan):
@@ -367,7 +365,7 @@ class RecordMechanism:
         return np.nan if target is None or target.delta is None else target.delta
 
 
-def _told_apart(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds:
+def _kinds_of(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds:
     """Return groups of machines with equal numbers of records, batch sizes and per-machine settings.
 
     An entry of `each` is None if all machines share that setting.

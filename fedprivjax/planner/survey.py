@@ -255,7 +255,7 @@ def _dataset(setting: Setting, labels: list[str], levels: list[float], table: li
     found = _variables(table, NUMBERS, TEXTS)
     terms = [[[cell.get("bound_term", {}).get(term, np.nan) for term in TERMS] for cell in row] for row in table]
     found["bound_term"] = ((*AXES, "term"), np.array(terms, float))
-    names = (each.name for each in fields(setting) if each.name not in ("epsilon", "kept"))
+    names = (each.name for each in fields(setting) if each.name not in ("epsilon", "cached"))
     attributes = {name: getattr(setting, name) for name in names if getattr(setting, name) is not None}
     attributes |= {"trivial": setting.trivial, "kinds": json.dumps(KINDS, ensure_ascii=False)}
     return xr.Dataset(found, coords={"protocol": labels, "epsilon": levels, "term": list(TERMS)}, attrs=attributes)

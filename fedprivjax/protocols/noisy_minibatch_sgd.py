@@ -185,7 +185,7 @@ class NoisyMinibatchSGD(RecordMethod):
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         if self.trust == "none":
             return self.records.event(problem, plan, self.noise_std)
-        self._alike(problem, None)
+        self._identical_machines(problem, None)
         if plan.schedule.varies:
             raise Refusal(
                 "participation must have a fixed number of machines per round with a shuffler: fewer messages give a "
@@ -219,7 +219,7 @@ class NoisyMinibatchSGD(RecordMethod):
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         if self.trust == "none":
             return super().needed_noise(problem, plan, target)
-        m = self._alike(problem, target)
+        m = self._identical_machines(problem, target)
         sizes = {"records": int(m.records[0]), "per_round": plan.size.per_round, "rounds": plan.size.rounds}
         z = shuffled_noise_multiplier(float(m.epsilon[0]), delta=float(m.delta[0]), **sizes)
         return float(m.lipschitz[0]) * z
@@ -302,7 +302,7 @@ class NoisyMinibatchSGD(RecordMethod):
         )
         return float(step) / self.messages_a_step(cohort)
 
-    def _alike(self, problem: Problem, target: Target | None):
+    def _identical_machines(self, problem: Problem, target: Target | None):
         """Constants of the machines. Raise Refusal if machines differ."""
         m = self.records.kinds(problem) if target is None else self.records.checked(problem, target)
         for name, values in m._asdict().items():

@@ -71,7 +71,7 @@ RULES = {
 THEOREM = "Tran & Cutkosky 2022, Theorem 8, with records' exact contributions to nodes; composition of Gaussians"
 ROUNDING = 2.0**-22  # rounding error of a step and a projection in float32, relative to a point's norm
 PLANNED_EPOCHS = 4  # smallest number, required by Theorem 9
-MOST_BYTES = 2 * 2**30  # memory limit of the rings
+MAX_BYTES = 2 * 2**30  # memory limit of the rings
 
 
 @struct.dataclass
@@ -155,10 +155,10 @@ class ReducedTreeMomentum(MomentumMethod):
                 f"to use the same records, got {plan.size.per_round} of {plan.size.machines} machines a round"
             )
         needed = 8 * self._epoch * problem.dimension
-        if needed > MOST_BYTES:
+        if needed > MAX_BYTES:
             raise Refusal(
                 f"memory for two rings of {self._epoch} · {problem.dimension} numbers must be at most "
-                f"{MOST_BYTES / 2**30:g} GiB, got {needed / 2**30:.3g} GiB. Use a larger batch"
+                f"{MAX_BYTES / 2**30:g} GiB, got {needed / 2**30:.3g} GiB. Use a larger batch"
             )
         if self.noise_std != 0:
             _require_smooth(problem)

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.planning.setting import MOST_USES, Setting
+from fedprivjax.method.planning.setting import MAX_USES, Setting
 from fedprivjax.method.planning.uses import Draft
 from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
 from fedprivjax.problem.problem import Problem
@@ -59,5 +59,5 @@ def one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:
 
 def capped(s: Setting, rounds: int, batch: int = 1) -> tuple[int, str]:
     """Return the rounds within the limit on planned uses, and a note if they are cut."""
-    most = max(1, MOST_USES // (s.per_round * batch))
+    most = max(1, MAX_USES // (s.per_round * batch))
     return min(rounds, most), f"{most} of {rounds} rounds, more are not planned" if rounds > most else ""

@@ -21,7 +21,7 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem, Table
 
 DEFAULTS = {"delta": 1e-6, "trust": "none", "lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0}
-MOST_USES = 5 * 10**6 // 2  # limit on uses of records, or slots of machines, in a sampled plan
+MAX_USES = 5 * 10**6 // 2  # limit on uses of records, or slots of machines, in a sampled plan
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Setting:
         gap: bound on the initial excess loss; None is G·D.
         rounds, batch: given values, or None for the choice of each method's theory.
         seed: seed of the schedules.
-        kept: cache that settings which differ only in ε share.
+        cached: cache that settings which differ only in ε share.
 
     Raises:
         Refusal: if a number is out of range.
@@ -64,7 +64,7 @@ class Setting:
     rounds: int | None = None
     batch: int | None = None
     seed: int = 0
-    kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    cached: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self):
         for name in ("machines", "per_round", "samples", "dimension"):
@@ -120,7 +120,7 @@ class Setting:
     def split(self) -> Problem:
         """The same problem with machines that sample from their own records, which are not distinguished."""
         return self._once(
-            "split", lambda: replace(self.problem, partition_table=AlikeTable(self.machines, self.samples))
+            "split", lambda: replace(self.problem, partition_table=EqualTable(self.machines, self.samples))
         )
 
     @property
@@ -159,9 +159,9 @@ class Setting:
             Refusal: if the number of uses of records is above the limit.
         """
         uses = rounds * self.per_round * sampler.batch_of(self.samples)
-        if max(uses, self.machines * self.samples) > MOST_USES:
+        if max(uses, self.machines * self.samples) > MAX_USES:
             raise Refusal(
-                f"rounds · per_round · batch must be at most {MOST_USES:.2g} to plan a method that accounts for every "
+                f"rounds · per_round · batch must be at most {MAX_USES:.2g} to plan a method that accounts for every "
                 f"record separately, got {uses:.3g}"
             )
 
@@ -187,12 +187,12 @@ class Setting:
         )
 
     def _once(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
+        if name not in self.cached:
+            self.cached[name] = make()
+        return self.cached[name]
 
 
-class AlikeTable(Table):
+class EqualTable(Table):
     """Partition table of machines with equal numbers of records, without memory: every row is 0, 1, …"""
 
     def __init__(self, machines: int, records: int):

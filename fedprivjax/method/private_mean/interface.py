@@ -124,7 +124,7 @@ class PrivateMean:
         terms = Terms(self.trust, f"{self.theorem(plan)}; {composition}", assumptions, unit=RECORD)
         return RecordEvent(float(noise_std), self.accountant(problem, plan), releases, terms)
 
-    def least_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+    def min_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Smallest σ that meets a private target on a plan for every user. Default: that of Gaussian noise."""
         multiplier = sqrt(plan.uses.max()) / target.largest_mu
         return HEADROOM * float(multiplier * self.shift(problem) / self.hiding(plan))

@@ -143,7 +143,7 @@ class UserMethod(Protocol):
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         """σ of the noisiest user."""
-        return replace(self, noises=None).private_mean.least_noise(problem, plan, target)
+        return replace(self, noises=None).private_mean.min_noise(problem, plan, target)
 
     def _noises(self, plan: Plan, target: Target) -> tuple[float, ...] | None:
         """Each user's noise divided by the largest if their ε differ, else None.

@@ -196,7 +196,7 @@ class BitMean(PrivateMean):
         distance = product_variation(totals, float(sums.probability), problem.dimension)
         return honest, Assumption("rounded normals", {"distance": distance})
 
-    def least_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+    def min_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         accountant, releases = self.accountant(problem, plan), int(plan.uses.max())
         return accountant.ratio(target.worst_epsilon, releases, delta=target.stated_delta) * self.shift(problem)
 
