@@ -89,7 +89,7 @@ def call(monkeypatch, capsys):
 # ---- the command
 
 
-def test_a_protocol_of_ones_own_with_half_of_its_noise_is_refuted(call, spec, tmp_path):
+def test_a_custom_protocol_with_half_its_noise_is_refuted(call, spec, tmp_path):
     status, said, errors = call(spec, *QUICK, "--protocol", "half", "--json", "found.json", "--out", "kept")
     assert (status, "Traceback" in errors) == (1, False)
     assert "half: refuted by likelihood ratio" in " ".join(said.split())
@@ -140,7 +140,7 @@ def test_a_protocol_by_its_name_holds(call):
     ],
     ids=str,
 )
-def test_bad_input_is_one_line(call, spec, arguments, said):
+def test_invalid_input_prints_one_line(call, spec, arguments, said):
     status, _, errors = call(*arguments, *(("--protocol", "ours") if "small.toml" in arguments else ()))
     assert status == 2
     assert said in errors
@@ -149,7 +149,7 @@ def test_bad_input_is_one_line(call, spec, arguments, said):
 
 
 @pytest.mark.slow
-def test_one_run_on_the_experiments_own_problem(call, spec, tmp_path):
+def test_one_run_audit_on_the_experiments_problem(call, spec, tmp_path):
     status, said, _ = call(spec, "--one-run", 1, "--protocol", "ours", "--json", "found.json", "--out", "kept")
     assert status == 0
     saved = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["ours"]
@@ -188,7 +188,7 @@ def test_an_experiments_protocols_take_the_first_finite_level(spec):
     assert type(found["half"]).__name__ == "Half"
 
 
-def test_levels_are_in_the_currency_that_a_protocol_has():
+def test_a_level_replaces_every_target():
     one = at_level(DPMu2(mu=9.0, clip=1.0), 2.0, 1e-5)
     assert (one.mu, one.epsilon) == (None, 2.0)
     assert at_level(NoisyMinibatchSGD(epsilon=9.0, clip=1.0, batch=3), 2.0, 1e-5).epsilon == 2.0
@@ -196,7 +196,7 @@ def test_levels_are_in_the_currency_that_a_protocol_has():
     assert list(protocols_named("dp_mu2", 2.0, 1e-5)) == ["dp_mu2"]
 
 
-def test_what_is_audited_of_a_sweep_is_said(spec):
+def test_audited_values_of_a_sweep_are_printed(spec):
     changes = {"sweep.per_round": [20, 40], "protocol.0.grid": {"step_scale": [0.5, 1.0]}}
     swept = load(spec, changes)
     ours = chosen(spec, lambda: swept, None, None, ["ours"])
@@ -210,14 +210,14 @@ def test_what_is_audited_of_a_sweep_is_said(spec):
     assert audited_at(chosen("dp_mu2", lambda: swept, None, None, None), None, sizes=True) == []
 
 
-def test_a_verdicts_error_is_shared_by_protocols(spec):
+def test_error_probability_is_divided_among_protocols(spec):
     assert chosen("dp_mu2", dict, 2.0, None, None).verdict == VERDICT
     picked = chosen(spec, lambda: load(spec), None, None, None)
     assert picked.verdict == VERDICT / 2
     assert list(chosen(spec, lambda: load(spec), None, None, ["half"]).protocols) == ["half"]
 
 
-def test_one_that_cannot_be_audited_does_not_stop_the_others():
+def test_a_refused_audit_does_not_stop_the_others():
     class Shown:
         def __enter__(self):
             return None

@@ -45,7 +45,7 @@ def parsed(*more, baselines=("constant", "non-private")):
     return experiment.parse(raw)
 
 
-def test_non_private_is_the_same_protocol_with_no_privacy_asked_for():
+def test_non_private_is_the_same_protocol_without_a_target():
     ours, free = parsed().protocol
     assert (free.label, free.name, free.grid) == ("ours, non-private", ours.name, ours.grid)
     assert free.settings == {"sampler": "full", "clip": 1.0, "epsilon": INF}
@@ -57,21 +57,21 @@ def test_by_default_no_protocol_is_added():
     assert experiment.load("quickstart").evaluation.baselines == ["constant"]
 
 
-def test_what_is_in_the_file_already_is_not_added_again():
+def test_a_baseline_in_the_file_is_not_added_again():
     free = {"name": "noisy_minibatch_sgd", "label": "mine", "sampler": "full", "clip": 1.0, "epsilon": INF}
     made = parsed({**free, "grid": {"step_scale": [0.5, 1.0]}})
     assert [one.label for one in made.protocol] == ["ours", "mine"]
     assert [one.label for one in parsed(free).protocol] == ["ours", "mine", "ours, non-private"]
 
 
-def test_settings_say_the_file_and_are_read_back_with_the_baselines():
+def test_settings_are_read_back_with_the_baselines():
     made = parsed()
     said = experiment.to_mapping(made)
     assert [one["label"] for one in said["protocol"]] == ["ours"]
     assert experiment.parse(said) == made
 
 
-def test_finished_results_have_them_though_no_class_is_imported():
+def test_finished_results_have_baselines_without_imports():
     raw = tomllib.loads(FILE)
     raw["protocol"] = [
         {"name": "mine:Private", "label": "mine"},
@@ -97,7 +97,7 @@ def test_every_private_method_has_a_baseline(name):
     assert labels == ["ours", "ours, non-private"]
 
 
-def test_the_constant_of_several_draws_of_the_data_is_their_mean():
+def test_the_constant_baseline_of_several_trials_is_their_mean():
     parts = []
     for trial, value in enumerate((0.5, 0.7)):
         accuracy = ("round", [0.9], {"constant_predictor": value})
@@ -155,7 +155,7 @@ def test_machines_alone_stay_in_the_constraint_set():
     np.testing.assert_allclose(learnt["distance"], 0.5 * least, rtol=1e-4)
 
 
-def test_of_many_machines_a_fixed_hundred_is_trained(monkeypatch):
+def test_at_most_a_fixed_hundred_machines_train_alone(monkeypatch):
     monkeypatch.setattr("fedprivjax.engine.alone.MOST", 2)
     problem = owned([*PARTS[:2], *np.split(PARTS[2], [4])])
     chosen = machines_alone(problem)
@@ -194,13 +194,13 @@ def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
         ({"sweep": {"epsilon": [1.0], "radius": [4.0, 8.0]}}, "must leave 'alone' out if radius is swept, got both"),
     ],
 )
-def test_what_has_no_machine_alone_is_refused(change, said):
+def test_invalid_settings_of_alone_are_refused(change, said):
     raw = tomllib.loads(FILE) | {"evaluation": {"baselines": ["alone"]}} | change
     with pytest.raises(Refusal, match=said):
         jobs(experiment.parse(raw))
 
 
-def test_the_choice_on_other_data_trains_no_machine_alone():
+def test_tuning_runs_train_no_machine_alone():
     raw = tomllib.loads(FILE) | {"evaluation": {"baselines": ["constant", "alone"]}}
     raw["tuning"] = {"problem": {"dataset": "logistic"}}
     raw["problem"]["radius"] = 8.0

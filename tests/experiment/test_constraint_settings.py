@@ -66,7 +66,7 @@ def experiment(problem, folder=None, **sweep):
         ({"constraint": "l1_ball", "radius": 3.0}, L1Ball(3.0)),
     ],
 )
-def test_a_file_says_which_set(problem, expected):
+def test_a_file_names_a_constraint_set(problem, expected):
     read = experiment(problem)
     assert make_problem(read.problem, 4).constraint == expected
     assert parse(to_mapping(read)) == read
@@ -80,14 +80,14 @@ def test_a_file_says_which_set(problem, expected):
         {"constraint": {"kind": "signed:Signed", "constraint_options": SIGNED["constraint_options"]}},
     ],
 )
-def test_a_file_names_a_set_of_ones_own(place, problem):
+def test_a_file_names_a_custom_set(place, problem):
     read = experiment(problem, place)
     made = make_problem(read.problem, 4).constraint
     assert (type(made).__name__, made.most, made.rising) == ("Signed", 2.0, (True, True, False))
     assert parse(tomllib.loads(tomli_w.dumps(to_mapping(read))), place) == read
 
 
-def test_its_numbers_are_swept(place):
+def test_a_custom_sets_numbers_are_swept(place):
     read = experiment(SIGNED, place, most=[0.01, 0.02], seeds=1)
     read = read.model_copy(update={"participation": read.participation.model_copy(update={"rounds": 2})})
     (data,) = run(read).values()
@@ -113,7 +113,7 @@ def test_its_numbers_are_swept(place):
         ),
     ],
 )
-def test_mistakes_with_a_set_of_ones_own(place, problem, message):
+def test_mistakes_with_a_custom_set(place, problem, message):
     with pytest.raises(Refusal) as caught:
         experiment(problem, place)
     assert str(caught.value).startswith(message)

@@ -34,7 +34,7 @@ def problem_of(**problem):
     return job.prepare().first.problem
 
 
-def test_what_a_file_declares_reaches_the_problem():
+def test_declared_constants_reach_the_problem():
     declared = problem_of(lipschitz=[0.5, 1.0, 2.0], distance=3.0, machine_weights=[0.5, 0.25, 0.25])
     assert declared.own_lipschitz == (0.5, 1.0, 2.0)
     assert declared.distance_to_optimum == 3.0
@@ -45,7 +45,7 @@ def test_what_a_file_declares_reaches_the_problem():
     assert (plain.own_lipschitz, plain.distance_to_optimum, plain.machine_weights) == (None, 10.0, None)
 
 
-def test_noise_and_step_follow_from_it():
+def test_noise_and_step_follow_from_declared_constants():
     def members(**problem):
         protocol = {key: value for key, value in MINIBATCHES.items() if key != "step_size"}
         return listed.jobs(make(protocol, **problem))[0].prepare().members
@@ -87,7 +87,7 @@ def test_a_noise_schedule_of_no_numbers_is_refused(schedule):
 CLIPPED = {"name": "noisy_sgd", "label": "tight", "mu": 4.0, "clip": 0.01, "step_size": 0.1}
 
 
-def test_what_rounds_report_is_recorded_by_name():
+def test_metrics_that_rounds_report_are_recorded_by_name():
     entries = [CLIPPED, {**CLIPPED, "label": "loose", "clip": 1e3}]
     made = make(entries, evaluation={"metrics": ["test_loss", "clipped_share", "message_norm"], "every": 2})
     todo = listed.jobs(made)
@@ -101,7 +101,7 @@ def test_what_rounds_report_is_recorded_by_name():
     assert results["tight"].attrs["non_private_metrics"] == "clipped_share, message_norm"
 
 
-def test_what_no_round_reports_is_refused_by_name():
+def test_a_metric_that_no_round_reports_is_refused():
     evaluation = {"metrics": ["test_loss", "clipped_share"]}
     unclipped = {key: value for key, value in CLIPPED.items() if key != "clip"}
     with pytest.raises(Refusal, match=r"unknown metric 'clipped_share' \(nearest: "):
@@ -124,7 +124,7 @@ class Mine(NoisySGD):
 """
 
 
-def test_two_classes_of_one_name_and_with_one_set_of_fields_are_not_one(tmp_path):
+def test_classes_of_equal_name_and_fields_are_distinct(tmp_path):
     entry = {**CLIPPED, "name": "mine:Mine", "label": "ours", "clip": 1.0}
     found, done = [], {}
     for factor in (1.0, 0.0):

@@ -89,7 +89,7 @@ def test_a_bundled_experiment_round_trips(name):
     assert experiment.parse(tomllib.loads(tomli_w.dumps(raw))) == parsed
 
 
-def test_what_round_trips_is_not_all_alike():
+def test_settings_of_bundled_experiments_are_distinct():
     assert len({str(experiment.to_mapping(experiment.load(name))) for name in BUNDLED}) == len(BUNDLED) >= 7
 
 
@@ -203,7 +203,7 @@ def test_kinds_of_participation(kind, more, expected, rounds):
     assert participation(kind=kind, machines=4, **more) == (expected, rounds)
 
 
-def test_participation_is_uniform_unless_told_otherwise():
+def test_participation_is_uniform_by_default():
     assert participation(machines=4, per_round=2) == (Uniform(4, 2), None)
 
 
@@ -243,7 +243,7 @@ def test_refused_participation(settings, message):
     assert str(caught.value) == message
 
 
-def test_machines_in_a_round_cannot_be_swept_where_their_number_is_random():
+def test_per_round_cannot_be_swept_if_it_is_random():
     given = experiment.parse(small(participation={"kind": "binomial", "rate": 0.5, "machines": 6})).participation
     with pytest.raises(Refusal, match="per_round must be left out for kind 'binomial', got 2"):
         experiment.make_participation(given, {"per_round": 2})
@@ -252,7 +252,7 @@ def test_machines_in_a_round_cannot_be_swept_where_their_number_is_random():
 OPTIONS = {"examples": 60, "features": 3}
 
 
-def test_a_partition_may_give_machines_so_many_records():
+def test_a_partition_may_limit_the_records_of_each_machine():
     problem = {"kind": "iid", "records": 2}
     settings = experiment.parse(small(problem__options=OPTIONS, problem__partition=problem))
     problem, whole = experiment.make_problem(settings.problem, 6), datasets.load("least_squares", **OPTIONS)
@@ -315,7 +315,7 @@ def test_the_bound_of_all_users_in_every_round_chooses_rounds_and_an_envelope():
         assert start.plan.uses.tolist() == [start.plan.size.rounds] * start.plan.size.machines
 
 
-def test_a_fixed_partition_deals_the_pool():
+def test_a_partition_covers_the_pool():
     def dealt(seed):
         settings = experiment.parse(small(problem__partition={"kind": "iid", "seed": seed})).problem
         return experiment.make_problem(settings, 4).partition_table.rows
@@ -670,7 +670,7 @@ def file(tmp_path: Path):
         ("evaluation.every", 2, lambda e: e.evaluation.every),
     ],
 )
-def test_set_reaches_its_place_and_only_that(file, key, value, read):
+def test_set_changes_only_its_key(file, key, value, read):
     before, after = experiment.load(file), experiment.load(file, {key: value})
     raw = copy.deepcopy(tomllib.loads(SMALL))
     reading._change(raw, key, value)
@@ -688,7 +688,7 @@ def test_set_reaches_its_place_and_only_that(file, key, value, read):
         ("problem.radius.x.y", "no setting 'problem.radius.x.y' to change"),
     ],
 )
-def test_set_refuses_a_path_that_leads_nowhere(file, key, message):
+def test_set_refuses_an_unknown_path(file, key, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         experiment.load(file, {key: 1})
     assert str(caught.value) == message
@@ -700,7 +700,7 @@ def test_an_unknown_experiment_is_answered_with_the_nearest():
 
 
 @pytest.mark.parametrize("given", ["clean.tml", "clean", "claen.toml", "clean.toml.txt"])
-def test_a_file_that_is_not_there_is_answered_with_the_one_beside_it(tmp_path, given):
+def test_a_missing_file_is_answered_with_the_nearest_name(tmp_path, given):
     (tmp_path / "clean.toml").write_text("")
     with pytest.raises(Refusal) as caught:
         experiment.load(tmp_path / given)
@@ -768,7 +768,7 @@ def heavy(name="my_protocols:Heavy", **settings):
     return small(protocol__1={"name": name, **settings})
 
 
-def test_a_protocol_of_ones_own_lies_beside_the_file(own):
+def test_a_custom_protocol_is_found_next_to_the_file(own):
     raw = heavy(beta=0.9, mu=np.inf)
     (own / "mine.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
     parsed = experiment.load(own / "mine.toml")
@@ -797,7 +797,7 @@ def test_two_folders_may_have_modules_of_one_name(own, tmp_path_factory):
     assert betas == [0.5, 0.25]
 
 
-def test_a_module_finds_what_lies_beside_it(own):
+def test_a_module_imports_modules_of_its_folder(own):
     (own / "inner.py").write_text("from my_protocols import Heavy", encoding="utf-8")
     assert experiment.parse(heavy("inner:Heavy"), own).protocol[1].method.__name__ == "Heavy"
 
@@ -839,7 +839,7 @@ def test_an_installed_modules_protocol():
         ({"grid": {"beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
     ],
 )
-def test_a_protocol_of_ones_own_is_checked_like_the_packages(own, entry, message):
+def test_a_custom_protocol_is_validated_like_a_built_in_one(own, entry, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         experiment.parse(heavy(**entry), own)
     assert str(caught.value).startswith(message)
@@ -874,7 +874,7 @@ def test_every_leaf_can_be_swept_and_no_static_setting(name):
 CURVED = {"name": "noisy_minibatch_sgd", "sampler": "full", "batch": 2}
 
 
-def test_what_only_one_protocol_has_is_swept_in_its_grid():
+def test_a_setting_of_one_protocol_is_swept_in_its_grid():
     raw = small(protocol__1={**CURVED, "grid": {"strong_convexity": [0, 0.5]}})
     assert experiment.parse(raw).protocol[1].grid == {"strong_convexity": [0.0, 0.5]}
     assert refusal(small(protocol__1=CURVED, sweep__strong_convexity=[0.5])) == (
@@ -883,7 +883,7 @@ def test_what_only_one_protocol_has_is_swept_in_its_grid():
     )
 
 
-def test_what_all_protocols_have_is_swept_at_zero_too():
+def test_a_common_setting_may_be_swept_at_zero():
     accelerated = {**CURVED, "name": "accelerated_minibatch_sgd"}
     raw = small(protocol=[CURVED, accelerated], sweep={"strong_convexity": [0, 0.5], "noise_std": [0, 1]}, expected=[])
     assert experiment.parse(raw).real_axes == {"strong_convexity": [0.0, 0.5], "noise_std": [0.0, 1.0]}
@@ -893,7 +893,7 @@ def test_what_all_protocols_have_is_swept_at_zero_too():
     assert "nan" in refusal(raw)
 
 
-def test_a_protocol_that_sets_it_itself_is_not_swept_over_it():
+def test_a_protocols_own_value_is_not_swept():
     raw = small(sweep__clip=[0.1, 0.2], protocol__0__grid={"step_scale": [1.0, 2.0]}, protocol__0__clip=1.0)
     first, second = listed.jobs(experiment.parse(raw))
     assert list(first.prepare().axes) == ["mu", "step_scale"]

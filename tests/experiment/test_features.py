@@ -61,7 +61,7 @@ def parsed(place=None, **problem):
         ([{"kind": "scattering", "scales": 1}, {"kind": "group_norm", "groups": 3}], (Scattering(1), GroupNorm(3))),
     ],
 )
-def test_a_file_says_which_maps(said, maps):
+def test_a_file_names_feature_maps(said, maps):
     read = parsed(features=said)
     assert read.problem.maps == maps
     raw = experiment.to_mapping(read)
@@ -76,18 +76,18 @@ def test_maps_reach_the_problem_and_its_bounds():
     np.testing.assert_allclose(problem.pool.features, whole / np.linalg.norm(whole, axis=1, keepdims=True), rtol=1e-5)
 
 
-def test_records_that_are_drawn_are_mapped_alone():
+def test_only_sampled_records_are_mapped():
     dealt = {"kind": "iid", "records": 5}
     problem = experiment.make_problem(parsed(features=["unit_norm"], partition=dealt).problem, 4)
     assert problem.pool.features.shape == (20, 64)
 
 
-def test_a_network_sees_what_the_maps_make_of_the_picture():
+def test_a_network_sees_the_mapped_picture():
     problem = experiment.make_problem(parsed(features=["pooling"], model="cnn", channels=[2]).problem, 4)
     assert problem.pool[0].shape == (1437, 4, 4, 1)
 
 
-def test_a_tables_columns_are_a_picture_where_the_file_says_so(place):
+def test_a_tables_columns_may_be_a_picture(place):
     rows = np.random.default_rng(0).random((8, 4))
     lines = [",".join([*map(str, row), str(k % 2)]) for k, row in enumerate(rows)]
     (place / "rows.csv").write_text("\n".join(["a,b,c,d,y", *lines]))
@@ -100,7 +100,7 @@ def test_a_tables_columns_are_a_picture_where_the_file_says_so(place):
 
 
 @pytest.mark.parametrize("said", ["mine:Scaled", "mine:half", [{"kind": "mine:Scaled", "by": 0.5}]])
-def test_a_map_of_ones_own_by_import_path(place, said):
+def test_a_custom_map_by_import_path(place, said):
     read = parsed(place, features=said)
     assert experiment.make_problem(read.problem, 4).feature_bound == pytest.approx(65**0.5 / 2)
     assert read.problem.identity != parsed(place, features="unit_norm").problem.identity

@@ -35,7 +35,7 @@ def found():
     return runner.run(make())
 
 
-def test_what_is_saved_is_what_is_loaded(found, tmp_path):
+def test_saved_results_are_loaded_unchanged(found, tmp_path):
     folder.save(found, tmp_path)
     loaded = folder.load(tmp_path)
     assert list(loaded) == list(found) == ["DP-μ²-FL, ours", "noisy_sgd"]
@@ -80,7 +80,7 @@ def test_the_commit_is_that_of_the_checkout_and_marked_where_files_differ(tmp_pa
     assert commit(tmp_path) == head + mark
 
 
-def test_provenance_does_without_git(found, tmp_path, monkeypatch):
+def test_provenance_does_not_need_git(found, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / ".git").mkdir()
     assert commit(tmp_path) is None
@@ -96,13 +96,13 @@ def test_a_repository_without_a_commit_has_none(tmp_path, monkeypatch):
     assert commit(tmp_path) is None
 
 
-def test_trials_have_checksums_of_their_own():
+def test_every_trial_has_its_checksum():
     data = [xr.Dataset(attrs={"data": text}) for text in ('{"training": "a"}\n{"training": "b"}', '{"training": "a"}')]
     assert checksums({"ours": data[0], "theirs": data[1]}) == {"training": ["a", "b"]}
     assert checksums({"theirs": data[1]}) == {"training": "a"}
 
 
-def test_the_root_says_where_to_look(found, tmp_path):
+def test_the_root_explains_how_to_open_the_file(found, tmp_path):
     folder.save(found, tmp_path, "small")
     with xr.open_dataset(tmp_path / "results.nc", engine="h5netcdf") as root:
         assert root.attrs["title"] == "small"
@@ -141,7 +141,7 @@ def test_a_broken_provenance_is_refused_in_one_line(found, tmp_path, content, wh
         folder.load_provenance(tmp_path)
 
 
-def test_a_claim_keeps_the_settings_and_may_be_repeated(tmp_path):
+def test_claiming_a_folder_writes_settings_and_may_be_repeated(tmp_path):
     into = tmp_path / "deep" / "er"
     for _ in range(2):
         folder.claim(into, make())
@@ -150,7 +150,7 @@ def test_a_claim_keeps_the_settings_and_may_be_repeated(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"title = ", b"\xff"])
-def test_a_claim_refuses_what_was_made_with_other_settings(tmp_path, content):
+def test_claiming_refuses_results_of_other_settings(tmp_path, content):
     folder.claim(tmp_path, make(mu=[1, 4]))
     spec = tmp_path / "spec.toml"
     if content is not None:
@@ -162,7 +162,7 @@ def test_a_claim_refuses_what_was_made_with_other_settings(tmp_path, content):
 
 
 @pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])
-def test_a_claim_refuses_a_folder_that_cannot_be_written(tmp_path, below):
+def test_claiming_refuses_an_unwritable_folder(tmp_path, below):
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(ValueError, match=r"^results folder \S+ must be writable: [^\n]+$"):
         folder.claim(tmp_path / "file" / below, make())
@@ -170,7 +170,7 @@ def test_a_claim_refuses_a_folder_that_cannot_be_written(tmp_path, below):
 
 
 @pytest.mark.parametrize("size", [0, 700, 1500, 20_000])
-def test_without_room_a_folder_is_left_unfinished_with_its_chunks(found, tmp_path, file_size_limit, size):
+def test_a_full_disk_leaves_the_chunks(found, tmp_path, file_size_limit, size):
     """If either file cannot be written, HDF5 does not fail, and neither file exists without the other."""
     chunk = tmp_path / "chunks" / "one.npz"
     chunk.parent.mkdir()
@@ -191,7 +191,7 @@ def test_a_folder_without_provenance_is_not_finished(found, tmp_path):
         assert not folder.finished(tmp_path)
 
 
-def test_a_write_that_breaks_off_keeps_what_was_there(found, tmp_path, monkeypatch):
+def test_an_interrupted_write_keeps_the_old_files(found, tmp_path, monkeypatch):
     folder.save(found, tmp_path)
     before = (tmp_path / "results.nc").read_bytes()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("interrupted")))
@@ -201,7 +201,7 @@ def test_a_write_that_breaks_off_keeps_what_was_there(found, tmp_path, monkeypat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "results.nc"]
 
 
-def test_chunks_that_a_kill_left_in_a_finished_folder_go(tmp_path):
+def test_leftover_chunks_of_a_finished_folder_are_removed(tmp_path):
     ready = ready_experiment(make())
     runner.run_ready(ready, tmp_path)
     (tmp_path / "chunks").mkdir()

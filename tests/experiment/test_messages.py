@@ -145,7 +145,7 @@ def test_values_that_a_section_cannot_have(said, change, message):
         ("user_sgd", "mu = 1.0", "unknown key 'mu', did you mean 'epsilon'? This method takes an ε. "),
     ],
 )
-def test_keys_of_other_libraries_are_answered_with_ours(said, name, line, message):
+def test_keys_of_other_libraries_are_answered_with_the_name_here(said, name, line, message):
     changed = said(('name = "dp_mu2"', f'name = "{name}"\n{line}'))
     assert changed.startswith(f"[[protocol]] 'DP-μ²-FL': {message}")
 
@@ -228,7 +228,7 @@ def test_a_folder_of_other_settings_says_which(tmp_path, said):
 
 
 @pytest.mark.parametrize("stage", ["reading", "running"])
-def test_a_stop_before_the_first_chunk_says_that_nothing_is_kept(said, monkeypatch, capsys, stage):
+def test_a_stop_before_the_first_chunk_reports_that_nothing_is_stored(said, monkeypatch, capsys, stage):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 

@@ -140,7 +140,7 @@ def made(parsed):
     return experiment.make_problem(parsed.problem, 4)
 
 
-def test_a_table_of_ones_own_becomes_tables_plots_and_a_folder_by_one_command(place, call):
+def test_one_command_runs_and_reports_a_user_table(place, call):
     assert len(TOML.splitlines()) < 25
     status, said, _ = call("run", "own/my.toml", "--out", "there")
     assert status == 0
@@ -157,7 +157,7 @@ def test_a_table_of_ones_own_becomes_tables_plots_and_a_folder_by_one_command(pl
     assert experiment.parse(spec) == experiment.load(place / "my.toml")  # it finds its table from anywhere
 
 
-def test_results_are_shown_where_their_data_are_not(place, call):
+def test_results_are_shown_without_their_data(place, call):
     call("run", "own/my.toml", "--out", "there")
     moved = (place.parent / "there").rename(place.parent / "handed_on")
     (place / "awkward.csv").unlink()
@@ -173,7 +173,7 @@ def test_results_are_shown_where_their_data_are_not(place, call):
         experiment.load(moved / "spec.toml")
 
 
-def test_a_table_lies_beside_the_file_or_in_the_working_directory(place):
+def test_a_table_is_found_next_to_the_file_or_in_the_working_directory(place):
     beside = experiment.load(place / "my.toml").problem.dataset
     assert beside == str((place / "awkward.csv").resolve())
     (place / "awkward.csv").rename(place.parent / "awkward.csv")
@@ -200,7 +200,7 @@ def test_a_table_lies_beside_the_file_or_in_the_working_directory(place):
         ('problem.partition={kind="by_value", column="smokr"}', "unknown column 'smokr', did you mean 'smoker'?"),
     ],
 )
-def test_what_does_not_fit_a_table_is_one_line_and_exit_status_2(place, call, change, message):
+def test_a_tables_mistakes_print_one_line_and_exit_with_status_2(place, call, change, message):
     status, _, said = call("run", "own/my.toml", "--set", change)
     assert status == 2
     assert said.startswith(message)
@@ -235,7 +235,7 @@ def test_a_tables_column_may_decide_the_split(place, partition, sizes):
     assert list(found) == (sorted(sizes) if partition["kind"] in ("by_value", "shards") else sizes)
 
 
-def test_machines_left_with_nothing_are_dropped_when_asked():
+def test_machines_without_records_are_dropped_on_request():
     raw = {**RAW, "problem": {"dataset": "digits", "partition": {"kind": "dirichlet", "alpha": 0.01}}}
     raw["participation"] = {"kind": "full", "machines": 40, "rounds": 1}
     with pytest.raises(Refusal, match=r"^every machine must have an example, got none for machines "):
@@ -247,7 +247,7 @@ def test_machines_left_with_nothing_are_dropped_when_asked():
     assert (start.problem.partition_table.sizes > 0).all()
 
 
-def test_a_function_of_ones_own_gives_the_data(place):
+def test_a_user_defined_function_returns_the_data(place):
     parsed = changed(place)
     assert experiment.parse(experiment.to_mapping(parsed), place) == parsed
     assert made(parsed).examples == 24
@@ -266,14 +266,14 @@ def test_a_function_of_ones_own_gives_the_data(place):
         ({"loss": {"kind": "mine:loss"}}, Huber(0.25)),
     ],
 )
-def test_a_loss_of_ones_own(place, settings, loss):
+def test_a_custom_loss(place, settings, loss):
     parsed = changed(place, **settings)
     assert made(parsed).model.loss == loss
     raw = tomllib.loads(tomli_w.dumps(experiment.to_mapping(parsed)))
     assert experiment.parse(raw, place) == parsed
 
 
-def test_a_model_of_ones_own_is_a_module_or_a_loss_with_a_start(place):
+def test_a_custom_model_is_a_module_or_a_loss_with_a_start(place):
     network = changed(place, model="mine:Net", model_options={"width": 3}, start_seed=2)
     assert made(network).dimension == 4 * 3 + 4  # a layer of three, and the scores
     general = changed(place, model="mine:squares", model_start="mine:start", model_correct="mine:near")
@@ -284,7 +284,7 @@ def test_a_model_of_ones_own_is_a_module_or_a_loss_with_a_start(place):
         assert experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(parsed))), place) == parsed
 
 
-def test_metrics_of_ones_own_are_recorded_shown_and_chosen_by(place, call):
+def test_custom_metrics_are_recorded_shown_and_used_for_tuning(place, call):
     raw = {**RAW, "evaluation": {"metrics": ["mine:length", "mine:largest", "test_loss"], "select": "largest"}}
     raw["protocol"] = [{**RAW["protocol"][0], "grid": {"step_scale": [0.5, 2.0]}}]
     (place / "metrics.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
@@ -316,7 +316,7 @@ def test_a_module_may_lie_in_the_working_directory(place, monkeypatch):
     assert made(experiment.parse(raw, place.parent / "results")).examples == 24
 
 
-def test_a_run_looks_at_data_that_are_loaded_once(place):
+def test_a_run_loads_its_data_once(place):
     (place / "people.py").write_text(OWN, encoding="utf-8")
     (place / "counted.py").write_text(COUNTED, encoding="utf-8")
     parsed = changed(place, dataset="counted:again")
@@ -380,13 +380,13 @@ def test_a_run_looks_at_data_that_are_loaded_once(place):
         ({"evaluation": {"metrics": ["nowhere:x"]}}, "metric module 'nowhere' must be installed, or lie beside"),
     ],
 )
-def test_what_is_not_there_or_of_another_kind_is_refused(place, change, message):
+def test_missing_objects_and_wrong_types_are_refused(place, change, message):
     with pytest.raises(Refusal) as caught:
         listed.jobs(experiment.parse({**RAW, **change}, place))
     assert str(caught.value).startswith(message)
 
 
-def test_two_folders_tables_of_one_name_are_not_taken_for_one_another(place):
+def test_tables_of_equal_name_in_two_folders_are_distinct(place):
     other = place.parent / "other"
     other.mkdir()
     for name in ("awkward.csv", "my.toml"):
@@ -395,7 +395,7 @@ def test_two_folders_tables_of_one_name_are_not_taken_for_one_another(place):
     assert first != second
 
 
-def test_a_table_is_read_anew_when_it_has_changed(place):
+def test_a_changed_table_is_read_again(place):
     path = place / "awkward.csv"
     before = datasets.read_table(path, "smoker", features=["income"], bounds={"income": [0, 1e5]}, test_fraction=0)
     text = path.read_text(encoding="utf-8").replace("1e4", "2e4")
@@ -405,7 +405,7 @@ def test_a_table_is_read_anew_when_it_has_changed(place):
     assert replace(after, machine_of=None).columns["income"][0] == 2e4
 
 
-def test_sets_of_the_packages_are_loaded_once_for_experiments_that_hold_them():
+def test_built_in_datasets_are_shared_by_experiments():
     options = {"examples": 40, "features": 12}
     one, two = Source.of("clusters"), Source.of("clusters")
     assert one.load(options) is two.load(dict(options))

@@ -41,7 +41,7 @@ def of(made, label):
     return experiment.make_participation(made.participation_of(settings), made.shapes[0])
 
 
-def test_a_methods_own_rounds_stand_beside_what_the_data_allow():
+def test_own_rounds_next_to_the_rounds_that_the_data_allow():
     made = make({"rounds": 3})
     assert of(made, "single") == (Uniform(20, 10), None)
     assert of(made, "several") == (Uniform(20, 10), 3)
@@ -60,7 +60,7 @@ def test_a_methods_own_rounds_stand_beside_what_the_data_allow():
         ({**MANY, "rounds": 7}, {}, Uniform(20, 10), 7),
     ],
 )
-def test_own_keys_go_over_the_sections(section, own, law, rounds):
+def test_own_keys_override_the_section(section, own, law, rounds):
     made = make(own, section)
     assert of(made, "several") == (law, rounds)
     assert of(made, "single") == of(make({}, section), "single")
@@ -90,7 +90,7 @@ def test_own_keys_go_over_the_sections(section, own, law, rounds):
         (40, {}, "[[protocol]] 'several': participation must be a table, got 40"),
     ],
 )
-def test_what_it_cannot_be_is_one_line(own, sweep, said):
+def test_invalid_own_participation_prints_one_line(own, sweep, said):
     with pytest.raises(Refusal) as caught:
         listed.jobs(make(own, sweep=sweep))
     assert str(caught.value).startswith(said)
@@ -112,7 +112,7 @@ def test_tiny_has_the_same_few_rounds_for_all():
         assert of(small, "several")[0] == of(make(own), "several")[0]
 
 
-def test_theory_chooses_for_the_one_that_asks():
+def test_theory_chooses_only_for_methods_that_request_it():
     methods = [{"name": "user_sgd", "label": label, "epsilon": 1.0} for label in ("fixed", "theory")]
     methods[1]["participation"] = {"per_round": "theory"}
     made = experiment.parse(
@@ -158,14 +158,14 @@ def ran():
     return made, todo, runner.run_jobs(todo)
 
 
-def test_records_end_where_each_method_ends(ran):
+def test_evaluations_end_with_each_methods_rounds(ran):
     _, todo, found = ran
     assert {label: data["round"].values.tolist() for label, data in found.items()} == {"single": [3, 6], "several": [2]}
     assert records(todo) == {"single": 2, "several": 1}
     assert figures(found)
 
 
-def test_a_mean_over_rounds_needs_the_methods_own_records(ran):
+def test_a_mean_over_rounds_needs_several_evaluations_of_the_method(ran):
     made, todo, _ = ran
     for label, fits in (("single", True), ("several", False)):
         expected = [experiment.Expected(protocol=label, rule="shown", rounds="mean")]

@@ -137,7 +137,7 @@ def prepared(**participation):
     return job.prepare()
 
 
-def test_shares_come_from_the_data():
+def test_dataset_sizes_come_from_the_data():
     with pytest.warns(UserWarning, match="a run uses .*by_size"):
         wasteful = prepared()
     start = prepared(kind="by_size")
@@ -148,7 +148,7 @@ def test_shares_come_from_the_data():
     assert '"public sizes"' in str(guarantee)
 
 
-def test_the_command_line_says_once_that_data_lie_idle(tmp_path, monkeypatch, capsys):
+def test_the_command_line_reports_unused_data_once(tmp_path, monkeypatch, capsys):
     path = tmp_path / "unequal.toml"
     path.write_text(UNEQUAL, encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "privacy", str(path)])
@@ -175,7 +175,7 @@ class FirstHalf(Participation):
 """
 
 
-def test_a_law_of_ones_own_is_named_by_its_import_path(tmp_path):
+def test_a_custom_scheme_is_named_by_its_import_path(tmp_path):
     (tmp_path / "laws.py").write_text(OWN_LAW, encoding="utf-8")
     settings = {"kind": "laws:FirstHalf", "machines": 8, "per_round": 2}
     raw = {**tomllib.loads(UNEQUAL), "participation": settings}
@@ -191,7 +191,7 @@ def test_a_law_of_ones_own_is_named_by_its_import_path(tmp_path):
         experiment.make_participation(wrong, {})
 
 
-def test_what_every_protocol_sets_itself_is_not_swept():
+def test_a_setting_that_every_protocol_fixes_is_not_swept():
     raw = tomllib.loads(UNEQUAL)
     raw["sweep"] = {**raw["sweep"], "clip": [0.5, 2.0]}
     with pytest.raises(Refusal, match=r"sweep.clip must be left out if every protocol sets clip$"):

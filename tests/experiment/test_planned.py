@@ -36,11 +36,11 @@ def replaced(folder, changes, given):
         ),
     ],
 )
-def test_a_plan_names_what_it_replaces(tmp_path, changes, given, phrases):
+def test_a_comparison_names_its_simplifications(tmp_path, changes, given, phrases):
     assert replaced(tmp_path, changes, given) == phrases
 
 
-def test_the_first_line_says_what_is_replaced():
+def test_the_first_line_names_the_simplifications():
     answer = CliRunner().invoke(cli.app, ["plan", PEOPLE, "--protocol", "noisy_sgd", "--epsilon", "1"])
     first = " ".join(answer.stdout.split("constants of the losses")[0].split())
     assert first.startswith(f"replaced in the file's own setting: {SIZES}; {ROUNDS} 8 machines alike, 8 a round, 21")

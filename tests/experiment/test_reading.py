@@ -100,7 +100,7 @@ def test_no_module_is_imported(handed, change):
 
 
 @pytest.mark.parametrize("name", ["protocol", "dataset", "feature map", "metric"])
-def test_the_report_imports_none(handed, name, monkeypatch, capsys):
+def test_the_report_imports_no_user_code(handed, name, monkeypatch, capsys):
     into = handed(CHANGES[name])
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "report", str(into)])
     with pytest.raises(SystemExit) as stopped:
@@ -111,7 +111,7 @@ def test_the_report_imports_none(handed, name, monkeypatch, capsys):
     assert (told in capsys.readouterr().out) == (name == "dataset")
 
 
-def test_what_is_known_of_a_custom_metric_is_read_from_the_results(found, kept, handed, tmp_path):
+def test_a_custom_metric_is_described_by_the_results(found, kept, handed, tmp_path):
     """Names, signs and digits of a custom metric are read from the results, not from its module."""
     metric = fpj.Metric("largest", lambda problem, snapshot: np.max, better="higher", unit="%", shown=("table",))
     words = metric_words([metric], experiment.make_problem(experiment.parse(RAW).problem, 6))

@@ -54,7 +54,7 @@ def test_a_file_gives_every_machine_its_own_privacy(name, axis, settings):
         ({"beta": "a"}, "[[protocol]] 'Mine': beta must be a number, got 'a'"),
     ],
 )
-def test_ones_own_protocols_wrong_settings_are_one_line(tmp_path, settings, message):
+def test_invalid_settings_of_a_custom_protocol_print_one_line(tmp_path, settings, message):
     (tmp_path / "own_protocol.py").write_text(OWN, encoding="utf-8")
     with pytest.raises(Refusal) as caught:
         parse(raw("own_protocol:Mine", "mu", **settings), tmp_path)

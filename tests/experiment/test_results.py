@@ -82,7 +82,7 @@ def test_an_unknown_label_is_answered_with_the_nearest(kept):
     assert results.get(label[:-1]) is None
 
 
-def test_what_is_missing_is_named(kept, tmp_path):
+def test_missing_files_are_named(kept, tmp_path):
     with pytest.raises(Refusal, match=r"^results folder must exist, got \S+nowhere$"):
         fpj.load(tmp_path / "nowhere")
     with pytest.raises(Refusal, match=r"^results folder must hold results\.nc, got \S+ without it$"):

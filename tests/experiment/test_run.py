@@ -67,7 +67,7 @@ def test_selection_over_two_axes_at_once():
     assert final(best, "test_accuracy").mean("seed").values.tolist() == [0.9, 0.8]
 
 
-def test_selection_goes_by_the_mean_over_rounds_where_that_is_the_figure():
+def test_selection_uses_the_mean_over_rounds_of_an_averaged_metric():
     values = xr.DataArray([[[1.0, 0.0]], [[0.3, 0.3]]], dims=["clip", "seed", "round"], coords={"clip": [0.5, 1.0]})
     data = xr.Dataset({"gradient_norm": values}, attrs={"delta": 1e-5})
     entries = [{"name": "dp_mu2", "label": "ours", "grid": {"clip": [0.5, 1.0]}}]
@@ -76,7 +76,7 @@ def test_selection_goes_by_the_mean_over_rounds_where_that_is_the_figure():
         assert float(selected(made, {"ours": data})["ours"]["best_clip"]) == best
 
 
-def test_selection_takes_the_least_loss():
+def test_selection_takes_the_smallest_loss():
     data = dataset([[0.3, 0.5], [0.5, 0.2]], ["clip", "seed"], clip=[0.5, 1.0], seed=[0, 1])
     data = data.rename(test_accuracy="test_loss")
     assert float(choose(data, {"clip": [0.5, 1.0]}, "test_loss")["best_clip"]) == 1.0
@@ -178,13 +178,13 @@ def identities(**participation):
     ]
 
 
-def test_schedules_of_ones_own_are_told_apart():
+def test_given_schedules_are_distinguished():
     one, other = ({"kind": "given", "schedule": rows} for rows in ([[0, 1], [2, 3]], [[0, 1], [3, 4]]))
     assert identities(**one) == identities(**one)
     assert identities(**one) != identities(**other)
 
 
-def test_cohorts_of_random_size_are_told_apart():
+def test_cohorts_of_random_size_are_distinguished():
     kinds = [
         *({"kind": "binomial", "rate": rate} for rate in (0.1, 0.9)),
         *({"kind": "between", "min_machines": least, "max_machines": 5} for least in (1, 5)),
@@ -201,7 +201,7 @@ def test_cohorts_of_random_size_are_told_apart():
 
 
 @pytest.mark.slow
-def test_a_protocols_own_target_stands_beside_a_swept_one():
+def test_a_protocols_own_target_next_to_a_swept_one():
     free = {"name": "noisy_minibatch_sgd", "batch": 2, "step_size": 0.1, "epsilon": float("inf")}
     one = {**free, "label": "one", "epsilon": 1.0}
     swept = {**free, "label": "swept"}
@@ -214,7 +214,7 @@ def test_a_protocols_own_target_stands_beside_a_swept_one():
     assert found["swept"].sizes["mu"] == 2
 
 
-def test_one_machine_is_one_law_under_both_names():
+def test_one_machine_has_one_distribution_under_both_names():
     def both(machines):
         found = []
         for trust in ("none", "server"):
@@ -231,13 +231,13 @@ def test_one_machine_is_one_law_under_both_names():
     assert len(set(trust)) == 2  # the numbers are shared, the guarantee's text is not
 
 
-def test_an_identity_is_text_that_tells_settings_apart():
+def test_a_cache_key_distinguishes_settings():
     job = listed.jobs(make())[0]
     assert json.loads(job.identity)
     assert job.identity != listed.jobs(make(evaluation={"delta": 1e-6}))[0].identity
 
 
-def test_selecting_by_what_is_not_recorded_is_refused():
+def test_selecting_by_an_unrecorded_metric_is_refused():
     entries = [{"name": "dp_mu2", "grid": {"clip": [1.0, 2.0]}}]
     with pytest.raises(ValueError, match=r"evaluation.select 'test_accuracy' must be recorded, got test_loss\."):
         listed.jobs(make(entries, evaluation={"metrics": ["test_loss"]}))
@@ -255,7 +255,7 @@ def test_selecting_by_what_is_not_recorded_is_refused():
         [({"rounds": None}, {"rounds": [6, 8]}, 6)],
     ),
 )
-def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, rounds):
+def test_tiny_is_small_and_no_larger_than_the_original(participation, sweep, rounds):
     sweep = {"mu": [1, 2, 4, 8], "per_round": [1], **sweep}
     small = tiny(make(participation=participation, sweep=sweep))
     assert [job.prepare().recipe.size.rounds for job in listed.jobs(small)] == [rounds]
@@ -264,7 +264,7 @@ def test_tiny_is_small_and_no_larger_than_what_it_was(participation, sweep, roun
     assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()
 
 
-def test_chunks_are_kept_unless_that_is_not_wanted(monkeypatch, tmp_path):
+def test_chunks_are_written_unless_disabled(monkeypatch, tmp_path):
     seen = []
     real = runner.execute
     monkeypatch.setattr(runner, "execute", lambda start, told, chunks: seen.append(chunks) or real(start, told, chunks))
@@ -358,7 +358,7 @@ def test_tiny_has_no_more_rounds_than_the_whole_where_a_client_is_small(tmp_path
     assert listed.jobs(small)[0].prepare().recipe.size.rounds == rounds
 
 
-def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
+def test_tiny_has_few_records_if_sizes_are_equal():
     method = {"name": "noisy_sgd", "batch": 30, "clip": 1.0, "mu": 1.0}
     method["grid"] = {"radius": [4.0, 8.0], "step_scale": [0.5, 1.0, 2.0]}
 
@@ -395,7 +395,7 @@ def test_tiny_has_few_records_where_as_many_are_dealt_to_each():
         ({"sweep": {"per_round": [50]}}, 100, 50),
     ],
 )
-def test_tiny_has_few_machines_where_nothing_hangs_on_how_many(changed, machines, per_round):
+def test_tiny_has_few_machines_if_no_setting_depends_on_them(changed, machines, per_round):
     said = {
         "title": "machines",
         "problem": {"dataset": "digits", "radius": 8.0, "partition": {"kind": "iid"}},
@@ -411,7 +411,7 @@ def test_tiny_has_few_machines_where_nothing_hangs_on_how_many(changed, machines
     assert (size.machines, size.per_round) == (machines, per_round)
 
 
-def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
+def test_tiny_makes_a_whole_epoch_if_a_method_needs_one():
     entry = {"name": "tree_momentum", "batch": 2, "alpha": 0.5, "step_size": 0.1, "noise_std": 0.5, "clip": 1.0}
     made = experiment.parse(
         {
@@ -426,7 +426,7 @@ def test_tiny_goes_through_an_epoch_where_a_method_needs_one():
     assert job.prepare().recipe.size.rounds == 20
 
 
-def test_tiny_keeps_all_records_where_a_method_s_settings_need_them():
+def test_tiny_keeps_all_records_if_a_method_needs_them():
     made = experiment.load("tran-cutkosky-2022/noise")  # alpha = 1/256, one over a machine's records
     small = tiny(made)
     assert small.participation.rounds == 256

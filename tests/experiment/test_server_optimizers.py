@@ -77,7 +77,7 @@ def test_a_table_is_an_optimizer(server, made):
     assert protocols_of(settings)["FedAdam"].server == made
 
 
-def test_a_swept_number_stands_in_an_audit_at_its_first_value():
+def test_an_audit_uses_the_first_value_of_a_swept_number():
     settings = parsed('server = "adam"', {"server": {"b1": [0.3, 0.6]}})
     assert settings.sweep.over["server.b1"] == [0.3, 0.6]
     assert protocols_of(settings)["FedAdam"].server == ServerOptimizer("adam", b1=0.3)
@@ -100,7 +100,7 @@ def test_a_swept_number_stands_in_an_audit_at_its_first_value():
         ('server = { optimizer = "adam", b1 = 0.9 }', {"server.b1": [0.5]}, "server.b1 must be left out where every"),
     ],
 )
-def test_what_is_no_optimizer_is_refused(server, sweep, message):
+def test_an_invalid_optimizer_is_refused(server, sweep, message):
     with pytest.raises(Refusal, match=message) as raised:
         parsed(server, sweep)
     assert "\n" not in str(raised.value)

@@ -90,14 +90,14 @@ def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
     np.testing.assert_allclose(final(best, "relative_rmse").transpose("epsilon", "seed"), expected)
 
 
-def test_trials_are_not_held_in_memory_but_drawn_again_alike(steps):
+def test_trials_are_resampled_identically_instead_of_stored(steps):
     job = listed.jobs(steps[0])[1]
     one, again = job.prepare(), job.prepare()
     assert one is not again
     np.testing.assert_array_equal(one.starts[3].plan.samples, again.starts[3].plan.samples)
 
 
-def test_of_privacy_a_trial_is_as_bad_as_its_worst_run(steps):
+def test_the_privacy_of_a_trial_is_that_of_its_worst_run(steps):
     made, data = steps[0], steps[1].copy(deep=True)
     for name in ("realised_mu", "realised_epsilon"):
         data[name][1, 0, :, 1] *= 3  # one run of a trial
@@ -201,7 +201,7 @@ def test_a_share_of_the_cells_is_enough_but_none_beyond_the_limit():
     assert "3 of 4" in lines([0, 1, -2, 4])[0]
 
 
-def test_bars_are_percentiles_where_asked_for(steps):
+def test_bars_are_percentiles_on_request(steps):
     made, data = steps
     best = selected(made, {"ours": data})
 

@@ -107,7 +107,7 @@ def test_a_run_that_diverges_scores_worst():
     assert (found.values, found.score, found.diverged) == ({"step_scale": 0.1}, 0.9, 1)
 
 
-def test_where_every_run_diverges_it_says_so():
+def test_a_choice_among_diverged_runs_is_reported():
     found = chosen_of(np.full((3, 2), np.nan), step_scale=[0.1, 1.0, 10.0])
     assert (found.values, found.diverged) == ({"step_scale": 0.1}, 2)
     assert found.why.startswith(
@@ -115,7 +115,7 @@ def test_where_every_run_diverges_it_says_so():
     )
 
 
-def test_the_least_loss_is_best():
+def test_the_smallest_loss_is_best():
     made = raw(evaluation={"metrics": ["test_loss"], "select": "test_loss"})
     made["protocol"] = [{**made["protocol"][1], "grid": {"step_scale": [0.1, 1.0]}}]
     data = scored([[0.9, 0.8], [0.2, 0.3]], step_scale=[0.1, 1.0]).rename(test_accuracy="test_loss")
@@ -123,7 +123,7 @@ def test_the_least_loss_is_best():
     assert found.values == {"step_scale": 1.0}
 
 
-def test_the_experiment_that_chooses_is_on_the_other_data():
+def test_the_tuning_experiment_uses_the_other_data():
     other = experiment.tuning_experiment(experiment.parse(raw()))
     assert (other.problem.dataset, other.problem.options, other.problem.radius) == ("digits", {}, 8.0)
     assert [(one.label, one.points) for one in other.protocol] == [("ours", 4), ("theirs", 3)]
@@ -132,7 +132,7 @@ def test_the_experiment_that_chooses_is_on_the_other_data():
     assert (other.sweep.over, other.sweep.seeds, other.tuning) == ({"mu": [1.0, 64.0]}, 2, None)
 
 
-def test_what_it_says_of_participation_goes_before_everything():
+def test_participation_of_tuning_overrides_everything():
     said = raw(
         tuning={"participation": {"machines": 20, "per_round": 5, "rounds": 3}, "sweep": {"mu": [8.0]}},
         sweep={"per_round": [2, 3]},
@@ -144,7 +144,7 @@ def test_what_it_says_of_participation_goes_before_everything():
 
 
 @pytest.mark.parametrize("chooser", [{"dataset": "digits"}, {"options": {"examples": 60, "features": 3}}])
-def test_what_is_declared_of_these_data_holds_for_no_others(chooser):
+def test_declared_constants_are_not_inherited_by_other_data(chooser):
     declared = {"lipschitz": 0.1, "distance": 1.0, "machine_weights": [1 / 6] * 6}
     made = raw(problem=declared, tuning={"problem": chooser})
     other = experiment.tuning_experiment(experiment.parse(made)).problem
@@ -164,12 +164,12 @@ def test_an_empty_partition_is_none():
     assert experiment.tuning_experiment(again).problem.partition is None
 
 
-def test_where_plots_are_drawn_is_no_part_of_a_choice():
+def test_plot_positions_are_left_out_of_tuning():
     made = experiment.parse(raw(evaluation={"at": {"mu": 64.0}}, tuning={"sweep": {"mu": [8.0]}}))
     assert experiment.tuning_experiment(made).evaluation == made.evaluation.model_copy(update={"at": {}})
 
 
-def test_a_model_a_loss_and_features_stay_unless_it_says_others():
+def test_model_loss_and_features_are_inherited_unless_overridden():
     said = raw(problem={"loss": "softmax", "features": ["unit_norm"], "partition": {"kind": "iid"}})
     said["tuning"]["problem"] = {"dataset": "digits", "constraint": {"kind": "box", "low": -1.0, "high": 1.0}}
     other = experiment.tuning_experiment(experiment.parse(said)).problem
@@ -210,7 +210,7 @@ def test_a_mistake_is_one_line_before_anything_runs(said, line, tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_to_choose_from_and_nowhere_to_are_refused():
+def test_grids_of_one_point_and_missing_data_are_refused():
     said = raw()
     for one in said["protocol"]:
         one["grid"] = {"step_scale": [1.0]} if "grid" in one else {}
@@ -221,7 +221,7 @@ def test_nothing_to_choose_from_and_nowhere_to_are_refused():
         experiment.parse(said)
 
 
-def test_it_round_trips_and_is_reached_by_changes(tmp_path):
+def test_tuning_round_trips_and_accepts_changes(tmp_path):
     spec = tmp_path / "small.toml"
     spec.write_text(FILE, encoding="utf-8")
     made = experiment.load(spec, {"tuning.seeds": 5, "tuning.problem.radius": 4.0})
@@ -231,7 +231,7 @@ def test_it_round_trips_and_is_reached_by_changes(tmp_path):
     assert experiment.tuning_experiment(again) == experiment.tuning_experiment(made)
 
 
-def test_data_that_may_be_the_same_are_not_said_to_have_no_part():
+def test_data_that_may_overlap_are_reported_as_not_accounted_for():
     said = raw(tuning={"problem": {"options": {"examples": 60, "features": 3}}})
     made = experiment.parse(said)
     data = scored(np.zeros((2, 2, 2)), clip=[0.5, 2.0], step_scale=[1e-6, 1.0])
@@ -282,7 +282,7 @@ def on(dataset, chooser, here):
         ("digits", "mnist", False),
     ],
 )
-def test_only_data_that_are_known_apart_are_said_to_have_no_part(dataset, chooser, shared, beside):
+def test_only_disjoint_data_are_reported_as_free_of_privacy_cost(dataset, chooser, shared, beside):
     made = on(dataset, chooser, beside)
     data = scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])
     why = choices(made, {"theirs": data}).why
@@ -290,7 +290,7 @@ def test_only_data_that_are_known_apart_are_said_to_have_no_part(dataset, choose
     assert why.endswith("no data of this run had a part, so it costs them no privacy") != shared
 
 
-def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
+def test_a_tuning_table_is_found_from_any_folder(beside, tmp_path_factory):
     made = on("digits", "copy.csv", beside)
     kept = tomllib.loads(tomli_w.dumps(experiment.to_mapping(made)))
     again = experiment.parse(kept, tmp_path_factory.mktemp("elsewhere"))
@@ -298,7 +298,7 @@ def test_a_table_that_chooses_is_found_from_anywhere(beside, tmp_path_factory):
     assert experiment.tuning_experiment(again).problem.dataset == str(beside / "copy.csv")
 
 
-def test_tiny_chooses_in_small():
+def test_tiny_scales_tuning_down():
     said = raw(tuning={"seeds": 7}, participation={"rounds": 200})
     said["problem"]["partition"] = {"kind": "iid"}
     said["tuning"]["problem"] = {"dataset": "clusters", "options": {"examples": 4000, "features": 12}}
@@ -318,7 +318,7 @@ def test_tiny_chooses_in_small():
     assert experiment.tuning_experiment(tiny(experiment.parse(said))).problem.options["examples"] == 400
 
 
-def test_tiny_data_that_choose_have_a_feature_for_the_constant_one():
+def test_tiny_tuning_data_have_one_feature_more_for_the_constant():
     said = raw(problem={"dataset": "digits", "options": {}})
     for features, found in ((64, 65), (63, 63)):
         said["tuning"]["problem"] = {"dataset": "clusters", "options": {"examples": 400, "features": features}}
@@ -337,7 +337,7 @@ def ran(tmp_path_factory):
     return load(here / "out"), spec
 
 
-def test_the_choice_is_what_its_own_runs_say(ran):
+def test_the_choice_follows_from_the_tuning_runs(ran):
     results, _ = ran
     kept = folder.load(results.folder / folder.CHOICE)
     assert list(results.choices) == list(kept) == ["theirs"]
@@ -403,7 +403,7 @@ def test_python_chooses_as_the_command_does(ran, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_keeps_a_choice_that_is_made(ran, monkeypatch):
+def test_a_resumed_run_reuses_a_finished_choice(ran, monkeypatch):
     results, spec = ran
     before = (results.folder / "choice" / "results.nc").stat().st_mtime_ns
     (results.folder / "results.nc").unlink()
@@ -441,7 +441,7 @@ def test_grids_of_one_size_need_no_line():
     assert line(3, 4) == ["chosen from grids of unequal size: 0 3, 1 4"]
 
 
-def test_marks_are_of_those_that_chose():
+def test_only_tuned_protocols_are_marked():
     found = {"ours": Choice({"clip": 1.0}, 0.5, 4, 0, "why")}
     made = tuning.with_choices({"ours": xr.Dataset(), "theirs": xr.Dataset()}, found)
     assert made["ours"].attrs == {"selected": "why", "grid_points": 4}

@@ -91,7 +91,7 @@ def test_a_cell_without_a_value_is_not_judged():
     assert judge("within", None).holds is None
 
 
-def test_a_cell_is_read_where_it_stands():
+def test_a_cell_is_read_at_its_values():
     best = {"ours": dataset([[1.0, 1.0], [2.0, 2.0]], mu=[1.0, 2.0]), "theirs": dataset([3.0, 3.0])}
     cells = [{"at": {"mu": 2}, "value": 2.0}, {"at": {"mu": 1}, "value": 1.0}]
     found = verdict.verdicts(make([{"cells": cells}]), best)
@@ -111,7 +111,7 @@ def test_two_axes_without_cells():
     assert [tuple(v.at.values()) for v in found] == [(mu, m) for mu in (1.0, 2.0) for m in (1.0, 2.0, 3.0)]
 
 
-def test_a_published_figure_may_stand_without_a_run():
+def test_a_published_number_may_be_listed_without_a_run():
     entry = {"protocol": "published", "rule": "shown", "cells": [{"at": {"mu": 1}, "value": 0.5}]}
     found = verdict.verdicts(make([entry, {**entry, "cells": []}]), {})
     assert [(v.value, v.holds, v.seeds, math.isnan(v.mean)) for v in found] == [(0.5, None, 0, True)]
@@ -121,7 +121,7 @@ def test_a_published_figure_may_stand_without_a_run():
     ("at", "message"),
     [({"mu": 3}, r"expected cell mu = 3 must be swept, got \[1.0, 2.0\]"), ({}, r"expected cell {} must fix mu")],
 )
-def test_a_cell_that_is_no_cell_of_the_sweep_is_refused(at, message):
+def test_a_cell_outside_the_sweep_is_refused(at, message):
     best = {"ours": dataset(np.ones((2, 2)), mu=[1.0, 2.0])}
     with pytest.raises(ValueError, match=message):
         verdict.verdicts(make([{"cells": [{"at": at, "value": 1.0}]}]), best)
@@ -150,7 +150,7 @@ def test_cells_are_checked_before_anything_runs():
 
 
 @pytest.mark.parametrize("own", ["ours", "theirs"])
-def test_another_iterate_is_judged_where_it_is_named(own):
+def test_a_named_iterate_is_judged(own):
     values = np.array([[[0.5, 2.0]], [[0.5, 4.0]]])  # [seed, round, iterate]
     ours = xr.Dataset({"test_loss": (("seed", "round", "iterate"), values)}, {"iterate": ["output", "last"]})
     best = {"ours": ours, "theirs": dataset([1.0, 1.0])}
@@ -179,7 +179,7 @@ def test_the_cells_of_a_bundled_experiment_are_swept(name):
         ("shown", "test_loss", "not judged"),
     ],
 )
-def test_rules_in_words(rule, metric, words):
+def test_rules_as_text(rule, metric, words):
     expected = Expected(protocol="ours", metric=metric, rule=rule, tolerance=0.02, other="theirs", cells=[Cell()])
     assert verdict.describe(expected) == words
 
@@ -215,7 +215,7 @@ def path(*records, **axes):
 
 
 @pytest.mark.parametrize(("rounds", "mean", "sd"), [("last", 5.0, math.sqrt(2)), ("mean", 3.0, math.sqrt(0.5))])
-def test_a_run_stands_by_its_last_record_or_by_the_mean_of_all(rounds, mean, sd):
+def test_a_run_is_summarised_by_its_last_evaluation_or_the_mean(rounds, mean, sd):
     ours = path([1, 2, 4], [np.nan, 1, 6])  # the mean of a run with fewer evaluations is over those
     entry = {"metric": "gradient_norm", "rounds": rounds, "tolerance": 0.1, "cells": [{"value": mean}]}
     ours["gradient_norm"][1, 1] = 1.0
@@ -250,7 +250,7 @@ def test_the_noise_over_rounds_is_the_root_of_a_mean_of_squares():
     assert last.mean == pytest.approx((math.sqrt(7) + 3) / 2)
 
 
-def test_a_mean_over_rounds_needs_several_records():
+def test_a_mean_over_rounds_needs_several_evaluations():
     recorded = {"ours": {"output": ["gradient_norm", "noise_mean_square"]}}
     one = make([{"metric": "noise_rms", "rounds": "mean"}])
     verdict.check_recorded(one, recorded, {"ours": 2})
@@ -265,7 +265,7 @@ def test_a_mean_over_rounds_needs_several_records():
         make([{"metric": "noise_rms", "iterate": "last"}])
 
 
-def test_titles_say_over_what_a_mean_is():
+def test_titles_name_the_axis_of_a_mean():
     entry = {"metric": "gradient_norm", "rounds": "mean", "rule": "shown"}
     made = make([entry, {**entry, "rounds": "last"}], mu=[1.0], averaged=["gradient_norm"])
     best = {"ours": path([1.0, 2.0], [1.0, 4.0])}
@@ -279,7 +279,7 @@ def test_titles_say_over_what_a_mean_is():
     assert table.columns[-1].cells[0] == "2.00000"
 
 
-def test_small_values_of_an_axis_are_told_apart():
+def test_small_values_of_an_axis_are_distinguished():
     ours = dataset(np.array([[1.0, 1.0], [2.0, 2.0]]), noise_std=[1e-9, 2e-9])
     entry = {"cells": [{"at": {"noise_std": 2e-9}, "value": 2.0}]}
     assert verdict.verdicts(make([entry]), {"ours": ours})[0].mean == 2.0
@@ -320,14 +320,14 @@ def test_the_intervals_of_slopes_hold_the_exponent_as_often_as_they_say():
     assert 2 <= missed <= 22  # 10 are expected
 
 
-def test_what_seeds_have_in_common_along_the_axis_leaves_the_slope_alone():
+def test_a_common_factor_of_a_seed_adds_nothing_to_the_slopes_interval():
     common = sloped(-0.5, sd=0) * np.random.default_rng(0).uniform(0.5, 1.5, 40)
     assert judge_slope(common, -0.5).half == pytest.approx(0, abs=1e-9)
     assert judge_slope(sloped(-0.5, sd=0.3), -0.5).half > 0.01
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.0, np.nan])
-def test_a_slope_of_what_is_not_positive_never_holds(wrong):
+def test_a_slope_of_nonpositive_means_never_holds(wrong):
     runs = sloped(-0.5, sd=0)
     runs[2] = wrong
     found = judge_slope(runs, -0.1)
@@ -335,7 +335,7 @@ def test_a_slope_of_what_is_not_positive_never_holds(wrong):
     assert found.holds is False
 
 
-def test_a_slope_stands_at_a_cell_of_the_other_axes():
+def test_a_slope_belongs_to_a_cell_of_the_other_axes():
     runs = np.stack([sloped(-0.5, sd=0), sloped(-1.0, sd=0)], axis=1)
     best = {"ours": dataset(runs, machines=MACHINES, mu=[1.0, 2.0])}
     entry = {"rule": "slope", "axis": "machines", "tolerance": 0.1}
