@@ -57,7 +57,7 @@ def make_data(
 ) -> tuple[Data, np.ndarray | None]:
     """Return the data of an experiment and their partition table.
 
-    The table has shape [machines, max_records]. It is None if the data are not partitioned.
+    The table has shape [machines, max_records], or is None if the data are not partitioned.
     """
     data = settings.source.load(settings.options if trial is None else {**settings.options, TRIAL: trial})
     if settings.partition is not None:

@@ -17,7 +17,7 @@ from fedprivjax.planner import Setting
 from fedprivjax.privacy import gdp
 from fedprivjax.problem.problem import Problem, Table
 
-KEYS = {each.name: each for each in fields(Setting) if each.name != "kept"}
+KEYS = {each.name: each for each in fields(Setting) if each.name != "cached"}
 
 
 UNIFORM = ("full", "uniform")  # kinds of participation that the planner models exactly
