@@ -1,8 +1,8 @@
-"""Atomic file writes: every file of the package is complete under its name, or not there.
+"""Atomic file writes: a file is either complete under its name or absent.
 
-Content goes to a part file of unique name in the same folder, reaches the disk, and replaces the file. Processes may
-share a folder, readers never see half a file, and a full disk changes nothing. A part that a killed process left is
-removed after a day.
+Content is written to a temporary file in the same folder, flushed to disk, and renamed. Processes may share a folder.
+Readers never see an incomplete file, and a full disk changes nothing. Temporary files of killed processes are removed
+after a day.
 """
 
 import os
@@ -18,12 +18,12 @@ from typing import Any, BinaryIO
 Content = bytes | str | Callable[[BinaryIO], Any]
 
 PART = ".part"
-ABANDONED = 24 * 3600.0  # seconds since the last write to a part
+ABANDONED = 24 * 3600.0  # seconds since its last write after which a temporary file is removed
 ATTEMPTS = 3  # another process may remove the folder meanwhile
 
 
 def write_atomically(path: Path, content: Content) -> None:
-    """Write one file, as `write_together`.
+    """Write one file as in `write_together`.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -35,17 +35,17 @@ def write_atomically(path: Path, content: Content) -> None:
 
 
 def write_together(files: Mapping[Path, Content]) -> None:
-    """Write files and, if need be, their folders. No file is replaced before all contents are on disk.
+    """Write files and create their folders. No file is replaced before all contents are on disk.
 
-    A path that is a link, a pipe or a device is written in place.
+    A path that is a link, a pipe or a device is written directly.
 
     Args:
         files: content by path, in the order of replacement: bytes, text in UTF-8, or a function that writes to a
             binary file and may be called again.
 
     Raises:
-        OSError: a file cannot be written. `filename` is its path. No file has changed, unless replacement itself fails
-            after the first file.
+        OSError: if a file cannot be written. `filename` is its path. No file has changed, unless a rename fails after
+            the first file.
     """
     special = {path: content for path, content in files.items() if _special(path)}
     regular = {path: content for path, content in files.items() if path not in special}
@@ -104,7 +104,7 @@ def _special(path: Path) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Let the folder's new names reach the disk, on systems where folders can be opened."""
+    """Flush the folder's directory entries to disk, on systems where folders can be opened."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -115,7 +115,7 @@ def _sync(folder: Path) -> None:
 
 @cache
 def _remove_abandoned(folder: Path) -> None:
-    """Remove parts that killed processes left in a folder, once per process."""
+    """Remove temporary files of killed processes from a folder, once per process."""
     with suppress(OSError):
         for part in folder.glob(f".*{PART}"):
             if time() - part.stat().st_mtime > ABANDONED:

@@ -1,9 +1,9 @@
 """Disk cache of slow host computations, shared between processes. Its files may be deleted at any time.
 
-A file is named by a digest of everything that it depends on, including the code that computes it. Each cache lists its
-own code (`code_digest`), so that an edit elsewhere invalidates nothing; chunks of runs depend on the whole package
-(`code_version`). Files are written atomically (`fedprivjax.atomic_write`). A damaged file is computed again. If the
-folder cannot be written, nothing is cached and nothing is reported.
+A file's name is a digest of everything that it depends on, including the code that computes it. Each cache lists its
+own code (`code_digest`), so other edits do not invalidate it. Chunks of runs depend on the whole package
+(`code_version`). Files are written atomically (`fedprivjax.atomic_write`). Damaged files are recomputed. If the folder
+is not writable, nothing is cached and no error is reported.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from fedprivjax.checks.user_warnings import warn
 
 CACHE = "FEDPRIVJAX_CACHE"  # environment variable that names the folder; empty disables the cache
 SLOW = 0.2  # seconds; faster computations are not cached
-SHORT = 16  # hexadecimal digits of a digest in the name of a file that people see
+SHORT = 16  # hexadecimal digits of a digest in names of user-visible files
 PACKAGE = Path(__file__).parent
 
 
@@ -41,13 +41,13 @@ def cache_folder() -> Path | None:
 def cached(
     kind: str, cache_key: tuple[Any, ...], compute: Callable[[], np.ndarray], valid: Callable[[np.ndarray], bool]
 ) -> np.ndarray:
-    """Return a cached array, or compute it, and cache it if that was slow.
+    """Return a cached array, or compute it and cache it if that was slow.
 
     Args:
         kind: name of the subfolder of `cache_folder`.
         cache_key: everything that the array depends on, see `digest`.
-        compute: returns the array.
-        valid: returns True if an array from disk may be used. Nothing else is assumed of it.
+        compute: function that returns the array.
+        valid: function that returns True if an array from disk is valid. Cached arrays are not trusted otherwise.
     """
     path = cached_file(cache_folder(), kind, cache_key)
     found = None if path is None else read(path)
@@ -61,12 +61,12 @@ def cached(
 
 
 def cached_file(folder: Path | None, kind: str, cache_key: tuple[Any, ...]) -> Path | None:
-    """Return the file of an array, or None without a folder."""
+    """Return the path of a cached array, or None without a folder."""
     return None if folder is None else folder / kind / f"{digest(*cache_key)}.npy"
 
 
 def digest(*parts: Any) -> str:
-    """SHA-256 of arrays, by their shapes, types and numbers, and of other values, by their `repr`.
+    """Return the SHA-256 of arrays (shape, dtype and numbers) and of the `repr` of other values.
 
     >>> digest(np.zeros(2), "one") == digest(np.zeros(2), "one") != digest(np.zeros((2, 1)), "one")
     True
@@ -83,25 +83,27 @@ def digest(*parts: Any) -> str:
 
 @cache
 def code_digest(*folders: Path, packages: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> str:
-    """Digest of the Python files in folders and of the versions of packages.
+    """Return a digest of the Python files in folders and the versions of packages.
 
     Args:
-        exclude: names of files without ".py".
+        folders: folders, searched recursively.
+        packages: names of installed packages.
+        exclude: names of excluded files, without ".py".
     """
     files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.stem not in exclude]
     return digest(*[file.read_bytes() for file in files], *[version(package) for package in packages])
 
 
 def code_version() -> str:
-    """Digest of this package's code and of jax's version, which the chunks of a run depend on."""
+    """Return a digest of this package's code and jax's version, on which the chunks of a run depend."""
     return code_digest(PACKAGE, packages=("jax",))[:SHORT]
 
 
 def read(path: Path) -> np.ndarray | None:
-    """Return an array on disk, mapped into memory, or None if there is none or it is damaged."""
+    """Return an array on disk as a memory map, or None if the file is missing or damaged."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
-    except Exception:  # NumPy may raise anything for a damaged header, even a tokenizer's error
+    except Exception:  # NumPy may raise any exception for a damaged header, even a tokenizer's error
         return None
 
 
@@ -128,7 +130,7 @@ def write_chunk(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def try_write(path: Path, fill: Callable[[BinaryIO], Any]) -> bool:
     """Write a file. Return True on success, and False if it cannot be written.
 
-    The content goes through the file, never through a memory map: on a full disk that would end the process.
+    The content is written through the file, not a memory map, which would end the process on a full disk.
     """
     try:
         write_atomically(path, fill)

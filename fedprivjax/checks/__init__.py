@@ -1,1 +1,1 @@
-"""Refusals of bad input: one clear line each, before anything is compiled."""
+"""Input validation: invalid input raises `Refusal` with a message of one line, before anything is compiled."""

@@ -16,8 +16,8 @@ class Decorated:
     """Base class of classes whose subclasses must be dataclasses.
 
     Attributes:
-        kind: the class in a message.
-        decorator: the decorator that a subclass needs.
+        kind: name of the class in messages.
+        decorator: decorator that a subclass needs.
 
     >>> class Custom(Decorated):
     ...     kind, decorator = "sampler", FROZEN
@@ -31,7 +31,7 @@ class Decorated:
     decorator: ClassVar[str]
 
     def __new__(cls, *args: Any, **settings: Any):
-        """Raise Refusal for former names, and for arguments of a class whose decorator is missing."""
+        """Raise Refusal if a setting has a former name, or if a class without its decorator is given arguments."""
         if (args or settings) and cls.__init__ is object.__init__:
             raise without_decorator(cls)
         for former in settings.keys() & RENAMED:
@@ -42,7 +42,10 @@ class Decorated:
 
 
 def require_decorated(value: Decorated) -> None:
-    """Raise Refusal if an object's class lacks its decorator: it is not a pytree, or the constructor skips fields."""
+    """Raise Refusal if an object's class lacks its decorator.
+
+    Without it, the object is not a pytree, or its constructor does not set all fields.
+    """
     cls = type(value)
     if all_leaves([value]) if cls.decorator == PYTREE else _bare(cls):
         raise without_decorator(cls)
@@ -57,5 +60,5 @@ def _bare(cls: type) -> bool:
 
 
 def without_decorator(cls: type[Decorated]) -> Refusal:
-    """The refusal of a class without its decorator."""
+    """Return the Refusal for a class without its decorator."""
     return Refusal(f"{cls.kind} {cls.__name__} must be a {cls.decorator}, got a class without that decorator")

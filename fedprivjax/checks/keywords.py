@@ -1,4 +1,4 @@
-"""Keywords that a call does not take, refused by the nearest that it does."""
+"""Validation of keyword arguments. Messages name the nearest valid keyword."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def known_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A function that names the nearest keyword for a misspelt one; editors and `help` see its own signature.
+    """Return the function with a check of its keywords. Editors and `help` show the original signature.
 
     >>> @known_keywords
     ... def walk(start, *, rounds=1):

@@ -5,15 +5,15 @@ from contextlib import contextmanager
 
 
 class Refusal(ValueError):
-    """Settings or data that cannot be used: one line with the name, what was expected, and what was given.
+    """Invalid settings or data. The message is one line with the name, the condition and the given value.
 
-    Raised before anything is compiled. The command line prints the line and exits with status 2.
+    Raised before anything is compiled. The command line prints the message and exits with status 2.
 
     Attributes:
-        machine: index of the machine that the line names as "machine <index>", or None.
+        machine: index of the machine that the message names as "machine <index>", or None.
     """
 
-    __module__ = "fedprivjax"  # the name that users import it by
+    __module__ = "fedprivjax"  # the public module
 
     def __init__(self, *args: object, machine: int | None = None):
         super().__init__(*args)
@@ -21,12 +21,12 @@ class Refusal(ValueError):
 
 
 class Undefined(Refusal, TypeError):
-    """A method that a custom class must define and does not."""
+    """A method is missing that a custom class must define."""
 
 
 @contextmanager
 def within(place: str) -> Iterator[None]:
-    """Put a place, such as a section of a file, before the line of a Refusal raised in the block.
+    """Prefix the message of a Refusal raised in the block with a place, such as a section of a file.
 
     >>> with within("[[protocol]] 'ours'"):
     ...     raise Refusal("clip must be positive, got -1.0")
@@ -42,10 +42,10 @@ def within(place: str) -> Iterator[None]:
 
 @contextmanager
 def clients_named(names: Sequence[str]) -> Iterator[None]:
-    """Name the client, in place of its machine's index, in a Refusal raised in the block.
+    """Replace the machine's index by its client's name in a Refusal raised in the block.
 
     Args:
-        names: of the clients, in the order of their machines; empty if they have none.
+        names: names of the clients in the order of their machines, or empty if there are none.
 
     >>> with clients_named(["north", "south"]):
     ...     raise Refusal("shares must be at most the 4 of machine 1, got 5", machine=1)

@@ -1,4 +1,4 @@
-"""Warnings, at the line of whoever called the package."""
+"""Warnings that point to the user's code."""
 
 import inspect
 import warnings
@@ -7,7 +7,7 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def warn(message: str) -> None:
-    """Warn of something at the first line outside of the package that led to it."""
+    """Issue a warning that points to the innermost calling line outside the package."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
         frame, level = frame.f_back, level + 1

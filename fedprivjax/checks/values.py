@@ -1,4 +1,4 @@
-"""Refusals shared by the whole package: one clear line, before anything is compiled."""
+"""Validation of single values, shared by the whole package."""
 
 import difflib
 from collections.abc import Container, Iterable
@@ -9,9 +9,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 
-LIST = 10  # choices, beyond which a refusal names the nearest alone
+LIST = 10  # largest number of choices that a message lists; with more, it names the nearest
 NEAREST = 3
-OTHER_WORDS: dict[str, tuple[str, str]] = {  # other libraries' names: ours, and how it differs
+OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the name here, and any difference
     "learning_rate": ("step_size", ""),
     "lr": ("step_size", ""),
     "eta": ("step_size", ""),
@@ -24,7 +24,7 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # other libraries' names: ours, and
     "eps": ("epsilon", ""),
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
 }
-RENAMED: dict[str, tuple[str, ...]] = {  # former names, and the names that replace them where they are known
+RENAMED: dict[str, tuple[str, ...]] = {  # former names, and their possible replacements
     "by_share": ("by_size",),
     "choose": ("tuning",),
     "every": ("eval_every",),
@@ -37,11 +37,11 @@ RENAMED: dict[str, tuple[str, ...]] = {  # former names, and the names that repl
     "table": ("partition_table",),
     "test_share": ("test_fraction",),
 }
-NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # of a protocol that has them, one number each
+NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # settings of a protocol that take a single number
 
 
 def require_positive(name: str, value: Any, *, optional: bool = False, infinite: bool = False) -> None:
-    """Refuse a concrete number that is not positive (NaN included); traced values pass.
+    """Raise Refusal unless a concrete number is positive and not NaN. Traced values pass.
 
     >>> require_positive("step_size", -1.0)
     Traceback (most recent call last):
@@ -60,7 +60,7 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
 
 
 def require_flag(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False.
+    """Raise Refusal unless the value is True or False.
 
     >>> require_flag("cancel", "false")
     Traceback (most recent call last):
@@ -71,7 +71,7 @@ def require_flag(name: str, value: Any) -> None:
 
 
 def require_at_least(name: str, value: int, least: int) -> None:
-    """Refuse an integer below `least`.
+    """Raise Refusal unless the value is an integer of at least `least`.
 
     >>> require_at_least("rounds", 0, 1)
     Traceback (most recent call last):
@@ -84,9 +84,9 @@ def require_at_least(name: str, value: int, least: int) -> None:
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int = LIST) -> None:
-    """Raise Refusal for a name that is none of `choices`, with the nearest of them, or the one that means the same.
+    """Raise Refusal unless the value is one of `choices`. The message names the nearest or the equivalent choice.
 
-    Of more choices than `listed`, the three nearest are named.
+    If there are more than `listed` choices, it names the three nearest.
 
     >>> require_choice("trust", "sever", ["server", "none"])
     Traceback (most recent call last):
@@ -115,7 +115,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
 
 
 def require_current(name: str, value: Any, known: Container[str]) -> None:
-    """Raise Refusal for a former name whose new name is one of `known`.
+    """Raise Refusal if the value is a former name whose replacement is one of `known`.
 
     >>> require_current("key", "most", ["weights", "max_uses"])
     Traceback (most recent call last):
@@ -127,7 +127,7 @@ def require_current(name: str, value: Any, known: Container[str]) -> None:
 
 
 def require_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a keyword that is none of those that a call takes, naming the nearest.
+    """Raise Refusal unless all given keywords are known. The message names the nearest known keyword.
 
     >>> require_keywords("DPMu2", ["stepsize"], ["mu", "step_size"])
     Traceback (most recent call last):
@@ -138,7 +138,7 @@ def require_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> N
 
 
 def require_one(name: str, value: Any) -> None:
-    """Refuse several values where a protocol takes one number.
+    """Raise Refusal if several values are given for a setting that takes one number.
 
     >>> require_one("mu", [1.0, 2.0])
     Traceback (most recent call last):
@@ -151,7 +151,7 @@ def require_one(name: str, value: Any) -> None:
 
 
 def unquoted(value: Any) -> str:
-    """Return a value for a message. A number in quotes comes with the remedy.
+    """Return a value as text for a message. For a number in quotes, the remedy is added.
 
     >>> unquoted([1]), unquoted("0"), unquoted("many")
     ('[1]', "'0'. Remove the quotes", "'many'")
@@ -164,7 +164,7 @@ def unquoted(value: Any) -> str:
 
 
 def called(value: Any) -> str:
-    """What a value of the wrong kind is called in a refusal: itself where it is short, else what kind it is.
+    """Return the description of a value of the wrong type for a message: short values themselves, else the type.
 
     >>> called("softmax"), called(10), called(int), called(np.zeros((2, 3)))
     ("'softmax'", '10', 'the class int', 'an array of shape (2, 3)')
@@ -180,7 +180,7 @@ def called(value: Any) -> str:
 
 
 def require_between(name: str, value: Any, low: float, high: float) -> None:
-    """Refuse a number that is not strictly between two bounds (NaN included).
+    """Raise Refusal unless the value is a number strictly between two bounds. NaN is rejected.
 
     >>> require_between("delta", 2.0, 0, 1)
     Traceback (most recent call last):
@@ -191,7 +191,7 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
 
 
 def require_number(name: str, value: Any) -> None:
-    """Refuse what is no concrete number.
+    """Raise Refusal unless the value is a concrete number.
 
     >>> require_number("noise_std", "1")
     Traceback (most recent call last):

@@ -64,7 +64,7 @@ def _filled(records: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 
 def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.ndarray:
-    """Return √Σ_messages j^power of each machine's most used record, j its occurrences in a message; [machines].
+    """Return √Σ_messages j^power of each machine's most used record, j its occurrences in a message, [machines].
 
     Args:
         rows: record indices of each machine, [machines, max_records], padded with −1.

@@ -98,7 +98,7 @@ class Plan(Once):
 
     @cached_property
     def uses(self) -> np.ndarray:
-        """Number of rounds that use each machine's most used record, for one example per message; int [machines].
+        """Number of rounds that use each machine's most used record, for one example per message, int [machines].
 
         With dropouts it is at least the number without them.
         """

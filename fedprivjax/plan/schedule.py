@@ -73,7 +73,7 @@ class Schedule(Once):
 
     @cached_property
     def present(self) -> np.ndarray:
-        """Filled slots, whose machine is scheduled and does not drop out; bool [rounds, per_round]."""
+        """Filled slots, whose machine is scheduled and does not drop out, bool [rounds, per_round]."""
         return self.scheduled if self.dropped is None else self.scheduled & ~self.dropped
 
     @cached_property
@@ -96,7 +96,7 @@ class Schedule(Once):
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Number of participations of each slot's machine up to this round, from 1; int32 [rounds, per_round].
+        """Number of participations of each slot's machine up to this round, from 1, int32 [rounds, per_round].
 
         >>> Schedule(2, np.array([[0], [1], [0]])).counts.ravel().tolist()
         [1, 1, 2]
@@ -134,12 +134,12 @@ class Schedule(Once):
 
     @cached_property
     def total(self) -> np.ndarray:
-        """Number of rounds in which each machine is scheduled, n_i; int [machines]."""
+        """Number of rounds in which each machine is scheduled, n_i, int [machines]."""
         return np.bincount(self.participants[self.scheduled], minlength=self.machines)
 
     @cached_property
     def gaps(self) -> np.ndarray:
-        """Rounds from each participation to the machine's next one, or to the end; int32 [rounds, per_round].
+        """Rounds from each participation to the machine's next one, or to the end, int32 [rounds, per_round].
 
         It is 0 in empty slots.
 

@@ -77,7 +77,7 @@ def _most(plan: Plan, problem: Problem) -> np.ndarray:
 
 
 def _owners(problem: Problem) -> np.ndarray:
-    """Return the machine that owns each example, or −1 if no machine does; int [examples]."""
+    """Return the machine that owns each example, or −1 if no machine does, int [examples]."""
     assert problem.partition_table is not None
     rows = problem.partition_table.rows
     owner = np.full(int(problem.examples), -1)

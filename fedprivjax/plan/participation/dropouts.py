@@ -71,7 +71,7 @@ class Dropouts(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Exact probability mass function of the number of machines that send, from 1; float64 [per_round].
+        """Exact probability mass function of the number of machines that send, from 1, float64 [per_round].
 
         Raises:
             Refusal: if rates differ and the scheme is not exchangeable, because the distribution then differs between

@@ -56,7 +56,7 @@ class Participation(Decorated):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probability mass function of the cohort size, from size 1; float64 [per_round].
+        """Probability mass function of the cohort size, from size 1, float64 [per_round].
 
         Default: always `per_round`.
         """

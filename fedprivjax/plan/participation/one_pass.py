@@ -89,7 +89,7 @@ class Cohorts(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probability mass function of the cohort size of a uniformly random round; float64 [per_round]."""
+        """Probability mass function of the cohort size of a uniformly random round, float64 [per_round]."""
         return _shares_of(np.array(self.sizes))
 
     @property
@@ -114,5 +114,5 @@ class Cohorts(Participation):
 
 
 def _shares_of(sizes: np.ndarray) -> np.ndarray:
-    """Return the fraction of rounds with each size, from size 1; float64 [largest size]."""
+    """Return the fraction of rounds with each size, from size 1, float64 [largest size]."""
     return np.bincount(sizes)[1:] / sizes.size

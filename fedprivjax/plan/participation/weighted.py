@@ -28,7 +28,7 @@ class Weighted(Participation):
     Args:
         weights: public weight of each machine, or such a list for each round in turn. Weights are at least 0, of shape
             [machines] or [period, machines]; weight 0 is not available.
-        max_uses: largest number of rounds of a machine, for all or for each, [machines]; None is no bound.
+        max_uses: largest number of rounds of a machine, for all or for each, [machines]. None means no bound.
 
     >>> Weighted(4, 2, [0.0, 1.0, 1.0, 0.0]).draw(2, np.random.default_rng(0)).total.tolist()
     [0, 2, 2, 0]
@@ -75,7 +75,7 @@ class Weighted(Participation):
             strength: amplitude of the weights about their mean, at least 0. With 0 all rounds have equal weights. With
                 1 a machine is unavailable in one round of the period, with 2 in a third of them.
             period: number of rounds of a day.
-            max_uses: largest number of rounds of a machine, for all or for each; None is no bound.
+            max_uses: largest number of rounds of a machine, for all or for each. None means no bound.
 
         >>> Weighted.diurnal(4, 1, [0, 0, 2, 2], period=4).phases.round(2).tolist()[:2]
         [[2.0, 2.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
@@ -97,7 +97,7 @@ class Weighted(Participation):
 
     @property
     def caps(self) -> np.ndarray | None:
-        """Largest number of draws of each machine, 0 if it is never available, int [machines]; None is no bound."""
+        """Largest number of draws of each machine, 0 if it is never available, int [machines], or None for no bound."""
         return None if self.max_uses is None else np.where(self.phases.any(axis=0), np.asarray(self.max_uses), 0)
 
     @property

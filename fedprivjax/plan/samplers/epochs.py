@@ -91,7 +91,7 @@ def epoch_places(
 
 
 def places_in_order(rows: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Return every machine's places in a random order, padding last; shape [machines, max_records].
+    """Return every machine's places in a random order, padding last, shape [machines, max_records].
 
     Without `rng` the order is the listed one.
     """

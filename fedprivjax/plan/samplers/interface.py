@@ -23,7 +23,7 @@ def require_records(sizes: np.ndarray) -> None:
 
 
 class Occurrences(NamedTuple):
-    """Possible numbers of occurrences of a record in a message, from 1, and their probabilities; [possibilities]."""
+    """Possible numbers of occurrences of a record in a message, from 1, and their probabilities, [possibilities]."""
 
     times: np.ndarray
     chances: np.ndarray
