@@ -1,4 +1,4 @@
-"""Default steps where no theory gives one: for networks, from the clip, the noise, the rounds and the public start."""
+"""Default steps without a theory: for networks, from the clip, the noise, the rounds and the public start."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_steps_follow_from_public_numbers_alone():
 
 
 def test_where_noise_rules_the_step_is_the_theorys():
-    """With the diameter in the place of the travel, and much noise, as on a ball."""
+    """With the diameter as the distance, and with much noise, as on a ball."""
     much = DPMu2(mu=0.01, clip=0.5, trust="server")
     assert step_of(much, DIGITS) == pytest.approx(
         step_of(much, replace(DIGITS, constraint=Ball(DIGITS.travel / 2))), 1e-3

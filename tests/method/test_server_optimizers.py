@@ -1,4 +1,4 @@
-"""Optimisers at the server: post-processing that is swept, seen, and refused where it cannot be run."""
+"""Server optimisers: post-processing, sweeps, transcripts, and refusals."""
 
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,7 @@ PLAIN = {
 
 
 def own_optimizer(learning_rate, gain=1.0):
-    """One of one's own: the sign of g, as long as |w| at the least."""
+    """Custom optimiser: a step along the sign of g, of length gain·(1 + |w|) in each coordinate."""
 
     def update(g, state, w):
         return -learning_rate * gain * jnp.sign(g) * (1.0 + jnp.abs(w)), state
@@ -194,7 +194,7 @@ def test_axes_that_it_has_not_are_refused(over, message):
 
 
 def test_every_optimizer_of_optax_that_needs_gradients_alone_runs():
-    """But for those that ask for the loss, or for settings."""
+    """Except optimisers that need the loss or required settings."""
     refused = set()
     for name in named().keys() - {"noisy_sgd"}:  # which warns that it wants a key
         try:
@@ -208,7 +208,7 @@ def test_every_optimizer_of_optax_that_needs_gradients_alone_runs():
 
 
 def stateful(state, update=None):
-    """A factory whose state is so."""
+    """A factory with the given state."""
     return lambda learning_rate: optax.GradientTransformation(
         lambda w: state, update or (lambda g, state, w: (g, state))
     )

@@ -1,4 +1,4 @@
-"""The private sums: literal bits, and their fast form, are one law, the one whose moments are stated."""
+"""Private sums: literal bits and their fast form have the same distribution, with the stated moments."""
 
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ def literal(law, data, repetitions=LITERAL, seed=1):
 
 
 def fast(law, data, repetitions=FAST, seed=1):
-    """Estimates from sums of levels and a host_noise, [repetitions, ...]."""
+    """Estimates from sums of levels and host noise, [repetitions, ...]."""
     dimension = int(np.prod(data.shape[1:]))
     noise, remainder = sample_binomial_noise(
         binomial_stream(seed), np.full(repetitions, law.trials * len(data)), law.probability, dimension
@@ -63,7 +63,7 @@ def exact_law(vectors, law):
 
 
 def misfit(estimates, vectors, law) -> float:
-    """The p-value of Pearson's χ² of one coordinate's estimates against the exact law, cells of 20 and more."""
+    """p-value of Pearson's χ² test of one coordinate's estimates against the exact distribution, in cells of ≥ 20."""
     users = len(vectors)
     middle = users * law.levels / 2 + users * law.trials * law.probability
     counts = np.rint(np.asarray(estimates, float) * law.levels / (2 * law.bound) + middle).astype(int)
@@ -169,7 +169,7 @@ def test_chunks_of_users_change_no_number(chunk, monkeypatch):
 
 
 def test_absent_users_leave_sum_count_and_centre():
-    """With no one present the estimate is 0; with some, it is that of their own sum."""
+    """Without participants the estimate is 0; otherwise it is that of the participants' sum."""
     key, nobody = jax.random.key(0), jnp.zeros(USERS)
     still = jnp.zeros(DIMENSION, jnp.int32)
     np.testing.assert_array_equal(SUM.rounded_sum(key, VECTORS, nobody), 0)

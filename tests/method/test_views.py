@@ -1,4 +1,4 @@
-"""What the adversary of each trust model sees."""
+"""View of the adversary of each trust model."""
 
 from typing import Any
 

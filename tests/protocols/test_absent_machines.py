@@ -1,4 +1,4 @@
-"""Machines that are absent, and records that nobody draws, leave no trace, be their gradients infinite."""
+"""Absent machines and unused records have no effect on a run, even if their gradients are infinite."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def valley():
 
 @pytest.mark.parametrize("noise_std", [0.0, 0.1])
 def test_an_absent_machines_walk_may_overflow(noise_std):
-    """An absent machine's place holds the round's first record in all its steps; its walk is masked before the sum."""
+    """An absent machine's slot repeats the round's first record; its local steps are masked before the sum."""
     protocol = LocalSGD(batch=STEPS, sampler="disjoint", noise_std=noise_std, step_size=1.0)
     cohorts = Varying(4, (0.5, 0.0, 0.5, 0.0))
     settings = {"rounds": 2, "seed": 1, "order": "stored"}

@@ -1,4 +1,4 @@
-"""How fast accelerated minibatch SGD is, run by the engine: without noise, in stages, and against its bounds."""
+"""Convergence rates of accelerated minibatch SGD in the engine: without noise, in stages, and against its bounds."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_without_noise_the_excess_falls_with_the_square_of_the_rounds():
 
 
 def test_plain_gradient_descent_is_slower_on_the_same_problem():
-    """So the slope above says something: a step of 1/β without acceleration falls like 1/R at most here."""
+    """Control for the slope above: steps of 1/β without acceleration decrease at most as 1/R here."""
     curvature, centre = spectrum(80)
     ends = []
     for rounds in (20, 80):

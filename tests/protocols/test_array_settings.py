@@ -1,4 +1,4 @@
-"""Settings given as arrays: one without axes is the number that it holds, one with axes is refused."""
+"""Settings given as arrays: 0-d arrays are numbers, and arrays with axes raise Refusal."""
 
 from dataclasses import fields, replace
 
@@ -40,7 +40,7 @@ OWN = linear_problem(X, (X[..., 0] > 0).astype(int), Logistic(), constraint=Ball
 
 
 def outcome(make):
-    """What comes of a setting: the protocol in words, or the refusal."""
+    """Text of the protocol with a setting, or the Refusal."""
     try:
         protocol = plain_numbers(make())
         require_protocol(protocol)

@@ -1,4 +1,4 @@
-"""What an attacker demonstrably learns from the engine's own transcripts, against what is claimed.
+"""Privacy audits of the engine's transcripts, compared with the claimed guarantees.
 
 The target sample alone has a feature along the first axis, so along it every view is noise plus the target's clipped
 increment: C in one world and −C in the other. The other samples keep the run adaptive. The attacker weighs the views as
@@ -101,7 +101,7 @@ def views(protocol, world, mechanism, inputs, keys, size):
 
 
 def attack(case, noise_scale=1.0):
-    """The audit of many runs in each of two neighbouring worlds."""
+    """Audit of many runs on each of two neighbouring datasets."""
     worlds = [problem(label, case.constraint) for label in (0, 1)]
     plan = draw_plan(worlds[0], PARTIAL, order="stored")
     ready = calibrate(case.protocol, worlds[0], plan)
@@ -136,7 +136,7 @@ def test_half_the_noise_is_caught(name):
 
 
 def test_a_clip_that_is_not_enforced_is_caught():
-    """Calibrated to C = 0.3 where the target's gradient has norm 1/2: every view moves by 1 instead of 0.6."""
+    """Calibrated to C = 0.3 for a target gradient of norm 1/2: every view changes by 1 instead of 0.6."""
     case = CASES["uniform"]
     loose = case._replace(protocol=replace(case.protocol, clip=5 / 3 * CLIP))
     assert attack(loose, noise_scale=3 / 5).mu_lower > claimed(case)
@@ -144,7 +144,7 @@ def test_a_clip_that_is_not_enforced_is_caught():
 
 @pytest.mark.slow
 def test_target_alone_has_the_first_feature():
-    """What the statistics rest on: the target saturates the clip in both worlds, with opposite signs."""
+    """Assumption of the statistics: the target saturates the clip on both datasets, with opposite signs."""
     case = CASES["uniform"]
     for label, sign in ((0, 1.0), (1, -1.0)):
         world = problem(label, case.constraint)

@@ -1,4 +1,4 @@
-"""Every protocol there is, in every configuration, crossed with every property of the contract."""
+"""All protocols, in all configurations, against every property of the contract."""
 
 from itertools import product
 
@@ -47,7 +47,7 @@ OF_PROGRAMS = (  # what follows from a case's program: another schedule of the n
 
 
 def quick(case, name):
-    """Whether a pair is held by default: the quick properties for all, most others for the representatives."""
+    """True if a pair is tested by default: quick properties for all, most others for representatives."""
     if name == ABSENT[0]:
         return case == "minibatch-full"
     if name in (*DEAR, LOOP):
@@ -66,7 +66,7 @@ def own_program():
 
 
 def left_out():
-    """Pairs that another case stands for: of a program, and of a method where it is dear or machines are absent."""
+    """Pairs that another case represents: of the same program, or of the same method if it is expensive."""
     of_programs = product(set(CASES) - own_program(), OF_PROGRAMS)
     dear = product(set(CASES) - set(SWEPT), (*DEAR, LOOP))
     return {*of_programs, *dear, *product(set(CASES) - set(REPRESENTATIVES), ABSENT)}
@@ -98,13 +98,13 @@ def test_every_registered_protocol_is_here():
 
 
 def test_every_protocol_has_a_representative():
-    """But for what only runs released code."""
+    """Methods of released code are exempt."""
     methods = {method for method, _ in PROTOCOLS.values()} - {ReleasedMinibatchSGD, ReleasedLocalSGD}
     assert {type(CASES[name].protocol) for name in REPRESENTATIVES} == methods
 
 
 def test_every_property_is_held_against_all():
-    """Quick or slow, no pair is left out, but for a program's or a method's when another case has the same."""
+    """No pair is omitted, quick or slow, unless another case has the same program or method."""
     others = {f"{case}-{name}" for case, name in left_out()}
     assert {param.id for param in pairs()} == {f"{case}-{name}" for case in CASES for name in PROPERTIES} - others
     assert {type(CASES[name].protocol) for name in own_program()} == {type(case.protocol) for case in CASES.values()}

@@ -1,4 +1,4 @@
-"""Cohorts of varying size and machines that drop out: what is computed, sent and promised."""
+"""Cohorts of varying size and dropouts: computation, messages and guarantees."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ SETTINGS = {"mu": 2.0, "clip": CLIP, "step_size": 0.05}
 
 
 def sent(plan):
-    """Those who send, round by round, as (machine, sample)."""
+    """Senders of every round as pairs (machine, sample)."""
     samples = plan.samples[..., 0]
     machines = plan.schedule.participants
     return [
@@ -134,7 +134,7 @@ def test_the_contract_with_absent_machines(trial, held):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_guarantee_is_that_of_the_plan(name):
-    """Who drops out changes neither a machine's guarantee nor the noise that it is asked for."""
+    """Dropouts change neither a machine's guarantee nor its noise."""
     protocol, problem, law = METHODS[name]
     if law is SIZES:
         return
@@ -201,7 +201,7 @@ def test_noise_of_a_round_by_its_own_number_would_pile_up():
 
 @struct.dataclass
 class Ghosts(NoisySGD):
-    """Planted: slots that nobody fills are summed up with the others."""
+    """Planted: empty slots are added to the sum."""
 
     def round(self, problem, state, inputs, noise, key):
         everyone = inputs if inputs.weights is None else inputs._replace(weights=jnp.ones_like(inputs.weights))
@@ -210,7 +210,7 @@ class Ghosts(NoisySGD):
 
 @struct.dataclass
 class OfThePresent(DPMu2):
-    """Planted: who drops out is taken for more private, though nobody may know who it will be."""
+    """Planted: dropouts are counted as more private, although they are not known in advance."""
 
     def exposure(self, problem, plan):
         squares = np.where(plan.schedule.present, self.message_noise.relative(plan) ** -2.0, 0.0)

@@ -1,4 +1,4 @@
-"""An exposure that is kept belongs to a plan's weights as much as to its samples."""
+"""Cached exposures depend on a plan's weights and on its samples."""
 
 from dataclasses import replace
 

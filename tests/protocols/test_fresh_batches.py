@@ -1,4 +1,4 @@
-"""Messages that are means over fresh samples: the noise they need, the step, and what an attacker learns of one."""
+"""Messages that are means over fresh samples: noise, step, and an audit of one sample."""
 
 from dataclasses import replace
 
@@ -135,7 +135,7 @@ def test_no_gradient_of_a_linear_predictor_is_written_out():
 
 @struct.dataclass
 class TooQuiet(DPMu2):
-    """One that takes a batch's mean to move by 2C/K²."""
+    """Planted: the sensitivity of a batch's mean is taken as 2C/K²."""
 
     def sensitivity(self, problem, plan):
         return super().sensitivity(problem, plan) / self.batch

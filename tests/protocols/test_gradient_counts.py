@@ -1,4 +1,4 @@
-"""The contract sees a method that computes more or fewer gradients than it states."""
+"""The contract detects a method that computes more or fewer gradients than it states."""
 
 from dataclasses import replace
 

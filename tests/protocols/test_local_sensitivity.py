@@ -1,4 +1,4 @@
-"""Brute force for local SGD: one record replaced at random, every local step of a noisy walk taken for a release."""
+"""Brute-force sensitivity of local SGD: one record replaced at random, with every noisy local step as a release."""
 
 import jax
 import jax.numpy as jnp

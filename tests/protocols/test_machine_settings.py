@@ -1,4 +1,4 @@
-"""Machines that differ: constants, targets, records and batches of their own, and the noise that follows from them."""
+"""Machines with different constants, targets, records and batches, and the resulting noise."""
 
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -53,7 +53,7 @@ def wanted(i, rule, batch, releases=ROUNDS, sampler="subset"):
 
 
 def stds(protocol):
-    """Of every machine's messages about a gradient that is 0, or of how far it walks: [machines]."""
+    """Standard deviation of each machine's messages for gradients of 0, or of its local steps; [machines]."""
     view = transcript(replace(protocol, step_size=0.1), DIFFERENT, Full(MACHINES), rounds=ROUNDS, seed=2, delta=1e-4)
     sent = view.messages - view.queries[:, None] if isinstance(protocol, LocalSGD) else view.messages
     return sent.std(axis=(0, 2))
@@ -227,7 +227,7 @@ def test_refusals(call, message):
 
 @pytest.mark.parametrize("method", [NoisyMinibatchSGD, AcceleratedMinibatchSGD, LocalSGD])
 def test_every_plan_of_a_size_gets_the_same_noise(method):
-    """The noise is enough for a machine that takes part in every round, whoever does."""
+    """The noise is sufficient for a machine that takes part in every round."""
     protocol = method(batch=2, epsilon=1.0, step_size=0.1)
     plans = [draw_plan(PROBLEM, Uniform(MACHINES, 2), ROUNDS, seed, sampler=protocol.minibatches) for seed in (0, 1)]
     assert (plans[0].schedule.participants != plans[1].schedule.participants).any()
@@ -282,7 +282,7 @@ def test_samples_that_are_known_amplify_nothing(name):
 
 @dataclass(frozen=True)
 class Public(Sampler):
-    """The same places in every message, in sight of all."""
+    """Sampler with public, fixed positions in every message."""
 
     batch: int
     places: tuple[int, ...]

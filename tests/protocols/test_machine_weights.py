@@ -1,4 +1,4 @@
-"""An objective Σ_i p_i·F_i with weights p_i of one's own."""
+"""Objectives Σ_i p_i·F_i with custom weights p_i."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_it_is_unbiased_where_some_take_part():
 
 
 def test_noise_and_sensitivity_are_those_of_the_scaled_loss():
-    """p_i·N·L_i takes the place of L_i, so machines alike in all but weight have noise in its proportion."""
+    """p_i·N·L_i replaces L_i, so machines that differ only in weight have noise proportional to it."""
     protocol = make(epsilon=1.0, clip=2.0, noise_rule="advanced", sampler="subset", batch=4)
     np.testing.assert_allclose(protocol.records.relative(PROBLEM, 2), np.array(WEIGHTS) / 0.5)
     np.testing.assert_allclose(protocol.records.machines(PROBLEM).lipschitz, 2.0 * 3 * np.array(WEIGHTS))

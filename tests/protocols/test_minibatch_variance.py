@@ -1,4 +1,4 @@
-"""The mean squared error of a round's noisy mean, exactly: what machines draw, who takes part, and the noise."""
+"""Exact mean squared error of a round's noisy mean: sampling of records and machines, and noise."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from fedprivjax.theory.lowy_razaviyayn import aggregate_variance
 
 MACHINES, DIMENSION, ROUNDS = 5, 3, 24_000
 RECORDS = np.array([12, 12, 24, 24, 36])
-BATCH = RECORDS // 3  # K_i/n_i alike, as the identity asks
+BATCH = RECORDS // 3  # equal K_i/n_i, required by the identity
 RNG = np.random.default_rng(5)
 ROWS = np.full((MACHINES, RECORDS.max()), -1)
 for machine, count in enumerate(RECORDS):
@@ -75,7 +75,7 @@ def test_the_identity(sampler, cohort):
 
 
 def test_the_identity_tells_samplers_cohorts_and_noise_apart():
-    """Every wrong reading of the formula is further off than the Monte Carlo error."""
+    """Every wrong variant of the formula differs by more than the Monte Carlo error."""
     right = expected("subset", COHORTS["fixed"])
     others = [expected(sampler, COHORTS["fixed"]).total for sampler in ("replacement", "poisson")]
     others += [expected("subset", COHORTS["all"]).total, right.total - right.clients]

@@ -25,7 +25,7 @@ SIZES = {"machines": 10, "per_round": 5, "samples": 20, "dimension": 5, "epsilon
 
 @struct.dataclass
 class Forgetful(MomentumSGD):
-    """A method with a setting of its own that follows the length of epochs."""
+    """A method with a custom setting that depends on the length of epochs."""
 
     beta: Any = 0.99
     forgetting: Any = 0.01

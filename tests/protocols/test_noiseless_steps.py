@@ -1,4 +1,4 @@
-"""Default steps of minibatch methods without noise: the optimisation's own, so that more rounds come closer."""
+"""Default steps of minibatch methods without noise: more rounds come closer to the optimum."""
 
 from dataclasses import replace
 

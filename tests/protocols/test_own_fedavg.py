@@ -1,4 +1,4 @@
-"""The contract on a client-level DP-FedAvg written by hand: an ε without a μ, under a trusted server."""
+"""Contract of a custom client-level DP-FedAvg: an ε without a μ, with a trusted server."""
 
 from dataclasses import replace
 from functools import partial

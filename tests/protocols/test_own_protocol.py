@@ -1,4 +1,4 @@
-"""A protocol of a user's own, from one file: swept, guaranteed, seen by an adversary, checked, and in an experiment."""
+"""A custom protocol in one file: sweeps, guarantee, transcript, contract, and experiments."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ HALF = Uniform(4, 2)
 
 @struct.dataclass
 class Exposed(MomentumSGD):
-    """The same, whose event says that its messages expose a sample three times as much."""
+    """The same, with an event that states three times the exposure of a sample."""
 
     def exposure(self, plan):
         return Grouped.of(3.0 * (plan.schedule.total > 0))
@@ -43,7 +43,7 @@ class Exposed(MomentumSGD):
 
 @struct.dataclass
 class Overshooting(Exposed):
-    """The same, with a noise of its own that does not count that in."""
+    """The same, with custom noise that ignores that exposure."""
 
     def calibrate(self, problem, plan, target):
         return self.with_noise(problem, plan, 2 * self.clip / target.largest_mu, target)
@@ -51,7 +51,7 @@ class Overshooting(Exposed):
 
 @struct.dataclass
 class Quiet(MomentumSGD):
-    """Planted: what messages carry is half of the noise that is claimed."""
+    """Planted: messages have half of the claimed noise."""
 
     def mechanism(self, problem, plan, method="auto"):
         mechanism = MomentumSGD.mechanism(self, problem, plan, method)
@@ -60,7 +60,7 @@ class Quiet(MomentumSGD):
 
 @struct.dataclass
 class Bare(MomentumSGD):
-    """Planted: the noise is in the aggregate alone, even where it is to be written out, and messages are gradients."""
+    """Planted: only the aggregate has noise, even with materialised messages, which are plain gradients."""
 
     def mechanism(self, problem, plan, method="auto"):
         return MomentumSGD.mechanism(self, problem, plan, "auto")
@@ -68,7 +68,7 @@ class Bare(MomentumSGD):
 
 @struct.dataclass
 class Rerun(MomentumSGD):
-    """Planted: a program that looks at a number's value."""
+    """Planted: a program that depends on the value of a number."""
 
     scale: float = struct.field(pytree_node=False, default=1.0)
 

@@ -1,4 +1,4 @@
-"""The contract on a SCAFFOLD written by hand, which declares itself non-private."""
+"""Contract of a custom SCAFFOLD, which declares itself non-private."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ checked = partial(check_protocol, problem=SHARES, participation=Uniform(MACHINES
 
 @struct.dataclass
 class Ghosts(Scaffold):
-    """Planted: slots that nobody fills are taken for machines."""
+    """Planted: empty slots are treated as machines."""
 
     def filled(self, inputs):
         return jnp.ones(inputs.machine.shape)
@@ -37,7 +37,7 @@ def test_a_non_private_method_is_not_asked_about_privacy():
 
 @struct.dataclass
 class Boastful(NoisySGD):
-    """Planted: a guarantee that does not follow `noise_std`."""
+    """Planted: a guarantee that does not depend on `noise_std`."""
 
     def event(self, problem, plan):
         return NoisySGD.event(self.replace(noise_std=1.0), problem, plan)

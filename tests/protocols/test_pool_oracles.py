@@ -1,4 +1,4 @@
-"""Methods of one fresh sample a message against the papers' pseudocode in NumPy, and what is particular to them."""
+"""Methods with one fresh sample per message against the papers' pseudocode in NumPy, and their special cases."""
 
 from dataclasses import replace
 from itertools import product

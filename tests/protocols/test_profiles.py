@@ -1,4 +1,4 @@
-"""Machines whose privacy levels differ: each one's μ is its part of the largest, and one scale is swept."""
+"""Machines with different privacy levels: each μ is its fraction of the largest, and one scale is swept."""
 
 import jax
 import numpy as np
@@ -50,7 +50,7 @@ def test_every_machine_has_its_own_mu(name, law):
 @pytest.mark.parametrize("method", [DPMu2, StaleMomentum])
 @pytest.mark.parametrize("target", [{"mu": 3.0}, {"epsilon": 8.0}])
 def test_noise_for_the_plan_takes_no_machine_beyond_its_part(method, target):
-    """With noises that differ by message, who takes part most need not be who is asked for least privacy."""
+    """If noise differs by message, the most frequent participant need not have the largest μ."""
     protocol = method(noise_schedule=tuple(range(1, 13)), calibrate_to="plan", **target, **SETTINGS)
     asked = 3.0 if "mu" in target else gdp.mu(8.0, 1e-5)
     rows = np.array([[0, 2], [0, 2], [0, 3], [0, 2], [0, 1], [0, 3]])
@@ -129,7 +129,7 @@ ROWS = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [1, 3], [0, 2]])
     ids=["all", "dropouts"],
 )
 def test_the_least_private_machine_is_audited(participation, least):
-    """What is proved stays below what is claimed, and comes near where the machine sends all that was planned."""
+    """The proved bound stays below the claim, and is close to it if the machine sends all planned messages."""
     protocol = DPMu2(mu=2.0, clip=0.5, relative_privacy=PROFILE)
     found = audit(protocol, Federation(participation, rounds=6, records=12, dimension=4), runs=2000)
     assert not found.refuted

@@ -1,4 +1,4 @@
-"""The contract sees a query that is not where gradients are taken."""
+"""The contract detects a query other than the point at which gradients are computed."""
 
 import pytest
 from cases import CASES, ROUNDS, sparing
@@ -12,7 +12,7 @@ QUERY = "the query is where gradients are taken"
 
 @struct.dataclass
 class OldPoint(DPMu2):
-    """Queried where it was a round before, at which gradients are taken too."""
+    """Queries the previous round's point, at which gradients are computed too."""
 
     def query(self, state):
         return state.x_previous
@@ -36,7 +36,7 @@ class Output(UserAGD):
 
 @struct.dataclass
 class WalkedAverage(LocalSGD):
-    """Queried where no machine's walk begins."""
+    """Queries a point at which no machine starts its local steps."""
 
     def query(self, state):
         return state.average

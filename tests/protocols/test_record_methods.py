@@ -1,4 +1,4 @@
-"""Methods that sample a machine's records against their pseudocode in NumPy, and what is particular to them."""
+"""Methods that sample a machine's records against their pseudocode in NumPy, and their special cases."""
 
 from dataclasses import replace
 from itertools import product
@@ -52,7 +52,7 @@ def gradients_of(protocol):
 
 
 class Noise(NamedTuple):
-    """What the oracle of a kind of method is given."""
+    """Noise inputs of the oracle of a kind of method."""
 
     silent: object
     drawn: object
@@ -96,7 +96,7 @@ def test_the_oracle_goes_where_the_engine_goes(name, noisy):
     "name", sparing(["minibatch-subset", "minibatch-varying", "accelerated-plain", "local"], ["minibatch-varying"])
 )
 def test_a_sweep_that_starts_without_noise_equals_a_loop(name):
-    """Also over cohorts of random size, whose own sizes decide no default."""
+    """Also for cohorts of random size, whose realised sizes do not affect defaults."""
     case = RECORD_CASES[name]
     step = 0.5 if name == "local" else None  # local SGD has no default
     blank = replace(case.protocol, noise_std=None, step_size=step)

@@ -74,7 +74,7 @@ def test_without_noise_a_run_is_the_loop_on_its_records(method, loss):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_with_noise_runs_have_the_law_of_the_loop(method):
-    """Cohorts, records and noise drawn anew by each; a wrong scale of the noise is told from the right one."""
+    """Each samples its own cohorts, records and noise; a wrong scale of the noise is detected."""
     std, step = 0.8, 0.2
     protocol = METHODS[method][0](noise_std=std, step_size=step)
     record = [coordinate(k) for k in range(FEATURES)]
@@ -102,7 +102,7 @@ def coordinate(k):
 
 
 def apart(a, b):
-    """How many standard errors lie between two samples' means, for each column."""
+    """Difference of two samples' means in standard errors, for each column."""
     return np.abs(a.mean(0) - b.mean(0)) / np.sqrt(a.var(0, ddof=1) / len(a) + b.var(0, ddof=1) / len(b))
 
 

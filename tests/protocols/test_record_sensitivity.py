@@ -96,7 +96,7 @@ def query_points(protocol, problem, plan):
 
 
 def occurrences(plan, record):
-    """How often a message uses the record, [rounds, per_round]."""
+    """Number of uses of the record in each message, [rounds, per_round]."""
     return np.sum((plan.samples == record) & (plan.weights > 0), axis=2)
 
 

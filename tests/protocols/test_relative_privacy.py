@@ -1,4 +1,4 @@
-"""Privacy of each machine by one setting, `relative_privacy`, in every protocol that can have it."""
+"""Per-machine privacy by `relative_privacy`, in every protocol that supports it."""
 
 from dataclasses import replace
 
@@ -79,7 +79,7 @@ def test_every_machine_has_its_own_mu(name):
 @pytest.mark.parametrize("calibrate_to", ["rule", "plan"])
 @pytest.mark.parametrize("name", TREES)
 def test_machines_weights_take_none_beyond_its_part(name, calibrate_to):
-    """A machine of little privacy asked and little weight leaves no room to one of more."""
+    """No machine exceeds its fraction of the target if machines also have weights."""
     weights = (0.4, 0.1, 0.3, 0.2)
     start = begun(TREES[name].replace(calibrate_to=calibrate_to), replace(TABLE, machine_weights=weights))
     over = start.event.mus.each / (2.0 * SHARES)
@@ -116,7 +116,7 @@ def test_every_machine_has_its_own_epsilon(name):
 
 @pytest.mark.parametrize("name", sparing(list(METHODS), ["tree", "users"]))
 def test_every_machine_adds_the_noise_of_its_own_privacy(name):
-    """Exactly that of a run in which all are asked for what this machine is; and not another machine's."""
+    """Exactly the noise of a run with this machine's target for all machines, and not another machine's."""
     protocol = METHODS[name]
     each = noise_of(protocol)
     for machine, share in enumerate(SHARES):
@@ -128,7 +128,7 @@ def test_every_machine_adds_the_noise_of_its_own_privacy(name):
 
 
 def noise_of(protocol):
-    """What machines add to messages about a gradient that is 0, [rounds, machines, d]."""
+    """Noise of the machines' messages for gradients of 0, [rounds, machines, d]."""
     view = transcript(protocol, SILENT, Full(MACHINES), **options(protocol))
     return view.messages - (view.queries[:, None] if protocol.name == "LocalSGD" else 0.0)
 
@@ -148,7 +148,7 @@ def test_the_mean_of_machines_noises_has_their_variances_mean(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["reduced", "users"])
 def test_the_sum_of_machines_noises_has_its_law(name):
-    """However it is drawn; 2/3 and 3/2 of its scale are refused."""
+    """For every sampler of the noise; 2/3 and 3/2 of its scale are rejected."""
     order = {"problem": POOL} if name.startswith("users") else {"problem": TABLE}
     trial = Trial(METHODS[name], participation=Full(MACHINES), rounds=ROUNDS, **order)
     PROPERTIES["the noise has the stated distribution"](trial)

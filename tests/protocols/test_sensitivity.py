@@ -1,4 +1,4 @@
-"""Brute force: one sample of one machine replaced, everything that the adversary conditions on held fixed.
+"""Brute-force sensitivity: one sample of one machine replaced, with the adversary's conditioning fixed.
 
 Adaptive composition lets the query points stand as the first world saw them, so the second world's machine answers the
 same questions with its own data and its own memory.
@@ -97,7 +97,7 @@ def first_world(case, problem, plan, points=None):
 
 
 def views(case, plan, sent, machine):
-    """What the machine's noise protects, one row for each of its messages."""
+    """Vectors that the machine's noise protects, one row per message."""
     own = sent[plan.schedule.participants == machine]
     return np.cumsum(own, axis=0) if case.summed else own
 
@@ -113,7 +113,7 @@ def moved(case, problem, plan, states, sample, features, label):
 
 
 def uses_of(plan, sample):
-    """Which messages use the sample, bool [rounds, per_round]."""
+    """True for messages that use the sample; bool, shape [rounds, per_round]."""
     return (plan.samples == sample).reshape(*plan.schedule.participants.shape, -1).any(axis=2)
 
 

@@ -1,4 +1,4 @@
-"""Normalised SGD with private momentum: its steps, its output's law, what a record moves, and what it refuses."""
+"""Normalised SGD with private momentum: steps, distribution of the output, sensitivity, and refusals."""
 
 from dataclasses import replace
 

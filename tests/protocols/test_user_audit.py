@@ -1,4 +1,4 @@
-"""What an attacker demonstrably learns of one record in sums over tiny cohorts, against what is stated.
+"""Privacy audits of one record in sums over tiny cohorts, compared with the stated guarantees.
 
 The target alone has a feature along the first axis, and its clipped gradient is +C or −C there.
 """
@@ -51,7 +51,7 @@ def messages(arguments, keys, size):
 
 @typed_jit(static_argnames="recipe")
 def steps(arguments, host_noises, keys, recipe):
-    """How far the server has gone against the first axis in many runs, by the sum of its noisy means."""
+    """Distance of the server along the negative first axis in many runs, from the sum of its noisy means."""
 
     def one(host_noise, key):
         return trajectory(arguments._replace(host_noise=host_noise, key=key), recipe)[1]["first"][-1, 1]

@@ -1,4 +1,4 @@
-"""What the guarantees of methods on batches of users say is true of the noise, the users and the view of a run."""
+"""Guarantees of methods on batches of users agree with the noise, the users and the view of a run."""
 
 from itertools import product
 
@@ -60,7 +60,7 @@ def test_the_event_accounts_for_the_bits_that_are_drawn(levels):
 
 @pytest.mark.parametrize("trust", ["shuffler", "none"])
 def test_a_transcript_with_absent_users_is_of_those_who_take_part(trust):
-    """Behind a shuffler the sum has their bits alone; in the clear, slots that nobody fills are empty."""
+    """With a shuffler the sum has only their bits; without one, empty slots stay empty."""
     features = np.zeros((12, 400), np.float32)
     protocol, zero = UserSGD(noise_std=0.7, step_size=1.0, trust=trust), problem(features, WholeSpace())
     seen = transcript(protocol, zero, DROPPING, seed=3)

@@ -1,4 +1,4 @@
-"""Methods on batches of users against the papers' algorithms in NumPy, with the noise that a run really draws."""
+"""Methods on batches of users against the papers' algorithms in NumPy, with the noise of the run."""
 
 from dataclasses import replace
 
@@ -264,7 +264,7 @@ def test_other_numbers_are_no_new_program(trust):
 
 @pytest.mark.parametrize("trust", sparing(("shuffler", "none"), ["shuffler"]))
 def test_a_sweep_over_epsilon_is_the_loop(trust):
-    """Every member has levels and bits of its own; the host noise is its own, too."""
+    """Every configuration has separate levels, bits and host noise."""
     protocol = UserSGD(step_size=0.4, trust=trust)
     settings = {"metrics": ONCE["metrics"], "eval_every": 1, "rounds": 12}
     grid = sweep(protocol, PROBLEM, PASS, over={"epsilon": [0.5, 2.0, np.inf]}, seeds=[3, 4], **settings)

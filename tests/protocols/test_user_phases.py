@@ -1,4 +1,4 @@
-"""P_AGD in phases that have cohorts and envelopes of their own: against NumPy, and as private as with equal cohorts."""
+"""P_AGD in phases with different cohorts and envelopes: against NumPy, and as private as with equal cohorts."""
 
 import numpy as np
 import pytest

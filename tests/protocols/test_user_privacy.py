@@ -1,4 +1,4 @@
-"""What methods on users state of privacy: uses of a record, who adds noise, the target, and the terms."""
+"""Privacy statements of methods on users: uses of a record, source of the noise, target, and terms."""
 
 import numpy as np
 import pytest

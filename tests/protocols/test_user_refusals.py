@@ -1,4 +1,4 @@
-"""Settings of methods on users that are refused, in one line, before anything is compiled."""
+"""Invalid settings of methods on users raise Refusal, with a one-line message, before compilation."""
 
 from dataclasses import replace
 

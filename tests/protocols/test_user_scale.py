@@ -1,4 +1,4 @@
-"""A million users: time, memory, and what the number of bits of a message costs."""
+"""A million users: time, memory, and the cost of the number of bits in a message."""
 
 import subprocess
 import sys

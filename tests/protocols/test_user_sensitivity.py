@@ -1,4 +1,4 @@
-"""Brute force: one record replaced, query points and rounding keys fixed; and the laws of what stands in the sums."""
+"""Brute-force sensitivity with fixed query points and rounding keys, and distributions of the sums."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def opposite():
 
 @typed_jit
 def gradients_of(protocol, problem, state, inputs):
-    """What users compute before they round, [per_round, d]."""
+    """Gradients of the users before rounding, [per_round, d]."""
     clip = protocol.clip
     return flat_rows(problem, record_messages(problem, protocol.query(state), inputs, clip))
 
@@ -176,7 +176,7 @@ def test_a_bound_beyond_the_stated_one_stays_within_the_levels():
         assert rounded.max() <= protocol.vector_sum.levels
 
 
-# ---- the law of what stands in the mean
+# ---- the distribution of the mean's noise
 
 WIDE, FEW, SIGMA, LEVELS = 4000, 6, 0.3, 3
 WIDE_X = unit_rows(np.random.default_rng(1), 2 * FEW, WIDE) * np.sqrt(WIDE) / 40  # coordinates of about 1/40
@@ -224,7 +224,7 @@ def bits_of(trust):
 
 
 def off(numbers, variance):
-    """How far mean and variance are from what is stated, in standard errors."""
+    """Deviations of mean and variance from the stated values, in standard errors."""
     z = numbers / np.sqrt(variance)
     return abs(z.mean()) * np.sqrt(z.size), abs(z.var() - 1) * np.sqrt(z.size / 2)
 
