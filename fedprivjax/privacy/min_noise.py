@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.disk_cache import cached, code_digest
-from fedprivjax.privacy.accountants.noise_search import CLOSE, least_noise
+from fedprivjax.privacy.accountants.noise_search import CLOSE, search_min_noise
 from fedprivjax.privacy.events import TargetRatio
 
 PACKAGE = Path(__file__).parents[1]
@@ -65,4 +65,4 @@ def min_noise_for_all(target_ratio: Callable[..., TargetRatio], guess: float) ->
 
 
 def _min_noise_of(target_ratio: Callable[..., TargetRatio], only: Any, guess: float) -> float:
-    return least_noise(lambda noise: target_ratio(noise, only).ratio, 1.0, guess)
+    return search_min_noise(lambda noise: target_ratio(noise, only).ratio, 1.0, guess)

@@ -239,7 +239,7 @@ def test_refusals(call, message):
 # ---- prose
 
 
-def test_a_paragraph_has_the_fields_that_readers_ask_for():
+def test_a_paragraph_has_all_required_fields():
     text = of_epsilon(0.3, sampled(DELTA), event=Sampler, accounting="by an accountant").paragraph()
     for part in (
         f"(ε, δ) = ({up(sampled(DELTA), 4)}, 1e-05)",
@@ -258,7 +258,7 @@ def test_a_paragraph_has_the_fields_that_readers_ask_for():
     assert of_gdp(np.inf).paragraph().startswith("Nothing is guaranteed")
 
 
-def test_prose_never_promises_more_than_there_is():
+def test_paragraphs_never_state_a_stronger_guarantee():
     for mu in (0.5, 1.0, 2.0, 4.0):
         stated = of_gdp(mu).paragraph()
         assert float(stated.split("(ε, δ) = (")[1].split(",")[0]) >= gdp.epsilon(mu, DELTA)

@@ -37,7 +37,7 @@ def test_renyi_accountant_bounds_gdp_from_above(name):
 
 @pytest.mark.parametrize("mu", [0.5, 4.0, 8.0])
 @pytest.mark.parametrize("schedule", ["uniform", "proportional"])
-def test_noise_of_the_theorem_is_what_the_accountant_asks_for_at_twice_the_increment(mu, schedule):
+def test_noise_of_the_theorem_matches_the_accountant_at_twice_the_increment(mu, schedule):
     """σ_k from `4S²·n/μ²` (uniform) or `4S²·(1+ln n)·k/μ²`; a replaced sample moves every running sum by 2S."""
     bound, sent = 118.1, 12
     growth = np.full(sent, float(sent)) if schedule == "uniform" else (1 + np.log(sent)) * np.arange(1.0, sent + 1)

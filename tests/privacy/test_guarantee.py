@@ -33,7 +33,7 @@ def test_marks(mu, private, large):
     assert (guarantee.private, guarantee.large) == (private, large)
 
 
-def test_statement_says_everything_that_gives_the_number_its_meaning():
+def test_text_states_unit_relation_trust_and_assumptions():
     text = str(make())
     for part in (
         "4-GDP",
@@ -60,7 +60,7 @@ def test_non_private_statement():
 
 
 @pytest.mark.parametrize("other", [1.0, 4.0])
-def test_is_frozen_and_keeps_its_own_copy(other):
+def test_is_frozen_and_copies_its_values(other):
     mine = np.array([1.0, other])
     guarantee = make(mus=Grouped.of(mine))
     mine[0] = 9.0
@@ -104,7 +104,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_text_says_all_of_it(kind):
+def test_json_round_trip(kind):
     guarantee = KINDS[kind]
     loaded = PrivacyGuarantee.from_json(guarantee.to_json())
     assert str(loaded) == str(guarantee)

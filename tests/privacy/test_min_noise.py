@@ -63,7 +63,7 @@ def files(folder):
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-def test_it_is_solved_for_once_and_the_same_to_the_last_digit(folder, solved):
+def test_noise_is_solved_for_once_and_identical(folder, solved):
     assert (
         needed()
         == needed()
@@ -90,7 +90,7 @@ def test_it_is_solved_for_once_and_the_same_to_the_last_digit(folder, solved):
         lambda noise: np.array(["much"]),
     ],
 )
-def test_a_wrong_number_on_disk_is_caught_and_mended(folder, solved, wrong):
+def test_a_wrong_cached_number_is_detected_and_replaced(folder, solved, wrong):
     right = needed()
     (path,) = files(folder)
     np.save(path, wrong(right))
@@ -135,7 +135,7 @@ def test_the_code_is_that_of_privacy_and_of_samplers():
     assert all((path / "__init__.py").exists() for path in min_noise.CODE)
 
 
-def test_what_is_soon_solved_for_is_not_kept(folder, monkeypatch):
+def test_fast_solutions_are_not_cached(folder, monkeypatch):
     monkeypatch.setattr(disk_cache, "SLOW", 60.0)
     needed()
     assert files(folder) == []
@@ -143,7 +143,7 @@ def test_what_is_soon_solved_for_is_not_kept(folder, monkeypatch):
 
 @pytest.mark.parametrize("calibrate_to", ["plan", "rule"])
 @pytest.mark.parametrize("method", [NoisyMinibatchSGD, LocalSGD])
-def test_methods_find_it_again_and_never_run_with_half_of_it(folder, solved, method, calibrate_to):
+def test_methods_use_the_cache_and_reject_half_the_noise(folder, solved, method, calibrate_to):
     protocol = method(epsilon=2.0, batch=2, clip=1.0, sampler="replacement", step_size=0.1, calibrate_to=calibrate_to)
 
     def calibrated():
@@ -159,7 +159,7 @@ def test_methods_find_it_again_and_never_run_with_half_of_it(folder, solved, met
     assert len(solved) == 2
 
 
-def test_noise_in_closed_form_is_not_kept(folder):
+def test_noise_in_closed_form_is_not_cached(folder):
     protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1, calibrate_to="plan")
     assert ready(protocol, SHARES, PARTIAL, rounds=4).event.cache_key is None
     assert files(folder) == []

@@ -31,7 +31,7 @@ def test_the_formulas(lipschitz, records, rounds, epsilon):
     assert moments**2 == pytest.approx(8 * scale * log(1 / DELTA), rel=1e-12)
 
 
-def test_one_pass_has_a_rule_of_its_own():
+def test_one_pass_has_a_separate_rule():
     found = std("advanced", 6.0, sampler="disjoint", lipschitz=3.0, batch=7, rounds=10)
     assert found**2 == pytest.approx(32 * 9 * log(1.25 / DELTA) / 42**2, rel=1e-12)
     assert found == std("advanced", 6.0, sampler="disjoint", lipschitz=3.0, batch=7, rounds=100)
@@ -76,7 +76,7 @@ def test_the_rule_for_one_pass_is_valid_up_to_its_largest_epsilon(epsilon):
 
 
 @pytest.mark.parametrize("epsilon", MOMENTS)
-def test_what_the_rule_of_the_experiments_gives(epsilon):
+def test_realised_epsilon_of_the_experiments_rule(epsilon):
     given = true_epsilon(std("paper_moments", epsilon, acknowledged=True), **MNIST)
     assert given == pytest.approx(MOMENTS[epsilon], rel=2e-3)
 
@@ -101,7 +101,7 @@ def test_required_noise_as_a_multiple_of_the_experiments(sampler, epsilon, ratio
 @pytest.mark.parametrize(
     "sampler", sparing(["replacement", "subset", "poisson", "disjoint", "full"], ["subset", "disjoint", "full"])
 )
-def test_the_accountant_spends_the_target_and_no_more(sampler):
+def test_the_accountant_meets_the_target_tightly(sampler):
     settings = {**SMALL, "sampler": sampler, "lipschitz": 7.0}
     found = noise_std("accountant", epsilon=2.0, **settings)
     assert true_epsilon(found * (1 + 1e-12), **settings) <= 2.0 < true_epsilon(found * (1 - 1e-3), **settings)
@@ -118,7 +118,7 @@ def test_scales(rule):
 
 
 @pytest.mark.parametrize("rule", NOISE_RULES)
-def test_an_infinite_target_takes_no_noise(rule):
+def test_an_infinite_target_needs_no_noise(rule):
     assert std(rule, inf) == 0
 
 

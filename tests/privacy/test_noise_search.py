@@ -9,7 +9,7 @@ from fedprivjax.plan.samplers import Poisson, Replacement, Subset
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import sampled
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
-from fedprivjax.privacy.accountants.noise_search import least_noise
+from fedprivjax.privacy.accountants.noise_search import search_min_noise
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.events import RecordEvent, Releases, TargetRatio
@@ -36,19 +36,19 @@ SETTINGS = [
     ],
 )
 @pytest.mark.parametrize("guess", [0.01, 2.0, 1e3])
-def test_what_is_found_is_met_and_no_more(epsilon_of, asked, guess):
-    found = least_noise(epsilon_of, asked, guess)
+def test_the_found_noise_meets_the_target_tightly(epsilon_of, asked, guess):
+    found = search_min_noise(epsilon_of, asked, guess)
     assert asked * (1 - 1e-6) < epsilon_of(found) <= asked
 
 
-def test_what_no_noise_meets_and_any_noise_meets():
-    assert least_noise(lambda noise: inf, 1.0, 1.0) == inf
-    assert least_noise(lambda noise: 0.0, 1.0, 1.0) < 1e-12
+def test_targets_that_no_noise_or_any_noise_meets():
+    assert search_min_noise(lambda noise: inf, 1.0, 1.0) == inf
+    assert search_min_noise(lambda noise: 0.0, 1.0, 1.0) < 1e-12
 
 
 @pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)
 @pytest.mark.parametrize("whole", [False, True])
-def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, records, rounds, z, whole):
+def test_the_quick_bound_is_slightly_above_the_fine_one(sampler, records, rounds, z, whole):
     for delta in (1e-3, 1e-8):
         settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": whole}
         assert 1 <= quick_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
@@ -63,7 +63,7 @@ def test_the_rough_bound_is_little_above_the_fine_one_and_never_below(sampler, r
         (Subset(2), 518, 3599, 0.08876885252081407, 1.2685104983075312e-12),
     ],
 )
-def test_the_rough_bound_is_not_below_where_delta_is_next_to_nothing(sampler, records, rounds, z, delta):
+def test_the_quick_bound_is_not_below_for_tiny_delta(sampler, records, rounds, z, delta):
     settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": True}
     assert quick_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
 
@@ -94,7 +94,7 @@ def machines(noise_std, sizes, rounds=200):
     return RecordEvent(noise_std, Sampled(Subset(10)), releases, Terms("none", "a theorem"))
 
 
-def test_few_of_many_different_machines_are_looked_at_closely(monkeypatch):
+def test_few_of_many_different_machines_are_evaluated_exactly(monkeypatch):
     """59 machines of 59 sizes: the noise is the largest needed by any of them, found with few slow evaluations."""
     sizes, looked = np.round(61 + 702 * np.linspace(0, 1, 59) ** 1.526).astype(int), []
     target, inner = Target(epsilon=2.0, delta=1e-5), Sampled.epsilon

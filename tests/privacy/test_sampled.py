@@ -68,7 +68,7 @@ def test_the_noise_multiplier_of_the_experiments():
 
 @pytest.mark.parametrize("column", [0, 1], ids=["subset", "replacement"])
 @pytest.mark.parametrize("epsilon", sparing(TRUE, [1.5, 6.0]))
-def test_what_the_experiments_really_give(epsilon, column):
+def test_realised_epsilon_of_the_experiments(epsilon, column):
     sampler, (least, most) = ("subset", "replacement")[column], TRUE[epsilon][column]
     assert attainable_epsilon(claimed(epsilon), sampler=sampler, **MNIST) == pytest.approx(least, rel=0.006)
     assert sampled_epsilon(claimed(epsilon), sampler=sampler, **MNIST) == pytest.approx(most, rel=0.002)
@@ -173,7 +173,7 @@ def test_one_release_has_the_subsampled_profile(sampler):
 
 
 @pytest.mark.parametrize("epsilon", sparing(POISSON, [1.5, 6.0]))
-def test_poisson_is_what_dp_accounting_says(epsilon):
+def test_poisson_equals_dp_accounting(epsilon):
     found = sampled_epsilon(claimed(epsilon), sampler="poisson", **MNIST)
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
     release = dp_accounting.PoissonSampledDpEvent(
@@ -206,7 +206,7 @@ def test_a_sample_of_all_records_is_full(sampler, z):
 
 @pytest.mark.parametrize("mu", [0.02, 1.0, 40.0])
 @pytest.mark.parametrize("rounds", sparing([1, 35, 15505], [1, 35]))
-def test_the_attainable_is_near_the_truth_however_many_the_rounds(rounds, mu):
+def test_the_lower_bound_is_near_the_truth_for_any_number_of_rounds(rounds, mu):
     settings = {**SMALL, "batch": SMALL["records"], "rounds": rounds}
     exact = sampled_epsilon(2 * sqrt(rounds) / mu, sampler="full", **settings)
     assert 0.99 * exact < attainable_epsilon(2 * sqrt(rounds) / mu, sampler="subset", **settings) <= exact
@@ -226,7 +226,7 @@ def test_every_local_step_released():
 @pytest.mark.parametrize(
     ("records", "batch", "rounds"), sparing([(20, 8, 6), (20, 1, 30), (500, 20, 1), (3, 3, 4)], [(20, 8, 6)])
 )
-def test_the_attainable_is_never_above_the_bound(sampler, records, batch, rounds):
+def test_the_lower_bound_is_never_above_the_upper_bound(sampler, records, batch, rounds):
     for z in (1.5, 6.0, 40.0):
         settings = {"sampler": sampler, "records": records, "batch": batch, "rounds": rounds, "delta": 1e-5}
         assert 0 <= attainable_epsilon(z, **settings) <= sampled_epsilon(z, **settings) < inf
@@ -263,7 +263,7 @@ def test_amplification_orders_the_samplers():
 
 
 @pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson"], ["subset", "poisson"]))
-def test_composition_is_better_than_adding_up(sampler):
+def test_composition_is_better_than_the_sum(sampler):
     def at(rounds, delta):
         return sampled_epsilon(4.0, sampler=sampler, records=20, batch=8, rounds=rounds, delta=delta)
 
@@ -285,7 +285,7 @@ def test_required_noise(sampler, batch, epsilon):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("epsilon", sparing([0.3, 4.0], [0.3]))
-def test_the_noise_for_a_target_is_enough_and_hardly_more(sampler, epsilon):
+def test_the_noise_for_a_target_is_sufficient_and_tight(sampler, epsilon):
     z = noise_multiplier_for(epsilon, sampler=sampler, **SMALL)
     assert sampled_epsilon(z * (1 + 1e-12), sampler=sampler, **SMALL) <= epsilon
     assert sampled_epsilon(z * (1 - 5e-4), sampler=sampler, **SMALL) > epsilon
@@ -298,7 +298,7 @@ def test_extremes(sampler):
     assert sampled_epsilon(1e7, sampler=sampler, **SMALL) < 1e-3
 
 
-def test_so_little_noise_that_nothing_is_promised():
+def test_too_little_noise_gives_infinite_epsilon():
     assert sampled_epsilon(0.01, sampler="replacement", **SMALL) == inf
     assert sampled_epsilon(0.1, sampler="subset", **SMALL) > 1000
 
@@ -344,5 +344,5 @@ def test_targets_that_are_refused(epsilon, changes, message):
         noise_multiplier_for(epsilon, **{"sampler": "subset", **SMALL, **changes})
 
 
-def test_a_batch_above_the_records_is_no_matter_with_replacement():
+def test_a_batch_above_the_records_is_accepted_with_replacement():
     assert sampled_epsilon(9.0, sampler="replacement", **{**SMALL, "batch": 40}) < inf

@@ -66,7 +66,7 @@ def test_the_worst_machine_is_the_largest(sampler):
     assert (np.diff(found) < 0).all()
 
 
-def test_the_most_messages_decide_among_machines_alike():
+def test_the_most_messages_decide_among_otherwise_identical_machines():
     messages = np.array([1, 2, 40])
     alike = {"shift": np.full(3, 0.25), "records": np.full(3, 20), "batch": np.full(3, 8), "messages": messages}
     event = make(1.2, **alike)
@@ -76,7 +76,7 @@ def test_the_most_messages_decide_among_machines_alike():
     assert (np.diff(each_of(event)) > 0).all()
 
 
-def test_noise_of_ones_own():
+def test_noise_per_machine():
     """A machine whose noise is twice as large has half the shift."""
     shift = SHIFT / np.array([1, 2, 1, 1, 1, 2])
     each = each_of(make(shift=shift))
@@ -84,7 +84,7 @@ def test_noise_of_ones_own():
     assert each[5] < each[0] / 1.8
 
 
-def test_without_noise_nothing_is_promised():
+def test_without_noise_epsilon_is_infinite():
     event = make(0.0)
     assert each_of(event).tolist() == [np.inf, np.inf, np.inf, 0.0, np.inf, np.inf]
     assert event.epsilon(DELTA) == np.inf
@@ -132,14 +132,14 @@ def test_rounding_never_understates(sampler):
     np.testing.assert_allclose(stated, exact, rtol=1e-7)
 
 
-def test_an_error_of_rounding_is_no_other_machine():
+def test_rounding_errors_do_not_split_groups():
     shift = SHIFT * (1 + np.array([0, 0, 0, 0, 0, 4e-16]))
     each = each_of(make(shift=shift))
     assert each[0] == each[5]
 
 
 @pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson", "full"], ["subset", "full"]))
-def test_figures(sampler):
+def test_summary(sampler):
     summary = make(sampler=sampler).summary(DELTA)
     each, least = by_hand(NOISE, sampler), by_hand(NOISE, sampler, attainable_epsilon)
     assert summary["ε (at most)"] == pytest.approx(each.max(), rel=1e-6)
@@ -171,7 +171,7 @@ def test_marks(worst, private, large):
     assert (found.epsilon, found.private, found.large) == (worst, private, large)
 
 
-def test_statement_says_everything_that_gives_the_number_its_meaning():
+def test_text_states_unit_relation_trust_and_assumptions():
     assert str(guarantee(1.0, 14.2415, 3.0)).splitlines() == [
         "(14.24, 1e-05)-DP (large: ε > 10) for one record of one machine (replace-one)",
         "  covers: every message a machine sends (no trusted server)",

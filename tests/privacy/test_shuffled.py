@@ -33,7 +33,7 @@ def test_no_amplification_beyond_the_theorems_range():
 
 @pytest.mark.parametrize("z", [0.5, 2.0, 8.0])
 @pytest.mark.parametrize("per_round", [1, 100, 10**4, 10**6])
-def test_never_above_what_is_seen_without_a_shuffler(z, per_round):
+def test_never_above_the_bound_without_a_shuffler(z, per_round):
     in_sight = sampled_epsilon(z, sampler="subset", records=50, batch=1, rounds=500, delta=1e-6)
     found = shuffled_epsilon(z, **{**SETTINGS, "per_round": per_round})
     assert found <= in_sight
@@ -111,7 +111,7 @@ def by_the_docstring(z, share, local_part=True):
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
 @pytest.mark.parametrize("z", [4.0, 6.0, 12.0])
-def test_every_part_of_delta_is_paid_for(z, share):
+def test_every_component_of_delta_is_counted(z, share):
     found = _composed(z, 1 / SETTINGS["records"], SETTINGS["per_round"], SETTINGS["rounds"], SETTINGS["delta"], share)
     assert found == pytest.approx(by_the_docstring(z, share), rel=1e-3)
     assert found > by_the_docstring(z, share, local_part=False) * 1.002  # omitting δ₀ would fail
@@ -141,7 +141,7 @@ def exact_delta(epsilon, z, per_round):
 
 @pytest.mark.parametrize("z", [1.0, 3.0, 8.0])
 @pytest.mark.parametrize("per_round", [10**4, 10**6])
-def test_what_the_sum_gives_away_is_within_the_claim(z, per_round):
+def test_the_sums_leakage_is_within_the_claim(z, per_round):
     claimed = shuffled_epsilon(z, records=1, per_round=per_round, rounds=1, delta=1e-6)
     assert exact_delta(claimed, z, per_round) <= 1e-6
 

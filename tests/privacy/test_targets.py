@@ -100,7 +100,7 @@ def plan_of(protocol, participation, seed=0):
     return draw_plan(PROBLEM, participation, ROUNDS, seed, sampler=protocol.minibatches)
 
 
-def test_every_registered_protocol_is_held_against_targets():
+def test_every_registered_protocol_is_checked_against_targets():
     assert {type(protocol) for protocol in CASES.values()} == {kind for kind, _ in PROTOCOLS.values()}
 
 
@@ -125,7 +125,7 @@ def test_no_protocol_exceeds_its_target(name, target):
 
 
 @pytest.mark.parametrize("name", ["mu2", "sgd, trusted", "disjoint", "local, disjoint"])
-def test_what_is_too_little_is_seen(name):
+def test_insufficient_noise_is_detected(name):
     protocol, plan = CASES[name], plan_of(CASES[name], Full(4))
     ready = calibrate(protocol, PROBLEM, plan, epsilon=1.0, delta=DELTA)
     event = replace(ready, noise_std=ready.noise_std / 1.0001).event(PROBLEM, plan)
@@ -138,14 +138,14 @@ def realised(protocol, participation, **target):
 
 
 @pytest.mark.parametrize("name", MU)
-def test_a_methods_own_rule_gives_the_mu_that_it_gave(name):
+def test_a_methods_rule_gives_its_earlier_mu(name):
     protocol, expected = MU[name]
     found = [realised(protocol, each, mu=1.0).mu for each in PARTICIPATIONS.values()]
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", EPSILON)
-def test_a_methods_own_rule_gives_the_epsilon_that_it_gave(name):
+def test_a_methods_rule_gives_its_earlier_epsilon(name):
     protocol, expected = EPSILON[name]
     found = [realised(protocol, each, epsilon=0.5).epsilon for each in PARTICIPATIONS.values()]
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -179,7 +179,7 @@ def test_a_delta_that_follows_from_records():
 
 
 @pytest.mark.parametrize("kind", [ReleasedMinibatchSGD, ReleasedLocalSGD])
-def test_a_claim_that_is_acknowledged_is_run_and_the_truth_is_stated(kind):
+def test_an_acknowledged_claim_runs_and_states_a_valid_epsilon(kind):
     sampler = "replacement"
     protocol = kind(batch=15, sampler=sampler, noise_rule="paper_moments", acknowledged=True, epsilon=2.0, **STEP)
     plan = plan_of(protocol, Full(4))
@@ -223,7 +223,7 @@ class Promised(NoisyMinibatchSGD):
 
 @pytest.mark.parametrize("target", [{"mu": 1.0}, {"mu": 0.03}, {"epsilon": 1.0}, {"epsilon": (3.0, 1.0, 2.0, 0.7)}])
 @pytest.mark.parametrize("exposure", [3.0, 1.0, 0.01])
-def test_a_method_of_ones_own_is_solved_for(exposure, target):
+def test_noise_of_a_custom_method_is_solved_for(exposure, target):
     protocol = Solved(exposure=exposure, **STEP)
     plan = plan_of(protocol, Full(4))
     event = calibrate(protocol, PROBLEM, plan, **target, delta=DELTA).event(PROBLEM, plan)
@@ -235,7 +235,7 @@ def test_a_method_of_ones_own_is_solved_for(exposure, target):
         assert asked.largest_mu * (1 - 1e-5) < event.mu <= asked.largest_mu
 
 
-def test_a_target_of_ones_own_is_spent():
+def test_a_custom_target_is_cleared():
     protocol = Solved(mu=1.0, **STEP)
     plan = plan_of(protocol, Full(4))
     ready = calibrate(protocol, PROBLEM, plan, delta=DELTA)
@@ -244,7 +244,7 @@ def test_a_target_of_ones_own_is_spent():
     assert calibrate(Solved(noise_std=0.7, **STEP), PROBLEM, plan).noise_std == 0.7
 
 
-def test_what_no_noise_can_give_is_refused():
+def test_a_target_that_no_noise_meets_is_refused():
     protocol = Solved(exposure=np.inf, **STEP)
     with pytest.raises(ValueError, match=r"^Solved must have an event that meets μ = 1 at some noise_std"):
         calibrate(protocol, PROBLEM, plan_of(protocol, Full(4)), mu=1.0)
@@ -282,7 +282,7 @@ def test_a_rule_that_gives_less_privacy_is_refused_by_name_with_both_numbers(pro
         calibrate(protocol, PROBLEM, plan, **target, delta=DELTA)
 
 
-def test_a_rule_that_gives_more_privacy_is_told_what_it_gives():
+def test_a_rule_that_gives_more_privacy_states_it():
     protocol = Ruled(exposure=0.01, **STEP)
     plan = plan_of(protocol, Full(4))
     assert calibrate(protocol, PROBLEM, plan, mu=1.0).event(PROBLEM, plan).mu == pytest.approx(0.01)

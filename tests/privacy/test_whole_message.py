@@ -79,14 +79,14 @@ def test_a_poisson_sample_of_ten_in_a_hundred(z, epsilon):
 
 @SAMPLERS
 @pytest.mark.parametrize("z", [0.5, 1.0, 2.0, 5.0, 20.0])
-def test_one_message_gives_no_more_away_than_is_stated(sampler, z):
+def test_one_messages_leakage_is_within_the_stated_epsilon(sampler, z):
     stated, truth = sampled_epsilon(z, sampler=sampler, **ONE), attained(CHANCE[sampler], z)
     assert truth * (1 - 1e-9) <= stated <= truth * 1.002 + 1e-4  # this pair is the worst
 
 
 @SAMPLERS
 @pytest.mark.parametrize("rounds", sparing([1, 20], [1]))
-def test_what_is_attained_is_below_what_is_stated(sampler, rounds):
+def test_attained_epsilon_is_below_the_stated(sampler, rounds):
     for z in (1.0, 4.0, 15.0):
         settings = {**ONE, "sampler": sampler, "rounds": rounds}
         least, most = attainable_epsilon(z, **settings), sampled_epsilon(z, **settings)

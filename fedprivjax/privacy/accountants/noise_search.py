@@ -10,7 +10,7 @@ MOST, LEAST = 40.0, -40.0  # logarithms of the largest and the smallest noise co
 BEYOND = 1e9  # ratios to the target above this are treated as infinite
 
 
-def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: float) -> float:
+def search_min_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: float) -> float:
     """Return the smallest noise whose ε is at most `epsilon`, and within `CLOSE` of it if ε is smooth.
 
     ε must decrease with the noise. The search takes secants between logarithms inside a bracket: about six evaluations
@@ -24,7 +24,7 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: flo
     Returns:
         A noise at which ε was evaluated, inf if no noise meets the target, or a tiny noise if every noise does.
 
-    >>> noise = least_noise(lambda noise: 3 / noise**2, 1.0, 1.0)
+    >>> noise = search_min_noise(lambda noise: 3 / noise**2, 1.0, 1.0)
     >>> round(noise, 5), 1 - 1e-6 < 3 / noise**2 <= 1
     (1.73205, True)
     """

@@ -28,7 +28,7 @@ from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
 from fedprivjax.plan.samplers.subsampling import NEGLIGIBLE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.composition import HEADROOM, composed, epsilon_between
-from fedprivjax.privacy.accountants.noise_search import least_noise
+from fedprivjax.privacy.accountants.noise_search import search_min_noise
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -135,7 +135,7 @@ def _least(epsilon: float, sampler: Sampler, records: int, rounds: int, delta: f
     if not sampler.amplifies(records, batch):
         return HEADROOM * 2 * sqrt(sampler.releases(rounds, records, batch)) / mu
     guess = 2 * batch / records * sqrt(rounds) / mu
-    least = least_noise(lambda z: _bound(z, sampler, records, rounds, delta, whole), epsilon, guess)
+    least = search_min_noise(lambda z: _bound(z, sampler, records, rounds, delta, whole), epsilon, guess)
     return require_known(least, epsilon)
 
 

@@ -20,7 +20,7 @@ from math import exp, inf, log, log1p, sqrt, tanh
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.noise_search import least_noise
+from fedprivjax.privacy.accountants.noise_search import search_min_noise
 from fedprivjax.privacy.accountants.sampled import require_known, sampled_epsilon
 
 SHARES = (0.02, 0.1, 0.3)  # fractions of δ spent on each of shuffling's two parts; the best is used
@@ -101,7 +101,7 @@ def shuffled_noise_multiplier(epsilon: float, *, records: int, per_round: int, r
     """
     require_positive("epsilon", epsilon)
     settings = {"records": records, "per_round": per_round, "rounds": rounds, "delta": delta}
-    return require_known(least_noise(lambda z: shuffled_epsilon(z, **settings), epsilon, 1.0), epsilon)
+    return require_known(search_min_noise(lambda z: shuffled_epsilon(z, **settings), epsilon, 1.0), epsilon)
 
 
 def _composed(z: float, rate: float, per_round: int, rounds: int, delta: float, share: float) -> float:

@@ -10,7 +10,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial import BinomialSums, bits, scalar_epsilon, vector_epsilon
 from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS
 from fedprivjax.privacy.accountants.binomial.paper import claimed_vector, paper_vector
-from fedprivjax.privacy.accountants.noise_search import least_noise
+from fedprivjax.privacy.accountants.noise_search import search_min_noise
 
 SUMS = {name: BinomialSums(users=1000, dimension=10, levels=64, accounting=name) for name in ACCOUNTINGS}
 
@@ -88,11 +88,11 @@ def test_the_search_needs_few_evaluations_and_survives_jumps():
         calls.append(ratio)
         return inf if ratio < 0.3 else (2 + 0.003 * np.sin(1000 * ratio)) / ratio
 
-    found = least_noise(rough, 0.5, 3.0)
+    found = search_min_noise(rough, 0.5, 3.0)
     assert rough(found) <= 0.5 < rough(found * 0.99)
     assert len(calls) < 30
     calls.clear()
-    found = least_noise(lambda ratio: calls.append(ratio) or 3 / ratio**1.3, 1.0, 2.0)
+    found = search_min_noise(lambda ratio: calls.append(ratio) or 3 / ratio**1.3, 1.0, 2.0)
     assert found == pytest.approx(3 ** (1 / 1.3), rel=2e-5)
     assert len(calls) < 10
 

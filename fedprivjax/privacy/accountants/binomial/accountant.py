@@ -21,7 +21,7 @@ from fedprivjax.privacy.accountants.binomial.vector import (
     possible_epsilon,
     vector_ratio,
 )
-from fedprivjax.privacy.accountants.noise_search import least_noise
+from fedprivjax.privacy.accountants.noise_search import search_min_noise
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 
 ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
@@ -95,7 +95,7 @@ class BinomialSums(RecordAccountant):
             def epsilon_of(ratio: float) -> float:
                 return self._proved(bits(accounted(ratio), self.levels), 1, delta)
 
-            return least_noise(epsilon_of, epsilon, guess)
+            return search_min_noise(epsilon_of, epsilon, guess)
         return vector_ratio(epsilon, self.users, self.levels, self.dimension, releases, delta, self.rounding)
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:

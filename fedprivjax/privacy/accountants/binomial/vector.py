@@ -39,7 +39,7 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside, per_squared_shift, shift_divergences
-from fedprivjax.privacy.accountants.noise_search import least_noise
+from fedprivjax.privacy.accountants.noise_search import search_min_noise
 from fedprivjax.privacy.accountants.records import accounted
 
 ROUNDINGS = ("averaged", "coupled", "independent")
@@ -138,7 +138,7 @@ def vector_ratio(
 
     norm = gaussian_norm(levels, dimension, rounding) / levels
     guess = 1.07 * norm * sqrt(releases / users) / gdp.mu(epsilon, delta)
-    return least_noise(epsilon_of, epsilon, guess)
+    return search_min_noise(epsilon_of, epsilon, guess)
 
 
 def _orders(message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str) -> np.ndarray:
