@@ -22,6 +22,7 @@ from fedprivjax.report.tables import non_private_metrics
 from fedprivjax.report.text_table import html_table
 
 PAGE = "report.html"
+LEAD = "_against_epsilon"  # end of the name of the plot at the top of the page
 LEAST, MOST = 72, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
 
 
@@ -43,12 +44,15 @@ def write_page(shown: Shown, results: Results, figures: Mapping[str, Figure]) ->
 def page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> str:
     """Return the page as HTML. All user-defined text is escaped."""
     tables = shown.tables()
+    plots = {name: _plot(name, figure) for name, figure in figures.items()}
+    lead = next((name for name in plots if name.endswith(LEAD)), None)
     return _template().render(
         title=shown.layout.title or str(results.folder),
         notes=shown.layout.notes,
         tables=[(sheet.title, Markup(html_table(sheet, caption=False))) for sheet in tables.sheets],
         remarks=_joined(line for line in tables.notes if line != shown.layout.notes),
-        plots=[_plot(name, figure) for name, figure in figures.items()],
+        lead=None if lead is None else plots.pop(lead),
+        plots=list(plots.values()),
         promises={label: promises(data) for label, data in shown.best.items()},
         not_covered=not_covered(shown.best),
         settings=results.settings,
@@ -84,7 +88,7 @@ def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:
         *([f"ε > {LARGE_EPSILON:g} protects little by itself: {'; '.join(large)}."] if large else []),
         *(f"Warning: {text}." for text in deltas),
         *([f"Runs without privacy: {'; '.join(none)}."] if none else []),
-        "Several runs of a sweep on the same data: each guarantee is for one run, without composition.",
+        "The composition of several runs on the same data: each guarantee is for one run.",
         "The checksums of the data below, which are computed from private data.",
         PRNG,
     ]

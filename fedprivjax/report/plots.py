@@ -39,6 +39,7 @@ from fedprivjax.sweeps.results import figure as figure_of
 from fedprivjax.sweeps.results import has, of_iterate, preferred, rounds_of
 
 TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is drawn
+LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
 CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
 
@@ -98,7 +99,8 @@ def metric_over_rounds(
 ) -> Figure:
     """Plot a metric over rounds at one value of every swept setting (default: the middle), one panel per participation.
 
-    Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits.
+    Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits. The axis of rounds is
+    logarithmic if the longest run has more than three times the rounds of the shortest.
     """
     metric, panels = known(metric), panels_of(best)
     chosen = placed(best, {**middle_of(best), **(point or {})})
@@ -111,7 +113,17 @@ def metric_over_rounds(
                 drawn = preferred(part, metric.name, iterate)
                 draw_path(axis, label, of_iterate(part[metric.name], drawn), f"C{index}", limits)
         axis.set(xlabel="round", title=point_title({**panel, **chosen}))
+        _scale_rounds(axis)
     return finish(figure, axes, metric, metric.words, limits)
+
+
+def _scale_rounds(axis: Axes) -> None:
+    """Make the axis of rounds logarithmic if the lengths of runs differ by more than a factor `LONGER`."""
+    rounds = [np.asarray(line.get_xdata()) for line in axis.lines]
+    ends = [each.max() for each in rounds if each.size]
+    if ends and max(ends) > LONGER * min(ends) and min(each.min() for each in rounds if each.size) > 0:
+        axis.set_xscale("log")
+        plain_ticks(axis.xaxis, *axis.get_xlim())
 
 
 def metric_against(

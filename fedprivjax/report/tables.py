@@ -24,6 +24,7 @@ from fedprivjax.report.baselines import (
 from fedprivjax.report.costs import costs_table, told
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.number_format import epsilon_text, points_of, target_epsilon, title_of
+from fedprivjax.report.plots import TOLERANCE, misses_target
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred
 
@@ -31,11 +32,13 @@ SAME = "″"  # the protocol does not depend on the settings that changed since 
 
 
 def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet]:
-    """Return every table of results: one per tabulated metric, then the realised ε, then the cost of a run."""
+    """Return every table of results: one per tabulated metric, then the realised ε, then the cost of a run.
+
+    The realised ε has a table only if it differs from the target ε in the other tables' rows.
+    """
     metrics = _shown_metrics(layout, best)
     found = [results_table(layout, best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics]
-    private = any(np.isfinite(data["realised_epsilon"]).any() for data in best.values())
-    realised = [realised_table(layout, best)] if private and layout.targeted else []
+    realised = [realised_table(layout, best)] if layout.targeted and realised_differs(layout, best) else []
     telling = told(best)
     return [*found, *realised, *([costs_table(layout, telling, _runs(best))] if telling else [])]
 
@@ -91,6 +94,16 @@ def _floor(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> fl
     return constant_of(best, metric) if "constant" in layout.baselines else None
 
 
+def realised_differs(layout: Layout, best: Mapping[str, xr.Dataset]) -> bool:
+    """Return True if the realised ε of a private protocol is not the target ε of the tables' rows, up to 1%.
+
+    This includes every private protocol whose target is fixed, since the rows do not show it.
+    """
+    private = {label: data for label, data in best.items() if np.isfinite(data["realised_epsilon"]).any()}
+    swept = all(any(name in data.dims and name in layout.varied for name in LEVELS) for data in private.values())
+    return not swept or misses_target(private)
+
+
 def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
     """Return a table of the realised ε of each private protocol's worst run, next to the target ε."""
     worst = {
@@ -130,6 +143,8 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
     for text in dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values()):
         lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}"] if text else []
     realised = [data["realised_epsilon"] for data in best.values()]
+    if any(np.isfinite(each).any() for each in realised) and layout.targeted and not realised_differs(layout, best):
+        lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
     if any(((each > LARGE_EPSILON) & np.isfinite(each)).any() for each in realised):
         lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
     lines.append("simulation randomness: not for deployment")

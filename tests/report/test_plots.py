@@ -98,6 +98,14 @@ def test_the_middle_is_taken_by_default(best):
     np.testing.assert_allclose(axis.lines[0].get_ydata(), mean)
 
 
+@pytest.mark.parametrize(("factor", "scale"), [(3, "linear"), (4, "log")])
+def test_rounds_are_logarithmic_if_runs_are_of_very_different_lengths(best, factor, scale):
+    best["free"] = best["free"].assign_coords(round=factor * best["free"]["round"])
+    axis = plots.metric_over_rounds(best, "test_loss").axes[0]
+    assert axis.get_xscale() == scale
+    assert axis.get_xlim()[1] > factor * ROUNDS[-1]
+
+
 def test_rounds_that_a_participation_lacks_are_left_out(best):
     data = best["free"].copy(deep=True)
     data["test_loss"].loc[{"per_round": 3, "round": 15}] = np.nan

@@ -188,14 +188,14 @@ NOISE = [{"name": "dp_mu2", "label": "ours", "noise_std": 1.0}]
 @pytest.mark.parametrize(
     ("protocols", "sweep", "printed"),
     [
-        (None, {"mu": MU}, True),
+        (None, {"mu": MU}, False),  # each row has its target, which is met
         (None, {"mu": MU[:1]}, True),
         (OWN, {}, True),
         (OWN[1:], {}, False),  # nothing is private
         (NOISE, {}, False),  # no target
     ],
 )
-def test_the_realised_epsilon_is_printed_wherever_there_is_a_target(best, protocols, sweep, printed):
+def test_the_realised_epsilon_has_a_table_if_no_row_shows_it(best, protocols, sweep, printed):
     settings = make(
         sweep={**sweep, "per_round": PER_ROUND, "seeds": SEEDS}, **({"protocol": protocols} if protocols else {})
     )
@@ -204,6 +204,14 @@ def test_the_realised_epsilon_is_printed_wherever_there_is_a_target(best, protoc
     titles = [table.title for table in tables.results_tables(layout(settings), one)]
     assert [title.split(",")[0] for title in titles[:2]] == ["test accuracy %", "test loss"]
     assert [title.split(" at")[0] for title in titles[2:]] == ["realised ε"] * printed
+
+
+@pytest.mark.parametrize(("off", "printed"), [(1.0, False), (1.005, False), (1.02, True), (0.98, True)])
+def test_a_realised_epsilon_that_differs_from_its_target_has_a_table(best, off, printed):
+    best["ours"]["realised_epsilon"] = off * best["ours"]["realised_epsilon"]
+    titles = [table.title for table in tables.results_tables(layout(make()), best)]
+    assert any(title.startswith("realised ε") for title in titles) == printed
+    assert ("realised ε of the worst run: within 1% of its target" in tables.footnotes(layout(make()), best)) != printed
 
 
 def test_a_target_of_its_own_stands_in_a_protocols_head(best):
