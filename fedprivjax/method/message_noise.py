@@ -170,8 +170,10 @@ class CorrelatedNoise(MessageNoise):
         return self.sums(plan).releases(0 if self.trust == "server" else machine)
 
     def anytime_stds(self, plan: Plan) -> np.ndarray:
-        """Standard deviation of one coordinate of the noise in x_2, …, x_{T+1} without projections, divided by
-        `noise_std` and the step; float64, shape [rounds]."""
+        """Standard deviation of one coordinate of the noise in x_2, …, x_{T+1}; float64, shape [rounds].
+
+        It is for a run without projections, divided by `noise_std` and the step.
+        """
         return np.linalg.norm(anytime(plan.size.rounds) @ self.sums(plan).rows, axis=1)
 
     def gain(self, plan: Plan) -> float:

@@ -263,7 +263,7 @@ class MomentumMethod(GaussianMethod):
         return binds(problem, self.clip) and isfinite(problem.travel)
 
     def scaled_down(self, machines: int):
-        """As `Protocol.scaled_down`, with a momentum for short epochs."""
+        """Scale down as in `Protocol.scaled_down`, with a momentum for short epochs."""
         alpha = None if self.alpha is None else max(float(self.alpha), 1 / EPOCH)
         return replace(super().scaled_down(machines), alpha=alpha)
 

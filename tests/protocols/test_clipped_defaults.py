@@ -35,7 +35,7 @@ from fedprivjax.features import mapped
 from fedprivjax.method.default_steps import gathered_reach, noise_reach
 from fedprivjax.protocols import PROTOCOLS
 
-# ---- beside a grid
+# ---- comparison with a grid
 
 DIGITS = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
 OWN = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=np.arange(1400).reshape(20, 70))
@@ -102,7 +102,7 @@ def test_the_default_step_is_within_two_points_of_the_best_of_a_fine_grid(name):
     assert found.max() <= 0.06
 
 
-# ---- what a step follows from
+# ---- inputs of a step
 
 X = np.random.default_rng(3).normal(size=(40, 4))
 X /= np.linalg.norm(X, axis=1, keepdims=True)

@@ -39,7 +39,7 @@ SWEPT = (
     "released-message",
     "released-local",
     "minibatch-replacement",
-)  # held to what is dear
+)  # tested for expensive properties
 OF_PROGRAMS = (  # what follows from a case's program: another schedule of the noise's scales is none
     *(*DEAR, LOOP, QUERY, "new numbers do not recompile", "a prefix of a longer run", "seeds determine the run"),
     *("order within a round", "a noise sample is shared by all configurations", COUNTED),

@@ -20,7 +20,7 @@ def test_a_plan_of_other_weights_has_an_exposure_of_its_own():
     assert start.plan.weights is not None
     less = start.plan.weights.copy()
     less[1:] *= 0.01
-    light = replace(start.plan, samples=start.plan.samples.copy(), weights=less)  # nothing is kept of these samples
+    light = replace(start.plan, samples=start.plan.samples.copy(), weights=less)  # nothing is cached for these samples
     start.protocol.event(problem, light)
     heavy = replace(light, weights=start.plan.weights)
     assert start.protocol.event(problem, heavy).mu == pytest.approx(start.event.mu, rel=1e-6)

@@ -80,7 +80,7 @@ def test_the_transcript_is_shuffled():
     for one, two in zip(plain, shuffled, strict=True):
         np.testing.assert_array_equal(one[np.lexsort(one.T)], two[np.lexsort(two.T)])
     places = [np.flatnonzero((two == one[0]).all(axis=1))[0] for one, two in zip(plain, shuffled, strict=True)]
-    assert len(set(places)) == 3  # anew each round
+    assert len(set(places)) == 3  # resampled in each round
 
 
 @pytest.mark.parametrize(

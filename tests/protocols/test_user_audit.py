@@ -111,7 +111,7 @@ def observed(record, sigma, users, rng, when, size):
     inside += record
     memory["after"] = inside.copy()
     output = inside + half * rng.normal(size=size)
-    # the likelihood ratio: noise that both saw cancels before the record, and the end tells nothing more after it
+    # the likelihood ratio: noise in both views cancels before the record, and the end reveals nothing more after it
     return {"before": output - memory["before"], "after": memory["after"], "never": output}[when]
 
 

@@ -107,7 +107,7 @@ class UserMethod(Protocol):
         return self.private_mean.mechanism(plan, method)
 
     def server_noise(self, plan: Plan) -> float:
-        """As in `Protocol.server_noise`. The sum has the noise of a full cohort's messages, `noise_std` each."""
+        """Standard deviation as in `Protocol.server_noise`, for a sum with the noise of a full cohort's messages."""
         return sqrt(self.private_mean.noisy_users(plan)) / int(plan.schedule.present[0].sum())
 
     @property
