@@ -17,7 +17,7 @@ SECTION = re.compile(r"^(\w+):$")
 ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):(?: (.*))?$")
 SAME = re.compile(r"as in `(\w+)`\.?")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
-HIDDEN = ("labels", "kept")  # arguments that files cannot set
+HIDDEN = ("labels", "cached")  # arguments that files cannot set
 
 
 class Setting(NamedTuple):

@@ -91,7 +91,7 @@ def _module(what: str, name: str, folder: Path | None) -> ModuleType:
         if own and _file(name, Path()).is_file():
             return _module(what, name, Path())
         if own or not name.strip("."):
-            places = "must be installed, or lie beside the experiment file or in the working directory"
+            places = "must be installed, next to the experiment file, or in the working directory"
             raise Refusal(f"{what} module {name!r} {places}") from None
         raise Refusal(f"{what} module {name!r} must be importable, got {_cause(error)}") from error
 

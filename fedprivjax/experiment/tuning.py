@@ -132,7 +132,7 @@ def tuning_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[
 def check_other_data(problem: ProblemSettings, other: ProblemSettings) -> None:
     """Raise Refusal if the tuning data are the experiment's own: the same dataset with the same options."""
     if (problem.dataset, problem.options) == (other.dataset, other.options):
-        raise Refusal(f"problem must be of another data set than the experiment's, got {other.dataset!r} again")
+        raise Refusal(f"problem must have another dataset than the experiment, got {other.dataset!r} again")
 
 
 def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -818,9 +818,9 @@ def test_an_installed_modules_protocol():
         ({"name": "my_protocols:Hevy"}, "unknown protocol in my_protocols 'Hevy', did you mean 'Heavy'?"),
         (
             {"name": "my_protocol:Heavy"},
-            "protocol module 'my_protocol' must be installed, or lie beside the experiment file",
+            "protocol module 'my_protocol' must be installed, next to the experiment file",
         ),
-        ({"name": ":Heavy"}, "protocol module '' must be installed, or lie beside the experiment file"),
+        ({"name": ":Heavy"}, "protocol module '' must be installed, next to the experiment file"),
         (
             {"name": "my_protocols:NoDataclass"},
             "protocol 'my_protocols:NoDataclass' must be a flax.struct.dataclass, got ",

@@ -310,7 +310,7 @@ def test_custom_metrics_are_recorded_shown_and_used_for_tuning(place, call):
 def test_a_module_may_lie_in_the_working_directory(place, monkeypatch):
     (place / "elsewhere.py").write_text(OWN, encoding="utf-8")
     raw = {**RAW, "problem": {"dataset": "elsewhere:load", "options": {"rows": 24}}}
-    with pytest.raises(Refusal, match=r"must be installed, or lie beside the experiment file or in the working dir"):
+    with pytest.raises(Refusal, match=r"must be installed, next to the experiment file, or in the working dir"):
         experiment.parse(raw, place.parent / "results")
     monkeypatch.chdir(place)
     assert made(experiment.parse(raw, place.parent / "results")).examples == 24
@@ -377,7 +377,7 @@ def test_a_run_loads_its_data_once(place):
             "metric 'mine:number' must be a function (problem, snapshot) -> scalar",
         ),
         ({"evaluation": {"metrics": ["mine:lenght"]}}, "unknown metric in mine 'lenght', did you mean 'length'?"),
-        ({"evaluation": {"metrics": ["nowhere:x"]}}, "metric module 'nowhere' must be installed, or lie beside"),
+        ({"evaluation": {"metrics": ["nowhere:x"]}}, "metric module 'nowhere' must be installed, next to"),
     ],
 )
 def test_missing_objects_and_wrong_types_are_refused(place, change, message):

@@ -182,11 +182,11 @@ MISTAKES = [
     ({"problem": {"raduis": 2.0}}, "in [tuning]: unknown key in [problem] 'raduis', did you mean 'radius'?"),
     (
         {"problem": {"radius": 2.0}},
-        "in [tuning]: problem must be of another data set than the experiment's, got 'logistic' again",
+        "in [tuning]: problem must have another dataset than the experiment, got 'logistic' again",
     ),
     (
         {"problem": {"dataset": "logistic"}},
-        "in [tuning]: problem must be of another data set than the experiment's, got 'logistic' again",
+        "in [tuning]: problem must have another dataset than the experiment, got 'logistic' again",
     ),
     ({"participation": {"machine": 20}}, "in [tuning]: unknown key in [participation] 'machine', did you mean"),
     ({"participation": {"machines": 20, "per_round": 30}}, "[[protocol]] 'ours': per_round must be"),
