@@ -25,7 +25,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
-from fedprivjax.plan.validate_plan import require_as_said
+from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.calibration import calibrate_and_check, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -125,7 +125,7 @@ class ReadyRun:
             Refusal: record indices do not agree with their sampler.
         """
         inputs = round_inputs(self.plan)
-        require_as_said(self.plan, self.problem)
+        require_valid_plan(self.plan, self.problem)
         return inputs
 
     @property

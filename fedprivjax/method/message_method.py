@@ -13,7 +13,7 @@ from fedprivjax.method.message_noise import MessageNoise
 from fedprivjax.method.round import RoundInputs, cohort_messages
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Dealt
+from fedprivjax.plan.samplers import OnePassPool
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.per_machine import Grouped
@@ -41,8 +41,8 @@ class MessageMethod(GaussianMethod):
         return MessageNoise(self.trust, self.relative_privacy)
 
     @property
-    def minibatches(self) -> Dealt | None:
-        return Dealt(self.batch) if self.batch > 1 else None
+    def minibatches(self) -> OnePassPool | None:
+        return OnePassPool(self.batch) if self.batch > 1 else None
 
     def machine(self, state: Any, t: Any) -> Any:
         """Message of one machine before clipping and noise, as a function of its gradient oracle."""

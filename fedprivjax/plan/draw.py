@@ -12,7 +12,7 @@ from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.minibatches import Minibatches, draw_minibatches
 from fedprivjax.plan.participation import Participation, draw_schedule
 from fedprivjax.plan.plan import EPOCHS, Plan
-from fedprivjax.plan.record_assignment import deal_computed, deal_epochs, deal_pool, deal_shares, epoch_uses
+from fedprivjax.plan.record_assignment import assign_computed, assign_epochs, assign_pool, assign_shares, epoch_uses
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.secret_plan import SecretPlan
@@ -101,24 +101,24 @@ def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sam
     if sampler is not None:
         return _pooled(problem, schedule, order, sampler, rng)
     if order in EPOCHS:
-        plan = Plan(schedule, deal_epochs(problem, schedule, samples_rng(seeds), order), order=order)
+        plan = Plan(schedule, assign_epochs(problem, schedule, samples_rng(seeds), order), order=order)
         plan = plan if schedule.dropped is None else replace(plan, planned_uses=epoch_uses(problem, schedule))
     elif not problem.stored:
-        plan = Plan(schedule, deal_computed(schedule)[..., 0], stored=False)
+        plan = Plan(schedule, assign_computed(schedule)[..., 0], stored=False)
     else:
-        dealt = (
-            deal_pool(problem, schedule, rng)[..., 0]
+        samples = (
+            assign_pool(problem, schedule, rng)[..., 0]
             if problem.partition_table is None
-            else deal_shares(problem, schedule, rng)
+            else assign_shares(problem, schedule, rng)
         )
-        plan = Plan(schedule, dealt, order=order)
+        plan = Plan(schedule, samples, order=order)
     return _with_absent_slots(plan) if schedule.varies else plan
 
 
 def _pooled(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, rng) -> Plan:
     """Return a plan of minibatches that are taken from a pool or computed. Weights are 0 in empty slots."""
     batch = int(sampler.batch)  # type: ignore[arg-type]
-    samples = deal_pool(problem, schedule, rng, batch) if problem.stored else deal_computed(schedule, batch)
+    samples = assign_pool(problem, schedule, rng, batch) if problem.stored else assign_computed(schedule, batch)
     weights = np.where(schedule.present[..., None], np.float32(1 / batch), np.zeros(batch, np.float32))
     return Plan(schedule, samples, weights, order=order, sampler=sampler, stored=problem.stored)
 

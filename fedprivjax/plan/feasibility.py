@@ -48,7 +48,7 @@ def require_possible(
         participation = participation.fitted(shares)
         rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
         batch, most = (
-            _dealt_batch(problem, sampler, order),
+            _fresh_examples(problem, sampler, order),
             partial(most_rounds, problem, participation, sampler, order),
         )
         _check_enough(problem, participation, rounds, batch, most)
@@ -84,7 +84,7 @@ def _check_fits(problem: Problem, participation: Participation, sampler: Sampler
         )
 
 
-def _dealt_batch(problem: Problem, sampler: Sampler | None, order: str) -> int:
+def _fresh_examples(problem: Problem, sampler: Sampler | None, order: str) -> int:
     """Return the number of fresh examples per message that come from the data of all machines.
 
     It is 0 if records are reused, or if a message uses a batch of the machine's own records.
@@ -136,7 +136,7 @@ def most_rounds(
         return given
     shares = fresh_messages(problem, sampler, order)
     if shares is None:
-        most = int(participation.most_rounds(int(problem.examples) // max(1, _dealt_batch(problem, sampler, order))))
+        most = int(participation.most_rounds(int(problem.examples) // max(1, _fresh_examples(problem, sampler, order))))
     elif participation.at_most_once and shares.min() and given is not None:
         return given
     else:

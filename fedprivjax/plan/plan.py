@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedprivjax.plan.record_assignment import deal_computed
+from fedprivjax.plan.record_assignment import assign_computed
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.problem.memoize import Once
@@ -90,7 +90,7 @@ class Plan(Once):
     def _computed_again(self) -> bool:
         """True if a machine computes one of its examples twice."""
         samples = self.samples.reshape(*self.schedule.participants.shape, self.width)
-        if np.array_equal(samples, deal_computed(self.schedule, self.width)):
+        if np.array_equal(samples, assign_computed(self.schedule, self.width)):
             return False
         used = np.ones(samples.shape, bool) if self.weights is None else self.weights != 0
         machine = np.broadcast_to(self.schedule.participants[:, :, None], samples.shape)

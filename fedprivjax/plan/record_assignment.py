@@ -10,7 +10,7 @@ from fedprivjax.problem.problem import Problem
 FEWER = "Use fewer rounds, participation by_size (BySize), or a method that samples batches from each machine's records"
 
 
-def deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None, batch: int = 1) -> np.ndarray:
+def assign_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | None, batch: int = 1) -> np.ndarray:
     """Assign each slot the next `batch` examples of a permutation of the pool, int32 [rounds, per_round, batch].
 
     Empty slots also take examples, unless cohort sizes are announced. Without `rng` the order is the stored one.
@@ -22,12 +22,12 @@ def deal_pool(problem: Problem, schedule: Schedule, rng: np.random.Generator | N
     return samples
 
 
-def deal_computed(schedule: Schedule, batch: int = 1) -> np.ndarray:
+def assign_computed(schedule: Schedule, batch: int = 1) -> np.ndarray:
     """Assign a machine's k-th participation its k-th `batch` computed examples, [rounds, per_round, batch]."""
     return batch * np.maximum(schedule.counts - 1, 0)[..., None] + np.arange(batch, dtype=np.int32)
 
 
-def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:
+def assign_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, order: str) -> np.ndarray:
     """Assign a machine of n records, at its k-th participation, place (k − 1) mod n of the epoch's permutation."""
     assert problem.partition_table is not None
     rows, sizes = problem.partition_table.rows, problem.partition_table.sizes
@@ -37,7 +37,7 @@ def deal_epochs(problem: Problem, schedule: Schedule, rng: np.random.Generator, 
     return rows[schedule.participants, places[:, :, 0]]
 
 
-def deal_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
+def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator | None) -> np.ndarray:
     """Assign a machine's k-th participation the k-th example of a permutation of its own dataset."""
     assert problem.partition_table is not None
     rows, sizes = problem.partition_table.rows, problem.partition_table.sizes

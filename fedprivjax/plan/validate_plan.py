@@ -23,7 +23,7 @@ def require_same_sampler(plan: Plan, assumed: Sampler | None, name: str) -> None
         raise Refusal(f"plan must be drawn by the sampler of {name}, {needed}, got a plan drawn by {drawn}")
 
 
-def require_as_said(plan: Plan, problem: Problem) -> None:
+def require_valid_plan(plan: Plan, problem: Problem) -> None:
     """Raise Refusal if a record of a plan, drawn or made by hand, has more influence than its sampler allows.
 
     * Each record must exist and belong to its machine.
@@ -36,11 +36,11 @@ def require_as_said(plan: Plan, problem: Problem) -> None:
     if plan.will_be_of(problem):
         return
     plan.once(
-        ("valid", problem.partition_table, problem.examples, problem.machine_weights), lambda: _look(plan, problem)
+        ("valid", problem.partition_table, problem.examples, problem.machine_weights), lambda: _check(plan, problem)
     )
 
 
-def _look(plan: Plan, problem: Problem) -> bool:
+def _check(plan: Plan, problem: Problem) -> bool:
     samples = plan.samples.reshape(*plan.schedule.participants.shape, plan.width)
     weights = np.ones(samples.shape, np.float32) if plan.weights is None else plan.weights
     used = weights != 0
@@ -98,9 +98,9 @@ def _again(samples: np.ndarray, used: np.ndarray) -> np.ndarray:
     return (named[:, :, 1:] == named[:, :, :-1]).any(axis=2, keepdims=True)
 
 
-def _refuse_first(wrong: np.ndarray, words: str | Callable[[tuple], str], values: np.ndarray) -> None:
+def _refuse_first(wrong: np.ndarray, message: str | Callable[[tuple], str], values: np.ndarray) -> None:
     if not wrong.any():
         return
     at = tuple(int(place) for place in np.unravel_index(np.argmax(wrong), wrong.shape))
-    said = words if isinstance(words, str) else words(at)
-    raise Refusal(f"{said}, got {values[at]:g} in round {at[0] + 1}, slot {at[1] + 1}")
+    text = message if isinstance(message, str) else message(at)
+    raise Refusal(f"{text}, got {values[at]:g} in round {at[0] + 1}, slot {at[1] + 1}")

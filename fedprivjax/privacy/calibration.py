@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import plain_numbers, require_problem, require_protocol
-from fedprivjax.plan.validate_plan import require_as_said, require_same_sampler
+from fedprivjax.plan.validate_plan import require_same_sampler, require_valid_plan
 from fedprivjax.privacy.events import Event, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
@@ -106,7 +106,7 @@ def event_of(protocol, problem, plan) -> Event:
     with clients_named(problem.client_names):
         protocol.check(problem, plan)
     _require_someone(plan.schedule)
-    require_as_said(plan, problem)
+    require_valid_plan(plan, problem)
     if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
         raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
     event = protocol.event(problem, plan)

@@ -24,7 +24,7 @@ SIZES = (RADIUS, "low", "high", "scale")  # sizes of the package's constraint se
 
 
 @dataclass(frozen=True)
-class Member:
+class Configuration:
     """A configuration of a grid before calibration: its protocol, its problem, and its privacy target."""
 
     protocol: Any
@@ -33,7 +33,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Members:
+class Configurations:
     """The calibrated configurations of a grid.
 
     Attributes:
@@ -117,7 +117,7 @@ def axes_of(
     return axes
 
 
-def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: float) -> list[Member]:
+def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: float) -> list[Configuration]:
     """Return every configuration of the grid, in the order of the axes' product."""
     return [
         _member(protocol, problem, dict(zip(axes, map(float, values), strict=True)), delta)
@@ -125,20 +125,22 @@ def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: floa
     ]
 
 
-def calibrated(members: Sequence[Member], plans: Sequence[Sequence[Plan]], told: Told | None = None) -> Members:
+def calibrated(
+    members: Sequence[Configuration], plans: Sequence[Sequence[Plan]], on_progress: Told | None = None
+) -> Configurations:
     """Return the configurations with calibrated noise and steps.
 
     Args:
         plans: plans of each configuration, [configurations][seeds]. Its noise meets the target on all of them.
-        told: progress callback, called with (number, total) before each configuration is calibrated.
+        on_progress: progress callback, called with (number, total) before each configuration is calibrated.
     """
     settled = []
     for number, (member, own) in enumerate(zip(members, plans, strict=True), 1):
-        if told is not None:
-            told(number, len(members))
+        if on_progress is not None:
+            on_progress(number, len(members))
         settled.append(_calibrated(member, own))
     protocols = [protocol for protocol, _ in settled]
-    return Members(
+    return Configurations(
         protocols=protocols,
         protocol=stacked([as_leaves(protocol.traced) for protocol in protocols]),
         constraint=stacked([as_leaves(member.problem.constraint) for member in members]),
@@ -153,7 +155,7 @@ def stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:
+def _calibrated(member: Configuration, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:
     protocol, event = calibrate_and_check(member.protocol, member.problem, plans[0], member.target)
     events = [event]
     for plan in plans[1:]:
@@ -168,13 +170,13 @@ def _calibrated(member: Member, plans: Sequence[Plan]) -> tuple[Any, list[Event]
     return protocol, events
 
 
-def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Member:
+def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Configuration:
     sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *protocol.numbers())}
     its_problem = _with_sizes(problem, sizes) if sizes else problem
     target = {name: settings.pop(name) for name in LEVELS if name in settings}
     own = {name: value for name, value in target.items() if name in protocol.leaves()}  # its fields
     protocol = protocol.with_numbers(settings | own)
-    return Member(protocol, its_problem, target_of(protocol, **target, delta=delta))
+    return Configuration(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
 
 def _with_sizes(problem: Problem, sizes: Mapping[str, float]) -> Problem:

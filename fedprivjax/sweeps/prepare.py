@@ -22,7 +22,7 @@ from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
 from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draw, shared_draws
-from fedprivjax.sweeps.members import SIZES, Member, Members, axes_of, calibrated, grid
+from fedprivjax.sweeps.members import SIZES, Configuration, Configurations, axes_of, calibrated, grid
 from fedprivjax.sweeps.memory import chunk_sizes
 from fedprivjax.sweeps.results import attributes
 
@@ -50,8 +50,8 @@ class ReadySweep:
 
     starts: list[ReadyRun]
     axes: dict[str, np.ndarray]
-    grid: list[Member]
-    members: Members
+    grid: list[Configuration]
+    members: Configurations
     seeds: list[Seeds]
     index: np.ndarray
     sizes: tuple[int, int]
@@ -235,7 +235,7 @@ def ready_sweep(
     return ReadySweep(starts, axes, points, members, seeds, index, sizes, common_noise)
 
 
-def _examples(points: Sequence[Member], index: np.ndarray) -> list[Member]:
+def _examples(points: Sequence[Configuration], index: np.ndarray) -> list[Configuration]:
     """Return the configuration that prepares each draw of a seed: a private one if there is any."""
     private = [place for place, point in enumerate(points) if not point.target.non_private]
     of_any = private[0] if private else 0
@@ -243,7 +243,7 @@ def _examples(points: Sequence[Member], index: np.ndarray) -> list[Member]:
 
 
 def _starts(
-    examples: list[Member],
+    examples: list[Configuration],
     seeded: list[Seeds],
     participation: Participation,
     settings: dict[str, Any],

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Ball, BySize, Dropouts, Full, Given, Softmax, Uniform, Varying, draw_plan, linear_problem
-from fedprivjax.plan.samplers import Dealt, Disjoint
+from fedprivjax.plan.samplers import Disjoint, OnePassPool
 from fedprivjax.problem.build import procedural_problem
 
 SHARES = np.array([[0, 1, 2, 3, 4], [5, 6, 7, -1, -1], [8, 9, 10, 11, -1]])
@@ -20,7 +20,7 @@ def make(examples=24, table=None):
 
 
 def dealt(problem, participation, batch, rounds=None, **options):
-    return draw_plan(problem, participation, rounds, 3, sampler=Dealt(batch), **options)
+    return draw_plan(problem, participation, rounds, 3, sampler=OnePassPool(batch), **options)
 
 
 def sent(plan):
@@ -51,7 +51,7 @@ def test_the_order_is_that_of_one_sample_a_message():
 def test_a_machine_uses_its_own_share_in_whole_batches(order):
     problem = make(12, SHARES)
     for batch, rounds in {1: 3, 2: 1}.items():
-        assert draw_plan(problem, Full(3), sampler=Dealt(batch) if batch > 1 else None).size.rounds == rounds
+        assert draw_plan(problem, Full(3), sampler=OnePassPool(batch) if batch > 1 else None).size.rounds == rounds
     plan = dealt(problem, Given(3, [[0, 2], [0, 1]]), 2, 2, order=order)
     assert np.unique(sent(plan)).size == sent(plan).size
     for machine, used in enumerate((4, 2, 2)):
@@ -76,7 +76,7 @@ def test_computed_samples_are_fresh():
 
 def test_those_who_drop_out_keep_their_samples():
     schedule = Dropouts(Given(3, [[0, 2], [0, 1]] * 2), 0.5)
-    plan = draw_plan(make(30, np.arange(30).reshape(3, 10)), schedule, 4, 1, sampler=Dealt(2))
+    plan = draw_plan(make(30, np.arange(30).reshape(3, 10)), schedule, 4, 1, sampler=OnePassPool(2))
     assert plan.schedule.dropped.any()
     assert not plan.weights[plan.schedule.dropped].any()
     assert np.unique(sent(plan)).size == sent(plan).size

@@ -4,7 +4,7 @@ from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places, places_in_order
-from fedprivjax.plan.samplers.fixed import Dealt, Disjoint, Full
+from fedprivjax.plan.samplers.fixed import Disjoint, Full, OnePassPool
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler, require_records
 from fedprivjax.plan.samplers.subsampling import Poisson, Replacement, Subset
 
@@ -12,11 +12,11 @@ __all__ = [
     "SAMPLERS",
     "Batch",
     "Cyclic",
-    "Dealt",
     "Disjoint",
     "Epochs",
     "Full",
     "Occurrences",
+    "OnePassPool",
     "Poisson",
     "Replacement",
     "Reshuffled",

@@ -30,12 +30,12 @@ class Disjoint(Sampler):
 
 
 @dataclass(frozen=True)
-class Dealt(Disjoint):
+class OnePassPool(Disjoint):
     """One pass over machines' own records, or over a pool in order of use, as with one record per message.
 
     A machine of n records has ⌊n/K⌋ messages. A pool of n records gives ⌊n/(K·m)⌋ rounds of m messages.
 
-    >>> Dealt(20).batches(np.array([600, 10]))
+    >>> OnePassPool(20).batches(np.array([600, 10]))
     Traceback (most recent call last):
     fedprivjax.Refusal: batch must be at most the 10 records of machine 1 (dealt), got 20
     """
