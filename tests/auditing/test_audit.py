@@ -1,4 +1,4 @@
-"""A whole audit: what it refuses, that it can be stopped and repeated, and how tight it is."""
+"""Complete audits: rejected input, interruption and repetition, and tightness."""
 
 import json
 import tracemalloc
@@ -42,7 +42,7 @@ def finished():
 
 @struct.dataclass
 class Forgetful(DPMu2):
-    """One that adds a part of its noise, and does not say so."""
+    """Noisy SGD that adds less noise than it claims."""
 
     part: float = struct.field(pytree_node=False, default=0.5)
 
@@ -51,7 +51,7 @@ class Forgetful(DPMu2):
         return state, self.part * noise
 
 
-# ---- what it says
+# ---- results
 
 
 def test_an_audit_stays_below_its_claim(finished):
@@ -69,8 +69,8 @@ def test_no_score_is_tighter_than_the_likelihood_ratio_by_much(finished):
     assert all(found.bounds.mu_lower < best + 0.2 for found in finished.found)
 
 
-def test_a_verdicts_error_is_shared_by_all_it_looks_at(finished):
-    """By five scores, and by the bound on ε and that on μ of each."""
+def test_a_verdicts_error_is_divided_among_all_its_bounds(finished):
+    """Five scores, each with a bound on ε and one on μ."""
     assert finished.verdict == VERDICT
     assert [found.strict.level for found in finished.found] == pytest.approx([VERDICT / 10] * 5)
     assert {found.bounds.level for found in finished.found} == {0.05}
@@ -121,7 +121,7 @@ def test_bad_input_is_refused(options, said):
         run(**options)
 
 
-def test_a_canary_below_the_sensitivity_is_refused_with_how_far_it_is():
+def test_a_canary_below_the_sensitivity_is_refused_with_its_ratio():
     """Its gradient is shorter than the clip."""
     with pytest.raises(Refusal, match=r"^canary must achieve at least 50% of the claimed sensitivity, ") as found:
         run(federation=Federation(**SETTINGS, canary=0.3))
@@ -131,7 +131,7 @@ def test_a_canary_below_the_sensitivity_is_refused_with_how_far_it_is():
 
 @dataclass(frozen=True)
 class Smooth(Federation):
-    """One whose problem declares a smoothness that no record shows: without a clip it enters the sensitivity."""
+    """The problem declares a smoothness that no record has. Without a clip it enters the sensitivity."""
 
     def problem(self, clip, split, canary, label):
         return replace(super().problem(clip, split, canary, label), own_smoothness=1e-3)
@@ -139,7 +139,7 @@ class Smooth(Federation):
 
 @pytest.mark.slow
 def test_a_declared_smoothness_that_no_canary_shows_is_refused():
-    """G + 2LD is claimed for DP-μ² without a clip, and G is attained: 1 of 1 + 2·1e-3·2000."""
+    """DP-μ² without a clip claims G + 2LD, and the canary achieves G: 1 of 1 + 2·1e-3·2000."""
     with pytest.raises(Refusal, match=r"got \d+% \(μ = 0\.\d+ of 2\)$") as found:
         run(DPMu2(mu=2.0), Smooth(**SETTINGS))
     reached = float(str(found.value).split("got ")[1].split("%")[0]) / 100
@@ -168,7 +168,7 @@ def stop_after(runs):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How often the engine runs for scores."""
+    """Count the calls of the engine for scores."""
     calls = []
 
     def watched(*arguments):
@@ -179,7 +179,7 @@ def counted(monkeypatch):
     return calls
 
 
-def test_a_stopped_audit_goes_on(tmp_path, finished, counted):
+def test_a_stopped_audit_resumes(tmp_path, finished, counted):
     with pytest.raises(Stopped):
         run(folder=tmp_path, progress=stop_after(1))
     assert len(counted) == 2
@@ -199,7 +199,7 @@ def test_a_stopped_audit_goes_on(tmp_path, finished, counted):
 
 @pytest.mark.slow
 def test_chunks_change_nothing(monkeypatch, finished):
-    """Public samples: a run's noise follows from its number."""
+    """With public samples, a run's noise follows from its number."""
     pair, law, sight = prepared(PROTOCOL, FEDERATION, 1e-5, 0, ())
     counting = Counting(1e-5, 1000, 0.05)
     scores = best_linear(law, counting, 2.0)[:1]
@@ -212,7 +212,7 @@ def test_chunks_change_nothing(monkeypatch, finished):
 
 
 def claimed(folder, protocol=PROTOCOL, federation=FEDERATION, runs=1000, delta=1e-5, seed=0, public=()):
-    """Take a folder, as an audit does before its first run."""
+    """Claim a folder, as an audit does before its first run."""
     pair = worlds(protocol, federation, 0, delta=delta)
     _claim(Runs(pair, Sight(public), seed, folder), Counting(delta, runs, 0.05))
 
@@ -264,24 +264,24 @@ def test_memory_does_not_grow_with_runs_but_for_their_scores():
     assert peak(many) - peak(few) < 0.5 * views_of_all
 
 
-# ---- protocols in small
+# ---- scaled-down protocols
 
 
-def test_protocols_in_small_keep_their_promise_and_lose_their_sizes():
+def test_scaled_down_protocols_keep_their_guarantee_and_lose_their_sizes():
     large = NoisyMinibatchSGD(epsilon=(1.0, 2.0), clip=0.7, batch=600, sampler="poisson")
     small = large.scaled_down(MACHINES)
     assert (small.epsilon, small.batch, small.clip, small.sampler) == (1.0, 3, 0.7, "poisson")
     assert PROTOCOL.scaled_down(MACHINES) == PROTOCOL
 
 
-# ---- the numbers to reach
+# ---- tightness and speed
 
 DELTA, KEYS, EACH = 1e-5, 6, 50_000
 
 
 @pytest.fixture(scope="module")
 def tightness():
-    """Medians over keys of the share of ε that each bound proves: the runs of all keys from one preparation."""
+    """Return medians over keys of each bound's fraction of ε. The runs of all keys share one preparation."""
     found = {}
     for epsilon in (1.0, 2.0, 4.0):
         mu = float(gdp.mu(epsilon, DELTA))
@@ -308,7 +308,7 @@ def test_tight_on_gaussian_protocols(tightness, epsilon, least):
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_a_hundred_thousand_runs_of_fifty_rounds_are_quick():
-    """15 s on two quiet cores; the limit is one that a busy machine meets."""
+    """Takes 15 s on two idle cores. The limit allows for a busy machine."""
     begin = perf_counter()
     found = audit(PROTOCOL, Federation(Uniform(4, 2), 50, 50), runs=50_000)
     assert perf_counter() - begin < 60

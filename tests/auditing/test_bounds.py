@@ -20,14 +20,14 @@ DELTA = 1e-5
 
 
 def worlds(mu, runs, times, seed=7):
-    """Scores of normal laws, [times, 2, runs]."""
+    """Return normally distributed scores, [times, 2, runs]."""
     drawn = np.random.default_rng(seed).normal(size=(times, 2, runs))
     drawn[:, 1] += mu
     return drawn
 
 
 def audits(claimed, runs, times, level=0.05, true=None, seed=7):
-    """Audits with thresholds from the claimed μ, of runs whose μ is the true one."""
+    """Return audits of runs with the true μ, with thresholds from the claimed μ."""
     threshold = expected_threshold(claimed, DELTA, runs, level)
     drawn = worlds(claimed if true is None else true, runs, times, seed)
     return [lower_bounds(*pair, threshold, claimed / 2, DELTA, level) for pair in drawn]
@@ -53,8 +53,8 @@ def test_a_rate_is_at_most_one_and_grows_with_its_errors():
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.7])
-def test_a_rate_holds_as_often_as_it_says(rate):
-    """Exactly: the probability of the numbers of errors whose bound is below the true rate."""
+def test_a_rate_has_its_coverage(rate):
+    """Exact probability of the numbers of errors whose bound is below the true rate."""
     errors = np.arange(1001)
     assert binom.pmf(errors, 1000, rate)[rate_upper(errors, 1000, 0.05) < rate].sum() <= 0.05
 
@@ -80,15 +80,15 @@ def test_no_more_false_alarms_than_the_level_allows(claim):
 
 
 def test_the_levels_are_no_wider_than_they_must_be():
-    """A bound that never fails would pass the test above as well: at a generous level some exceed the truth."""
+    """A bound that never fails would pass the test above too. At a large level some bounds exceed the truth."""
     mu = gdp.mu(2.0, DELTA)
     found = audits(mu, runs=2000, times=200, level=0.8)
     assert 5 <= sum(result.mu_lower > mu for result in found) <= 160
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 3.0])
-def test_bounds_fail_more_seldom_than_their_level_whatever_the_claim(mu):
-    """Exactly, over all numbers of errors; the claim which chose the threshold may be wrong."""
+def test_bounds_fail_less_often_than_their_level_for_any_claim(mu):
+    """Exact, over all numbers of errors. The claim that set the threshold may be wrong."""
     runs, level = 20, 0.1
     errors = np.arange(runs + 1)
     for claimed in (0.1, 1.0, 4.0):
@@ -104,7 +104,7 @@ def test_bounds_fail_more_seldom_than_their_level_whatever_the_claim(mu):
 
 @pytest.mark.parametrize("claimed", [0.5, 1.0])
 def test_a_claim_of_half_the_true_mu_is_caught(claimed):
-    """Noise calibrated to S where one sample moves 2S: the claimed μ is half the real one."""
+    """Noise for sensitivity S although one sample has 2S: the claimed μ is half the true one."""
     found = audits(claimed, runs=50_000, times=20, level=1e-4, true=2 * claimed)
     assert all(result.mu_lower > claimed for result in found)
     assert all(result.epsilon_lower > 0.9 * gdp.epsilon(claimed, DELTA) for result in found)
@@ -117,11 +117,11 @@ def test_identical_worlds_show_nothing():
 
 
 def best_of_all_thresholds(null, other, level):
-    """μ as one must not bound it: the largest |Φ⁻¹(1 − a) − Φ⁻¹(b)| of all thresholds, each at its share of the level.
+    """Invalid bound on μ: the largest |Φ⁻¹(1 − a) − Φ⁻¹(b)| of all thresholds, each at its fraction of the level.
 
-    Where a and b add up to more than 1, the absolute value takes them for bounds on the mirrored test, whose rates are
-    1 minus these: for that one needs lower bounds, and a and b are upper ones. jax-privacy 2.0.0 does so
-    (`epsilon_from_gdp`): of identical worlds of 500, 5000 and 50 000 normal scores it said ε = 4.0, 1.7 and 2.6.
+    If a + b > 1, the absolute value treats a and b as bounds on the mirrored test, with rates 1 − a and 1 − b. That
+    test needs lower bounds, and a and b are upper bounds. jax-privacy 2.0.0 does this (`epsilon_from_gdp`): for equal
+    distributions of 500, 5000 and 50 000 normal scores it returns ε = 4.0, 1.7 and 2.6.
     """
     thresholds, runs = np.sort(np.concatenate([null, other])), null.size
     share = level / (2 * thresholds.size)
@@ -133,7 +133,7 @@ def best_of_all_thresholds(null, other, level):
 
 @pytest.mark.parametrize("runs", [500, 5000])
 def test_upper_bounds_on_both_rates_say_nothing_of_the_mirrored_test(runs):
-    """Why no bound is the largest absolute value over all thresholds: that finds ε > 1 in identical worlds."""
+    """The largest absolute value over all thresholds is not a bound: it finds ε > 1 for identical distributions."""
     for pair in worlds(0.0, runs, 5):
         assert gdp.epsilon(best_of_all_thresholds(*pair, 0.05), DELTA) > 1.0
         assert fitted(*pair, DELTA, 0.01).gdp_epsilon_lower == 0.0
@@ -156,7 +156,7 @@ def test_the_expected_threshold_is_where_the_mean_bound_is_largest(claim):
 
 
 def test_the_other_tail_serves_as_well():
-    """A threshold at its mirror image about μ/2, where the other error is the rare one."""
+    """The threshold is mirrored at μ/2, so that the other error is the rare one."""
     mu = gdp.mu(2.0, DELTA)
     threshold = expected_threshold(mu, DELTA, 50_000)
     high, low = (
@@ -171,7 +171,7 @@ def laplace(rng, shift, size):
 
 
 def test_a_law_that_is_not_normal_gives_its_threshold_by_samples():
-    """Laplace noise of scale 1 and sensitivity 2: ε is 2, and every threshold in a tail shows it."""
+    """Laplace noise of scale 1 and sensitivity 2 has ε = 2, which every threshold in a tail achieves."""
     rng = np.random.default_rng(17)
     claimed = laplace(rng, 0, 50_000), laplace(rng, 2, 50_000)
     threshold = sampled_threshold(*claimed, DELTA, 10_000)
@@ -190,22 +190,22 @@ def test_samples_of_a_normal_law_choose_nearly_as_well_as_the_law():
 
 
 def test_a_threshold_beforehand_is_worth_more_than_one_fitted():
-    """The same runs: half of them spent on the choice loses some hundredths of the claim."""
+    """Half of the same runs used for fitting loses some hundredths of the claim."""
     mu = gdp.mu(2.0, DELTA)
     pairs = worlds(mu, 50_000, 20)
     beforehand = np.median([result.epsilon_lower for result in audits(mu, 50_000, 20)])
     assert beforehand - np.median([fitted(*pair, DELTA).epsilon_lower for pair in pairs]) > 0.05 * 2.0
 
 
-def test_delta_is_given_its_due():
-    """With probability 0.3 the output names its world, else nothing: (0, 0.3)-DP, but no better."""
+def test_delta_enters_the_bound():
+    """With probability 0.3 the output reveals its dataset, else nothing: (0, 0.3)-DP and not better."""
     told = (np.random.default_rng(13).random(20_000) < 0.3).astype(float)
     assert fitted(np.zeros(20_000), told, delta=0.3).epsilon_lower == 0.0
     assert epsilon_lower(np.zeros(20_000), told, 0.5, delta=0.31) == 0.0
     assert epsilon_lower(np.zeros(20_000), told, 0.5, delta=0.1) > 5
 
 
-def test_results_are_frozen_and_say_what_they_are():
+def test_results_are_frozen_and_readable():
     result = audits(1.0, runs=500, times=1)[0]
     assert (result.delta, result.level, result.runs) == (DELTA, 0.05, (500, 500))
     assert result.gdp_epsilon_lower == gdp.epsilon(result.mu_lower, DELTA)
@@ -217,7 +217,7 @@ def test_results_are_frozen_and_say_what_they_are():
 
 
 @pytest.mark.parametrize("mu", sparing([0.5, 1.0, 4.0], [1.0]))
-def test_bounds_hold_as_often_as_they_say(mu):
+def test_bounds_have_their_coverage(mu):
     results = repeated(mu, runs=1000, times=200)
     assert np.mean([result.mu_lower <= mu for result in results]) >= 0.95
     assert np.mean([result.epsilon_lower <= gdp.epsilon(mu, DELTA) for result in results]) >= 0.95
@@ -253,7 +253,7 @@ def test_direction_does_not_matter():
 
 
 def test_pure_randomised_response():
-    """P(1) is e^ε/(1+e^ε) in one world and 1/(1+e^ε) in the other; the statistic has two values only."""
+    """P(1) is e^ε/(1+e^ε) for one dataset and 1/(1+e^ε) for the other. The statistic has two values only."""
     rng = np.random.default_rng(11)
     epsilon = 2.0
     rate = 1 / (1 + np.exp(epsilon))
@@ -262,7 +262,7 @@ def test_pure_randomised_response():
     assert 1.85 < epsilon_lower(*pair, 0.5, delta=DELTA) < epsilon
 
 
-def test_a_constant_statistic_that_gives_the_world_away():
+def test_a_constant_statistic_that_reveals_the_dataset():
     result = fitted(np.zeros(2000), np.ones(2000), delta=DELTA)
     assert result.epsilon_lower > 5
     assert result.mu_lower > 5

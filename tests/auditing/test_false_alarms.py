@@ -1,4 +1,4 @@
-"""Runs of correct protocols by the hundred thousand, cut into 200 audits: bounds fail no more often than they say."""
+"""Hundred thousands of runs of correct protocols, split into 200 audits: bounds fail at most at their level."""
 
 from math import ceil
 
@@ -22,7 +22,7 @@ PROTOCOLS = {
 
 
 def drawn_scores(start, seed, sight, scores):
-    """[scores, audits, runs] of one world."""
+    """Return scores of one dataset, [scores, audits, runs]."""
     size = chunk_of(start)
     begins = range(0, ceil(AUDITS * RUNS / size) * size, size)
     parts = [observed(start, seed, begin, sight)[0].values for begin in begins]
@@ -31,7 +31,7 @@ def drawn_scores(start, seed, sight, scores):
 
 
 def bounds(score, both, level):
-    """Of every audit."""
+    """Return the bounds of every audit."""
     return [lower_bounds(*pair, score.threshold, score.middle, DELTA, level) for pair in zip(*both, strict=True)]
 
 
@@ -52,4 +52,4 @@ def test_no_more_false_alarms_than_the_level_allows(name):
     for score, both in zip(scores, zip(*worlds, strict=True), strict=True):
         verdicts = bounds(score, both, VERDICT / len(scores))
         assert not any(one.epsilon_lower > claim.epsilon or one.mu_lower > claim.mu for one in verdicts)
-    assert np.median([one.mu_lower for one in found["likelihood ratio"]]) > 0.9 * claim.mu  # no idle bound
+    assert np.median([one.mu_lower for one in found["likelihood ratio"]]) > 0.9 * claim.mu  # no trivial bound

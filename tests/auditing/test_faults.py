@@ -1,7 +1,7 @@
-"""Every planted fault is flagged by the detector that its row names, and nothing that is right is flagged.
+"""Every planted fault is flagged by its row's detector, and the correct counterparts are not flagged.
 
-A verdict has a total error of 1e-4 over all rows: an audit shares it among its scores, a law test among a covariance's
-entries. Brute force and accountants leave rounding alone to chance.
+The total error probability of all rows is 1e-4, divided equally. An audit divides a row's among its scores, and a
+distribution test among the entries of a covariance. Brute force and accountants are deterministic up to rounding.
 """
 
 import jax
@@ -15,7 +15,7 @@ from fedprivjax.auditing.audit import VERDICT, Audit, audit
 from fedprivjax.testing import check_protocol
 
 LEVEL = VERDICT / len(FAULTS)
-ROUNDING = 1e-3  # of an ε that dp-accounting finds, or of a norm
+ROUNDING = 1e-3  # relative, of an ε from dp-accounting or of a norm
 
 
 def seen_by_audit(subject) -> bool:
@@ -69,7 +69,7 @@ def test_a_fault_is_flagged_by_its_detector(name):
 
 
 def different_subjects():
-    """One row for every right thing and detector."""
+    """Return one row per correct input and detector."""
     first: dict = {}
     for name, fault in FAULTS.items():
         first.setdefault((fault.detector, repr(fault.right)), name)
@@ -83,7 +83,7 @@ def test_the_same_without_the_fault_is_not_flagged(name):
 
 
 def described(fault) -> str:
-    """The change of a row. For an audit, also its findings now and after compiling again: seeds are fixed."""
+    """Return a row's change, for an audit with its findings now and after recompilation, since seeds are fixed."""
     if fault.detector != "audit":
         return fault.change
     again = str(audited(fault.right))

@@ -12,14 +12,14 @@ from scipy.stats import binom
 from fedprivjax.auditing.guess_bounds import chance_of_guesses, epsilon_lower, mu_lower, refutes
 from fedprivjax.privacy import gdp
 
-# ---- the worst mechanism of all, by linear programming
+# ---- the worst mechanism, by linear programming
 
 
 def worst_chance(right, guesses, canaries, lines):
-    """The most that P[W ≥ right] can be for a mechanism that is (ε, δ)-DP for every (ε, δ) of `lines`.
+    """Return the largest P[W ≥ right] of a mechanism that is (ε, δ)-DP for every (ε, δ) of `lines`.
 
-    A mechanism may be made symmetric in the canaries and in the states of each at no loss, so that it is the law p of
-    W: given W = k, each set of r canaries, and of k among these, is as likely as another. Then canary i is right with
+    Without loss, a mechanism is symmetric in the canaries and in the states of each, and so is the distribution p of W:
+    given W = k, each set of r canaries, and of k among these, is as likely as another. Then canary i is right with
     W = k with probability p_k·k/m, wrong with (r−k)·p_k/m, and its coin's flip swaps right at k and wrong at k−1.
     """
     counts = np.arange(guesses + 1)
@@ -46,7 +46,7 @@ def worst_chance(right, guesses, canaries, lines):
 
 
 def worst_of_all_tables(right, canaries, epsilon, delta):
-    """The same over all tables P(guesses | coins) where every canary is guessed, with no symmetry assumed."""
+    """Return the same over all tables P(guesses | coins) with a guess for every canary, without assuming symmetry."""
     states = list(product((0, 1), repeat=canaries))
     place = {pair: k for k, pair in enumerate(product(states, states))}
     pairs = [(s, i) for s in states for i in range(canaries)]
@@ -79,7 +79,7 @@ def test_the_worst_mechanism_is_symmetric(right, canaries, epsilon, delta):
 
 
 def curve_of(lines):
-    """The trade-off curve of every mechanism that is (ε, δ)-DP for all of the lines."""
+    """Return the trade-off curve of all mechanisms that are (ε, δ)-DP for every line."""
 
     def curve(x):
         sides = [(np.exp(-e) * (x - d), 1 - d - np.exp(e) * (1 - x)) for e, d in lines]
@@ -114,7 +114,7 @@ def test_no_mechanism_exceeds_what_the_proofs_allow(right, guesses, canaries, ep
 
 @pytest.mark.parametrize(("right", "epsilon", "delta"), [(4, 0.0, 5e-4), (6, 0.0, 5e-4), (8, 2.0, 0.02)])
 def test_below_the_mean_no_mechanism_exceeds_it_either(right, epsilon, delta):
-    """There P[W ≥ v] can be above what the theorem's right side says, though only where both are near 1."""
+    """There P[W ≥ v] can exceed the theorem's right side, but only if both are near 1."""
     assert worst_chance(right, 12, 12, [(epsilon, delta)]) <= chance_of_guesses(right, 12, 12, epsilon, delta)
     assert chance_of_guesses(right, 12, 12, epsilon, 0.0) < 1
 
@@ -122,18 +122,18 @@ def test_below_the_mean_no_mechanism_exceeds_it_either(right, epsilon, delta):
 @pytest.mark.parametrize(("right", "guesses", "canaries"), [(6, 6, 6), (18, 20, 20), (20, 20, 60), (95, 100, 400)])
 @pytest.mark.parametrize("mu", [0.5, 1.0])
 def test_no_mechanism_of_a_trade_off_curve_exceeds_what_it_allows(right, guesses, canaries, mu):
-    """Of μ-GDP's curve, the lines at some ε: mechanisms that obey these alone are more, so a limit for them is one."""
+    """Some lines of the μ-GDP curve define a larger class of mechanisms, so a limit for them is a limit for μ-GDP."""
     lines = [(epsilon, gdp.delta(epsilon, mu)) for epsilon in (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)]
     worst = worst_chance(right, guesses, canaries, lines)
     assert not refutes(right, guesses, canaries, worst * (1 - 1e-5), curve_of(lines))
     assert refutes(right, guesses, canaries, 1.3 * worst, curve_of(lines))
 
 
-# ---- exact coverage: W's law is known
+# ---- exact coverage, with the known distribution of W
 
 
 def false_alarm(law, true, bound):
-    """P[bound(W) > true], where `law` is the probability of each W."""
+    """Return P[bound(W) > true], with the probability `law` of each W."""
     return sum(chance for right, chance in enumerate(law) if chance > 0 and bound(right) > true)
 
 
@@ -148,7 +148,7 @@ def test_randomised_response_is_held_to_its_epsilon_exactly(epsilon, level):
 
 
 def told_by_blocks(canaries, block, epsilon, delta):
-    """The law of W: randomised response, but one block of canaries, drawn with probability m·δ/block, is told."""
+    """Return the distribution of W for randomised response that reveals one block with probability m·δ/block."""
     chance = min(canaries * delta / block, 1.0)
     plain = binom.pmf(np.arange(canaries + 1), canaries, expit(epsilon))
     told = binom.pmf(np.arange(canaries + 1) - block, canaries - block, expit(epsilon))
@@ -163,26 +163,26 @@ def bounds_by_count(delta, level):
 @pytest.mark.parametrize("block", [50, 25, 10, 5])
 @pytest.mark.parametrize("level", sparing([0.015, 0.05], [0.015]))
 def test_canaries_that_are_told_together_raise_no_false_alarms(block, level):
-    """(ε, δ)-DP: each canary is told with probability δ, all of its block with it, or all of them (50)."""
+    """(ε, δ)-DP: each canary is revealed with probability δ, together with its block, or all 50 canaries."""
     law = told_by_blocks(50, block, 1.0, 0.02)
     assert false_alarm(law, 1.0, lambda right: bounds_by_count(0.02, level)[right]) <= level
 
 
 @pytest.mark.parametrize("block", [50, 25])
 def test_canaries_that_are_told_together_need_delta(block):
-    """Without it there are more false alarms than the level allows."""
+    """Without δ there are more false alarms than the level allows."""
     law = told_by_blocks(50, block, 1.0, 0.02)
     assert false_alarm(law, 1.0, lambda right: bounds_by_count(1e-12, 0.015)[right]) > 0.015
 
 
 def test_the_term_of_delta_is_stated_as_it_is():
-    """By hand: three guesses, all right, at ε = 0: 1/8 + 2·3·δ·max{3/8, 6/8/2, 7/8/3}."""
+    """Three correct guesses at ε = 0, by hand: 1/8 + 2·3·δ·max{3/8, 6/8/2, 7/8/3}."""
     assert chance_of_guesses(3, 3, 3, 0.0, 0.01) == pytest.approx(1 / 8 + 0.06 * 3 / 8, rel=1e-12)
     assert chance_of_guesses(3, 3, 30, 0.0, 0.01) == pytest.approx(1 / 8 + 0.6 * 3 / 8, rel=1e-12)
     assert chance_of_guesses(0, 3, 3, 1.0, 0.01) == 1.0
 
 
-# ---- figures of another implementation of these bounds (jax-privacy 2.0.0), at δ = 1e-5, run by hand
+# ---- values of another implementation of these bounds (jax-privacy 2.0.0), at δ = 1e-5, computed separately
 
 FIGURES = [
     (74, 100, 1000, 0.05, 0.6517325, 0.9324221),
@@ -235,7 +235,7 @@ def test_a_claim_is_refuted_just_below_the_bound_and_not_above():
 
 
 def test_the_curve_serves_where_m_times_delta_is_not_small():
-    """At the level of verdicts the binomial proof has nothing left of 270 right guesses among 300."""
+    """At the level of verdicts the binomial bound is trivial for 270 right guesses among 300."""
     assert chance_of_guesses(270, 300, 1000, 0.0, 1e-5) > 1e-4
     assert epsilon_lower(270, 300, 1000, 1e-5, 1e-4) > 1.4
 

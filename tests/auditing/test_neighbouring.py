@@ -28,7 +28,7 @@ CASES = {
 
 
 def numbers(start):
-    """Every number a run starts from, by its place."""
+    """Return every numeric input of a run, by its path."""
     arguments = start.arguments._replace(key=jax.random.key_data(start.key))
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(arguments)}
 
@@ -114,6 +114,6 @@ def test_small_federations_suit_every_protocol(name):
     assert federation.records >= max(12, 4 * batch)
 
 
-def test_what_no_small_federation_suits_is_refused():
+def test_protocols_without_a_small_federation_are_refused():
     with pytest.raises(Refusal, match="batch"):
         small_federation(NoisyMinibatchSGD(epsilon=2.0, clip=CLIP, batch=(3, 4, 5)))

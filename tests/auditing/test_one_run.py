@@ -1,4 +1,4 @@
-"""One run with many canaries: whose they are, what is weighed, and what right guesses prove."""
+"""Audits with one run and many canaries: choice of canaries, weights of scores, and bounds from right guesses."""
 
 import json
 
@@ -41,7 +41,7 @@ def at(epsilon, method=DPMu2, **settings):
 
 @struct.dataclass
 class ATenthOfTheNoise(DPMu2):
-    """One that adds a tenth of its noise, and does not say so."""
+    """Noisy SGD that adds a tenth of the noise that it claims."""
 
     def noise(self, state, drawn, host_noise):
         state, noise = super().noise(state, drawn, host_noise)
@@ -53,7 +53,7 @@ def few(protocol=None, **options):
     return audit_one_run(at(4.0) if protocol is None else protocol, problem(50, 4), Full(50), **options)
 
 
-# ---- what is seen
+# ---- views
 
 
 def test_messages_of_empty_slots_are_left_out(monkeypatch):
@@ -71,7 +71,7 @@ def test_messages_of_empty_slots_are_left_out(monkeypatch):
     np.testing.assert_array_equal(own, np.broadcast_to(np.arange(1, least + 1), (4, 1, least)))
 
 
-# ---- whose records
+# ---- choice of canaries
 
 
 def begun(protocol, given, participation, rounds):
@@ -105,7 +105,7 @@ def test_no_more_canaries_than_a_machine_uses(each):
         first_records(begun(at(2.0), problem(3, 4), Full(3), 4), each)
 
 
-# ---- what is weighed
+# ---- weights
 
 
 def test_weights_are_those_of_the_likelihood_ratio():
@@ -125,7 +125,7 @@ def test_weights_are_those_of_the_likelihood_ratio():
 
 
 def test_clearer_canaries_count_for_more():
-    """A machine's second canary is seen half as clearly, so that its scores are half as large, twice over."""
+    """A machine's second canary has half the separation, so that its scores have half the spread."""
     rng = np.random.default_rng(1)
     own, signal = rng.normal(size=(5000, 2, 1)), np.broadcast_to([[[2.0], [1.0]]], (5000, 2, 1))
     scores, _ = weigh(Seen(own, rng.normal(size=(20_000, 1))), signal)
@@ -180,7 +180,7 @@ def test_canaries_below_the_sensitivity_are_refused():
         few(canary=0.2)
 
 
-# ---- the numbers to reach
+# ---- tightness
 
 MANY = {"rounds": 2, "delta": DELTA}
 
@@ -205,5 +205,5 @@ def test_a_thousand_canaries_prove_a_third_of_the_claim(large, epsilon):
 def test_a_tenth_of_the_noise_is_refuted_and_all_of_it_is_not(large, trust):
     claim = {"epsilon": 4.0, "trust": trust}
     assert not audit_one_run(at(**claim), large, Full(1000), **MANY).refuted
-    if trust == "none":  # half of it is beyond what a thousand canaries can show at the level of a verdict
+    if trust == "none":  # a thousand canaries cannot refute half of the noise at the level of a verdict
         assert audit_one_run(at(method=ATenthOfTheNoise, **claim), large, Full(1000), guesses=600, **MANY).refuted

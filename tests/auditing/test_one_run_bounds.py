@@ -12,7 +12,7 @@ DELTA, CANARIES = 1e-5, 1000
 
 
 def runs(mu, times, canaries=CANARIES, seed=3):
-    """Scores and coins of runs whose canaries are independent: N(0, 1) out, N(μ, 1) in."""
+    """Return scores and coins of runs with independent canaries: N(0, 1) if excluded, N(μ, 1) if included."""
     rng = np.random.default_rng(seed)
     coins = rng.random((times, canaries)) < 0.5
     return zip(mu * coins + rng.normal(size=coins.shape), coins, strict=True)
@@ -24,7 +24,7 @@ def chosen(mu, delta=None, level=0.05):
 
 
 def found_epsilons(claim, times, level=0.05, true=None):
-    """ε of the bounds on ε and on μ, each by as many guesses as the claim chose for it beforehand."""
+    """Return the ε of the bounds on ε and on μ, each with the number of guesses chosen from the claim."""
     mu = gdp.mu(claim, DELTA)
     by_epsilon, by_mu = chosen(mu, DELTA, level), chosen(mu, level=level)
     drawn = list(runs(mu if true is None else true, times))
@@ -80,7 +80,7 @@ def test_guesses_are_even_and_fit():
 
 
 @pytest.mark.parametrize("guesses", [1, 4, 7, 9])
-def test_right_guesses_are_counted_as_they_are_said(guesses):
+def test_right_guesses_are_counted(guesses):
     rng = np.random.default_rng(guesses)
     scores, coins = rng.normal(size=9), rng.random(9) < 0.5
     ranked = sorted(range(9), key=lambda k: scores[k])
@@ -94,7 +94,7 @@ def test_ties_are_broken_without_the_coins():
     assert right_guesses(np.zeros(400), coins, 200) == coins[-100:].sum() + (~coins[:100]).sum()
 
 
-def test_a_result_says_what_it_is_of():
+def test_a_result_prints_its_settings():
     scores, coins = next(iter(runs(2.0, 1)))
     found = one_run_bounds(scores, coins, 100, DELTA, 0.1)
     assert (found.guesses, found.canaries, found.level, found.delta) == (100, CANARIES, 0.1, DELTA)

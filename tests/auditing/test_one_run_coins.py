@@ -1,4 +1,4 @@
-"""What weighs the canaries of one run is known before its coins are."""
+"""The weights of the canaries of one run do not depend on the coins."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def test_the_signal_that_weights_follow_from_is_the_same_whatever_the_coins(monk
 
     monkeypatch.setattr(one_run, "weigh", weigh)
     drawn = np.random.default_rng(0).random((3, 20, 1))
-    for coins in drawn[:2]:  # the attacker's own, the last, are the same
+    for coins in drawn[:2]:  # the attacker's own coins, the last, are the same
         monkeypatch.setattr(one_run, "_drawn_coins", lambda shape, seed, coins=coins: np.stack([coins, drawn[2]]))
         one_run.audit_one_run(NoisySGD(mu=1.0, clip=1.0, step_size=0.1), problem, Full(20), rounds=2, guesses=4)
     assert np.array_equal(*signals)

@@ -1,4 +1,4 @@
-"""What an attacker computes: against closed forms, and against sums over every pattern of occurrences."""
+"""An attacker's scores, compared with closed forms and with sums over every pattern of occurrences."""
 
 from itertools import product
 
@@ -87,7 +87,7 @@ def test_whitening_some_columns_leaves_the_others_alone():
     np.testing.assert_allclose(weights[chosen], np.linalg.solve(part, law.shift[chosen]), rtol=1e-3)
 
 
-def test_columns_without_noise_tell_all_or_nothing():
+def test_columns_without_noise_reveal_all_or_nothing():
     law = ViewDistribution(
         np.array([0.0, 1.0]), np.zeros(2), np.diag([0.0, 0.0]), (Column("step", 1), Column("step", 2))
     )
@@ -106,7 +106,7 @@ def test_a_message_alone_is_the_clearest_column():
 
 
 def test_differences_cancel_common_noise():
-    """Two messages of one sender with noise in common, of which one is moved."""
+    """Two messages of one sender share noise, and the canary changes one of them."""
     columns = (Column("message", 1, 0), Column("message", 2, 0), Column("message", 1, 1, 1))
     covariance = np.array([[1.0, 0.99, 0.0], [0.99, 1.0, 0.0], [0.0, 0.0, 1.0]])
     law = ViewDistribution(np.array([1.0, 0.0, 0.0]), np.zeros(3), covariance, columns)
@@ -116,7 +116,7 @@ def test_differences_cancel_common_noise():
     assert moved[2] == pytest.approx(moved[1])
     machines = differences("d", law, over_machines, COUNTING)
     found = machines.function(np.array([[0.0, 5.0, 0.0], [0.0, 0.0, 0.0]]))
-    assert found[0] == found[1]  # the other round's message plays no part
+    assert found[0] == found[1]  # the other round's message has no effect
     lonely = law._replace(shift=law.shift[:1], columns=columns[:1], middle=np.zeros(1), covariance=np.eye(1))
     assert differences("d", lonely, over_rounds, COUNTING) is None
 
@@ -132,7 +132,7 @@ def test_what_may_be_compared():
 
 
 def test_no_score_looks_into_the_memory_at_two_rounds():
-    """An intruder sees it once; the points that machines are asked about are seen in every round."""
+    """An intruder sees the memory once. Query points are visible in every round."""
     kinds = (
         *(Column("memory", t, slot=100 * s) for t in (1, 2, 3) for s in (0, 1)),
         Column("step", 1),
@@ -184,7 +184,7 @@ def test_the_discriminant_finds_the_likelihood_ratio():
 
 @pytest.mark.parametrize(("times", "chances"), [([1.0], [0.25]), ([1.0, 2.0], [0.3, 0.1])])
 def test_the_mixtures_score_is_its_log_likelihood_ratio(times, chances):
-    """Two messages: the densities of either world, summed over how often the canary occurs in each."""
+    """Two messages: the densities of both datasets, summed over the canary's occurrences in each message."""
     claim, shift = Mixture(0.7, 2, np.array(times), np.array(chances)), 1.3
     columns = (Column("message", 1, 0), Column("message", 1, 1, 1), Column("message", 2, 0))
     law = ViewDistribution(np.zeros(3), np.array([0.2, 0.0, -0.1]), np.eye(3), columns)
@@ -210,7 +210,7 @@ def test_the_mixtures_score_is_its_log_likelihood_ratio(times, chances):
 
 
 def closed_form(start, machine, found):
-    """What each protocol's noise makes of its messages: running sums for cancelling noise, the first for fresh."""
+    """Return each protocol's closed form: running sums for cancelling noise, the first message for fresh."""
     own = np.array([column.kind == "message" and column.machine == machine for column in found.columns])
     messages = found.values[:, own]
     if isinstance(start.protocol, NoisySGD):

@@ -1,4 +1,4 @@
-"""Audits with cohorts that vary, with a quadratic canary, and of every local step."""
+"""Audits with varying cohorts, with a quadratic canary, and with visible local steps."""
 
 from dataclasses import replace
 
@@ -81,7 +81,7 @@ def test_quiet_local_steps_are_not_seen_in_end_points():
     assert not refuted(QuietStepsUnseen(**LOCAL), WALKS)
 
 
-# ---- what is seen
+# ---- views
 
 
 def test_an_empty_slot_shows_nothing_and_uses_no_record():
@@ -134,7 +134,7 @@ def test_a_quadratic_canary_needs_a_clip():
         audit(DPMu2(mu=2.0, clip=1.0), loss="cubic")
 
 
-# ---- what is audited
+# ---- audited participation schemes
 
 
 def test_every_participation_that_a_method_allows_is_audited(monkeypatch):

@@ -1,4 +1,4 @@
-"""What the adversary of an audit sees: what the trust model shows of the canary, and nothing else."""
+"""Views of the adversary of an audit: they show the canary as the trust model allows, and nothing else."""
 
 from collections import Counter
 from functools import cache
@@ -42,7 +42,7 @@ def few(monkeypatch):
 
 @cache
 def watched(name):
-    """Views of both worlds, with one noise."""
+    """Return the views of both neighbouring datasets, with equal noise."""
     records = 24 if name == "shuffler" else 12
     pair = worlds(PROTOCOLS[name], Federation(**(SETTINGS | {"records": records})), 0, delta=1e-5)
     return Watched(pair, *(observed(start, 5, 0, Sight()) for start in pair.starts))
@@ -53,7 +53,7 @@ def kinds(seen):
 
 
 def moved(seen):
-    """How far the canary moves each column where the noise is the same, [runs, columns], along each axis."""
+    """Return the change of each column by the canary with equal noise, [runs, columns], along each axis."""
     return [other.values - null.values for null, other in zip(seen.null, seen.other, strict=True)]
 
 
@@ -68,7 +68,7 @@ def test_views_are_noise_alone_but_for_the_canarys_axis(name):
         np.testing.assert_allclose(away, 0.0, atol=1e-5 * spread.max())
         centred = np.array([column.kind == "step" or name != "shuffler" for column in seen.null[0].columns])
         assert (np.abs(noise.mean(axis=0)) <= 5 * spread / np.sqrt(RUNS))[centred].all()
-        assert (spread == 0).sum() <= 1  # where the point that is reported is the last that was asked about
+        assert (spread == 0).sum() <= 1  # if the reported point is the last query
 
 
 @pytest.mark.parametrize("name", ["none", pytest.param("sgd", marks=pytest.mark.slow)])
@@ -92,7 +92,7 @@ def test_a_trusted_server_shows_no_message():
 
 
 def test_the_server_steps_by_the_messages():
-    """A step of SGD is the mean of its round's messages, times a length."""
+    """A step of SGD is the mean of its round's messages times the step size."""
     pair = worlds(PROTOCOLS["sgd"], FEDERATION, 0, delta=1e-5)
     found = observed(pair.start, 5, 0, Sight())[0]
     messages = np.array([column.kind == "message" for column in found.columns])
@@ -127,7 +127,7 @@ def test_an_intruder_sees_the_memory_and_no_message():
 
 
 def test_the_views_steps_are_those_of_a_run():
-    """The first run's query points, from its own key."""
+    """Query points of the first run, from its key."""
     pair = worlds(PROTOCOLS["none"], FEDERATION, 0, delta=1e-5)
     start = pair.starts[1]
     arguments = start.arguments._replace(key=jax.random.fold_in(jax.random.key(5), 0))
@@ -142,8 +142,8 @@ def test_the_views_steps_are_those_of_a_run():
 # ---- secret samples
 
 
-def test_secret_samples_are_drawn_anew_by_the_samplers_law():
-    """How often the canary occurs, from how far it moves its machine's messages."""
+def test_secret_samples_are_resampled_with_the_samplers_distribution():
+    """The number of the canary's occurrences follows from the change of its machine's messages."""
     seen = watched("sampled")
     own = np.array([c.kind == "message" and c.machine == seen.pair.machine for c in seen.null[0].columns])
     found = moved(seen)[0][:, own]
@@ -158,7 +158,7 @@ def test_secret_samples_are_drawn_anew_by_the_samplers_law():
     expected = RUNS * binom.pmf(np.arange(own.sum() + 1), own.sum(), chance)
     enough = expected > 5
     assert chisquare(together[enough], expected[enough] * together[enough].sum() / expected[enough].sum()).pvalue > 1e-4
-    np.testing.assert_allclose(found[occurs], np.median(found[occurs]), rtol=1e-3)  # one that occurs, occurs once
+    np.testing.assert_allclose(found[occurs], np.median(found[occurs]), rtol=1e-3)  # the canary occurs at most once
 
 
 @pytest.mark.parametrize("sampler", ["subset", "replacement", "poisson"])
@@ -186,7 +186,7 @@ def test_public_samples_are_the_plans():
     assert views._secret_samples(start, np.random.default_rng(3), 4) == (None, None)
 
 
-# ---- what is seen beside, and programs
+# ---- additional published values, and programs
 
 
 def test_released_scalars_and_the_schedule_are_seen_on_request():
@@ -215,7 +215,7 @@ def test_the_schedule_is_alike_unless_it_depends_on_data():
     assert different(Worlds((pair.start, other.start), 0, 0))
 
 
-def test_new_numbers_compile_no_new_program():
+def test_new_numbers_do_not_recompile():
     def run(protocol, canary):
         pair = worlds(protocol, FEDERATION, canary, delta=1e-5)
         return [observed(start, canary, 100, Sight()) for start in pair.starts]

@@ -1,4 +1,4 @@
-"""What an audit looks at, and which claim it holds that against."""
+"""Views and claims that an audit compares."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ RUNS = 1000
 
 @struct.dataclass
 class QuietAverage(NoisySGD):
-    """Reports, beside its output, an average that no noise has reached."""
+    """Reports an average without noise in addition to its output."""
 
     def round(self, problem, state, inputs, noise, key):
         noisy, info = NoisySGD.round(self, problem, state, inputs, noise, key)
@@ -29,7 +29,7 @@ class QuietAverage(NoisySGD):
 
 @struct.dataclass
 class OneRecordMore(NoisySGD):
-    """The same noise, with a guarantee for a record that is added or removed: half of what replacing one needs."""
+    """The same noise with an add-or-remove guarantee, which needs half the noise of replace-one."""
 
     def event(self, problem, plan):
         event = NoisySGD.event(self, problem, plan)

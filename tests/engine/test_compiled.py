@@ -1,4 +1,4 @@
-"""Programs are forgotten before there is no room for more."""
+"""Compiled programs are cleared before the process runs out of memory mappings."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from fedprivjax.engine import compiled
 
 
 @pytest.mark.skipif(not compiled.MAPPINGS.exists(), reason="memory mappings are counted on Linux")
-def test_programs_are_forgotten_where_they_take_half_of_the_mappings(monkeypatch, tmp_path):
+def test_programs_are_cleared_if_they_take_half_of_the_mappings(monkeypatch, tmp_path):
     traces = []
 
     @jax.jit
@@ -31,12 +31,12 @@ def test_programs_are_forgotten_where_they_take_half_of_the_mappings(monkeypatch
     assert len(traces) == 2
 
 
-def test_systems_without_a_count_go_on(monkeypatch, tmp_path):
+def test_systems_without_a_count_clear_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(compiled, "LIMIT", tmp_path / "none")
     assert not compiled.make_room()
 
 
-def test_quick_compiling_is_asked_for_once(monkeypatch):
+def test_flags_of_quick_compilation_are_set_once(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=")
     jax.config.update("jax_disable_most_optimizations", False)  # every test sets it
     for _ in range(2):

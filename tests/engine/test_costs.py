@@ -1,4 +1,4 @@
-"""What a run takes, counted message by message."""
+"""Costs of a run, counted message by message."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ MU2 = DPMu2(**STEP)
 
 
 def counted(start):
-    """Messages by machine, and uses of records, slot by slot."""
+    """Return messages per machine and uses per record, counted slot by slot."""
     messages, uses = np.zeros(start.plan.size.machines), 0
     for t, row in enumerate(start.plan.schedule.participants):
         for slot, machine in enumerate(row):
@@ -69,7 +69,7 @@ def test_a_run_takes_what_its_messages_do(name):
     np.testing.assert_allclose(start.costs["gradients_per_record"], gradients * uses / RECORDS)
 
 
-def test_records_that_nobody_holds_are_none_of_the_federations():
+def test_records_that_no_machine_holds_do_not_count():
     table = OWN.partition_table.rows.copy()
     table[:, 5:] = -1
     start = ready(
@@ -85,20 +85,20 @@ def test_records_without_end_have_no_gradients_each():
     assert costs["sent_bytes"] == 4 * BYTES
 
 
-def test_bits_of_many_messages_are_bytes_all_the_same():
+def test_bits_of_many_messages_are_converted_to_bytes():
     start = ready(UserSGD(epsilon=2.0, step_size=0.1, clip=1.0), POOL, Uniform(60, 30), rounds=2)
     assert start.costs["sent_messages"] > 1
     assert start.costs["sent_bytes"] == pytest.approx(start.costs["sent_bits"] / 8)
 
 
-def test_a_run_tells_its_time():
+def test_a_run_reports_its_wall_time():
     run = simulate(MU2, POOL, Full(MACHINES), rounds=2)
     assert run.costs["seconds"] > 0
     assert run.costs["sent_bytes"] == 2 * BYTES
 
 
-def test_a_sweep_has_every_runs_own(tmp_path):
-    """Of machines that drop out, whose draws are anew along one of two axes; kept chunks tell no time."""
+def test_a_sweep_has_the_costs_of_every_run(tmp_path):
+    """With dropouts that are resampled along one of two axes. Cached chunks have no wall time."""
     over = {"noise_std": [1.0, 2.0, 3.0], "step_scale": [0.5, 1.0]}
     protocol = DPMu2(step_size=0.1, clip=1.0)
     law = Dropouts(Full(MACHINES), 0.4)

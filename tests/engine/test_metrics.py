@@ -269,7 +269,7 @@ def test_refusals(problem, name, message):
     assert str(caught.value) == message
 
 
-def test_metrics_of_ones_own_pass_and_keep_their_name():
+def test_custom_metrics_are_accepted_and_keep_their_name():
     def largest(problem, snapshot):
         return jnp.max(snapshot.params)
 
@@ -290,7 +290,7 @@ def compared(problem):
 SPREAD = Metric("spread", spread, needs=compared, private=lambda problem: True, better="higher", unit="%", digits=2)
 
 
-def test_a_metric_object_of_ones_own_says_what_is_known_of_it():
+def test_a_custom_metric_object_declares_its_properties():
     assert check_metrics(make(), [SPREAD, "train_loss"]) == (SPREAD, METRICS["train_loss"])
     assert non_private(make(), [SPREAD, METRICS["test_loss"]]) == ("spread",)
     own = [replace(SPREAD, private=unknown), replace(SPREAD, private=never), *check_metrics(make(), [spread])]
@@ -304,11 +304,11 @@ def test_a_metric_object_of_ones_own_says_what_is_known_of_it():
         "2 points",
     )
     assert known(SPREAD) is SPREAD
-    assert known("spread").unit == ""  # results keep no more than the name
+    assert known("spread").unit == ""  # results store only the name
 
 
 class TwoIterates(Protocol):
-    """As much of a protocol as is asked for a record."""
+    """The members of a protocol that an evaluation needs."""
 
     def output(self, state):
         return state
@@ -317,7 +317,7 @@ class TwoIterates(Protocol):
         return {"twice": 2 * state}
 
 
-def test_of_every_iterate_parameters_are_recorded_and_of_rounds_nothing():
+def test_metrics_of_parameters_are_recorded_for_every_iterate_and_those_of_rounds_once():
     plain = check_metrics(make(), [lambda problem, snapshot: jnp.sum(snapshot.params)])
     record = (SPREAD, *check_metrics(make(), ["noise_norm"]), *plain, *check_metrics(make(), ["clipped"], ["clipped"]))
     found = evaluate(TwoIterates(), make(), jnp.asarray(PARAMS), jnp.array([3.0, 4.0]), record, {"clipped": 0.25})
@@ -348,8 +348,8 @@ def step_size(problem, snapshot):
     [["test_loss", "test_loss"], [lambda p, s: 0.0, lambda p, s: 1.0], "test_loss", SPREAD, [step_size]],
     ids=["twice", "two of one name", "a string", "a metric", "a variable of every result"],
 )
-def test_what_would_overwrite_a_metric_is_refused(record):
-    """Two metrics of one name would be one variable, and the first would be lost; a string is not a list of names."""
+def test_duplicate_metrics_are_refused(record):
+    """Two metrics of one name would share one variable, and a string is not a list of names."""
     with pytest.raises(ValueError, match="metrics must"):
         check_metrics(make(), record)
 

@@ -1,4 +1,4 @@
-"""Randomness that is the protocol's own: keys of `init` and of every round, apart from those of the noise."""
+"""The protocol's own randomness: keys of `init` and of every round are separate from those of the noise."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ class LatchedState(NamedTuple):
 
 @struct.dataclass
 class Latched(Protocol):
-    """Reports the number of a round that is drawn beforehand, and the sum of numbers drawn in every round."""
+    """Reports a round number sampled in `init`, and the sum of numbers sampled in every round."""
 
     noise_std: Any = 1.0
     step_size: Any = 0.1
@@ -60,7 +60,7 @@ class Latched(Protocol):
 
 
 def expected(seed):
-    """(the drawn round, the sum of all draws), from the seed's keys alone."""
+    """Return (sampled round number, sum of all samples), computed from the seed's keys."""
     key = run_key(as_seeds(seed))
     drawn = jax.random.randint(protocol_key(key), (), 1, ROUNDS + 1)
     keys = [slot_keys(protocol_key(key, t), 2) for t in range(1, ROUNDS + 1)]
@@ -116,7 +116,7 @@ def test_a_slots_key_does_not_depend_on_how_many_there_are():
 
 
 def test_no_key_serves_twice():
-    """Rounds' noise, the protocol's own keys, and slots of these."""
+    """The keys of rounds' noise, of the protocol and of its slots all differ."""
     key, rounds = jax.random.key(3), np.arange(1, 200)
     noise = bits_of(round_keys(key, rounds))
     own_keys = jax.vmap(lambda t: protocol_key(key, t))(np.arange(200))

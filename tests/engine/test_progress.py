@@ -1,4 +1,4 @@
-"""Progress of long work: told at every record, costing nothing where nobody asks."""
+"""Progress of long work: reported at every evaluation, without any cost if it is off."""
 
 import re
 import time
@@ -25,7 +25,7 @@ def silent():
     return simulate(OURS, PROBLEM, SOME, **OPTIONS)
 
 
-def test_a_run_tells_of_every_record_and_is_the_same(silent):
+def test_a_run_reports_every_evaluation_and_is_the_same(silent):
     heard = []
     aloud = simulate(OURS, PROBLEM, SOME, progress=lambda *done: heard.append(done), **OPTIONS)
     assert heard == [(3, 8), (6, 8), (8, 8)]
@@ -33,7 +33,7 @@ def test_a_run_tells_of_every_record_and_is_the_same(silent):
     assert _LISTENING == {}
 
 
-def test_another_listener_is_no_other_program(silent):
+def test_another_callback_does_not_recompile(silent):
     simulate(OURS, PROBLEM, SOME, progress=lambda *done: None, **OPTIONS)
     programs = run_program._cache_size()
     heard = []
@@ -43,7 +43,7 @@ def test_another_listener_is_no_other_program(silent):
     assert run_program._cache_size() <= programs
 
 
-def test_what_a_listener_raises_is_raised(silent):
+def test_exceptions_of_a_callback_are_raised(silent):
     def broken(done, total):
         raise ZeroDivisionError("mine")
 
@@ -52,7 +52,7 @@ def test_what_a_listener_raises_is_raised(silent):
     assert _LISTENING == {}
 
 
-def test_a_run_shows_how_far_it_is(silent, capsys):
+def test_a_run_displays_its_progress(silent, capsys):
     simulate(OURS, PROBLEM, SOME, progress=True, **OPTIONS)
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["DPMu2: 8 of 8 rounds"]
@@ -60,7 +60,7 @@ def test_a_run_shows_how_far_it_is(silent, capsys):
 
 def test_a_sweep_shows_its_preparation(monkeypatch):
     class Prepared(Exception):
-        """Raised in place of running."""
+        """Raised instead of running."""
 
     def stop(*_):
         raise Prepared
@@ -80,7 +80,7 @@ def test_the_first_report_of_compiled_work_tells_a_time_left():
     assert pace.left(2, 5, now=4.0) == 3.0  # the first had a program to compile
 
 
-def test_what_is_taken_from_disk_tells_nothing_of_the_rest():
+def test_cached_results_give_no_estimate_of_the_time_left():
     pace = Pace(now=0.0)
     assert pace.left(50, 100, now=0.001) is None
     assert pace.left(60, 100, now=0.002) is None
@@ -114,7 +114,7 @@ def test_the_bar_fits_80_columns(tmp_path):
     assert all(line.startswith("A title of an exp") for line in shown)
 
 
-def test_a_file_has_a_line_of_the_current_step_now_and_then(capsys):
+def test_a_file_has_a_line_of_the_current_step_at_intervals(capsys):
     with progress.lines("reading", every=0.01) as say:
         time.sleep(0.1)
         say("calibrating")

@@ -1,4 +1,4 @@
-"""Transcripts of methods that protect a machine's records."""
+"""Transcripts of methods with minibatches of a machine's records."""
 
 from functools import cache
 
@@ -67,7 +67,7 @@ def test_local_steps_lead_from_the_query_to_the_message(views):
 
 
 def test_messages_carry_the_noise_that_is_claimed():
-    """Without a gradient: a message is N(0, σ²); the end of K local steps N(0, K·(ησ)²) about its start."""
+    """Without a gradient, a message is N(0, σ²), and the end of K local steps is N(0, K·(ησ)²) around its start."""
     flat = linear_problem(np.zeros((4, 8, 500), np.float32), np.zeros((4, 8), np.float32), Squared())
     for name, expected in (("minibatch", 0.5), ("local", STEP * 0.5 * np.sqrt(3))):
         view = transcript(CASES[name], flat, SOME, rounds=20)
@@ -79,7 +79,7 @@ def test_messages_carry_the_noise_that_is_claimed():
 
 
 @pytest.mark.parametrize(("sampler", "batch"), [("subset", 3), ("poisson", 3), ("full", None)])
-def test_a_transcript_tells_samples_only_where_they_are_known(sampler, batch):
+def test_a_transcript_has_the_samples_only_if_they_are_public(sampler, batch):
     protocol = NoisyMinibatchSGD(noise_std=0.5, step_size=STEP, sampler=sampler, batch=batch)
     plan = transcript(protocol, PROBLEM, SOME, rounds=2).plan
     assert plan.secret == (sampler != "full")

@@ -1,4 +1,4 @@
-"""Scalars that the rounds report: what is recorded of them is what one computes by hand."""
+"""Scalars that the rounds report: recorded values equal those computed by hand."""
 
 from dataclasses import replace
 
@@ -29,20 +29,20 @@ from fedprivjax.engine.simulate import run_program
 from fedprivjax.method import round as round_machinery
 
 INFO = ("clipped_share", "message_norm")
-BOUND, CLIP, ROUNDS, EVERY = 0.8, 0.5, 8, 3  # the last record is of two rounds
+BOUND, CLIP, ROUNDS, EVERY = 0.8, 0.5, 8, 3  # the last evaluation is of two rounds
 MU2 = DPMu2(noise_std=0.3, clip=BOUND, step_size=0.3)
 RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(params=sparing(["linear", "general"], ["linear"]))
 def problem(request, softmax_problem, general_twin, monkeypatch):
-    """The general one's messages are written out in chunks of 2."""
+    """Return the problem. The general one computes messages in chunks of 2."""
     monkeypatch.setattr(round_machinery, "CHUNK_FLOATS", 2 * softmax_problem.dimension)
     return softmax_problem if request.param == "linear" else general_twin()
 
 
 def gradient(w, features, label):
-    """Of softmax regression, [15]."""
+    """Return the gradient of softmax regression, [15]."""
     scores = w.reshape(3, 5) @ features
     residual = np.exp(scores - scores.max())
     residual = residual / residual.sum() - np.eye(3)[label]
@@ -55,7 +55,7 @@ def since_last_record(values):
 
 
 def test_of_clipped_increments(problem, data):
-    """From the points that a transcript shows, by NumPy."""
+    """Expected values are computed with NumPy from the points of a transcript."""
     seen = transcript(MU2, problem, Uniform(7, 5), rounds=ROUNDS, seed=3)
     norms = np.zeros((ROUNDS, 5))
     for t, x in enumerate(np.asarray(seen.queries, np.float64), start=1):
@@ -88,7 +88,7 @@ def loss(w, example):
 
 @pytest.mark.parametrize("kind", sparing(["linear", "general"], []))
 def test_of_records_in_padded_minibatches_and_cohorts(kind, monkeypatch):
-    """Places that no record fills count nowhere, nor do machines that are absent."""
+    """Padding of minibatches and absent machines do not count."""
     monkeypatch.setattr(round_machinery, "CHUNK_FLOATS", 4 * FEATURES)
     problem = SPLIT
     if kind == "general":
@@ -125,7 +125,7 @@ def test_in_a_sweep_they_are_those_of_single_runs():
 
 
 @pytest.mark.slow
-def test_recording_them_changes_no_other_number(problem):
+def test_recording_them_changes_no_other_metric(problem):
     options = {"rounds": ROUNDS, "seed": 3, "eval_every": EVERY}
     plain = simulate(MU2, problem, Uniform(7, 5), metrics=("train_loss", "noise_norm"), **options)
     more = simulate(MU2, problem, Uniform(7, 5), metrics=("train_loss", *INFO, "noise_norm"), **options)

@@ -34,7 +34,7 @@ PARTIAL = Uniform(5, 3)
 
 
 def where(problem, snapshot):
-    """The reported point itself: a metric may be an array."""
+    """Return the reported point: a metric may be an array."""
     return jnp.ravel(snapshot.params)
 
 
@@ -67,8 +67,8 @@ def test_metrics_are_what_they_say(softmax_problem, data):
     assert not run.diverged
 
 
-def test_noise_recorded_is_what_stands_in_the_aggregate(softmax_problem):
-    """At full participation z_t = noise_std·r·N(0, I)/√m in each round, nothing left of earlier ones."""
+def test_recorded_noise_is_that_of_the_aggregate(softmax_problem):
+    """With full participation, z_t = noise_std·r·N(0, I)/√m in each round, without noise of earlier rounds."""
     protocol = DPMu2(mu=1.0, clip=0.5, step_size=0.05)
     run = simulate(protocol, softmax_problem, Full(2), eval_every=1, metrics=(how_noisy,))
     expected = run.protocol.noise_std * np.sqrt(30) / np.sqrt(2)
@@ -106,14 +106,14 @@ def test_average_and_last_iterate_are_both_recorded(softmax_problem):
         [(7, 20, [7, 14, 20]), (50, 20, [20]), (1, 1, [1])],
     ),
 )
-def test_rounds_of_records(every, rounds, expected, softmax_problem):
+def test_rounds_of_evaluations(every, rounds, expected, softmax_problem):
     run = simulate(DPMu2(**SETTINGS), softmax_problem, PARTIAL, rounds=rounds, eval_every=every, metrics=("test_loss",))
     assert run.rounds.tolist() == expected
     assert run.metrics["test_loss"].shape == (len(expected),)
 
 
-def test_records_more_seldom_are_some_of_the_same():
-    """70 rounds between records are drawn in two blocks of noise."""
+def test_less_frequent_evaluations_are_a_subset():
+    """The noise of 70 rounds between evaluations is sampled in two blocks."""
     problem = linear_problem(
         np.random.default_rng(0).normal(size=(150, 2)), np.arange(150) % 2, Logistic(), constraint=Ball(1.0)
     )
@@ -125,7 +125,7 @@ def test_records_more_seldom_are_some_of_the_same():
     np.testing.assert_allclose(seldom.metrics["train_loss"], every.metrics["train_loss"][[69, 139, 149]], rtol=1e-5)
 
 
-def test_run_says_what_ran(softmax_problem):
+def test_a_run_prints_its_settings(softmax_problem):
     run = simulate(DPMu2(**SETTINGS), softmax_problem, PARTIAL, seed=4, delta=1e-4)
     assert run.protocol.noise_std == pytest.approx(2 * 0.5 / 8.0)
     assert run.protocol.step_size == 0.05
@@ -147,7 +147,7 @@ def test_a_run_that_diverges_is_marked():
     assert not calm.diverged
 
 
-def test_start_of_ones_own(data):
+def test_custom_start(data):
     start = np.full((3, 5), 0.1, np.float32)
     problem = linear_problem(data[0], data[1], Softmax(3), constraint=Ball(1.0), start=start)
     run = simulate(DPMu2(**SETTINGS), problem, PARTIAL, eval_every=1, metrics=(where,))
@@ -155,7 +155,7 @@ def test_start_of_ones_own(data):
 
 
 def test_parameters_may_be_any_pytree(softmax_problem, general_twin):
-    """The same problem with its matrix held in two parts."""
+    """The same problem with its matrix in two leaves."""
 
     def value(params, example):
         scores = jnp.concatenate([params["top"] @ example.features, params["rest"] @ example.features])
@@ -297,12 +297,12 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_compiled(name):
 
 
 @pytest.mark.parametrize("seed", [2**32, Seeds(0, 0, 2**40)])
-def test_seeds_that_would_be_taken_for_others_are_refused(softmax_problem, seed):
+def test_seeds_that_would_collide_are_refused(softmax_problem, seed):
     with pytest.raises(ValueError, match=r"^seed must be below 2³², got \d+$"):
         simulate(DPMu2(mu=1.0, clip=1.0), softmax_problem, PARTIAL, seed=seed)
 
 
 @pytest.mark.parametrize("protocol", [DPMu2(mu=math.inf, step_size=0.1), DPMu2(mu=1.0, clip=1.0, trust="server")])
-def test_a_noise_method_is_checked_where_none_is_used(softmax_problem, protocol):
+def test_a_noise_method_is_checked_even_if_unused(softmax_problem, protocol):
     with pytest.raises(ValueError, match=r"^unknown noise method 'covarance', did you mean 'covariance'\?"):
         simulate(protocol, softmax_problem, PARTIAL, noise_method="covarance")

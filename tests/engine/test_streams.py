@@ -1,4 +1,4 @@
-"""The streams of random numbers are what they were: the same seed gives the same run, version after version."""
+"""Regression of the random streams: the same seed gives the same run in every version."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ SETTINGS = {"noise_std": 0.3, "clip": 0.5, "step_size": 0.1}
 MU2, MINIBATCH = DPMu2(**SETTINGS), NoisyMinibatchSGD(batch=3, window=2, **SETTINGS)
 SOME, HALF_OR_TWO = Uniform(4, 2), Varying(4, (0.5, 0.0, 0.5))
 
-# recorded with version 0.1.0: the reported point, the last round's noise, the training loss
+# values of version 0.1.0: the reported point, the last round's noise, the training loss
 CASES = {
     "covariance": (MU2, POOLED, SOME, {}, [0.6064311265945435, 0.5325483083724976], 0.8646840453147888),
     "materialised": (
@@ -52,7 +52,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_seed_gives_the_run_that_it_gave(name):
+def test_a_seed_gives_the_recorded_run(name):
     protocol, problem, participation, options, params, noise = CASES[name]
     options = {"rounds": 12, "seed": 5, "eval_every": 12, "metrics": ("noise_norm",), **options}
     run = simulate(protocol, problem, participation, **options)
@@ -60,7 +60,7 @@ def test_a_seed_gives_the_run_that_it_gave(name):
     np.testing.assert_allclose(run.metrics["noise_norm"], [noise], rtol=1e-6)
 
 
-def test_noise_drawn_anew_for_each_member_is_what_it_was():
+def test_noise_resampled_for_each_configuration_is_the_recorded_one():
     data = sweep(
         NoisySGD(clip=0.5, step_size=0.1),
         POOLED,

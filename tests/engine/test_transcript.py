@@ -82,7 +82,7 @@ def test_without_noise_messages_are_clipped_increments(name, softmax_problem):
 
 
 def test_noise_of_a_message_is_of_the_stated_size(softmax_problem):
-    """The first messages carry nothing to take back: noise_std·r beside an increment of norm C at most."""
+    """First messages cancel no earlier noise: noise_std·r is added to an increment of norm at most C."""
     view = transcript(DPMu2(mu=0.01, clip=0.5, step_size=0.05), softmax_problem, Full(60), seed=1)
     assert view.messages.shape == (1, 60, 15)
     z = view.messages.ravel() / (2 * 0.5 / 0.01)

@@ -1,4 +1,4 @@
-"""What is printed of a problem, a protocol, a plan and what is made of them: a few readable lines, no arrays."""
+"""Printed forms of problems, protocols, plans, runs and events: a few readable lines without arrays."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def test_nothing_prints_arrays(name):
         assert str(part) in str(start)
 
 
-def test_a_problem_in_words():
+def test_a_problem_as_text():
     assert str(PROBLEM).splitlines() == [
         "Problem: 60 parameters in Ball(radius=1.0)",
         "  data: 60 examples, split over 4 machines (15 to 15 each), no test set",
@@ -59,7 +59,7 @@ def test_a_problem_in_words():
     assert "data: examples that are computed, no test set" in str(computed)
 
 
-def test_a_plan_in_words():
+def test_a_plan_as_text():
     start = ready(CASES["sampled"], PROBLEM, Full(4), rounds=5)
     assert str(start.plan).splitlines() == [
         "Plan: Schedule: 5 rounds of 4 of 4 machines, each takes part 5 to 5 times",
@@ -72,8 +72,8 @@ def test_a_plan_in_words():
     assert "data:" not in str(start.plan.public)
 
 
-def test_a_protocol_in_words_and_by_its_repr():
-    """A job is known by a protocol's `repr`, which leaves nothing out."""
+def test_a_protocol_as_text_and_its_repr():
+    """A protocol's `repr` identifies a job, and so has all settings."""
     protocol = NoisyMinibatchSGD(batch=(1, 2, 3, 4), clip=1.0, epsilon=(1.0, 2.0, 4.0, 4.0))
     words = "epsilon = 4 numbers from 1 to 4, clip = 1, batch = 4 numbers from 1 to 4"
     assert str(protocol) == f"NoisyMinibatchSGD with {words}"
@@ -83,7 +83,7 @@ def test_a_protocol_in_words_and_by_its_repr():
         assert kind.__str__ is not object.__str__
 
 
-def test_an_event_in_words():
+def test_an_event_as_text():
     assert str(ready(CASES["gaussian"], PROBLEM, Full(4), rounds=5).event).splitlines() == [
         "Gaussian messages: noise 4, sensitivity 4",
         "  μ of 4 machines from 1 to 1, median 1",

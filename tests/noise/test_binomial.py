@@ -1,4 +1,4 @@
-"""Binomial noise has its law, however it is drawn, and what is only near to it says how near."""
+"""Every sampler of binomial noise has the binomial distribution, and approximations state their distance."""
 
 import time
 
@@ -23,12 +23,12 @@ from fedprivjax.noise.binomial import (
 from fedprivjax.plan.seeds import Seeds, binomial_stream, member_seed, participation_rng, round_keys
 
 DRAWS = 40_000
-SMALL, PROBABILITY = 400, 0.3  # trials of a draw, whose mean 120 is whole
+SMALL, PROBABILITY = 400, 0.3  # trials of a sample, with the integer mean 120
 UNLIKELY = 1e-6
 
 
 def misfit(counts, total, probability) -> float:
-    """The p-value of Pearson's χ² for draws of Binomial(total, probability), in about 40 cells."""
+    """Return the p-value of Pearson's χ² test for samples of Binomial(total, probability), in about 40 cells."""
     edges = np.unique(binom.ppf(np.linspace(0, 1, 41)[1:-1], total, probability)) + 0.5
     expected = np.diff(np.r_[0.0, binom.cdf(edges, total, probability), 1.0]) * counts.size
     observed = np.bincount(np.searchsorted(edges, counts), minlength=expected.size)
@@ -55,18 +55,18 @@ def by_rounded_normal(total, probability):
 
 
 @pytest.mark.parametrize("draw", [by_host_noise, by_jax, by_rounded_normal])
-def test_draws_have_the_law_and_not_that_of_another_scale(draw):
+def test_samples_have_the_distribution_and_no_other_scale(draw):
     total, probability = (10**6, 0.5) if draw is by_rounded_normal else (SMALL, PROBABILITY)
     counts = draw(total, probability)
     assert misfit(counts, total, probability) > 1e-3
-    for scale in (2 / 3, 3 / 2):  # another number of trials about the same mean
+    for scale in (2 / 3, 3 / 2):  # another number of trials with the same mean
         mean = total * probability
         stretched = np.rint(mean + scale * (counts - mean)).astype(int)
         assert misfit(stretched, total, probability) < UNLIKELY
 
 
 def test_the_skewness_of_the_binomial_tells_it_from_its_rounded_normal():
-    """At 30 trials the shortcut is off by 6%, which the same test sees."""
+    """At 30 trials the approximation is off by 6%, which the same test detects."""
     assert misfit(by_host_noise(30, 0.1), 30, 0.1) > 1e-3
     assert misfit(by_rounded_normal(30, 0.1), 30, 0.1) < UNLIKELY
 
@@ -104,7 +104,7 @@ def test_host_noises_repeat_and_differ_over_seeds_and_members():
         np.testing.assert_array_equal(host_noise(*of), host_noise(*of))
 
 
-def test_the_stream_is_none_of_the_others():
+def test_the_stream_differs_from_the_others():
     streams = [participation_rng(Seeds(1, 1, 1)), np.random.default_rng(1), np.random.default_rng(binomial_stream(1))]
     assert len({int(rng.integers(2**62)) for rng in streams}) == 3
 
@@ -113,7 +113,7 @@ def test_the_stream_is_none_of_the_others():
     ("total", "probability", "stated"),
     [(400, 0.5, 1.9e-4), (10**6, 0.5, 7.6e-8), (10**4, 0.1, 3.4e-3), (10**6, 0.1, 3.4e-4), (10**6, 0.4, 5.1e-5)],
 )
-def test_total_variation_has_the_values_and_the_forms_of_the_specification(total, probability, stated):
+def test_total_variation_has_the_specified_values(total, probability, stated):
     variation = total_variation(total, probability)
     assert variation == pytest.approx(stated, rel=0.02)
     variance = total * probability * (1 - probability)
@@ -122,7 +122,7 @@ def test_total_variation_has_the_values_and_the_forms_of_the_specification(total
 
 
 @pytest.mark.parametrize(("total", "probability"), [(3_900_000, 0.5), (3_900_001, 0.49), (4_500_000, 0.3)])
-def test_total_variation_is_one_number_on_both_sides_of_where_it_is_expanded(total, probability, monkeypatch):
+def test_total_variation_is_continuous_where_its_expansion_starts(total, probability, monkeypatch):
     values = []
     for limit in (0.0, np.inf):
         monkeypatch.setattr(binomial, "EXACT_DEVIATION", limit)
@@ -130,8 +130,8 @@ def test_total_variation_is_one_number_on_both_sides_of_where_it_is_expanded(tot
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
-def test_the_rounded_normal_stands_on_the_binomials_lattice():
-    """At 401 trials the mean is 200.5: rounding about a whole number would be a hundred times further off."""
+def test_the_rounded_normal_is_on_the_binomials_lattice():
+    """At 401 trials the mean is 200.5. Rounding around an integer would be a hundred times less accurate."""
     counts = np.arange(402)
     law = binom.pmf(counts, 401, 0.5)
     deviation = np.sqrt(401) / 2
@@ -144,7 +144,7 @@ def test_the_rounded_normal_stands_on_the_binomials_lattice():
 
 @pytest.mark.slow
 def test_float32_normals_are_off_by_more_than_exact_ones_but_within_the_bound():
-    """All 2²³ values that jax's normals take, as often as each."""
+    """Uses all 2²³ equally likely values of jax's normals."""
     low = np.nextafter(np.float32(-1), np.float32(0))
     uniforms = np.arange(2**23, dtype=np.float32) * np.float32(2.0**-23) * (np.float32(1) - low) + low
     values = np.float32(np.sqrt(2)) * jax.lax.erf_inv(jnp.asarray(uniforms))

@@ -1,4 +1,4 @@
-"""Fitted factors that are kept on disk."""
+"""Disk cache of fitted factors."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ def folder(keeping):
 
 @pytest.fixture
 def fitted(monkeypatch):
-    """The arguments of every fit."""
+    """Return the list of arguments of every fit."""
     calls, fit = [], factor.optimal_factor
 
     def counted(*arguments):
@@ -66,7 +66,7 @@ def test_other_code_makes_another(fitted, monkeypatch):
         lambda right: np.array("text"),
     ],
 )
-def test_what_is_no_factor_of_unit_columns_is_fitted_anew(folder, fitted, spoilt):
+def test_an_invalid_cached_factor_is_fitted_again(folder, fitted, spoilt):
     right = made()
     (path,) = folder.iterdir()
     np.save(path, spoilt(right))

@@ -1,4 +1,4 @@
-"""Every mechanism has the law it claims: z at unit scale has independent coordinates and covariance K over rounds."""
+"""Every mechanism has its distribution: z at unit scale has independent coordinates and covariance K over rounds."""
 
 from dataclasses import replace
 from functools import cache
@@ -22,7 +22,7 @@ from fedprivjax.sweeps import members
 MACHINES, ROUNDS = 5, 12
 ROWS = np.array([np.random.default_rng([9, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])
 PARTIAL = Schedule(MACHINES, ROWS)
-FEW = Schedule(  # of three slots, one to three are filled, and some of these drop out
+FEW = Schedule(  # one to three of three slots are filled, and some of these drop out
     MACHINES,
     np.array([np.random.default_rng([7, t]).permutation(MACHINES)[:3] for t in range(ROUNDS)]),
     np.array([3, 2, 1, 3, 3, 2, 3, 1, 2, 3, 3, 2]),
@@ -45,13 +45,13 @@ def fresh_covariance(relative):
 
 
 def summed_covariance(relative):
-    """A running sum of independent noises: Cov(s, t) is the variance up to min(s, t)."""
+    """Return the covariance of a running sum of independent noise: Cov(s, t) is the variance up to min(s, t)."""
     up_to = np.cumsum(np.diag(fresh_covariance(relative)))
     return np.minimum.outer(up_to, up_to)
 
 
 def uneven(schedule):
-    """Relative noise that differs over machines and rounds, so that a mix-up shows."""
+    """Return relative noise that differs over machines and rounds, to detect mixed-up entries."""
     return np.random.default_rng(1).uniform(0.5, 2.0, schedule.participants.shape)
 
 
@@ -89,7 +89,7 @@ DISTRIBUTIONS = dict(distributions())
 
 
 def p_value(z, covariance):
-    """Kolmogorov-Smirnov: the whitened path against the standard normal."""
+    """Return the Kolmogorov-Smirnov p-value of the whitened path against the standard normal."""
     white = np.linalg.solve(np.linalg.cholesky(covariance), z[:, :4000])
     return kstest(white.ravel(), norm.cdf).pvalue
 
@@ -125,7 +125,7 @@ def test_normal(name):
 
 def test_another_shape_of_the_right_variance_is_rejected():
     z = np.random.default_rng(2).laplace(scale=0.5**0.5, size=(ROUNDS, SAMPLES))
-    assert misfit(z, np.eye(ROUNDS)) < 3 * LIMIT  # second moments alone would not tell
+    assert misfit(z, np.eye(ROUNDS)) < 3 * LIMIT  # second moments alone would not detect it
     assert p_value(z, np.eye(ROUNDS)) < 1e-6
 
 
@@ -138,15 +138,15 @@ def test_coordinates_are_independent(name):
         assert np.abs(deviation).max() < LIMIT
 
 
-def test_one_draw_for_all_rounds_is_caught():
+def test_one_sample_for_all_rounds_is_detected():
     noise = DISTRIBUTIONS["server"]
     key = jax.random.split(jax.random.key(0), 1)
     same = np.asarray(noise.source.draw((), noise.source.inputs, jnp.repeat(key, ROUNDS), SAMPLES)[1], np.float64)
     assert misfit(same, noise.covariance) > 4 * LIMIT
 
 
-def test_the_laws_of_different_mechanisms_differ():
-    """Neither cancellation nor accumulation passes for the other, or for fresh noise."""
+def test_the_distributions_of_different_mechanisms_differ():
+    """Cancelling, accumulated and fresh noise fail each other's tests."""
     names = ("cancelling-covariance", "fresh-materialised", "accumulated-materialised")
     for one in names:
         for other in names:
@@ -186,9 +186,9 @@ def test_messages_add_up_to_the_aggregate(name):
         np.testing.assert_allclose(total, expected[t], rtol=1e-5, atol=1e-5)
 
 
-def test_who_is_absent_adds_nothing_and_keeps_its_noise():
-    """Even where the entry of a slot that nobody fills names a machine that sends in that round."""
-    rows = np.array([[0, 1], [2, 2], [0, 1]])  # round 2 asks machine 2 alone
+def test_absent_machines_add_nothing_and_keep_their_noise():
+    """This holds even if the entry of an empty slot names a machine that sends in that round."""
+    rows = np.array([[0, 1], [2, 2], [0, 1]])  # only machine 2 is scheduled in round 2
     schedule = Schedule(3, rows, np.array([2, 1, 2]), expected=1.5)
     source = choose(schedule, np.ones((3, 2)), 4, "materialised", cancel=True)
     memory = source.message_memory(4, jax.random.key(0)) + 1.0
@@ -199,8 +199,8 @@ def test_who_is_absent_adds_nothing_and_keeps_its_noise():
     np.testing.assert_allclose(after[2] - memory[2], added[0], rtol=1e-6)
 
 
-def test_everyone_planned_is_not_everyone_there():
-    """The standing noise of who dropped out is taken for fresh by a full cohort's shortcut."""
+def test_dropouts_exclude_the_shortcut_of_full_participation():
+    """The shortcut would treat the earlier noise of a machine that drops out as fresh."""
     ones = np.ones((ROUNDS, 3))
     assert isinstance(choose(DROPOUTS, ones, 10, cancel=True), Covariance)
     with pytest.raises(ValueError, match="full participation or no cancellation"):
@@ -209,12 +209,12 @@ def test_everyone_planned_is_not_everyone_there():
         choose(DROPOUTS, ones, 10, cancel=True, divisor=DROPOUTS.present.sum(axis=1))
 
 
-def test_silent_gives_nothing():
+def test_silent_samples_nothing():
     source = Silent()
     assert source.draw(source.init(3, None), (), None, 3) == ((), None)
 
 
-def test_the_cheapest_exact_way_is_chosen():
+def test_the_cheapest_exact_sampler_is_chosen():
     ones = np.ones((ROUNDS, 2))
     assert isinstance(choose(PARTIAL, ones, 10, cancel=False), Fresh)
     assert isinstance(choose(PARTIAL, ones, 10, "materialised", cancel=False), PerMachine)
@@ -229,8 +229,8 @@ def test_the_cheapest_exact_way_is_chosen():
         (100, 50, 20, 7850, "covariance"),
         (10**6, 50, 1199, 7850, "covariance"),
         (100, 50, 1000, 10**6, "materialised"),  # a band of a thousand rounds does not fit,
-        (10**6, 50, 1000, 10**6, "replayed"),  # nor do a million machines' vectors
-        (10, 1, 1000, 100, "materialised"),  # a long band for one participant's draw
+        (10**6, 50, 1000, 10**6, "replayed"),  # and neither do a million machines' vectors
+        (10, 1, 1000, 100, "materialised"),  # a long band for one participant's sample
     ],
 )
 def test_corners_of_the_choice(machines, per_round, bandwidth, dimension, way):
@@ -242,7 +242,7 @@ def test_a_factor_that_does_not_fit_is_not_chosen():
     assert cheapest(Size(10**9, 50, 20_000), 19_999, 1) == "replayed"
 
 
-def test_impossible_ways_are_refused():
+def test_impossible_methods_are_refused():
     ones = np.ones((ROUNDS, 2))
     with pytest.raises(ValueError, match="full participation or no cancellation"):
         choose(PARTIAL, ones, 10, "aggregate", cancel=True)
@@ -254,7 +254,7 @@ def test_impossible_ways_are_refused():
 
 
 def test_factor_gives_back_the_covariance():
-    """B·Bᵀ = K in float64, banded, and for a schedule in which some machines never come."""
+    """B·Bᵀ = K in float64, banded, including a schedule in which some machines never take part."""
     sizes = (5, 2, 12), (40, 3, 25), (7, 6, 30), (3, 1, 1)
     drawn = [Uniform(n, m).draw(rounds, np.random.default_rng([n, rounds])) for n, m, rounds in sizes]
     for schedule in (*drawn, FEW, DROPOUTS):
@@ -268,11 +268,11 @@ def test_factor_gives_back_the_covariance():
             for lag in range(min(b, t) + 1):
                 B[t, t - lag] = rows[t, b - lag]
         np.testing.assert_allclose(B @ B.T, K, rtol=1e-10, atol=1e-12)
-        assert b == max(abs(s - t) for s, t in zip(*np.nonzero(K), strict=True))  # no wider than needed
+        assert b == max(abs(s - t) for s, t in zip(*np.nonzero(K), strict=True))  # of minimal width
 
 
 def test_mechanisms_of_several_seeds_stack():
-    """Bands of different widths are padded to one, and the noise stays the same."""
+    """Bands of different widths are padded to one width, and the noise stays the same."""
     schedules = [Uniform(30, 6).draw(ROUNDS, np.random.default_rng(seed)) for seed in range(2)]
     sources = [choose(s, uneven(s), 4, "covariance", cancel=True) for s in schedules]
     stacked = members.stacked(sources[0].align([*sources, Covariance(padded(np.asarray(sources[0].inputs), 24))]))

@@ -1,4 +1,4 @@
-"""Factors: what a stream makes of normals, against the sums that define it, and what a record moves."""
+"""Factors: streamed noise compared with the defining sums, and sensitivities to a record."""
 
 from itertools import pairwise
 
@@ -14,14 +14,14 @@ SETTINGS = [(1, 0.5), (7, 0.3), (64, 0.1), (200, 1 / 60_000), (300, 1.0), (1023,
 
 
 def node_std(factor, size, alpha, epoch):
-    """What the docstrings say, in a loop."""
+    """Return the standard deviation of a node as in the docstrings, in a loop."""
     if factor.nodes == "uniform":
         return 1.0
     return sum((1 - alpha) ** (j * epoch) for j in range(int(np.ceil(size / epoch))))
 
 
 def written_out(factor, rounds, alpha, epoch):
-    """B, [rounds, rounds]: row t takes the node that ends at column z."""
+    """Return B, [rounds, rounds]: row t uses the nodes that end at its nonzero columns."""
     matrix = np.zeros((rounds, rounds))
     for t in range(1, rounds + 1):
         for first, last in compose(1, t) if isinstance(factor, Tree) else [(s, s) for s in range(1, t + 1)]:
@@ -72,7 +72,7 @@ def test_a_stream_is_its_sum_over_nodes(name, rounds, alpha):
     size = np.sqrt(np.mean(expected**2, axis=1, keepdims=True))
     found = streamed(factor, *(np.asarray(value, np.float32) for value in (normals, alpha, epoch)))
     assert found.dtype == np.float32
-    if name != "independent":  # of which 1/α terms add up, each rounded
+    if name != "independent":  # a sum of about 1/α terms, each rounded
         assert np.max(np.abs(found - expected) / size) < 2e-6
     with jax.enable_x64(True):
         found = streamed(factor, normals, np.float64(alpha), np.float64(epoch))
@@ -89,8 +89,8 @@ def test_variances_are_those_of_the_sum(name):
 
 @pytest.mark.parametrize("order", ["cyclic", "reshuffled"])
 @pytest.mark.parametrize("name", FACTORS)
-def test_squares_are_what_the_releases_tell_of_a_record(name, order):
-    """Whitened: B·(C·g + z) is the momentum A·g with noise B·z, so a record's share of A·g is seen through B⁻¹."""
+def test_squares_are_the_squared_sensitivity_of_the_releases(name, order):
+    """B·(C·g + z) is the momentum A·g with noise B·z, so a record's part of A·g is whitened by B⁻¹."""
     factor, records = FACTORS[name], 6
     for epochs, alpha in ((1, 0.4), (5, 1 / 6), (7, 1.0)):
         rounds = records * epochs
@@ -104,7 +104,7 @@ def test_squares_are_what_the_releases_tell_of_a_record(name, order):
         np.testing.assert_allclose(factor.squares(uses, rounds, alpha, float(records)), expected, rtol=1e-8)
 
 
-TABLE = {  # N, epochs, αN, order: exact ρ of the paper's noise, by 4αG and by node; rms by them, of ours, independent
+TABLE = {  # N, epochs, αN, order: exact ρ of the paper's noise by 4αG and by node; rms of both, `Tree`, independent
     (256, 1, 1, "cyclic"): (0.093, 0.37, 22.8, 11.4, 9.8, 17.1),
     (256, 8, 1, "cyclic"): (0.086, 0.34, 71.2, 36.5, 29.5, 62.0),
     (256, 8, 1, "reshuffled"): (0.067, 0.26, 71.2, 36.5, 25.8, 62.0),
@@ -116,7 +116,7 @@ TABLE = {  # N, epochs, αN, order: exact ρ of the paper's noise, by 4αG and b
 
 
 def row(records, epochs, weight, order):
-    """The table's figures at ρ = 1/2, α·C = 1."""
+    """Return a row of the table at ρ = 1/2, α·C = 1."""
     rounds, alpha = records * epochs, weight / records
     uses = uses_of_epochs(records, epochs, order, np.random.default_rng(5))
     low, depth = records.bit_length() - 1, rounds.bit_length() - 1

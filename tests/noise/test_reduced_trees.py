@@ -1,4 +1,4 @@
-"""Noise over windows: its nodes, its rings against the literal sums, its variances, and what they come to."""
+"""Noise over windows: nodes, ring buffers compared with literal sums, variances, and resulting noise levels."""
 
 from functools import cache
 from math import sqrt
@@ -40,7 +40,7 @@ def test_slots_are_the_nodes_of_compose(epoch):
 
 
 @pytest.mark.parametrize(("epoch", "rounds"), [(1, 5), (5, 5), (5, 23), (8, 64), (10, 35), (7, 13)])
-def test_touched_nodes_are_those_that_are_asked_for(epoch, rounds):
+def test_touched_nodes_are_the_requested_ones(epoch, rounds):
     expected = asked_nodes(epoch, rounds)
     for tree, name in enumerate(TREES[:2]):
         found = set()
@@ -52,11 +52,11 @@ def test_touched_nodes_are_those_that_are_asked_for(epoch, rounds):
 
 
 @pytest.mark.parametrize("epoch", [8, 16])
-def test_as_many_nodes_hold_a_record_as_the_specification_counts(epoch):
+def test_the_number_of_nodes_with_a_record_is_as_specified(epoch):
     rounds, levels = epoch * 8, epoch.bit_length()
     uses = cyclic_uses(epoch, 8)
     counts = ReducedTrees(epoch).squares(uses, rounds, 1e-12, 0.5, 2.0 / epoch).round(6)
-    counts[:, 2:] /= 4  # a record moves a difference twice as far
+    counts[:, 2:] /= 4  # a record changes a difference twice as much
     assert counts[:, 0].max() == 2 * levels
     assert levels * 5 <= counts[:, 1].max() <= levels * 6
     assert counts[:, 2].max() == levels
@@ -64,7 +64,7 @@ def test_as_many_nodes_hold_a_record_as_the_specification_counts(epoch):
 
 
 def paths(epoch, rounds, alpha, reset_rate, dimension=3):
-    """The ring form's noise, and the literal method's of the same nodes' noises, [rounds, d] each."""
+    """Return the noise of the ring form and of the literal method with equal node noise, [rounds, d] each."""
     key, reduced = jax.random.key(3), ReducedTrees(epoch)
     source = Windows(WindowInputs(np.arange(1, rounds + 1), np.ones(rounds)), epoch)
     keys = round_keys(key, source.inputs.round)
@@ -105,7 +105,7 @@ def test_rings_are_the_literal_sum_of_the_same_noises(epoch, rounds, alpha, rese
     np.testing.assert_allclose(rings, literal, rtol=1e-12, atol=1e-12 * np.abs(literal).max())
 
 
-@pytest.mark.slow  # whole runs against the literal method are in float32, too
+@pytest.mark.slow  # whole runs are compared with the literal method in float32 too
 @pytest.mark.parametrize(("epoch", "rounds", "alpha", "reset_rate"), SETTINGS)
 def test_rings_are_the_literal_sum_in_float32(epoch, rounds, alpha, reset_rate):
     rings, literal = paths(epoch, rounds, alpha, reset_rate)
@@ -127,7 +127,7 @@ def test_variances_are_the_squares_of_what_nodes_are_multiplied_by(epoch, rounds
         np.testing.assert_allclose(variances[t - 1], np.bincount(group, squares, minlength=5), rtol=1e-10, atol=1e-12)
 
 
-def test_a_node_has_one_noise_and_machines_have_their_own():
+def test_a_node_has_one_noise_sample_per_machine():
     epoch, rounds, d = 6, 20, 4
     place = np.tile(np.arange(3), (rounds, 1))
     inputs = WindowInputs(np.arange(1, rounds + 1), np.ones(place.shape), place)
@@ -149,17 +149,17 @@ def test_a_node_has_one_noise_and_machines_have_their_own():
     assert abs(different.std() - 1) < 5 / np.sqrt(2 * different.size)
 
 
-# ---- what the noise comes to
+# ---- resulting noise levels
 
 
 def cyclic_uses(epoch, epochs):
-    """One record a round, in cyclic order."""
+    """Return the uses of one record per round, in cyclic order."""
     round = np.arange(1, epoch * epochs + 1).reshape(epochs, epoch).T.ravel()
     return Uses(round, (round - 1) % epoch, np.ones(round.size), epoch)
 
 
 def table_row(epoch, epochs, multiple=1.0):
-    """rms of the noise in m̂/(α·G) at ρ = 1/2 with L = G, of Algorithm 2, of Algorithm 1 and of independent noise."""
+    """Return the noise rms in m̂/(α·G) at ρ = 1/2 with L = G, for Algorithm 2, Algorithm 1 and independent noise."""
     rounds, alpha = epoch * epochs, multiple / epoch
     uses, step = cyclic_uses(epoch, epochs), 1 / sqrt(epoch * rounds)
     reset_rate, trees = min(1.0, step * epoch), ReducedTrees(epoch)

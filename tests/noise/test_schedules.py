@@ -33,7 +33,7 @@ def test_values_by_hand(noise_schedule, variances):
 
 
 def spent(relative, schedule):
-    """Σ_k 1/r_k² of each machine, in a loop."""
+    """Return Σ_k 1/r_k² of each machine, in a loop."""
     total = np.zeros(schedule.machines)
     for row, machines in zip(relative, schedule.participants, strict=True):
         for r, i in zip(row, machines, strict=True):
@@ -43,7 +43,7 @@ def spent(relative, schedule):
 
 @pytest.mark.parametrize("schedule", [SMALL, RANDOM, Full(3).draw(9, np.random.default_rng(0))])
 @pytest.mark.parametrize("noise_schedule", ["uniform", "gap", "proportional", [3.0 + k for k in range(40)]])
-def test_nobody_spends_more_than_the_budget(noise_schedule, schedule):
+def test_no_machine_spends_more_than_the_budget(noise_schedule, schedule):
     relative = relative_std(noise_schedule, schedule)
     total = spent(relative, schedule)
     np.testing.assert_allclose(exposure(relative, schedule), np.sqrt(total), rtol=1e-12)
@@ -60,13 +60,13 @@ def test_nobody_spends_more_than_the_budget(noise_schedule, schedule):
         assert total.argmax() == schedule.total.argmax()
 
 
-def test_scale_of_a_given_sequence_is_no_matter():
+def test_scale_of_a_given_sequence_does_not_matter():
     sequence = np.linspace(1, 2, 40)
     np.testing.assert_allclose(relative_std(7 * sequence, RANDOM), relative_std(sequence, RANDOM), rtol=1e-12)
 
 
 def test_gap_leaves_less_noise_at_the_end_than_uniform():
-    """The noise that reaches the last iterate, Σ_k gap_k²·σ_k²; by Cauchy-Schwarz it is (Σ_k gap_k)² at least."""
+    """The noise in the last iterate is Σ_k gap_k²·σ_k², by Cauchy-Schwarz at least (Σ_k gap_k)²."""
     reaching = {name: np.sum((RANDOM.gaps * relative_std(name, RANDOM)) ** 2) for name in ("gap", "uniform")}
     least = sum(RANDOM.gaps[RANDOM.participants == i].sum() ** 2 for i in range(20))
     assert reaching["gap"] < 0.95 * reaching["uniform"]
@@ -98,7 +98,7 @@ def test_refusals(noise_schedule, message):
 
 @pytest.mark.parametrize("name", [*NOISE_SCHEDULES, "sequence"])
 def test_noise_is_by_the_plan_and_what_is_sent_stays_within_its_budget(name):
-    """Whoever drops out: every message's noise is the planned one, and a machine's messages tell no more than that."""
+    """With dropouts, every message has the planned noise, and a machine's messages leak at most the planned amount."""
     noise_schedule = tuple(1.0 + 0.3 * k for k in range(40)) if name == "sequence" else name
     planned = Varying.between(12, 2, 7).draw(40, np.random.default_rng(3))
     relative = relative_std(noise_schedule, planned)

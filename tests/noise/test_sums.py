@@ -1,4 +1,4 @@
-"""Noise that is correlated over a machine's messages: what it hides, its law, and how little of it is needed."""
+"""Noise correlated over a machine's messages: sensitivity, distribution, and optimality."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,8 +38,10 @@ def sums_of(kind, law, shares=None):
 
 
 def written(sums):
-    """What every message holds of every machine's normals, by pushing unit normals through the mechanism that draws
-    them: [rounds, per_round, machines, messages]."""
+    """Return the coefficients of every machine's normals in every message: [rounds, per_round, machines, messages].
+
+    They are computed by passing unit normals through the mechanism.
+    """
     mechanism, schedule = sums.mechanism("materialised"), sums.schedule
     found = np.zeros((*schedule.participants.shape, MACHINES, len(mechanism.rows)))
     for t, p in zip(*np.nonzero(schedule.present), strict=True):
@@ -53,8 +55,8 @@ def written(sums):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("law", LAWS)
-def test_one_changed_increment_moves_what_is_sent_by_no_more_than_the_exposure(kind, law):
-    """Brute force: the shift of one message against the covariance of all, by the messages as they are written."""
+def test_one_changed_increment_changes_messages_by_at_most_the_exposure(kind, law):
+    """Brute force: the shift of one message relative to the covariance of all materialised messages."""
     shares = np.array([1.0, 0.5, 0.8, 1.0])
     sums = sums_of(KINDS[kind], LAWS[law], shares)
     held, who = written(sums), sums.schedule.participants
@@ -64,7 +66,7 @@ def test_one_changed_increment_moves_what_is_sent_by_no_more_than_the_exposure(k
         precision = np.linalg.inv(own @ own.T)
         worst = np.sqrt(np.diag(precision).max())
         assert worst <= sums.exposure[machine] * (1 + 1e-4)
-        if law in ("some", "all"):  # dropouts send less than was planned
+        if law in ("some", "all"):  # with dropouts fewer messages are sent than planned
             assert worst == pytest.approx(sums.exposure[machine], rel=1e-4)
             releases = sums.releases(machine)
             assert np.sqrt(np.sum(releases**-2.0)) == pytest.approx(worst, rel=1e-4)
@@ -72,7 +74,7 @@ def test_one_changed_increment_moves_what_is_sent_by_no_more_than_the_exposure(k
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("law", LAWS)
-def test_the_aggregates_law_is_that_of_the_messages(kind, law):
+def test_the_aggregates_covariance_is_that_of_the_messages(kind, law):
     sums = sums_of(KINDS[kind], LAWS[law])
     each = written(sums).sum(axis=1).reshape(ROUNDS, -1) / sums.schedule.divisor
     standing = np.cumsum(each, axis=0)
@@ -82,7 +84,7 @@ def test_the_aggregates_law_is_that_of_the_messages(kind, law):
 
 
 def test_power_one_is_the_uniform_schedule():
-    """Two ways to one covariance: bands of noises that stand, and the factor A/√n."""
+    """The bands of standing noise and the factor A/√n give the same covariance."""
     sums = sums_of(Toeplitz(1.0), SOME_MACHINES)
     bands = covariance_bands(sums.schedule, relative_std("uniform", sums.schedule))
     dense = sums.rows @ sums.rows.T
@@ -92,8 +94,8 @@ def test_power_one_is_the_uniform_schedule():
 
 
 @pytest.mark.parametrize("stretch", [2 / 3, 1.0, 3 / 2])
-def test_what_is_drawn_has_the_law_and_no_other_scale(stretch):
-    """The squared norm of the whitened aggregates is χ²; two thirds and three halves of the noise are rejected."""
+def test_samples_have_the_distribution_and_no_other_scale(stretch):
+    """The squared norm of the whitened aggregates is χ². Two thirds and three halves of the noise are rejected."""
     sums, dimension = sums_of(Toeplitz(), LAWS["dropouts"]), 300
     keys = jax.random.split(jax.random.key(3), ROUNDS)
     for method in ("covariance", "materialised"):
@@ -106,7 +108,7 @@ def test_what_is_drawn_has_the_law_and_no_other_scale(stretch):
 
 
 def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
-    """Those of B·ξ, with ξ each round's normals: 13 rounds are no multiple of the strips of the product."""
+    """The rows are those of B·ξ, with ξ each round's normals. 13 rounds are not a multiple of the product's strips."""
     rounds, dimension, seeds = 13, 5, jax.random.split(jax.random.key(1), 3)
     factors = np.tril(np.random.default_rng(0).normal(size=(3, rounds, rounds))).astype(np.float32)
     keys = jax.vmap(lambda seed: round_keys(seed, np.arange(1, rounds + 1)))(seeds)
@@ -120,20 +122,20 @@ def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
             found.append(block)
         return jnp.concatenate(found), state[1]
 
-    one_place = jax.jit(jax.vmap(drawn, out_axes=(0, None)))  # which is refused where seeds have places of their own
+    one_place = jax.jit(jax.vmap(drawn, out_axes=(0, None)))  # rejected if seeds have separate devices
     found, done = one_place(factors, seeds, keys)
     np.testing.assert_allclose(found, factors @ np.asarray(fresh), rtol=1e-4, atol=1e-5)
     assert int(done) == rounds
 
 
 @pytest.mark.parametrize("rounds", sparing([1, 2, 5, 70], [1, 70]))
-def test_a_factor_of_any_number_of_rounds_is_held_whole(rounds):
+def test_a_factor_of_any_number_of_rounds_is_stored_in_full(rounds):
     rows = np.eye(rounds, dtype=np.float32)
     noise, done = Triangular(rows).init(4, jax.random.key(2))
     assert noise.shape == (rounds, 4)
     assert int(done) == 0
     assert len(np.unique(noise)) == noise.size
-    assert Triangular(rows).floats(4) == 2 * noise.size  # all rounds' normals, and a copy as they are multiplied
+    assert Triangular(rows).floats(4) == 2 * noise.size  # all rounds' normals, and a copy during the product
 
 
 # mean squared error of prefix sums per unit of σ², single participation, by jax-privacy 2.0.0 (jax 0.10.2, float64):
@@ -149,7 +151,7 @@ JAX_PRIVACY = {
 
 @pytest.mark.parametrize("messages", JAX_PRIVACY)
 def test_prefix_sums_have_the_error_that_jax_privacy_finds(messages):
-    """The square root of A to float64's rounding; the optimum, and the bound below it, to 1 part in 1000."""
+    """The square root of A agrees up to rounding in float64, the optimum and its lower bound to 1 in 1000."""
     optimum, square_root = JAX_PRIVACY[messages]
     sums = np.tril(np.ones((messages, messages)))
     squares = sums.T @ sums
@@ -162,7 +164,7 @@ def test_prefix_sums_have_the_error_that_jax_privacy_finds(messages):
 
 
 def test_noise_falls_from_the_papers_to_the_optimum_and_no_further_than_the_bound():
-    """At full participation, over T: in w 0.71, 0.66, 0.61 and in x 0.52, 0.45, 0.40, as for T = 300."""
+    """With full participation, divided by T: in w 0.71, 0.66, 0.61 and in x 0.52, 0.45, 0.40, as for T = 300."""
     rounds = 60
     expected = {"steps": (steps, 0.708, 0.658, 0.60), "anytime": (anytime, 0.517, 0.448, 0.40)}
     for name, (workload, *figures) in expected.items():
@@ -193,7 +195,7 @@ def test_no_factor_is_below_the_bound():
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_workload_is_that_of_the_schedule(law):
-    """By pushing every machine's normals through what the protocol makes of them, with one norm for every machine."""
+    """Compared with every machine's normals passed through the protocol's sums, at equal norms of the machines."""
     shares = np.array([1.0, 0.5, 0.8, 1.0])
     sums = sums_of(Toeplitz(), LAWS[law], shares)
     schedule, most = sums.schedule, len(sums.factor)
@@ -207,7 +209,7 @@ def test_the_workload_is_that_of_the_schedule(law):
 
 
 def fitted(law, machines, rounds, evenly):
-    """What is reported, per round, with a factor that is fitted to the schedule as drawn, or to equal gaps."""
+    """Return the reported noise per round, with a factor fitted to the sampled schedule, or to equal gaps."""
     schedule = law.draw(rounds, np.random.default_rng(0))
     most, shares = int(schedule.total.max()), np.ones(machines)
     turns = np.flatnonzero(np.diff(np.arange(rounds + 1) * most // rounds, prepend=0)[1:])[:, None]
@@ -218,8 +220,8 @@ def fitted(law, machines, rounds, evenly):
 
 
 @pytest.mark.parametrize(("per_round", "less"), sparing([(10, 0.95), (2, 0.85)], [(2, 0.85)]))
-def test_fitted_to_the_gaps_as_drawn_it_is_quieter_than_fitted_to_equal_ones(per_round, less):
-    """7.6% at half participation of 20 machines, 21% at a tenth."""
+def test_a_factor_fitted_to_the_sampled_gaps_has_less_noise_than_one_fitted_to_equal_gaps(per_round, less):
+    """7.6% less at half participation of 20 machines, 21% less at a tenth."""
     drawn, even = (fitted(Uniform(20, per_round), 20, 240, evenly) for evenly in (False, True))
     assert drawn < less * even
 
@@ -258,7 +260,7 @@ def test_a_better_factor_has_a_larger_default_step():
 
 @struct.dataclass
 class Quieter(DPMu2):
-    """Messages carry half of the noise that is accounted for."""
+    """Messages have half of the noise of the accounting."""
 
     def mechanism(self, problem, plan, method="auto"):
         made = super().mechanism(problem, plan, "materialised")
@@ -273,7 +275,7 @@ def test_it_is_audited():
 
 
 def steep(diagonal, messages=8):
-    """Columns of norm 1 whose inverse grows like a power of what stands above the diagonal."""
+    """Return a factor with columns of norm 1, whose inverse grows like a power of the off-diagonal entry."""
     factor = np.tril(np.random.default_rng(0).normal(size=(messages, messages)))
     np.fill_diagonal(factor, diagonal)
     factor[-1, -1] = 1.0
@@ -281,8 +283,8 @@ def steep(diagonal, messages=8):
 
 
 @pytest.mark.parametrize("diagonal", [0.5, 0.1, 0.01])
-def test_what_float32_makes_of_a_factor_hides_as_much_or_it_is_refused(diagonal):
-    """What one increment moves, by the inverse of F⁻¹ as its numbers are held: at 0.01 it is a hundredfold."""
+def test_a_factor_keeps_its_privacy_in_float32_or_is_refused(diagonal):
+    """The sensitivity to one increment, by the inverse of F⁻¹ in float32: at 0.01 it is a hundredfold."""
     factor = steep(diagonal)
     held = np.linalg.inv(factor).astype(np.float32).astype(float)
     moved = np.linalg.norm(np.linalg.inv(held), axis=0).max()
@@ -298,7 +300,7 @@ def test_what_float32_makes_of_a_factor_hides_as_much_or_it_is_refused(diagonal)
 
 @dataclass(frozen=True)
 class Own(SumFactor):
-    """One of one's own that is no factor."""
+    """A custom factor that is invalid."""
 
     what: str
 
@@ -326,7 +328,7 @@ class Own(SumFactor):
         ("apart", "must be a factor whose noise covariance over rounds has a Cholesky factor in float64"),
     ],
 )
-def test_a_factor_of_ones_own_that_is_none_is_refused(what, why, target):
+def test_an_invalid_custom_factor_is_refused(what, why, target):
     protocol = DPMu2(clip=0.5, step_size=0.1, noise_schedule=Own(what), **target)
     with pytest.raises(Refusal, match=why):
         ready(protocol, POOL, Full(MACHINES), rounds=6, metrics=())

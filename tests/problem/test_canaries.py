@@ -1,4 +1,4 @@
-"""Canaries: gradients of one's own in the place of records', in problems of any kind."""
+"""Canaries: given gradients that replace those of records, in problems of any kind."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ ROWS, CHARGES = np.array([3, 7]), np.array([2.0, -5.0])
 
 
 def general():
-    """A model whose parameters are a tree of two leaves."""
+    """Return a model whose parameters are a pytree of two leaves."""
 
     def value(params, example):
         return jnp.sum((params["slope"] @ example.features + params["level"] - example.label) ** 2) / 2
@@ -32,7 +32,7 @@ PROBLEMS = {"factored": POOL, "tree": general()}
 
 
 def gradient(problem, row):
-    """One record's gradient at the start, as a vector."""
+    """Return one record's gradient at the start, as a vector."""
     example = jax.tree.map(lambda leaf: leaf[row], problem.pool)
     return np.asarray(ravel_pytree(problem.model.gradients((problem.start,), example)[0].written_out())[0])
 

@@ -1,5 +1,4 @@
-"""Box, simplex and l1 ball: projections against other ways to them, sizes by sampling, runs, sweeps, and sets of one's
-own."""
+"""Box, simplex, l1 ball and custom sets: projections compared with optimisers, sizes by sampling, runs and sweeps."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -45,7 +44,7 @@ POINTS = [scale * RNG.normal(size=5) + shift for scale in (0.1, 1.0, 30.0) for s
 
 
 def by_optimiser(which, point):
-    """The nearest point of a set by scipy's SLSQP, in smooth variables."""
+    """Return the nearest point of a set by scipy's SLSQP, in smooth variables."""
     count = point.size
     constraints, bounds, start = [], [(None, None)] * count, np.full(count, 0.4)
     parts = np.eye(count)
@@ -54,7 +53,7 @@ def by_optimiser(which, point):
     elif isinstance(which, Simplex):
         bounds = [(0, None)] * count
         constraints = [{"type": "eq", "fun": lambda v: v.sum() - which.scale}]
-    else:  # a difference of two parts that are at least zero
+    else:  # a difference of two nonnegative parts
         parts, bounds, start = np.hstack([parts, -parts]), [(0, None)] * (2 * count), np.full(2 * count, 0.1)
         constraints = [{"type": "ineq", "fun": lambda v: which.radius - v.sum()}]
     found = minimize(
@@ -113,8 +112,11 @@ def test_many_parameters_are_projected_within_rounding(which, scale):
 @pytest.mark.parametrize("which", [Simplex(1.0), L1Ball(1.0)])
 @pytest.mark.parametrize("length", [1e-4, 1e-2])
 def test_a_step_from_a_point_of_many_parameters_stays_and_is_no_longer_than_it_was(which, length):
-    """Where one of 10⁵ parameters is large and many are just above zero, a threshold from float32 sums alone is off by
-    a percent of the set, and by many times a short step: guarantees rest on both."""
+    """One of 10⁵ parameters is large and many are just above zero.
+
+    A threshold from float32 sums alone is wrong by a percent of the set's size, many times a short step. Guarantees
+    depend on both properties.
+    """
     project, step = jax.jit(which.project), np.random.default_rng(2).normal(size=100_000)
     inside = np.zeros(100_000, np.float32)
     inside[7] = 1.0
@@ -125,7 +127,7 @@ def test_a_step_from_a_point_of_many_parameters_stays_and_is_no_longer_than_it_w
     assert np.linalg.norm(reached - flat(inside)) <= np.linalg.norm(exact) + 2.0**-22
 
 
-def test_a_set_holds_what_it_says():
+def test_contains_agrees_with_the_definition_of_a_set():
     assert Box(0.0, 1.0).contains(np.array([0.0, 1.0]))
     assert not Box(0.0, 1.0).contains(np.array([0.0, 1.01]))
     assert Box(0.0, np.inf).contains(np.array([0.0, 1e9]))
@@ -189,7 +191,7 @@ class Halfspace(ConstraintSet):
         return params - jnp.maximum(jnp.mean(params) - self.offset, 0.0)
 
 
-def test_a_set_of_ones_own_is_a_projection_with_numbers():
+def test_a_custom_set_is_a_projection_with_numbers():
     assert Halfspace(0.0).contains(np.array([-1.0, 1.0]))
     assert not Halfspace(0.0).contains(np.array([-1.0, 1.1]))
     problem = on(Halfspace(0.1))
@@ -251,7 +253,7 @@ class OnHost(ConstraintSet):
     ],
 )
 @pytest.mark.parametrize("start", [None, np.zeros((3, 5))])
-def test_sets_of_ones_own_that_cannot_be_used(which, message, start):
+def test_invalid_custom_sets_are_refused(which, message, start):
     with pytest.raises(Refusal) as caught:
         on(which, start=start)
     assert str(caught.value).startswith(message)

@@ -31,7 +31,7 @@ def test_projection_is_the_nearest_point(norm, radius):
     apart = np.linalg.norm(projected - point)
     others = np.vstack([inside(rng, 300, radius), projected + 1e-3 * radius * rng.normal(size=(300, 6))])
     others *= np.minimum(1, radius / np.linalg.norm(others, axis=1, keepdims=True))
-    # a projection is also what every other point of the set is at an obtuse angle to
+    # every point of the set is at an obtuse angle to the projection
     scale = 1e-5 * radius * max(1.0, norm) * radius
     assert (np.linalg.norm(others - point, axis=1) >= apart * (1 - 1e-6) - 1e-7 * radius).all()
     assert ((others - projected) @ (point - projected) <= scale).all()

@@ -1,4 +1,4 @@
-"""What is declared of a problem, and not computed: gradient bounds, a distance, the machines' weights."""
+"""Declared properties of a problem: gradient bounds, a distance, and the machines' weights."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_machines_noise_follows_what_is_declared(make):
         return calibrate(protocol, problem, plan, delta=1e-5)
 
     one, other = calibrated(plain), calibrated(declared)
-    largest = max(0.5 * 1.5, 1.0 * 0.9, 2.0 * 0.6)  # L_i times p_i times the number of machines
+    largest = max(0.5 * 1.5, 1.0 * 0.9, 2.0 * 0.6)  # L_i · p_i · number of machines
     assert other.noise_std == pytest.approx(largest * one.noise_std, rel=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_what_no_problem_has_is_refused(make, declared, message):
     assert str(caught.value) == message
 
 
-def test_it_is_refused_on_a_problem_that_there_is_too():
+def test_declarations_are_refused_on_an_existing_problem_too():
     with pytest.raises(Refusal, match=r"add up to 1, got a sum of 0\.9"):
         replace(linear(), machine_weights=(0.5, 0.2, 0.2))
 
@@ -116,7 +116,7 @@ def test_a_computed_problem_has_a_gradient_bound_and_a_distance_but_no_weights()
         from_dataset(datasets.load("stream", features=3, classes=2), machine_weights=[0.5, 0.5])
 
 
-def test_a_bound_of_ones_own_takes_the_place_of_a_data_sets():
+def test_a_declared_bound_replaces_the_bound_of_a_dataset():
     data = replace(datasets.load("least_squares", examples=12, features=2), noise_lipschitz=7.0)
     noted, own = from_dataset(data), from_dataset(data, lipschitz=0.5)
     assert (noted.lipschitz, own.lipschitz) == (7.0, 0.5)

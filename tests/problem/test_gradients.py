@@ -14,7 +14,7 @@ QUICK = [(None, 4), (3, 5)]
 
 
 def outer_and_dense(rng, outputs, features, *, count=None, same=None):
-    """The same vectors in both kinds; `same` keeps another vector's features, as one example's gradients do."""
+    """Return the same vectors in both kinds. `same` is an `Outer` whose features are reused, or None."""
     lead = () if count is None else (count,)
     residual = rng.normal(size=(*lead, *(() if outputs is None else (outputs,)))).astype(np.float32)
     x = rng.normal(size=(*lead, features)).astype(np.float32) if same is None else np.asarray(same.features)
@@ -126,7 +126,7 @@ def test_jit_and_bounds_as_traced_numbers():
 
 
 @pytest.mark.parametrize("operation", [operator.add, lambda a, b: 2.0 * a, lambda a, b: a.norm()])
-def test_a_kind_of_ones_own_says_what_it_must_define(operation):
+def test_an_incomplete_custom_kind_reports_the_missing_methods(operation):
     with pytest.raises(TypeError, match="a gradient must define"):
         operation(Vector(), Vector())
 

@@ -37,11 +37,11 @@ LOSSES = {
 }
 SMOOTH = [name for name, loss in LOSSES.items() if not isinstance(loss, Kinked)]
 KINKED = [name for name, loss in LOSSES.items() if isinstance(loss, Kinked)]
-STEEPEST = {"geman-mcclure": 2 / sqrt(3), "tukey": 4 / sqrt(5)}  # the error at which losses that flatten are so
+STEEPEST = {"geman-mcclure": 2 / sqrt(3), "tukey": 4 / sqrt(5)}  # the error at which flattening losses flatten
 
 
 def each(function):
-    """Of every example, as one program."""
+    """Return a function's values for every example, as one program."""
     return jax.jit(jax.vmap(function))
 
 
@@ -55,7 +55,7 @@ def scores_and_labels(name, count=200, scale=5.0):
 
 
 def closed_form(name, score, label):
-    """Value and derivative in the score, in float64."""
+    """Return the value and the derivative in the score, in float64."""
     if name == "softmax":
         p = np.exp(score - logsumexp(score))
         return logsumexp(score) - score[label], p - np.eye(4)[label]
@@ -93,7 +93,7 @@ def test_values_and_residuals(name):
 
 
 def central(name, score, label, width=1e-5):
-    """Derivative in the score by central differences of the closed form."""
+    """Return the derivative in the score by central differences of the closed form."""
     change = [closed_form(name, score + sign * width, label)[0] for sign in (1, -1)]
     return (change[0] - change[1]) / (2 * width)
 
@@ -130,7 +130,7 @@ def test_losses_are_convex_in_the_score_where_they_say_so(name):
 
 
 def test_a_score_bound_clips_scores_and_nothing_else():
-    """The loss of Lowy & Razaviyayn's experiments: p of the clipped score, log(1e-12 + p), gradient p − y."""
+    """Loss of Lowy & Razaviyayn's experiments: p of the clipped score, log(1e-12 + p), gradient p − y."""
     scores = np.random.default_rng(15).normal(size=200) * 20
     for label in (0.0, 1.0):
         p = expit(np.clip(scores, -15, 15))
@@ -170,12 +170,12 @@ def test_optax_agrees():
 
 
 def adversary(name):
-    """Parameters, features and label that come near the gradient bound, on the ball where it needs one."""
+    """Return parameters, features and a label near the gradient bound, on the ball if the loss needs one."""
     x = np.zeros(5)
     x[0] = BOUND
     if name == "softmax":
         params = np.zeros((4, 5))
-        params[1, 0] = 20.0  # certain of class 1, while the label is 0
+        params[1, 0] = 20.0  # high score for class 1 with label 0
         return params, x, 0
     params = np.zeros(5)
     if name in STEEPEST:
@@ -186,7 +186,7 @@ def adversary(name):
 
 
 def flattest(name):
-    """Parameters where the curvature is largest."""
+    """Return parameters of maximal curvature."""
     x = np.zeros(5)
     x[0] = BOUND
     if name == "softmax":
@@ -208,7 +208,7 @@ def random_cases(name, count=100):
 
 
 def model(name):
-    """Gradient and Hessian as jitted functions of (params, features, label)."""
+    """Return gradient and Hessian as jitted functions of (params, features, label)."""
 
     def gradient(params, features, label):
         example = Example(features, label, jnp.linalg.norm(features))
@@ -278,7 +278,7 @@ def test_constants_in_closed_form():
 
 @pytest.mark.parametrize("name", STEEPEST)
 def test_constants_of_robust_losses_on_a_fine_grid_in_float64(name):
-    """max |ψ| and max |ψ'| by brute force, the slope by central differences of the closed form."""
+    """max |ψ| and max |ψ'| by brute force, with the slope by central differences of the closed form."""
     gaps, width = np.linspace(-8, 8, 8001), 1e-4
     slope = [np.subtract(*(closed_form(name, gap + sign * width, 0.0)[1] for sign in (1, -1))) for gap in gaps]
     steepest = max(abs(closed_form(name, gap, 0.0)[1]) for gap in gaps)
@@ -334,7 +334,7 @@ def test_settings_are_refused(make, message):
     assert str(caught.value) == message
 
 
-def test_a_loss_of_ones_own_needs_a_value_only():
+def test_a_custom_loss_needs_a_value_only():
     class Distance(LinearLoss):
         def value(self, score, label):
             return jnp.abs(score - label)
@@ -354,7 +354,7 @@ def test_a_loss_of_ones_own_needs_a_value_only():
         Kinked().slopes(jnp.float32(0))
 
 
-def test_a_kinked_loss_of_ones_own_needs_its_kink_and_slopes_only():
+def test_a_custom_kinked_loss_needs_its_kink_and_slopes_only():
     class Overshoot(Kinked):
         def kink(self, label):
             return label

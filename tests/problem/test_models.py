@@ -35,7 +35,7 @@ def general_twin(loss):
 
 
 def points(params):
-    """Two points, as the correction of a momentum asks for."""
+    """Return two points, as in the correction of a momentum."""
     return params, 0.5 - params
 
 
@@ -46,7 +46,7 @@ def test_the_factored_gradients_are_the_gradients(name):
 
     @jax.jit
     def of(params):
-        """At each point, the factored gradients written out, their norms and their sum."""
+        """Return the dense form, the norms and the sum of the factored gradients at each point."""
         found = jax.vmap(linear.gradients, in_axes=(None, 0))(points(params), examples)
         return [(*jax.vmap(lambda g: (g.written_out(), g.norm()))(factored), factored.total()) for factored in found]
 

@@ -1,4 +1,4 @@
-"""Networks as what is fitted: any flax module goes in, pictures reach it, one record's gradient is clipped."""
+"""Networks as models: any flax module is accepted, inputs keep their shape, and per-record gradients are clipped."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ LINE = from_arrays(PIXELS.reshape(24, -1), RNG.normal(size=24), feature_bound=4.
 
 
 class Own(nn.Module):
-    """As users write them: for a batch of pictures, [batch, height, width, channels]."""
+    """A custom network for a batch of images, [batch, height, width, channels]."""
 
     @nn.compact
     def __call__(self, x):
@@ -66,7 +66,7 @@ class Listed(nn.Module):
 
 
 def by_hand(params, image):
-    """The scores of `MLP((5,))` in NumPy."""
+    """Return the scores of `MLP((5,))` in NumPy."""
     dense = [(np.asarray(params[name]["kernel"], float), params[name]["bias"]) for name in ("Dense_0", "Dense_1")]
     hidden = np.tanh(image.ravel() @ dense[0][0] + dense[0][1])
     return hidden @ dense[1][0] + dense[1][1]
@@ -95,7 +95,7 @@ def test_a_network_sees_pictures_without_the_constant():
 
 
 class Convolutions(nn.Module):
-    """What `CNN((2, 3), (4,))` says, in flax's own words."""
+    """`CNN((2, 3), (4,))` written in flax."""
 
     @nn.compact
     def __call__(self, x):
@@ -150,7 +150,7 @@ def test_one_score_for_regression_and_two_classes(labels, loss, expected):
 
 @pytest.mark.parametrize("rows", sparing([2, 6], [2]))
 def test_one_step_takes_each_records_gradient_clipped(monkeypatch, rows):
-    """Clipped record by record, over all parameters together, however many are in memory at once."""
+    """Each record's gradient is clipped over all parameters, for any number of records in memory at once."""
     problem = from_dataset(PICTURES, network=MLP((3,)), start_seed=1)
     six = jax.tree.map(lambda leaf: leaf[:6], problem.pool)
     gradients = jax.jit(jax.vmap(jax.grad(problem.model.value), (None, 0)))(problem.start, six)
@@ -196,7 +196,7 @@ def test_a_stream_goes_through_a_network_too():
 
 def test_what_a_network_computes_on_the_way_is_counted():
     small, wide = (numbers_of_one(from_dataset(PICTURES, network=MLP((width,)))) for width in (8, 80))
-    assert 2 * 72 <= wide - small < 8 * 72  # a sum and its activation for each more
+    assert 2 * 72 <= wide - small < 8 * 72  # a sum and its activation per further unit
     assert numbers_of_one(from_dataset(PICTURES, network=CNN((8,)))) > 4 * 4 * 8 * 2
 
 

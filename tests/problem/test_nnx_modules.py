@@ -1,4 +1,4 @@
-"""Flax nnx modules as what is fitted: their graph is fixed, their parameters are the run's; state is refused."""
+"""Flax nnx modules as models: the graph is fixed, the parameters are the run's, and state is rejected."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ DATA = from_arrays(ROWS, CLASSES, ROWS[:6], CLASSES[:6], feature_bound=2.0, clas
 
 
 class Twin(nnx.Module):
-    """`MLP((5,))` in nnx's words."""
+    """`MLP((5,))` written in nnx."""
 
     def __init__(self, rngs):
         self.first, self.last = nnx.Linear(4, 5, rngs=rngs), nnx.Linear(5, 3, rngs=rngs)

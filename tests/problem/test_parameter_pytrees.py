@@ -1,4 +1,4 @@
-"""Parameters of any structure: a run on them is the run on one vector of the same numbers."""
+"""Parameters of any structure: a run on them equals the run on one vector of the same numbers."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ class Layer(NamedTuple):
 
 
 def structured(v):
-    """Dicts, lists, tuples, a NamedTuple and scalars, leaves in the order of the vector."""
+    """Return dicts, lists, tuples, a NamedTuple and scalars, with leaves in the order of the vector."""
     return {"a": [v[0], (v[1:3].reshape(2, 1), {})], "b": Layer(v[3:6].reshape(1, 3), v[6])}
 
 

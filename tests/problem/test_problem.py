@@ -92,7 +92,7 @@ def test_refusals(change, message):
     ("change", "subject"),
     [
         ({"features": np.zeros((0, 4)), "labels": np.zeros(0, int)}, "features"),
-        ({"labels": LABELS + 0.5 * (LABELS < 2)}, "labels"),  # a class cannot be 0.5, nor quietly become 0
+        ({"labels": LABELS + 0.5 * (LABELS < 2)}, "labels"),  # a class must not be 0.5, or be silently rounded to 0
         ({"labels": np.array(["a", "b", "c"] * 4)}, "labels"),
         ({"loss": Squared(), "labels": np.full(12, np.inf)}, "labels"),
         (
@@ -106,7 +106,7 @@ def test_refusals(change, message):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_what_would_fail_later_or_quietly_is_refused_by_name(change, subject):
+def test_input_that_would_fail_later_or_silently_is_refused_by_name(change, subject):
     settings = {"features": FEATURES, "labels": LABELS, "loss": Softmax(3), **change}
     args = [settings.pop(name) for name in ("features", "labels", "loss")]
     assert refusal(linear_problem, *args, **settings).startswith(f"{subject} must ")
@@ -122,7 +122,7 @@ def test_bounds_are_sharp_up_to_rounding():
     assert linear_problem(FEATURES, LABELS, Squared(2.0)).pool.label.max() == LABELS.max()
 
 
-def test_what_a_problem_holds():
+def test_contents_of_a_problem():
     optimum = RNG.normal(size=(3, 4))
     problem = linear_problem(
         FEATURES, LABELS, Softmax(3), feature_bound=2.0, test=(FEATURES[:5], LABELS[:5]), optimum=optimum
@@ -155,7 +155,7 @@ def test_constants():
     assert (unknown.lipschitz, unknown.smoothness) == (inf, inf)
 
 
-def test_the_constants_of_a_general_problem_are_its_owners():
+def test_the_constants_of_a_general_problem_are_declared():
     known = general_problem(squares, FEATURES, jnp.zeros(4), lipschitz=3.0, smoothness=2.0, constraint=Ball(0.5))
     assert (known.lipschitz, known.smoothness) == (3.0, 2.0)
     unknown = general_problem(squares, FEATURES, jnp.zeros(4))

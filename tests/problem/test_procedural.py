@@ -1,4 +1,4 @@
-"""Examples that are computed: the same as stored ones, at any number of machines, and refused where they cannot be."""
+"""Computed examples: equal to stored ones, for any number of machines, and rejected if invalid."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def computed():
 
 @pytest.fixture(scope="module")
 def stored(computed):
-    """The same examples as arrays, a machine's one after the other."""
+    """Return the same examples as arrays, machine by machine."""
     whose = np.repeat(np.arange(MACHINES), ROUNDS)
     examples = computed.take(np.tile(np.arange(ROUNDS), MACHINES), whose)
     table = np.arange(MACHINES * ROUNDS).reshape(MACHINES, ROUNDS)
@@ -60,7 +60,7 @@ def stored(computed):
     sparing([DPMu2(mu=2.0, clip=0.5), NoisySGD(mu=2.0), StaleMomentum(mu=2.0, clip=0.5)], []),
 )
 def test_computed_examples_are_the_stored_ones(protocol, computed, stored):
-    """A machine's k-th participation uses its k-th example, in the order of its share."""
+    """A machine's k-th participation uses its k-th example."""
     options = {"rounds": ROUNDS, "order": "stored", "metrics": ["noise_norm"]}
     runs = [simulate(protocol, problem, SOME, **options) for problem in (computed, stored)]
     np.testing.assert_allclose(runs[0].params, runs[1].params, rtol=1e-5, atol=1e-7)
@@ -180,7 +180,7 @@ def test_what_cannot_be_is_refused(call, message, computed):
 
 
 def broken(bad):
-    """Machine 1's features are `bad`."""
+    """Return a problem in which machine 1's features are `bad`."""
 
     def generate(key, machine):
         x, label = example(key, machine)
@@ -190,8 +190,8 @@ def broken(bad):
 
 
 @pytest.mark.parametrize("bad", sparing([jnp.nan, jnp.inf, 1e10], [jnp.inf, 1e10]))
-def test_features_keep_the_bound_that_privacy_rests_on(bad):
-    """One machine's features are not finite, or far beyond the bound."""
+def test_features_keep_the_bound_of_the_guarantee(bad):
+    """One machine's features are not finite, or far above the bound."""
     taken = broken(bad).take(jnp.arange(3), jnp.array([0, 1, 2]))
     norms = np.linalg.norm(np.asarray(taken.features), axis=1)
     np.testing.assert_allclose(norms, taken.feature_norm, rtol=1e-6)
@@ -210,7 +210,7 @@ def test_no_features_touch_another_machines_part_of_a_run(bad, protocol):
 @pytest.mark.parametrize(
     ("loss", "label", "kept"), [(Squared(1.0), 100.0, 1.0), (Squared(1.0), jnp.nan, 0.0), (Logistic(), 7, 1)]
 )
-def test_labels_keep_the_range_that_privacy_rests_on(loss, label, kept):
+def test_labels_keep_the_range_of_the_guarantee(loss, label, kept):
     problem = procedural_problem(
         lambda key, machine: (jnp.ones(1), jnp.asarray(label)), loss, feature_bound=1.0, constraint=Ball(1.0)
     )
@@ -220,7 +220,7 @@ def test_labels_keep_the_range_that_privacy_rests_on(loss, label, kept):
 
 
 def test_data_and_noise_of_one_seed_are_apart():
-    """A run's noise keys are folded from its seed, as the data's are from theirs: the same seed must not give both."""
+    """The keys of noise and of data are both folded from seeds. Equal seeds must not give equal keys."""
     problem = procedural_problem(
         lambda key, machine: (jax.random.normal(key, (4,)), 0.0), Squared(1.0), feature_bound=100.0
     )

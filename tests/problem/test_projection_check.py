@@ -22,7 +22,7 @@ START = jnp.zeros((2, 3))
 
 @struct.dataclass
 class Custom(ConstraintSet):
-    """Whatever is declared, with whatever projection."""
+    """A set with any declared sizes and any projection."""
 
     radius: Any = np.inf
     diameter: Any = np.inf
@@ -35,7 +35,7 @@ class Custom(ConstraintSet):
 
 @struct.dataclass
 class Unprojected(Ball):
-    """A package set with another projection."""
+    """A built-in set with another projection."""
 
     def project(self, params):
         return params
@@ -43,7 +43,7 @@ class Unprojected(Ball):
 
 @struct.dataclass
 class Product(ConstraintSet):
-    """A set for each half of the parameters."""
+    """A product of two sets, one for each half of the parameters."""
 
     one: Any
     two: Any
@@ -71,7 +71,7 @@ def sphere(params, radius):
 
 
 def ellipsoid(params, _):
-    """The nearest point of {Σ x_i²/a_i² ≤ 1} with one axis of length 3 and others of 1, by bisection."""
+    """Return the nearest point of {Σ x_i²/a_i² ≤ 1} by bisection, with one axis of length 3 and others of 1."""
     squares = jnp.ones(params.size).at[4].set(9.0).reshape(params.shape)
     low, high = jnp.zeros(()), jnp.sum(jnp.abs(params)) * 3.0 + 1e-6
 
@@ -85,7 +85,7 @@ def ellipsoid(params, _):
 
 
 def test_the_radius_and_the_diameter_that_noise_follows_from_are_tried():
-    """DP-μ²-FL's noise on a set that is a thousand times larger than it says."""
+    """The noise of DP-μ²-FL on a set that is a thousand times larger than declared."""
     small = Custom(radius=0.01, diameter=0.02, size=10.0, projection=ball)
     problem = linear_problem(X, Y, Softmax(2), feature_bound=10.0, constraint=small)
     says = r"Custom\.project must return points of norm at most its radius \(0\.01\), got a point of norm 10\. Declare"
@@ -94,7 +94,7 @@ def test_the_radius_and_the_diameter_that_noise_follows_from_are_tried():
 
 
 def test_sizes_are_tried_as_they_are_swept():
-    """True at the size that the problem has, false at one of those swept; fields that a sweep leaves alone stay."""
+    """The sizes are correct at the problem's size and wrong at a swept one. Other fields keep their values."""
     right = Custom(radius=1.0, diameter=2.0, size=1.0, projection=ball)
     problem = linear_problem(X, Y, Softmax(2), feature_bound=10.0, constraint=right)
     options = {"seeds": 1, "rounds": 3}
@@ -104,13 +104,13 @@ def test_sizes_are_tried_as_they_are_swept():
 
 
 def scaled(params, long):
-    """A point of an ellipsoid by scaling, not the nearest; the last two axes are of length `long`, others of 1."""
+    """Return a point of an ellipsoid by scaling, not the nearest. Two axes have length `long`, others 1."""
     axes = jnp.ones(params.size).at[-2:].set(long).reshape(params.shape)
     return params / jnp.maximum(1.0, jnp.linalg.norm(params / axes))
 
 
 def shrunk(params, radius):
-    """Points of a ball stay, and others go to a smaller one."""
+    """Return points of a ball unchanged, and other points projected to a smaller ball."""
     norm = jnp.linalg.norm(params)
     return jnp.where(norm > radius, params * 0.9 * radius / jnp.where(norm > 0, norm, 1.0), params)
 
@@ -145,7 +145,7 @@ def test_wrong_sets(which, says):
 
 
 def test_few_long_axes_among_many_are_found():
-    """A bias that may be ten times as large as 2,000 weights: the radius is too small, or points move apart."""
+    """A bias may be ten times as large as 2,000 weights: the radius is too small, or distances grow."""
     start = {"weights": jnp.zeros((1000, 2)), "bias": jnp.zeros(2)}
 
     def of_all(params, long):
@@ -165,7 +165,7 @@ LIMIT = 1.0
 
 @struct.dataclass
 class Global(ConstraintSet):
-    """A ball whose size is a global, and declared as that or as 1."""
+    """A ball with a global variable as size, declared as that variable or as 1."""
 
     follows: bool = struct.field(pytree_node=False, default=True)
 
@@ -182,7 +182,7 @@ class Global(ConstraintSet):
 
 
 def test_a_global_that_changes_is_read_again(monkeypatch):
-    """What was tried and what was compiled are not of its earlier value; where nothing changes, programs are kept."""
+    """Checks and programs of its earlier value are not reused. Without a change, programs are reused."""
     compiled = jax.jit(lambda constraint, params: constraint.project(params))
     forgotten = []
     monkeypatch.setattr(
@@ -206,7 +206,7 @@ def test_a_global_that_changes_is_read_again(monkeypatch):
 
 @struct.dataclass
 class Shifted(ConstraintSet):
-    """A ball about a point of its own."""
+    """A ball around another centre than 0."""
 
     centre: Any
     size: Any

@@ -24,7 +24,7 @@ WIDTH = 1e-6  # of finite differences
 
 
 def loss_and_slope(name, score, label):
-    """Value of the plain loss, and the interval of its slopes, in float64."""
+    """Return the value of the plain loss and the interval of its slopes, in float64."""
     if name == "logistic":
         return np.logaddexp(0, score) - label * score, (expit(score) - label,) * 2
     gap = score - label
@@ -37,7 +37,7 @@ def loss_and_slope(name, score, label):
 
 
 def pieces(name, score, label):
-    """Both slopes and the distance from the kink."""
+    """Return both slopes and the distance from the kink."""
     if name == "hinge":
         a = 2 * label - 1
         return min(-a, 0), max(-a, 0), score - a
@@ -46,7 +46,7 @@ def pieces(name, score, label):
 
 @cache
 def points(name):
-    """Points of the ball, features, labels, and strengths that reach every piece of every envelope."""
+    """Return points of the ball, features, labels, and strengths that cover every piece of every envelope."""
     rng = np.random.default_rng(1)
     params = rng.normal(size=(COUNT, 3))
     params *= RADIUS * rng.uniform(size=(COUNT, 1)) ** 0.05 / np.linalg.norm(params, axis=1, keepdims=True)
@@ -58,7 +58,7 @@ def points(name):
 
 @cache
 def program(name, on_ball):
-    """Values, gradients as the package takes them and as `jax.grad` does, over many cases."""
+    """Return a program of values, the package's gradients and those of `jax.grad`, over many cases."""
 
     def one(params, features, label, strength):
         example = Example(features, label, jnp.linalg.norm(features))
@@ -87,7 +87,7 @@ def objective(name, v, w, x, y, b):
 
 
 def brute_force(name, on_ball, w, x, y, b):
-    """The minimiser, by a method for general constraints: over v and a number t above both pieces of a kinked loss."""
+    """Return the minimiser by a general constrained solver, over v and a bound t of both pieces of a kinked loss."""
     within = {"type": "ineq", "fun": lambda z: RADIUS**2 - z[:3] @ z[:3], "jac": lambda z: np.append(-2 * z[:3], 0)}
     constraints = [within] * on_ball
 
@@ -119,13 +119,13 @@ def test_the_envelope_is_the_minimum_that_brute_force_finds(name, on_ball):
     for x64, tolerance in ((True, 1e-9), (False, 1e-5)):
         value, gradient, _ = envelope(name, on_ball, *arrays, x64=x64)
         np.testing.assert_allclose(value, least, rtol=tolerance, atol=tolerance)
-        # a minimum known to ε gives the minimiser to √ε only
+        # an error ε of the minimum allows an error √ε of the minimiser
         np.testing.assert_allclose(gradient, slopes, atol=2e-5)
 
 
 @pytest.mark.parametrize(("name", "on_ball"), sparing(KINDS, QUICK))
 def test_the_minimiser_is_optimal(name, on_ball):
-    """`b·(w − v) = c·x + n`: c one of the slopes at v, n a multiple ≥ 0 of v, and 0 inside the ball."""
+    """`b·(w − v) = c·x + n` with c a slope at v, and n a multiple ≥ 0 of v that is 0 inside the ball."""
     arrays = points(name)
     _, gradients, _ = envelope(name, on_ball, *arrays)
     outside = 0
@@ -157,8 +157,8 @@ def test_gradients_are_derivatives_of_the_value(name, on_ball):
 
 
 @pytest.mark.parametrize(("name", "on_ball"), sparing(KINDS, QUICK))
-def test_what_an_envelope_promises(name, on_ball):
-    """Between f − G²/(2b) and f; gradients of norm at most G; convex; b-smooth."""
+def test_properties_of_an_envelope(name, on_ball):
+    """An envelope is between f − G²/(2b) and f, convex and b-smooth, with gradients of norm at most G."""
     params, features, labels, strengths = points(name)
     value, gradient, _ = envelope(name, on_ball, params, features, labels, strengths)
     plain = np.array([loss_and_slope(name, w @ x, y)[0] for w, x, y in zip(params, features, labels, strict=True)])
@@ -181,8 +181,8 @@ def test_what_an_envelope_promises(name, on_ball):
 
 
 @pytest.mark.parametrize(("name", "on_ball"), sparing(KINKS, QUICK[1:]))
-def test_the_promises_are_kept_with_nothing_to_spare(name, on_ball):
-    """Somewhere the gradient has norm G, the gap is G²/(2b), and the curvature is b."""
+def test_the_bounds_of_an_envelope_are_tight(name, on_ball):
+    """At some points the gradient has norm G, the gap is G²/(2b), and the curvature is b."""
     x, b = np.array([1.2, 0.0, 0.0]), 8.0
     lipschitz = Moreau(LOSSES[name], b).lipschitz(1.2)
     scores = np.linspace(-1.4, 1.4, COUNT)[:, None] * np.array([1.0, 0, 0])
@@ -207,7 +207,7 @@ def test_well_inside_the_ball_both_envelopes_are_one():
 
 
 @pytest.mark.parametrize("name", sparing(["logistic", "huber", "squared"], ["logistic"]))
-def test_any_strength_is_solved_for(name):
+def test_the_minimiser_is_found_for_any_strength(name):
     """From the minimiser u to the score `u + τ·h'(u)` and back, for τ from 10⁻⁸ to 10⁸ and u up to the hundreds."""
     rng = np.random.default_rng(4)
     roots, tau = rng.normal(size=COUNT) * 10 ** rng.uniform(-2, 2.5, COUNT), 10 ** rng.uniform(-8, 8, COUNT)
@@ -240,7 +240,7 @@ def test_features_of_zero_leave_the_loss_alone(name, on_ball):
 
 @pytest.mark.parametrize("name", KINKED)
 def test_where_two_pieces_meet_the_derivative_is_the_gradient(name):
-    """At w = 0 with ‖x‖² = b, as at the start of many a run, the score lies at the end of the middle piece."""
+    """At w = 0 with ‖x‖² = b, a common start, the score is at the end of the middle piece."""
     arrays = np.zeros((1, 3)), np.eye(3)[:1], np.ones(1), np.ones(1)
     _, gradient, differentiated = envelope(name, False, *arrays, x64=False)
     assert gradient[0].tolist() == differentiated[0].tolist() == [pytest.approx(pieces(name, 0, 1)[0]), 0, 0]

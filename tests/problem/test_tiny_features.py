@@ -1,4 +1,4 @@
-"""A clip must hold for features so small that the squares of their norm underflow in float32."""
+"""Clipping must hold for features so small that the squares of their norm underflow in float32."""
 
 import numpy as np
 import pytest
