@@ -130,9 +130,9 @@ def smallest_mu(curve: Curve, floor: float = FLOOR) -> SmallestMu:
         lines |= {place: line for place in _beside(lines) if (line := _line(curve, place)).epsilon < MOST}
     mu = _required_mu(lines)[0]
     epsilon, delta = (np.array(column) for column in list(zip(*lines.values(), strict=True))[:2])
-    theirs = scipy.special.ndtr(-scipy.special.ndtri(RATES) - mu)
-    most = int(np.argmax(trade_off(epsilon, delta, RATES) - theirs))
-    regret = 1 - true_positive_rate(curve, float(RATES[most])) - float(theirs[most]) if RATES[most] < 1 else 0.0
+    gaussian = scipy.special.ndtr(-scipy.special.ndtri(RATES) - mu)
+    most = int(np.argmax(trade_off(epsilon, delta, RATES) - gaussian))
+    regret = 1 - true_positive_rate(curve, float(RATES[most])) - float(gaussian[most]) if RATES[most] < 1 else 0.0
     return SmallestMu(mu, max(regret, 0.0), float(delta.min()))
 
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:  # the guarantee's module imports this one
 
 
 def for_group(
-    guarantee: "PrivacyGuarantee", members: int, unit: str | None = None, relation: str | None = None
+    guarantee: "PrivacyGuarantee", size: int, unit: str | None = None, relation: str | None = None
 ) -> "PrivacyGuarantee":
-    """Return the guarantee for groups of `members` units. Without a μ, δ increases too.
+    """Return the guarantee for groups of `size` units. Without a μ, δ increases too.
 
     Args:
-        members: group size k.
+        size: number of units in a group, k.
         unit, relation: unit and relation of the result. By default, a group of the guarantee's unit, and its relation.
 
     Raises:
@@ -38,20 +38,20 @@ def for_group(
     >>> two.epsilon, round(two.delta * 1e6, 3), two.unit
     (1.0, 2.649, 'any 2 of: one sample of one machine')
     """
-    require_at_least("members", members, 1)
-    unit = (guarantee.unit if members == 1 else f"any {members} of: {guarantee.unit}") if unit is None else unit
+    require_at_least("size", size, 1)
+    unit = (guarantee.unit if size == 1 else f"any {size} of: {guarantee.unit}") if unit is None else unit
     terms = replace(guarantee.terms, unit=unit, relation=relation or guarantee.relation)
-    derived = f"group privacy, {members} changes" if members > 1 else ""
-    words = "; ".join(part for part in (guarantee.accounting, derived) if part)
-    common = {"terms": terms, "accounting": words, "event": None}
+    derived = f"group privacy, {size} changes" if size > 1 else ""
+    accounting = "; ".join(part for part in (guarantee.accounting, derived) if part)
+    common = {"terms": terms, "accounting": accounting, "event": None}
     if guarantee.mus is not None:
-        return replace(guarantee, mus=guarantee.mus.map(lambda mus: members * mus), **common)
-    delta = spread(guarantee.epsilon, guarantee.delta, members)
+        return replace(guarantee, mus=guarantee.mus.map(lambda mus: size * mus), **common)
+    delta = spread(guarantee.epsilon, guarantee.delta, size)
     if not delta < 1 and guarantee.private:
-        raise Refusal(f"members must be few enough for a δ below 1 at ε = {guarantee.epsilon:.4g}, got {members}")
+        raise Refusal(f"size must be small enough for a δ below 1 at ε = {guarantee.epsilon:.4g}, got {size}")
     delta = delta if guarantee.private else guarantee.delta
-    epsilons = guarantee.stated.map(lambda epsilons: members * epsilons)
-    return replace(guarantee, delta=delta, epsilons=epsilons, listed=GroupCurve(guarantee.curve, members), **common)
+    epsilons = guarantee.stated.map(lambda epsilons: size * epsilons)
+    return replace(guarantee, delta=delta, epsilons=epsilons, listed=GroupCurve(guarantee.curve, size), **common)
 
 
 def for_relation(guarantee: "PrivacyGuarantee", relation: str) -> "PrivacyGuarantee":

@@ -131,20 +131,20 @@ class GroupCurve(Curve):
     (1.0, 2.649)
     """
 
-    def __init__(self, one: Curve, members: int):
-        self.one, self.members = one, members
+    def __init__(self, one: Curve, size: int):
+        self.one, self.size = one, size
         known = one.known_from
-        self.known_from = min(MOST, spread(one.epsilon(known), known, members)) if known else 0.0
+        self.known_from = min(MOST, spread(one.epsilon(known), known, size)) if known else 0.0
 
     def _epsilon(self, delta: float) -> float:
         if delta < self.known_from:
-            raise Refusal(f"delta must be at least {self.known_from:.4g} for {self.members} changes, got {delta:g}")
+            raise Refusal(f"delta must be at least {self.known_from:.4g} for {self.size} changes, got {delta:g}")
 
         def fits(one: float) -> bool:
-            return spread(self.one.epsilon(one), one, self.members) <= delta
+            return spread(self.one.epsilon(one), one, self.size) <= delta
 
         if fits(delta):
-            return self.members * self.one.epsilon(delta)
+            return self.size * self.one.epsilon(delta)
         # a known δ of one change is used exactly, because the exponential of its logarithm may be smaller
         low, high = self.one.known_from or delta / e, delta
         while not fits(low):
@@ -154,15 +154,15 @@ class GroupCurve(Curve):
         for _ in range(STEPS):
             middle = sqrt(low * high)
             low, high = (middle, high) if fits(middle) else (low, middle)
-        return self.members * self.one.epsilon(low)
+        return self.size * self.one.epsilon(low)
 
 
-def spread(epsilon: float, delta: float, members: int) -> float:
-    """Return δ of k = `members` changes, `δ·Σ_{j<k} e^{jε} = δ·(e^{kε} − 1)/(e^ε − 1)`, or inf if it overflows.
+def spread(epsilon: float, delta: float, size: int) -> float:
+    """Return δ of k = `size` changes, `δ·Σ_{j<k} e^{jε} = δ·(e^{kε} − 1)/(e^ε − 1)`, or inf if it overflows.
 
     >>> spread(0.0, 1e-6, 3) == 3e-6
     True
     """
-    if (members - 1) * epsilon > 700:
+    if (size - 1) * epsilon > 700:
         return inf
-    return delta * sum(exp(j * epsilon) for j in range(members))
+    return delta * sum(exp(j * epsilon) for j in range(size))

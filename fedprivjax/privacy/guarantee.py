@@ -167,14 +167,14 @@ class PrivacyGuarantee:
         """Return the smallest μ that holds for δ from `floor` on, with the privacy it loses. It is `mu` if stated."""
         return attack_metrics.smallest_mu(self.curve, floor)
 
-    def for_group(self, members: int) -> "PrivacyGuarantee":
-        """Return the guarantee for groups of `members` units, see `privacy.conversions`.
+    def for_group(self, size: int) -> "PrivacyGuarantee":
+        """Return the guarantee for groups of `size` units, see `privacy.conversions`.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu
         3.0
         """
-        return conversions.for_group(self, members)
+        return conversions.for_group(self, size)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
         """Return the guarantee for another relation. Only "add-or-remove-one" converts, to "replace-one"."""
@@ -207,10 +207,10 @@ class PrivacyGuarantee:
     def to_json(self) -> str:
         """Return the guarantee as JSON text, with machines in groups. `from_json` reads it."""
         grouped = {name: each.as_mapping() for name in ("mus", "epsilons") if (each := getattr(self, name)) is not None}
-        words: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
-        words |= {} if self.proved else {"proved": False}
-        said = {"delta": self.delta, "terms": self.terms.as_mapping(), **grouped, **words}
-        return json.dumps(said, ensure_ascii=False)
+        stated: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
+        stated |= {} if self.proved else {"proved": False}
+        saved = {"delta": self.delta, "terms": self.terms.as_mapping(), **grouped, **stated}
+        return json.dumps(saved, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> "PrivacyGuarantee":
@@ -222,8 +222,8 @@ class PrivacyGuarantee:
         """
         raw = json.loads(text)
         mus, epsilons = (Grouped.from_mapping(raw[name]) if name in raw else None for name in ("mus", "epsilons"))
-        words = {name: raw[name] for name in ("accounting", "proved") if name in raw}
-        return cls(raw["delta"], Terms.from_mapping(raw["terms"]), mus, epsilons, **words)
+        stated = {name: raw[name] for name in ("accounting", "proved") if name in raw}
+        return cls(raw["delta"], Terms.from_mapping(raw["terms"]), mus, epsilons, **stated)
 
     def __str__(self) -> str:
         each, symbol = self.stated, "ε" if self.mus is None else "μ"

@@ -212,11 +212,11 @@ def test_what_is_only_claimed_stays_a_claim_in_groups_and_files():
         (lambda: of_epsilon(1.0).delta_at(float("nan")), "epsilon must be at least 0, got nan"),
         (lambda: of_gdp(1.0).true_positive_rate(0.0), "false_positive_rate must be between 0 and 1, got 0.0"),
         (lambda: of_gdp(1.0).smallest_mu(0.7), "floor must be between 0 and 0.5, got 0.7"),
-        (lambda: of_gdp(1.0).for_group(0), "members must be at least 1, got 0"),
-        (lambda: of_gdp(1.0).for_group(1.5), "members must be an integer, got 1.5"),
+        (lambda: of_gdp(1.0).for_group(0), "size must be at least 1, got 0"),
+        (lambda: of_gdp(1.0).for_group(1.5), "size must be an integer, got 1.5"),
         (
             lambda: of_epsilon(5.0).for_group(4),
-            "members must be few enough for a δ below 1 at ε = 5, got 4",
+            "size must be small enough for a δ below 1 at ε = 5, got 4",
         ),
         (
             lambda: of_gdp(1.0).for_relation(ADD_OR_REMOVE),
@@ -227,7 +227,7 @@ def test_what_is_only_claimed_stays_a_claim_in_groups_and_files():
             lambda: of_gdp(1.0).for_user(2).for_user(2),
             "unit must be 'one record of one machine' or .* got 'one user, .*",
         ),
-        (lambda: of_epsilon(1.0).dp_event(), "mu must be positive and finite, or the event at hand, .*"),
+        (lambda: of_epsilon(1.0).dp_event(), "mu must be positive and finite, or the event available, .*"),
         (lambda: Terms("none", "a theorem", relation="replace"), "unknown relation 'replace', did you mean .*"),
     ],
 )

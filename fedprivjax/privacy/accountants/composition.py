@@ -31,9 +31,9 @@ def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistri
     low, high = _window(chances, rounds)
     length = scipy.fft.next_fast_len(max(high - low + 1, chances.size), real=True)
     convolved = np.asarray(scipy.fft.irfft(_power(np.asarray(scipy.fft.rfft(chances, length)), rounds), length))
-    kept = np.roll(convolved, -low)[: high - low + 1]
+    window = np.roll(convolved, -low)[: high - low + 1]
     spilt = TAIL + ROUNDED * rounds - expm1(rounds * log1p(-infinite)) if infinite < 1 else 1.0
-    return PrivacyLossDistribution(DensePLDPmf(spacing, lowest * rounds + low, kept, spilt, True))
+    return PrivacyLossDistribution(DensePLDPmf(spacing, lowest * rounds + low, window, spilt, True))
 
 
 def _power(each: np.ndarray, times: int) -> np.ndarray:

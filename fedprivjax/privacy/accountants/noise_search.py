@@ -44,10 +44,7 @@ def search_min_noise(epsilon_of: Callable[[float], float], epsilon: float, guess
         here = log_ratio(place)
         stays = 1 if here > 0 else -1
         low, high = ((place, here), high) if here > 0 else (low, (place, here))
-        kept, weight = (
-            stays,
-            weight / 2 if stays == kept else 1.0,
-        )  # halved, so that no end stays for ever (Illinois)
+        kept, weight = stays, weight / 2 if stays == kept else 1.0  # halved, or the end may stay for ever (Illinois)
     return exp(high[0])
 
 

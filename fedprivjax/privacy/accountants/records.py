@@ -111,12 +111,12 @@ class Sampled(RecordAccountant):
     @property
     def derivation(self) -> str:
         """Derivation of ε from the noise, as text."""
-        kept = "messages clipped as a whole; " if self.whole_message else ""
+        clipping = "messages clipped as a whole; " if self.whole_message else ""
         if not self.sampler.secret:
-            return f"{kept}exact composition of Gaussian mechanisms (GDP)"
+            return f"{clipping}exact composition of Gaussian mechanisms (GDP)"
         tight = self.sampler.independent and not self.whole_message
         how = "its pair for replaced records" if tight else "a bound on the subsampled profile, in both directions"
-        return f"{kept}privacy loss distributions of dp-accounting, from {how}; {self.sampler.words}"
+        return f"{clipping}privacy loss distributions of dp-accounting, from {how}; {self.sampler.words}"
 
     def accountant_results(
         self, ratio: float, records: int, batch: int, releases: int, *, delta: float
@@ -140,10 +140,12 @@ class Sampled(RecordAccountant):
             ("dp-accounting PLD", PLDAccountant(NeighboringRelation.REPLACE_ONE, 5e-4), EXACT),
             ("dp-accounting RDP", RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE), UPPER),
         ]
-        theirs = [
-            AccountantResult(name, _told(one, tree, delta), kind) for name, one, kind in found if one.supports(tree)
+        results = [
+            AccountantResult(name, _epsilon_of(one, tree, delta), kind)
+            for name, one, kind in found
+            if one.supports(tree)
         ]
-        return (*(one for one in theirs if one.epsilon < MOST), attained)
+        return (*(one for one in results if one.epsilon < MOST), attained)
 
     def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> "DpEvent":
         """Return dp-accounting's event tree, as in the base class."""
@@ -175,10 +177,10 @@ def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "D
     return SampledWithReplacementDpEvent(records, batch, event) if type(sampler) is Replacement else None
 
 
-def _told(accountant: "PrivacyAccountant", tree: "DpEvent", delta: float) -> float:
+def _epsilon_of(accountant: "PrivacyAccountant", tree: "DpEvent", delta: float) -> float:
     """Return an accountant's ε, or inf above `MOST`, where its search underflows."""
-    told = accountant.compose(tree)
-    return inf if told.get_delta(MOST) > delta else float(told.get_epsilon(delta))
+    composed = accountant.compose(tree)
+    return inf if composed.get_delta(MOST) > delta else float(composed.get_epsilon(delta))
 
 
 @dataclass(frozen=True)

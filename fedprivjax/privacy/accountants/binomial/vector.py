@@ -106,11 +106,11 @@ def possible_epsilon(
     spill = dimension * releases * mass_outside(total, probability, message.levels)
     if spill >= delta / SPARE:
         return inf
-    kept = delta - spill
-    orders = _orders(message, users, dimension, releases, kept, rounding)
+    left = delta - spill
+    orders = _orders(message, users, dimension, releases, left, rounding)
     unit = per_squared_shift(total, probability, message.levels, orders)
     divergences = releases * _moments((orders - 1) * unit, message.levels, dimension, rounding) / (orders - 1)
-    epsilon = float(np.min(_converted(divergences, orders, kept)))
+    epsilon = float(np.min(_converted(divergences, orders, left)))
     spilt = 2 * spill * exp(epsilon) if epsilon < 700 else inf
     return max(epsilon, 0.0) if spill == 0 or spilt <= delta / SPARE else inf
 
