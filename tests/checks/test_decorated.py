@@ -1,4 +1,4 @@
-"""Custom classes without the decorator that their base class asks for, and jax's 64-bit mode: one clear line."""
+"""Messages for custom classes without the required decorator, and for jax's 64-bit mode."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Mistakes that people make in Python: each is answered by one line, before anything is compiled."""
+"""Common mistakes in Python: each gives a message of one line before anything is compiled."""
 
 import inspect
 from typing import Any
@@ -52,7 +52,7 @@ RESULTS = sweep_dataset(
 
 @struct.dataclass
 class Own(Protocol):
-    """A method that looks at none of its settings."""
+    """A method that checks none of its settings."""
 
     mu: Any = 1.0
     clip: Any = 1.0

@@ -1,4 +1,4 @@
-"""One pass in cohorts whose sizes are announced: everyone once at most, samples of their own, nobody in the padding."""
+"""One pass in cohorts of announced sizes: each machine at most once, with its own samples, and empty padding."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ ROWS = np.eye(20, 2)
 PROBLEM = linear_problem(ROWS, np.arange(20) % 2, Logistic())
 
 
-def test_the_machines_are_dealt_by_size():
+def test_cohorts_have_the_announced_sizes():
     schedule = Cohorts(20, SIZES).draw(4, np.random.default_rng(0))
     np.testing.assert_array_equal(schedule.present.sum(axis=1), SIZES)
     assert schedule.total.max() == 1

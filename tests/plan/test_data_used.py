@@ -1,4 +1,4 @@
-"""What part of the data a run uses: said, warned of, and public where the schedule follows from it."""
+"""The fraction of the data that a run uses: reported, warned about, and public if the schedule depends on it."""
 
 import warnings
 from dataclasses import replace
@@ -30,7 +30,7 @@ from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Assumption
 
 
 def problem(*sizes):
-    """Machines of so many examples each."""
+    """A problem whose machines have these numbers of examples."""
     ends = np.cumsum(sizes)
     rows = np.full((len(sizes), max(sizes)), -1)
     for machine, (end, size) in enumerate(zip(ends, sizes, strict=True)):
@@ -46,7 +46,7 @@ EVEN = problem(10, 10, 10, 10)
 MINIBATCHES = NoisyMinibatchSGD(noise_std=1.0, step_size=0.1, batch=2, sampler="disjoint")
 
 
-def test_below_half_there_is_one_line():
+def test_use_of_less_than_half_warns_once():
     with pytest.warns(UserWarning, match="a run uses") as caught:
         plan = draw_plan(SKEWED, Uniform(4, 2))
     assert [str(one.message) for one in caught] == [
@@ -95,8 +95,8 @@ def test_below_half_there_is_one_line():
         ),
     ],
 )
-def test_the_line_names_what_is_better(given, law, sampler, used, remedy, better):
-    """BySize is no better where everybody is in every round: then fewer a round are, or records used again."""
+def test_the_warning_names_a_remedy(given, law, sampler, used, remedy, better):
+    """BySize does not help with full participation. Fewer machines per round do, or reusing records."""
     sampler = MINIBATCHES.minibatches if sampler else None
     with pytest.warns(UserWarning, match="a run uses") as caught:
         draw_plan(given, law, sampler=sampler)
@@ -115,7 +115,7 @@ def test_the_line_names_what_is_better(given, law, sampler, used, remedy, better
         lambda: ready(NoisySGD(mu=1.0, clip=1.0, step_size=0.1), SKEWED, Uniform(4, 2)),
     ],
 )
-def test_the_line_is_at_what_the_user_wrote(prepared):
+def test_the_warning_points_to_user_code(prepared):
     with pytest.warns(UserWarning, match="a run uses") as caught:
         prepared()
     assert [one.filename for one in caught] == [__file__]
@@ -133,7 +133,7 @@ def test_the_line_is_at_what_the_user_wrote(prepared):
         (problem(8, 10, 12, 10), Uniform(4, 1), {}),
     ],
 )
-def test_nothing_is_said_of_what_is_asked_for(given, participation, options):
+def test_no_warning_for_a_requested_number_of_rounds(given, participation, options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw_plan(given, participation, **options)
@@ -163,11 +163,11 @@ def test_dropouts_of_what_is_planned_stay_unused():
         (Weighted(4, 2, [1, 1, 1, 1], max_uses=[3, 50, 6, 7]), 9),
     ],
 )
-def test_rounds_are_as_many_as_whoever_is_drawn_can_fill(law, rounds):
+def test_rounds_can_be_filled_for_every_sample(law, rounds):
     assert draw_plan(problem(5, 9, 9, 9), law).size.rounds == rounds
 
 
-def test_a_run_says_what_it_used():
+def test_a_run_reports_its_used_data():
     run = simulate(DPMu2(mu=2.0, clip=1.0, step_size=0.1), SKEWED, BySize(4, 2), metrics=())
     assert run.data_used == "40 of 40 examples (100%)"
     assert run.data_used in str(run.plan)
@@ -191,7 +191,7 @@ def test_sizes_that_the_schedule_follows_from_are_an_assumption(law, rounds, pub
 
 
 def test_a_guarantee_for_added_records_is_refused_where_sizes_are_public():
-    """A protocol of one's own may state that relation; on such a schedule it would be wrong."""
+    """A custom protocol may state that relation, which is wrong on such a schedule."""
 
     class OfAdded(DPMu2):
         def event(self, problem, plan):
@@ -204,7 +204,7 @@ def test_a_guarantee_for_added_records_is_refused_where_sizes_are_public():
         event_of(protocol, SKEWED, draw_plan(SKEWED, BySize(4, 2)))
 
 
-def test_shares_that_there_are_not():
+def test_missing_shares_are_refused():
     pool = linear_problem(np.eye(40, 2), np.arange(40) % 2, Softmax(2))
     with pytest.raises(Refusal, match=r"^shares must be given for BySize unless machines own records"):
         draw_plan(pool, BySize(4, 2))

@@ -54,7 +54,7 @@ def test_a_method_that_assumes_one_use_of_a_sample_is_refused(problem, order):
     assert not run.guarantee.private
 
 
-def test_epochs_need_records_of_ones_own_and_an_end():
+def test_epochs_need_per_machine_records_and_rounds():
     problem = linear_problem(np.eye(4), [0, 1, 1, 0], Softmax(2))
     with pytest.raises(Refusal, match="order 'cyclic' must have per-machine records"):
         draw_plan(problem, Full(2), 3, order="cyclic")

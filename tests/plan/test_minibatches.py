@@ -1,4 +1,4 @@
-"""Laws of minibatches: which records, how often, and with what weight."""
+"""Distributions of minibatches: records, their occurrences and their weights."""
 
 from itertools import combinations
 
@@ -22,7 +22,7 @@ def draw(kind, batch=BATCH, *, rounds=ROUNDS, rows=ROWS, seed=0, participation=N
 
 
 def counts(drawn, record):
-    """How often each message uses a record."""
+    """Number of uses of each record in each message."""
     return np.sum((drawn.samples == record) & (drawn.weights > 0), axis=2)
 
 
@@ -50,7 +50,7 @@ def test_a_subset_is_uniform_over_subsets():
     assert (np.diff(np.sort(drawn.samples, axis=2), axis=2) > 0).all()
 
 
-def test_poisson_takes_each_record_by_itself():
+def test_poisson_samples_records_independently():
     drawn, _ = draw("poisson")
     times = np.stack([counts(drawn, record)[:, 0] for record in range(RECORDS)], axis=1)
     assert times.max() == 1
@@ -105,13 +105,13 @@ def test_a_machine_uses_its_own_records_and_weights_of_mean_one(kind):
             np.testing.assert_allclose(total, 1, rtol=1e-6)
 
 
-def test_batches_and_factors_of_ones_own():
+def test_per_machine_batches_and_factors():
     drawn, _ = draw("subset", (1, 4), rounds=50, rows=RAGGED, factors=(0.5, 1.5))
     assert np.sum(drawn.weights > 0, axis=2).tolist() == [[1, 4]] * 50
     np.testing.assert_allclose(drawn.weights.sum(axis=2), [[0.5, 1.5]] * 50, rtol=1e-6)
 
 
-def test_nobody_fills_the_slots_of_a_smaller_cohort():
+def test_slots_of_a_smaller_cohort_are_empty():
     rows = np.arange(24).reshape(4, 6)
     drawn, schedule = draw("subset", rounds=200, rows=rows, participation=Varying.between(4, 1, 3))
     assert 0 < schedule.present.mean() < 1

@@ -28,7 +28,7 @@ def test_every_machine_at_most_once_and_the_remainder_is_dropped(machines, per_r
 
 
 def test_machines_are_in_a_random_order():
-    """Places of the first and last machine over many seeds; 10 % 3 = 1 machine is left out, each as often."""
+    """Places of the first and last machine over many seeds. One machine (10 % 3) is left out, each equally often."""
     rows = np.array([drawn(10, 3, 3, seed).participants for seed in range(3000)]).reshape(3000, 9)
     for machine in (0, 9):
         places = np.append((rows == machine).sum(axis=0), (rows != machine).all(axis=1).sum())
@@ -52,7 +52,7 @@ def test_seeds_decide():
 
 
 def misfit(filled, per_round, rate):
-    """The p-value of the numbers of those present against Binomial(per_round, rate), none being counted as one."""
+    """The p-value of cohort sizes against Binomial(per_round, rate), with 0 counted as 1."""
     expected = binom.pmf(np.arange(per_round + 1), per_round, rate)
     expected[1] += expected[0]
     expected = expected[1:] * filled.size
@@ -60,7 +60,7 @@ def misfit(filled, per_round, rate):
     return chisquare(observed, expected).pvalue
 
 
-def test_everyone_fails_by_themselves():
+def test_dropouts_are_independent():
     schedule = drawn(80_000, 4, 20_000, dropouts=0.3)
     assert schedule.present.sum(axis=1).min() == 1
     sent = schedule.present.sum(axis=1)
@@ -72,8 +72,8 @@ def test_everyone_fails_by_themselves():
     assert schedule.total.sum() == schedule.scheduled.sum() == 80_000  # who drops out has been asked
 
 
-def test_the_absent_are_a_random_part():
-    """Whoever fails is no matter of a machine's number."""
+def test_dropouts_do_not_depend_on_the_index():
+    """Dropouts do not depend on a machine's index."""
     schedules = [drawn(10, 5, 2, seed, 0.5) for seed in range(4000)]
     often = np.sum([np.bincount(s.participants[s.present], minlength=10) for s in schedules], axis=0)
     assert chisquare(often).pvalue > LEVEL
@@ -94,7 +94,7 @@ def test_no_more_rounds_than_a_pass():
         draw_plan(problem, OnePass(20, 6), 4)
 
 
-def test_records_of_ones_own_are_used_once():
+def test_own_records_are_used_once():
     rows = np.random.default_rng(0).normal(size=(12, 1, 2))
     problem = linear_problem(rows, np.zeros((12, 1), int), Logistic())
     plan = draw_plan(problem, OnePass(12, 4), 3)

@@ -66,14 +66,14 @@ def test_a_biased_sampler_would_be_caught(sampler):
     assert not uniform_by_p_values(sampler(np.random.default_rng(1)), MACHINES)
 
 
-def test_only_the_pairs_give_neighbours_away():
+def test_only_pairs_reveal_neighbours():
     rows = neighbours(np.random.default_rng(1))
     assert machines_p_value(rows, MACHINES) > LEVEL > pairs_p_value(rows, MACHINES)
 
 
 @pytest.mark.parametrize(("machines", "per_round"), [(1000, 5), (1000, 400), (50_000, 5), (50_000, 4000)])
 def test_large_federations_are_uniform_too(machines, per_round):
-    """Different sizes are drawn in different ways; ten blocks of machines must be hit alike."""
+    """Different sizes use different algorithms. Ten blocks of machines must be sampled equally often."""
     rows = Uniform(machines, per_round).draw(400_000 // per_round // 10, np.random.default_rng(2)).participants
     observed = np.bincount(rows.ravel() * 10 // machines, minlength=10)
     statistic = np.sum((observed - rows.size / 10) ** 2) / (rows.size / 10) / (1 - per_round / machines)
@@ -110,7 +110,7 @@ def test_without_reshuffling_every_gap_is_a_pass():
     assert (Balanced(12, 3).draw(16, np.random.default_rng(4)).gaps[:12] != 4).any()
 
 
-def test_a_given_schedule_is_used_as_it_is():
+def test_a_given_schedule_is_used_unchanged():
     rows = np.array([[0, 2], [1, 3], [3, 0]])
     given = Given(4, rows)
     schedule = given.draw(2, np.random.default_rng(5))
@@ -167,7 +167,7 @@ def sizes_p_value(schedule, law):
     return chi2.sf(np.sum((observed - expected) ** 2 / expected), len(law) - 1)
 
 
-def test_a_varying_number_follows_its_law():
+def test_a_varying_number_follows_its_distribution():
     for participation, law in (
         (Varying(MACHINES, (0.5, 0.1, 0.4)), (0.5, 0.1, 0.4)),
         (Varying.between(MACHINES, 1, 4), np.full(4, 0.25)),
@@ -255,7 +255,7 @@ def test_schedules_ignore_the_data_and_the_other_streams():
 
 
 def test_schedules_are_a_stream_of_their_own():
-    """Neither the generator that a data set may have been split with, nor the samples' at another seed."""
+    """Independent of a generator that may have split the dataset, and of the samples' stream at another seed."""
     for seed in (0, 5):
         drawn = draw_plan(problem(0), Balanced(40, 10, False), 4, seed).schedule.participants.ravel()
         assert (drawn != np.random.default_rng(seed).permutation(40)).any()
@@ -273,14 +273,14 @@ def test_a_huge_federation_is_drawn_in_reasonable_time():
     assert (np.diff(np.sort(schedule.participants, axis=1), axis=1) > 0).all()
 
 
-def test_a_schedule_may_be_written_down():
+def test_a_schedule_may_be_given():
     schedule = Schedule(4, np.array([[0, 1], [1, 2], [1, 0]]))
     assert schedule.counts.tolist() == [[1, 1], [2, 1], [3, 2]]
     assert schedule.gaps.tolist() == [[2, 1], [1, 2], [1, 1]]
     assert schedule.total.tolist() == [2, 3, 1, 0]
 
 
-def test_the_mean_cohort_is_that_of_the_law_not_of_the_draw():
+def test_the_mean_cohort_is_of_the_distribution_not_the_sample():
     law = Varying.between(20, 1, 20)
     drawn = [law.draw(5, np.random.default_rng(seed)).cohort for seed in range(3)]
     assert drawn == [pytest.approx(20 / sum(1 / m for m in range(1, 21)))] * 3

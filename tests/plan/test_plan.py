@@ -157,7 +157,7 @@ def test_the_largest_number_of_rounds_is_not_refused():
 
 @pytest.mark.parametrize("filled", [None, np.array([2, 1, 2])])
 def test_a_plan_by_hand_that_repeats_samples_says_so_whether_or_not_its_cohorts_vary(filled):
-    """Else a guarantee for samples that are used once would be given for those that are used three times."""
+    """Otherwise samples that are used three times would get the guarantee for a single use."""
     problem = linear_problem(np.eye(8), np.arange(8) % 2, Softmax(2))
     schedule = Schedule(2, np.array([[0, 1]] * 3), filled)
     again, fresh = np.array([[0, 4]] * 3), np.array([[0, 4], [1, 4], [2, 5]])  # 4 is not sent in the second round

@@ -1,4 +1,4 @@
-"""Minibatches of fresh samples: how they are dealt from a pool, from machines' own shares, and computed."""
+"""Minibatches of fresh examples: from a pool, from machines' own datasets, and computed."""
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ def sent(plan):
 
 @pytest.mark.parametrize("participation", [Full(4), Uniform(10, 3), Varying.between(5, 1, 3)], ids=str)
 @pytest.mark.parametrize("batch", [2, 5])
-def test_a_pool_is_dealt_once(participation, batch):
+def test_a_pool_is_used_once(participation, batch):
     plan = dealt(make(47), participation, batch)
     assert plan.size.rounds == 47 // (batch * participation.per_round)
     assert plan.samples.shape == plan.weights.shape == (*plan.schedule.participants.shape, batch)
@@ -60,7 +60,7 @@ def test_a_machine_uses_its_own_share_in_whole_batches(order):
         assert own.size == used
 
 
-def test_laws_by_shares_count_whole_batches():
+def test_by_size_counts_whole_batches():
     plan = dealt(make(12, SHARES), BySize(3, 1), 2)
     assert plan.schedule.total.tolist() == [2, 1, 2]
 
@@ -74,7 +74,7 @@ def test_computed_samples_are_fresh():
         assert plan.samples[plan.schedule.participants == machine].ravel().tolist() == list(range(6))
 
 
-def test_those_who_drop_out_keep_their_samples():
+def test_dropouts_keep_their_samples():
     schedule = Dropouts(Given(3, [[0, 2], [0, 1]] * 2), 0.5)
     plan = draw_plan(make(30, np.arange(30).reshape(3, 10)), schedule, 4, 1, sampler=OnePassPool(2))
     assert plan.schedule.dropped.any()
@@ -120,11 +120,11 @@ def test_weights_of_machines_do_not_scale_messages():
         ),
     ],
 )
-def test_more_than_there_are(problem, participation, rounds, batch, message):
+def test_too_few_examples_are_refused(problem, participation, rounds, batch, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         dealt(problem, participation, batch, rounds)
 
 
-def test_a_table_is_still_needed_to_draw_from_records_of_ones_own():
+def test_sampling_own_records_needs_a_partition_table():
     with pytest.raises(ValueError, match="partition_table must be given"):
         draw_plan(make(), Full(3), 2, sampler=Disjoint(2))

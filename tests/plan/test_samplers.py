@@ -1,4 +1,4 @@
-"""What samplers say of themselves, against what they draw."""
+"""Statements of samplers about themselves, compared with their samples."""
 
 from dataclasses import dataclass
 from time import process_time
@@ -53,7 +53,7 @@ def uses(places, record=0):
 
 
 @pytest.mark.parametrize("sampler", [sampler for sampler in ALL if sampler.secret], ids=lambda sampler: sampler.name)
-def test_a_record_occurs_as_often_as_it_is_said_to(sampler):
+def test_occurrences_follow_the_stated_distribution(sampler):
     law = sampler.occurrences(RECORDS, BATCH)
     assert law.times @ law.chances == pytest.approx(BATCH / RECORDS)
     whole = np.zeros(BATCH + 1)
@@ -78,7 +78,7 @@ def test_how_often_a_message_without_a_record_has_none_at_all(sampler):
 
 
 @pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.name)
-def test_what_is_drawn_keeps_to_its_width_and_to_what_the_sampler_says(sampler):
+def test_samples_agree_with_the_width_and_flags(sampler):
     places = drawn(sampler, 2 if sampler.one_pass else 200)
     sizes = np.full(2, RECORDS)
     assert places.shape[2] == sampler.width(sizes, sampler.batches(sizes), places.shape[0] * 2)
@@ -89,14 +89,14 @@ def test_what_is_drawn_keeps_to_its_width_and_to_what_the_sampler_says(sampler):
     assert (np.unique(messages).size > 1) == sampler.secret == sampler.amplifies(RECORDS, sampler.batch_of(RECORDS))
 
 
-def test_the_draws_of_a_seed_stay_what_they_are():
-    """Runs that are published must come out again, whatever is rebuilt."""
+def test_samples_of_a_seed_are_reproducible():
+    """Published runs must stay reproducible."""
     found = {sampler.name: drawn(sampler, 2, seed=3)[:, 0].tolist() for sampler in ALL}
     assert found == EXPECTED
 
 
 def poisson_uses(rounds, sizes, batches, seed=0):
-    """Whether each record is in each message of machines of these sizes, bool [rounds, machines, most]."""
+    """Return a mask of the records in each message of machines of these sizes, bool [rounds, machines, max_records]."""
     most = max(sizes)
     rows = np.where(np.arange(most) < np.array(sizes)[:, None], np.arange(most), -1)
     schedule = Everyone(len(sizes)).draw(rounds, np.random.default_rng(1))
@@ -202,7 +202,7 @@ class FirstHalf(Sampler):
         return Occurrences(np.ones(1), np.array([batch / records]))
 
 
-def test_a_sampler_of_ones_own_needs_nobody_elses_leave():
+def test_a_custom_sampler_needs_no_registration():
     schedule = Everyone(2).draw(40, np.random.default_rng(1))
     batches = draw_minibatches(FirstHalf(3), ROWS, schedule, np.random.default_rng(0))
     assert set(map(tuple, batches.samples[:, 0].tolist())) == {(0, 1, 2), (3, 4, 5)}

@@ -32,7 +32,7 @@ PROBLEM = linear_problem(FEATURES, RNG.integers(0, 3, 60), Softmax(3), constrain
 
 @pytest.fixture(scope="module")
 def job():
-    """A run that is ready."""
+    """A prepared run."""
     return one_run(PROBLEM)
 
 
@@ -72,7 +72,7 @@ def test_a_budget_is_respected_and_used(job, seed):
         assert twice > budget / 2
 
 
-def test_whatever_fits_is_one_chunk(job):
+def test_a_sweep_that_fits_is_one_chunk(job):
     assert chunk_sizes(job, (7, 9), 2**40) == (7, 9)
     per_seed, per_member = run_bytes(job)
     exactly = 7 * (per_seed + 9 * per_member)
@@ -109,7 +109,7 @@ def test_what_takes_more_memory_is_counted_as_more(job):
 
 
 def compiled_bytes(start):
-    """What XLA sets aside for a whole sweep as one chunk, beside its arguments."""
+    """Bytes that XLA allocates for a whole sweep as one chunk, without its arguments."""
     members, drawn = start.members, start.starts
     lowered = run_chunk.lower(
         jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, *leaf.shape)), (members.protocol, members.constraint)),
@@ -134,7 +134,7 @@ def compiled_bytes(start):
     ),
 )
 def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participation):
-    """Many machines that remember their noise, and many participants whose messages are written out, count too."""
+    """The estimate includes per-machine noise memory and materialised messages."""
     features, labels = RNG.normal(size=(1000, 200)), RNG.integers(0, 3, 1000)
     loss, ball = Softmax(3), Ball(1.0)
     problem = linear_problem(features, labels, loss, constraint=ball)
@@ -166,7 +166,7 @@ def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participa
     ),
     ids=lambda protocol: f"{type(protocol).__name__}-{protocol.sampler}-{protocol.clip}",
 )
-def test_minibatches_and_walks_of_ones_own_count(protocol):
+def test_minibatches_and_local_steps_count(protocol):
     features, labels = RNG.normal(size=(20, 80, 200)), RNG.integers(0, 3, (20, 80))
     problem = linear_problem(features, labels, Softmax(3), feature_bound=40.0, constraint=Ball(1.0))
     start = ready_sweep(protocol, problem, Uniform(20, 10), over={"epsilon": [1.0, 2.0, 3.0]}, seeds=2, rounds=5)

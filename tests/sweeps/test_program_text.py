@@ -1,4 +1,4 @@
-"""What tells one program from another on disk: all that a user's functions refer to, and no host's function."""
+"""Identity of programs on disk: everything that a user's functions refer to, except host callbacks."""
 
 import os
 import subprocess
@@ -97,7 +97,7 @@ print(sweep_fingerprint(ready_sweep(protocol, problem, fpj.Uniform(6, 3), **sett
 
 
 def sweep_of(old="", new="", **settings):
-    """The users' module with a change, ready."""
+    """A prepared sweep of the users' module after a change."""
     assert old in USERS
     module = sys.modules["users"] = ModuleType("users")  # where dataclasses look for the module of a class
     exec(compile(USERS.replace(old, new) if old else USERS, "users", "exec"), module.__dict__)
@@ -167,7 +167,7 @@ def test_noise_made_on_the_host_is_told_apart():
     assert one != other
 
 
-def test_another_runs_numbers_are_not_taken(tmp_path):
+def test_results_of_another_run_are_not_used(tmp_path):
     whole = execute(sweep_of(), None, tmp_path)
     changed = execute(sweep_of(*CHANGES["a static method that a metric uses"]), None, tmp_path)
     assert (2 * changed["size"]).values == pytest.approx(whole["size"].values)

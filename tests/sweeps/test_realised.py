@@ -1,4 +1,4 @@
-"""What a sweep's members realise of their targets, and the guarantee of each, in its dataset."""
+"""Realised privacy and guarantees of a sweep's configurations in its dataset."""
 
 from dataclasses import replace
 from resource import RUSAGE_SELF, getrusage
@@ -39,7 +39,7 @@ def problem():
 
 @struct.dataclass
 class Counted(NoisySGD):
-    """A method whose noise is the same in every message, so that a machine is exposed as often as it takes part."""
+    """A method with equal noise in every message, so a machine's exposure grows with its participations."""
 
     def event(self, problem, plan):
         exposure = Grouped.of(np.sqrt(plan.schedule.total))
@@ -64,7 +64,7 @@ def test_noise_that_is_solved_for_is_enough_for_every_seed(problem):
     np.testing.assert_allclose(members["noise_std"], 2 * np.sqrt(most.max()) / np.array([0.5, 2.0]), rtol=1e-5)
 
 
-def test_a_dataset_says_what_was_asked_for_and_what_is_realised_and_keeps_guarantees(problem, tmp_path):
+def test_a_dataset_has_targets_realised_values_and_guarantees(problem, tmp_path):
     protocol = NoisyMinibatchSGD(batch=2, clip=1.0, step_size=0.1)
     grid = sweep(protocol, problem, Uniform(6, 3), over={"epsilon": [0.5, 2.0]}, delta=1e-4, **SMALL)
     np.testing.assert_allclose(grid["target_epsilon"], [0.5, 2.0])
@@ -81,7 +81,7 @@ def test_a_dataset_says_what_was_asked_for_and_what_is_realised_and_keeps_guaran
         guarantee_of(loaded)
 
 
-def test_the_epsilon_of_a_target_mu_stands_beside_what_is_realised(problem):
+def test_a_target_mu_is_also_reported_as_epsilon(problem):
     protocol = DPMu2(clip=1.0, step_size=0.1, noise_schedule="proportional")
     realised, members = ready_sweep(protocol, problem, Full(6), over={"mu": [1.0, 3.0]}, **SMALL).privacy()
     np.testing.assert_allclose(members["target_epsilon"], gdp.epsilon([1.0, 3.0], 1e-5), rtol=1e-9)
@@ -180,8 +180,8 @@ def prepared_in(machines, axis):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axis", ["epsilon", "mu"])
-def test_a_million_machines_alike_cost_what_a_few_sorts_of_them_cost(axis):
-    """100 members and 20 seeds, each with a schedule of its own: 2.6 s of one core, where a sort takes 0.1 s."""
+def test_a_million_identical_machines_cost_a_few_sorts(axis):
+    """100 configurations and 20 seeds, each with its own schedule: 2.6 s on one core, where a sort takes 0.1 s."""
     drawn = np.random.default_rng(0).normal(size=10**6)
     start = getrusage(RUSAGE_SELF).ru_utime
     for _ in range(5):

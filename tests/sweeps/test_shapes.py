@@ -1,4 +1,4 @@
-"""Swept integers: the law of participation at each of them."""
+"""Swept integers: the participation scheme for each value."""
 
 import pytest
 import xarray as xr
@@ -16,11 +16,11 @@ from fedprivjax.sweeps.shapes import joined, shapes_of
         (Uniform(10, 2), {}, [Uniform(10, 2)]),
     ],
 )
-def test_a_law_is_made_of_every_size(law, axes, found):
+def test_a_scheme_for_every_size(law, axes, found):
     assert [shape.participation for shape in shapes_of(law, 5, axes)] == found
 
 
-def test_sizes_are_those_of_the_law_that_has_dropouts():
+def test_sizes_are_those_of_the_scheme_with_dropouts():
     shapes = shapes_of(Dropouts(Uniform(10, 2), 0.25), None, {"per_round": [2, 5], "rounds": [7]})
     assert [(shape.participation.scheme, shape.participation.rate, shape.rounds) for shape in shapes] == [
         (Uniform(10, 2), 0.25, 7),
@@ -39,7 +39,7 @@ def test_rates_of_other_machines_are_refused():
         shapes_of(Dropouts(Uniform(2, 1), [0.1, 0.2]), None, {"machines": [3]})
 
 
-def test_what_differs_from_shape_to_shape_is_said_of_each():
+def test_differing_attributes_are_listed_for_each_shape():
     words = [("fresh", "2 of 9"), ("fresh", "5 of 9")]
     parts = [
         ({"per_round": m}, xr.Dataset({"loss": ("round", [1.0])}, {"round": [1]}, {"noise": noise, "data_used": used}))

@@ -159,7 +159,7 @@ def test_without_common_noise_every_member_draws_its_own(grid):
 
 @pytest.mark.slow
 def test_chunks_change_no_members_draws():
-    """Uneven ones: 3 seeds as 2 + 1, 4 members as 3 + 1."""
+    """Uneven chunks: 3 seeds as 2 + 1, 4 configurations as 3 + 1."""
     whole = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, common_noise=False, **COMMON)
     assert whole.sizes == (3, 4)
     seen = []
@@ -168,7 +168,7 @@ def test_chunks_change_no_members_draws():
     assert seen == [(6, 12), (8, 12), (11, 12), (12, 12)]
 
 
-def test_along_an_axis_everything_may_be_drawn_anew(grid):
+def test_everything_may_be_resampled_along_an_axis(grid):
     found = swept(GRID, resample=["step_scale"])
     assert found["test_loss"].dims == grid["test_loss"].dims
     np.testing.assert_array_equal(found["noise_std"], grid["noise_std"])
@@ -184,7 +184,7 @@ def test_along_an_axis_everything_may_be_drawn_anew(grid):
 
 
 @pytest.mark.slow
-def test_along_all_axes_everything_may_be_drawn_anew():
+def test_everything_may_be_resampled_along_all_axes():
     everything = swept(GRID, resample=["mu", "step_scale"])
     close(
         everything.isel(mu=1, step_scale=0, seed=0),
@@ -193,8 +193,8 @@ def test_along_all_axes_everything_may_be_drawn_anew():
 
 
 @pytest.mark.slow
-def test_sharing_noise_shifts_the_law_of_the_selected_best():
-    """The least final noise norm over four members: one draw if shared, the least of four if drawn anew."""
+def test_sharing_noise_shifts_the_distribution_of_the_selected_best():
+    """The smallest final noise norm of four settings: one sample if shared, the minimum of four if independent."""
     grid = {"step_scale": [1.0, 1.0001, 1.0002, 1.0003]}
     least = [
         swept(grid, replace(PROTOCOL, mu=4.0), seeds=60, resample=resample)["noise_norm"]
@@ -322,7 +322,7 @@ def test_the_other_iterates_of_a_protocol_are_a_dimension_of_its_points_metrics_
 
 
 @pytest.mark.slow
-def test_a_metric_object_of_ones_own_is_recorded_for_every_iterate_and_marked():
+def test_a_custom_metric_is_recorded_for_every_iterate_and_marked():
     size = Metric("size", lambda problem, snapshot: jnp.linalg.norm(snapshot.params), private=lambda problem: True)
     unmarked = Metric("level", lambda problem, snapshot: jnp.max(snapshot.params))
     protocol = NoisySGD(mu=2.0, clip=1.0, average=True, step_size=0.1)
@@ -446,7 +446,7 @@ def test_preparing_compiles_nothing_and_executing_gives_the_same(grid):
 
 @pytest.mark.slow
 def test_draws_whose_cheapest_noise_differs_share_one_kind():
-    """One machine a round: a covariance is the cheapest where no machine stays away for long, and not elsewhere."""
+    """One machine per round: the covariance sampler is the cheapest only if no machine is absent for long."""
     rows = RNG.normal(size=(200, 2))
     problem = linear_problem(rows, rows[:, 0] > 0, Softmax(2), constraint=Ball(1.0))
     protocol = DPMu2(mu=1.0, clip=1.0, step_size=0.1)

@@ -1,4 +1,4 @@
-"""A law of one's own: what it must define, and what its schedules are refused for, before anything is compiled."""
+"""Custom participation schemes: required definitions, and checks of their schedules before compilation."""
 
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ PROBLEM = linear_problem(np.eye(60, 2), np.arange(60) % 2, Softmax(2), feature_b
 
 @dataclass(frozen=True)
 class Written(Participation):
-    """Any rows, with whatever else a schedule holds."""
+    """A scheme with given rows and any other fields of its schedule."""
 
     rows: object = field(repr=False)
     machines: int = 5
@@ -53,14 +53,14 @@ def drawn(law, rounds=3):
     return draw_plan(PROBLEM, law, rounds).schedule
 
 
-def test_a_law_of_ones_own_is_drawn_and_kept():
+def test_a_custom_scheme_is_sampled_and_stored():
     schedule = drawn(Written(GOOD))
     np.testing.assert_array_equal(schedule.participants, GOOD)
     assert schedule.participants.dtype == np.int32
     assert (schedule.varies, schedule.divisor, schedule.cohort) == (False, 2.0, 2)
 
 
-def test_what_the_law_leaves_out_follows_from_its_sizes():
+def test_missing_moments_follow_from_the_sizes():
     schedule = drawn(Written(GOOD, law=(0.25, 0.75), more={"filled": np.array([1, 2, 2])}))
     assert (schedule.expected, 1 / schedule.mean) == (1.75, pytest.approx(0.25 + 0.75 / 2))
     given = drawn(Written(GOOD, law=(0.25, 0.75), more={"filled": np.array([1, 2, 2]), "expected": 1.5, "mean": 1.2}))
@@ -130,14 +130,14 @@ def test_schedules_that_break_a_guarantee_are_refused(law, says):
     ("law", "says"),
     [*WRONG[:-1], (Written(GOOD, more={"filled": FILLED}), "varies must be True")],  # dropouts have their own moments
 )
-def test_they_are_refused_of_a_law_with_dropouts_too(law, says):
+def test_they_are_refused_with_dropouts_too(law, says):
     with pytest.raises(Refusal, match=f"^Written(.draw|.)? ?{says}"):
         drawn(Dropouts(law, 0.5))
 
 
 @dataclass(frozen=True)
 class Careless(Participation):
-    """A uniform law that draws from numpy's own generator."""
+    """A uniform scheme that samples from NumPy's global generator."""
 
     machines: int = 50
     per_round: int = 2
@@ -162,7 +162,7 @@ class Careful(Careless):
 
 
 @pytest.mark.parametrize("wrapped", [lambda law: law, lambda law: Dropouts(law, 0.1)])
-def test_a_seed_decides_what_a_law_of_ones_own_draws(wrapped):
+def test_a_custom_scheme_must_be_reproducible(wrapped):
     with pytest.raises(
         Refusal, match=r"^Careless\.draw must use no randomness except rng, got different schedules from equal"
     ):
@@ -186,7 +186,7 @@ def test_what_a_law_says_of_a_fixed_number_changes_no_noise(method, trust):
     jax.tree.map(np.testing.assert_array_equal, other.mechanism, honest.mechanism)
 
 
-def test_a_number_that_varies_must_be_announced_by_the_law():
+def test_varies_must_be_set_for_varying_sizes():
     with pytest.raises(Refusal, match=r"^Written.varies must be True if its schedule has empty slots, got False$"):
         drawn(Written(GOOD, more={"filled": FILLED}))
 
@@ -197,7 +197,7 @@ def test_a_machine_eight_times_in_a_round_gets_no_guarantee():
         simulate(DPMu2(mu=2.0, clip=1.0, step_size=0.1), PROBLEM, law, rounds=2)
 
 
-def test_a_law_that_gives_no_schedule():
+def test_a_scheme_without_a_schedule():
     @dataclass(frozen=True)
     class Rows(Participation):
         machines: int = 5
@@ -222,7 +222,7 @@ def test_a_law_that_gives_no_schedule():
         (PROBLEM, "a Problem"),
     ],
 )
-def test_what_is_no_participation_is_refused(participation, given):
+def test_other_objects_are_refused(participation, given):
     with pytest.raises(Refusal) as caught:
         simulate(DPMu2(mu=2.0, clip=1.0), PROBLEM, participation, rounds=2)
     text = str(caught.value)
@@ -240,6 +240,6 @@ def test_what_is_no_participation_is_refused(participation, given):
         ({"per_round": None}, "per_round must be an integer, got None"),
     ],
 )
-def test_sizes_of_ones_own_that_cannot_be(settings, says):
+def test_impossible_sizes_are_refused(settings, says):
     with pytest.raises(Refusal, match=f"^{says}$"):
         drawn(Written(GOOD, **settings))

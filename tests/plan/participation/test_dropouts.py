@@ -1,4 +1,4 @@
-"""Dropouts: asked, counted by guarantees, and nothing sent or used up."""
+"""Dropouts: scheduled and counted by guarantees, without sending a message or using a sample."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def draw(law, rounds=4000, seed=3):
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("rate", [0.3, RATES])
-def test_the_planned_schedule_is_the_laws_own(law, rate):
+def test_the_planned_schedule_is_the_schemes_own(law, rate):
     planned, schedule = draw(law), draw(Dropouts(law, rate))
     np.testing.assert_array_equal(schedule.participants, planned.participants)
     np.testing.assert_array_equal(schedule.scheduled, planned.scheduled)
@@ -59,7 +59,7 @@ def test_each_machine_drops_out_at_its_own_rate():
         assert machine == 0 or not within(gone, min(1.0, 3 / 2 * rates[machine]))
 
 
-def test_the_one_who_stays_is_any_of_them():
+def test_each_machine_is_equally_likely_to_stay():
     schedule = draw(Dropouts(Full(4), 0.999))
     stays = schedule.present[schedule.present.sum(axis=1) == 1]
     assert len(stays) > 3900
@@ -99,7 +99,7 @@ def test_guarantees_are_those_of_the_planned_schedule():
 
 @pytest.mark.parametrize("order", ["cyclic", "reshuffled"])
 def test_uses_in_epochs_are_the_planned_ones(order):
-    """What is planned is no less than what happens, and does not depend on who drops out."""
+    """Planned uses are at least the actual uses, and do not depend on the dropouts."""
     rows = np.arange(24).reshape(6, 4)
     problem = linear_problem(np.eye(24, 2), np.arange(24) % 2, Softmax(2), partition_table=rows)
     laws = Uniform(6, 4), Dropouts(Uniform(6, 4), 0.5)
@@ -110,7 +110,7 @@ def test_uses_in_epochs_are_the_planned_ones(order):
     assert (happened[rows].max(axis=1) <= plans[1].uses).all()
 
 
-def test_a_law_that_knows_the_shares_keeps_them():
+def test_a_scheme_with_shares_keeps_them():
     law = Dropouts(BySize(3, 2), 0.3).fitted(np.array([5, 4, 3]))
     assert (law.rounds_given, law.depends_on_sizes) == (6, True)
     assert Dropouts(Varying.between(3, 1, 2), 0.1).most_rounds(10) == 5
@@ -142,7 +142,7 @@ def test_refused(make, says):
 
 @pytest.mark.parametrize("law", [Dropouts(Full(6), 0.5), OnePass(6, 2, dropouts=0.5)])
 def test_dropouts_of_dropouts_are_refused(law):
-    """Those who were out already would be back in, and their mean number another than is said."""
+    """Otherwise machines that dropped out would return, and the stated mean size would be wrong."""
     with pytest.raises(Refusal, match=r"^dropouts must be given once, got others from "):
         Dropouts(law, 0.1).draw(3, np.random.default_rng(0))
     assert Dropouts(law, 0.0).draw(3, np.random.default_rng(0)).dropped is not None

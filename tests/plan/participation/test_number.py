@@ -1,4 +1,4 @@
-"""The number of machines in a round: drawn by its law, of which every moment is exact."""
+"""Cohort sizes: sampled from their distribution, with exact moments."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ FIXED = {
 
 
 @pytest.mark.parametrize("name", VARYING)
-def test_moments_are_those_of_what_is_drawn(name):
+def test_moments_agree_with_samples(name):
     law = VARYING[name]
     schedule = law.draw(ROUNDS, np.random.default_rng(1))
     sizes = schedule.present.sum(axis=1)
@@ -52,7 +52,7 @@ def test_moments_are_those_of_what_is_drawn(name):
 
 
 @pytest.mark.parametrize("name", VARYING)
-def test_the_number_follows_its_law(name):
+def test_the_number_follows_its_distribution(name):
     law = VARYING[name]
     sizes = law.draw(ROUNDS, np.random.default_rng(2)).present.sum(axis=1)
     pmf = law.cohort_size_pmf
@@ -66,7 +66,7 @@ def test_the_number_follows_its_law(name):
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_a_fixed_number_is_a_law_too(name):
+def test_a_fixed_number_has_a_distribution(name):
     law = FIXED[name]
     schedule = law.draw(20, np.random.default_rng(0))
     assert not schedule.varies
@@ -75,7 +75,7 @@ def test_a_fixed_number_is_a_law_too(name):
     assert law.inverse_moment(2) == pytest.approx(law.per_round**-2.0)
 
 
-def test_announced_cohorts_count_each_round_alike():
+def test_announced_cohorts_count_each_round_equally():
     law = Cohorts(20, (2, 2, 9, 6))
     assert law.cohort_size_pmf.tolist() == [0, 0.5, 0, 0, 0, 0.25, 0, 0, 0.25]
     schedule = law.draw(4, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Rounds of a random number of machines against rounds of a fixed one, of the same mean."""
+"""Speed of rounds with a random cohort size, compared with a fixed size of the same mean."""
 
 import time
 
@@ -30,7 +30,7 @@ def seconds(run):
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_padded_cohorts_cost_at_most_half_more_than_fixed_ones_of_the_same_mean():
-    """In turn, so that both meet the same neighbours, the quickest of each; the padded width is 1.4 times the mean."""
+    """Interleaved timings, the fastest of each. The padded width is 1.4 times the mean."""
     law = Varying.binomial(100, 0.5)
     assert law.mean_size == pytest.approx(50, rel=1e-3)
     padded, fixed = started(law), started(Uniform(100, 50))

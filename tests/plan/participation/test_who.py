@@ -1,4 +1,4 @@
-"""Which machines are drawn: in turn, by public weights, with caps, by what remains of their shares."""
+"""Selection of machines: in turn, by public weights, with caps, and by their remaining data."""
 
 import time
 from itertools import permutations
@@ -19,7 +19,7 @@ def draw(law, rounds, seed=5):
 
 
 def inclusion(weights, count):
-    """Every machine's probability of being among the first so many, by all orders."""
+    """Every machine's probability of being among the first `count`, by enumeration of all orders."""
     found = np.zeros(weights.size)
     for order in permutations(range(weights.size), count):
         chance, rest = 1.0, weights.sum()
@@ -38,7 +38,7 @@ def fits(participants, weights, count):
 @pytest.mark.parametrize("clocks", [0, 4096])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_machines_are_drawn_by_weight(clocks, count, monkeypatch):
-    """By clocks, and by draws with replacement, as among many machines."""
+    """By clocks, and by draws with replacement as for many machines."""
     monkeypatch.setattr(weighted_sampling, "CLOCKS", clocks)
     rows = draw(Weighted(5, count, WEIGHTS), 6000).participants
     assert fits(rows, WEIGHTS, count)
@@ -47,7 +47,7 @@ def test_machines_are_drawn_by_weight(clocks, count, monkeypatch):
 
 
 @pytest.mark.parametrize("law", [Full(5), Uniform(5, 2), Balanced(6, 2), Cyclic(5, 2), Weighted(5, 2, [2.0] * 5)])
-def test_machines_alike_are_drawn_alike(law):
+def test_identical_machines_are_equally_likely(law):
     rows = draw(law, 3000).participants
     for machine in range(law.machines):
         often = (rows == machine).any(axis=1).astype(float)
@@ -71,7 +71,7 @@ def test_the_rounds_that_shares_allow_in_turn(seed):
     assert (draw(law, most + 1).total > shares).any()
 
 
-def test_periodic_weights_go_with_the_hour():
+def test_periodic_weights_follow_the_round():
     law = Weighted(4, 1, [[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1]])
     rows = draw(law, 3000).participants.ravel()
     for hour in range(3):
@@ -121,7 +121,7 @@ def test_caps_with_hours_leave_too_few_in_the_end():
 
 
 def fillable(caps, per_round, rounds):
-    """Whether taking the largest every round fills all of them."""
+    """Return True if taking the largest remaining machines in every round fills all rounds."""
     left = caps.copy()
     for _ in range(rounds):
         largest = np.argsort(-left)[:per_round]
@@ -133,7 +133,7 @@ def fillable(caps, per_round, rounds):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_shares_are_used_up_in_every_feasible_case(seed):
-    """Random shares: as many rounds as can be filled at all, every one of them filled, whatever is drawn."""
+    """For random shares, the largest possible number of rounds is filled, for every sample."""
     rng = np.random.default_rng(seed)
     machines = int(rng.integers(2, 9))
     per_round = int(rng.integers(1, machines + 1))
@@ -157,7 +157,7 @@ def test_shares_are_used_up_in_every_feasible_case(seed):
 
 @pytest.mark.parametrize("clocks", [0, 4096])
 def test_machines_are_drawn_by_what_remains(clocks, monkeypatch):
-    """First rounds of many draws: one by the shares, the next by the shares less one."""
+    """First rounds of many draws: one machine by the shares, the next by the reduced shares."""
     monkeypatch.setattr(weighted_sampling, "CLOCKS", clocks)
     law, rng = BySize(4, 1, [4, 1, 2, 3]), np.random.default_rng(6)
     rows = np.array([law.draw(2, rng).participants.ravel() for _ in range(4000)])
