@@ -69,7 +69,7 @@ def spec(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """The command line in this process: (exit status, stdout, stderr)."""
+    """Function that runs the command line in this process and returns (exit status, stdout, stderr)."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
@@ -90,7 +90,7 @@ def process(*arguments, **environment):
 
 
 def refused(answer):
-    """The one line of a refusal."""
+    """Return the one line of a Refusal."""
     status, _, said = answer
     assert status == 2
     assert said.count("\n") == 1
@@ -108,8 +108,8 @@ def test_list_names_everything(call):
         assert title in said.split()
 
 
-def test_a_batch_above_what_there_is_is_one_line(call, spec):
-    """Machines of ten rows each have two turns of four."""
+def test_a_batch_above_the_number_of_records_is_one_line(call, spec):
+    """Machines with ten records each can send two batches of four."""
     answer = call("run", spec, "--set", "protocol.ours.batch=4")
     assert "batch · messages must be at most the 10 records of machine 0 in one pass, got 4 · 3 = 12." in refused(
         answer
@@ -152,7 +152,7 @@ def test_privacy_states_the_guarantees_without_running(call, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reproduce_succeeds_where_every_cell_holds(call, spec):
+def test_reproduce_succeeds_if_every_cell_is_within_tolerance(call, spec):
     status, said, _ = call("reproduce", spec)
     assert status == 0
     assert "2 of 2" in said
@@ -161,7 +161,7 @@ def test_reproduce_succeeds_where_every_cell_holds(call, spec):
     assert isinstance(found, xr.Dataset)
 
 
-def test_reproduce_fails_where_a_cell_misses(call, spec):
+def test_reproduce_fails_if_a_cell_misses(call, spec):
     change = ("--set", "expected.0.cells.1.value=1000.0")
     status, said, _ = call("reproduce", spec, *change, "--out", "there")
     assert status == 1
@@ -185,7 +185,7 @@ PLAN = ("plan", "--machines", 12, "--per-round", 4, "--samples", 20, "--dimensio
 FEW = ("--protocol", "noisy_sgd", "--protocol", "dp_mu2", "--protocol", "local_sgd", "--protocol", "tree_momentum")
 
 
-def test_plan_shows_which_method_suits(call, tmp_path, monkeypatch):
+def test_plan_compares_methods(call, tmp_path, monkeypatch):
     monkeypatch.setattr(cli.plan, "progress", None)  # there is no pilot
     monkeypatch.chdir(tmp_path)
     status, said, _ = call(*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW, "--json", "plan.json", "--plot", "plan.png")
@@ -302,7 +302,7 @@ def test_a_refusals_traceback_is_shown_on_request(call, spec, words):
     assert os.listdir() == [spec]
 
 
-def test_help_tells_of_the_traceback(call):
+def test_help_mentions_the_traceback(call):
     status, said, _ = call("--help")
     assert status == 0
     assert "--traceback" in said
@@ -362,7 +362,7 @@ class Mine(NoisySGD):
 """
 
 
-def test_a_protocol_of_ones_own_runs_from_beside_the_file(call, spec):
+def test_a_custom_protocol_runs_from_the_files_folder(call, spec):
     Path("mine.py").write_text(OWN, encoding="utf-8")
     change = ("--set", 'protocol=[{name = "mine:Mine", label = "ours", beta = 0.25}]', "--set", "sweep.seeds=1")
     status, said, _ = call("reproduce", spec, *change, "--out", "there")
@@ -371,7 +371,7 @@ def test_a_protocol_of_ones_own_runs_from_beside_the_file(call, spec):
     assert list(folder.load(Path("there"))) == ["ours"]
 
 
-def test_a_fault_in_ones_own_module_is_told_in_one_line_or_by_its_traceback(call, spec):
+def test_an_error_in_a_users_module_is_one_line_or_a_traceback(call, spec):
     Path("mine.py").write_text("1 / 0", encoding="utf-8")
     change = "run", spec, "--set", 'protocol.0={name = "mine:Mine"}'
     cause = "ZeroDivisionError: division by zero (mine.py, line 1)"
@@ -401,8 +401,8 @@ main()
 
 
 @pytest.mark.filterwarnings("always:.*damaged")
-def test_a_stop_says_what_is_kept_and_how_to_go_on(call, spec):
-    """A real process, a real signal; what it kept is not computed again."""
+def test_a_stop_reports_saved_runs_and_the_command_that_resumes(call, spec):
+    """Interrupt a separate process with a signal. Saved runs are not computed again."""
     least = sum(run_bytes(listed.jobs(experiment.load(spec))[0].prepare().first))
     change = f"sweep.memory_budget={least}"  # a run a chunk
     words = ["run", spec, "--out", "kept here", "--set", change]
@@ -445,7 +445,7 @@ def test_damaged_results_are_computed_again(call, spec):
     assert folder.load("there")["ours"]["excess_risk"].notnull().all()
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on_from_its_chunks(call, spec, file_size_limit):
+def test_a_full_disk_is_one_line_and_the_run_resumes_from_its_chunks(call, spec, file_size_limit):
     assert call("run", spec, "--out", "whole")[0] == 0
     with file_size_limit(10_000):
         said = refused(call("run", spec, "--out", "there"))
@@ -458,7 +458,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_from_its_chunks(call, spec,
     xr.testing.assert_identical(found, whole)
 
 
-def test_reading_sampling_and_calibrating_say_where_they_are(spec):
+def test_reading_sampling_and_calibrating_report_progress(spec):
     said = []
     listed.jobs(experiment.load(spec, {"sweep.per_round": [2, 3]}), said.append)
     steps = [
@@ -519,7 +519,7 @@ def test_results_are_shown_again_from_their_folder(call, spec):
     assert refused(call("report", "nowhere")) == "results folder must exist, got nowhere"
 
 
-def test_the_version_is_told(call):
+def test_the_version_is_printed(call):
     assert call("--version") == (0, f"fedprivjax {fedprivjax.__version__}\n", "")
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert fedprivjax.__version__ == project["version"]
@@ -545,7 +545,7 @@ def test_a_truncated_mnist_file(call, tmp_path, monkeypatch):
     refuse_truncated(call, tmp_path / "results", images)
 
 
-def test_a_file_that_is_no_mnist(call, tmp_path, monkeypatch):
+def test_a_file_that_is_not_mnist(call, tmp_path, monkeypatch):
     images = tmp_path / "mnist" / next(iter(mnist.SUMS))
     images.parent.mkdir()
     images.write_bytes(b"\0\0\x08\x03 cut short")
@@ -560,7 +560,7 @@ def refuse_truncated(call, out, images):
 
 
 @pytest.mark.slow
-def test_the_example_of_ones_own_table_runs_and_shows_who_holds_what(call, tmp_path):
+def test_the_example_of_a_custom_table_runs_and_plots_the_partition(call, tmp_path):
     status, said, _ = call("run", "your-own/people", "--tiny", "--out", tmp_path / "people")
     assert status == 0
     assert "8 machines: 0 = 'Ashford'" in said
@@ -582,7 +582,7 @@ def bundle(tmp_path, monkeypatch):
     return inside
 
 
-def test_a_folder_runs_each_into_a_folder_of_its_own(call, bundle, monkeypatch):
+def test_a_folder_runs_each_experiment_into_a_separate_folder(call, bundle, monkeypatch):
     status, said, _ = call("run", "both", "--tiny")
     assert status == 0
     title = "Scaled down for a smoke test: small"
@@ -611,7 +611,7 @@ def test_a_folder_runs_each_into_a_folder_of_its_own(call, bundle, monkeypatch):
         (("[evaluation]", '[evaluation]\niterate = "best"'), "unknown evaluation.iterate 'best'"),
     ],
 )
-def test_what_is_refused_in_a_folder_is_found_before_anything_runs(call, bundle, monkeypatch, wrong, line):
+def test_invalid_experiments_of_a_folder_are_found_before_anything_runs(call, bundle, monkeypatch, wrong, line):
     second = bundle / "second.toml"
     second.write_text(second.read_text(encoding="utf-8").replace(*wrong), encoding="utf-8")
     monkeypatch.setattr(runner, "execute", None)
@@ -650,7 +650,7 @@ def test_everything_that_is_listed_has_a_line_on_every_setting():
             assert setting.kind, (heading, setting)
 
 
-def test_a_stop_in_code_that_cannot_raise_stops_a_moment_later(monkeypatch, capsys):
+def test_a_stop_in_code_that_cannot_raise_takes_effect_a_moment_later(monkeypatch, capsys):
     """Ctrl-C in a callback of the garbage collector, whose exceptions Python ignores."""
     stops = []
 

@@ -14,14 +14,14 @@ DEVIATIONS = 4.5  # of a standard error: a false alarm once in 10⁵
 
 
 def best_rule(data, features, classes, accuracy):
-    """The nearest mean in the metric of the components' covariance."""
+    """Return the class of the nearest mean in the metric of the components' covariance."""
     means, deviations = _population(features, classes, accuracy, data.feature_bound, seed=0)
     scores = dct(data.test_features, norm="ortho") / deviations @ (means / deviations).T
     return float(np.mean(scores.argmax(axis=1) == data.test_labels))
 
 
 @pytest.mark.parametrize(("features", "classes", "accuracy"), [(60, 10, 0.94), (20, 2, 0.7), (4, 3, 0.9)])
-def test_the_best_rule_is_as_right_as_is_asked_for(features, classes, accuracy):
+def test_the_best_rule_has_the_requested_accuracy(features, classes, accuracy):
     data = clusters(10, features, classes, accuracy=accuracy, test_examples=MANY)
     error = (accuracy * (1 - accuracy) / MANY) ** 0.5
     assert (
@@ -38,7 +38,7 @@ def test_no_linear_rule_that_is_fitted_is_better_than_the_best():
 
 
 @pytest.mark.parametrize("bound", [1.0, 28.0])
-def test_norms_are_bounded_and_half_the_bound_as_a_rule(bound):
+def test_norms_are_bounded_and_typically_half_the_bound(bound):
     data = clusters(5000, 100, feature_bound=bound)
     squares = np.sum(np.square(data.features, dtype=float), axis=1)
     assert squares.max() <= bound**2 * (1 + 1e-5)
@@ -57,7 +57,7 @@ def test_a_seed_is_a_population_and_a_trial_a_sample_of_it():
     assert np.linalg.norm(first - second) < np.linalg.norm(first - third) / 2
 
 
-def test_machines_differ_and_labels_are_wrong_as_often_as_is_asked_for():
+def test_heterogeneity_and_label_noise_have_the_requested_rates():
     data = clusters(MANY, 8, 4, machines=8, heterogeneity=0.6)
     assert data.machine_of is not None
     assert np.bincount(data.machine_of).tolist() == [MANY // 8] * 8

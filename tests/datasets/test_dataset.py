@@ -188,14 +188,14 @@ def test_unknown_names_and_options(name, options, message):
         datasets.load(name, **options)
 
 
-def test_an_optimum_is_that_of_the_loss_as_it_is():
+def test_an_optimum_is_valid_for_its_loss_only():
     data = datasets.load("logistic", examples=40, features=3)
     assert from_dataset(data).optimum is not None
     assert from_dataset(data, Logistic(score_bound=0.5)).optimum is None
     assert from_dataset(data, Logistic(score_bound=0.5)).excess is None
 
 
-def test_pictures_are_remembered_and_seen_without_what_follows_them():
+def test_images_keep_their_shape_and_are_seen_without_the_constant():
     pictures = np.arange(24.0).reshape(2, 3, 2, 2)
     for given, picture in ((pictures, (3, 2, 2)), (pictures[..., 0], (3, 2, 1)), (pictures[:, 0, 0], None)):
         data = from_arrays(given, [0, 1], feature_bound=100.0, classes=2, bias=True)

@@ -14,7 +14,7 @@ REGIONS = ("northeast", "northwest", "southeast", "southwest")
 
 
 def lines(rows, seed=0):
-    """Made-up records in random order of charges, each with charges of its own."""
+    """Return synthetic records with distinct charges in random order."""
     rng = np.random.default_rng(seed)
     charges = rng.permutation(rows) * 100 + 1000.5
     return [
@@ -26,7 +26,7 @@ def lines(rows, seed=0):
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """`write(records, header)` makes a file and gives its path; no own folder, an empty cache."""
+    """Function `write(records, header)` that writes a file and returns its path; no user folder, an empty cache."""
     monkeypatch.setattr(insurance, "cache", lambda: tmp_path / "cache" / "mnist")
     monkeypatch.delenv("FEDPRIVJAX_DATA", raising=False)
 
@@ -40,7 +40,7 @@ def write(tmp_path, monkeypatch):
 
 
 def machines_of(data):
-    """Each machine's training records with charges; its test records are those of neighbouring charges."""
+    """Return each machine's training records with charges. Its test records have neighbouring charges."""
     whole = np.c_[data.features, data.labels]
     return [whole[part] for part in by_machine(data.machine_of)]
 
@@ -89,8 +89,8 @@ def test_standardised_by_the_machines_own_training_records(write):
             np.testing.assert_array_equal(data.test_features[places, column], test[:, column])
 
 
-def test_bound_is_reached_in_training_and_kept_in_testing(write):
-    """Of eight training records one differs; the test records lie 100 of their deviations out, on either side."""
+def test_bound_is_attained_in_training_and_holds_in_testing(write):
+    """One of eight training records differs. Test records are 100 standard deviations out, on either side."""
     train, test = np.zeros((8, 8)), np.zeros((2, 8))
     train[0, [1, 3]], test[:, [1, 3]] = 1.0, [[100.0, -100.0], [0.5, 1.0]]
     most = 7 / np.sqrt(8)
@@ -144,7 +144,7 @@ def test_a_malformed_file_is_named_in_one_line(write, tmp_path):
         load("insurance", path=str(binary))
 
 
-def test_found_in_the_own_folder_then_in_the_cache(write, tmp_path, monkeypatch):
+def test_found_in_the_users_folder_then_in_the_cache(write, tmp_path, monkeypatch):
     monkeypatch.setattr(insurance, "ROWS", 30)
     assert not insurance.available()
     write(lines(30), name="cache/insurance.csv")
@@ -159,7 +159,7 @@ def test_found_in_the_own_folder_then_in_the_cache(write, tmp_path, monkeypatch)
         load("insurance")
 
 
-def test_nowhere_says_where_it_was_looked_for_and_where_to_get_it(write, tmp_path, monkeypatch):
+def test_a_missing_file_names_the_searched_places_and_the_source(write, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIVJAX_DATA", str(tmp_path / "own"))
     with pytest.raises(DataNotFound) as caught:
         load("insurance")

@@ -24,7 +24,7 @@ def idx(array):
 
 @pytest.fixture
 def payloads(monkeypatch, tmp_path):
-    """Four small files of the same format, whose sums are the ones expected; no own folder, an empty cache."""
+    """Four small files of the same format with the expected checksums; no user folder, an empty cache."""
     rng = np.random.default_rng(0)
     images, tests = rng.integers(256, size=(6, 28, 28)), rng.integers(256, size=(3, 28, 28))
     arrays = (images, np.arange(6), tests, np.arange(3))
@@ -164,7 +164,7 @@ def test_a_damaged_file_is_named_in_one_line(payloads, tmp_path, monkeypatch, wh
     assert not isinstance(caught.value, OSError)
 
 
-def test_nowhere_says_what_was_looked_for_and_where(payloads, tmp_path, monkeypatch):
+def test_a_missing_file_names_the_searched_places(payloads, tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"\$FEDPRIVJAX_DATA \(not set\)"):
         load_mnist()
     monkeypatch.setenv("FEDPRIVJAX_DATA", str(tmp_path / "own"))
@@ -177,7 +177,7 @@ def test_nowhere_says_what_was_looked_for_and_where(payloads, tmp_path, monkeypa
     )
 
 
-def test_a_cache_that_cannot_be_written_is_said(payloads, mirror, tmp_path):
+def test_a_cache_that_cannot_be_written_is_reported(payloads, mirror, tmp_path):
     (tmp_path / "cache").write_bytes(b"a file where a folder should be")
     mirror(zipped(payloads))
     with pytest.raises(

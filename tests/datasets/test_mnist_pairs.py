@@ -47,7 +47,7 @@ def projected():
 
 @pytest.fixture(scope="module")
 def digit_of(projected):
-    """Each projected image's digit and place; no two images of the training set have the same projection."""
+    """Return each projected image's digit and position. Projections of the training set are distinct."""
     features, digits = projected
     places = {row.tobytes(): place for place, row in enumerate(features)}
     assert len(places) == 60000
@@ -156,7 +156,7 @@ def test_largest_disjoint_draw():
 @pytest.mark.parametrize("own", [0, 4, 7, 12])
 @pytest.mark.parametrize("draw", [pairs._bootstrap, pairs._disjoint])
 def test_draws_on_few_images(draw, own):
-    """Forty images a digit, six of which a machine draws from."""
+    """Forty images per digit, from six of which a machine samples."""
     by_digit = [np.arange(40) + 100 * digit for digit in range(10)]
     records = draw(by_digit, 6, own, np.random.default_rng(3))
     assert records.shape == (25, 12)

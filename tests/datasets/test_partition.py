@@ -53,11 +53,11 @@ def test_iid_mixes_classes():
     shares = np.array([np.bincount(BALANCED[part], minlength=10) for part in split(BALANCED, 4)])
     assert shares.min() >= 5  # mean 15, standard deviation 3.2 in each cell
     assert shares.max() <= 27
-    assert shares.std() > 1  # but drawn, not dealt evenly
+    assert shares.std() > 1  # but random, not equal
 
 
 @pytest.mark.parametrize("each", [1, 2, 3, 10])
-def test_by_label_gives_exactly_so_many_classes_in_equal_shares(each):
+def test_by_label_gives_exactly_the_number_of_classes_in_equal_sizes(each):
     parts = split(BALANCED, 20, kind="by_label", classes_per_machine=each)
     for part in parts:
         counts = np.bincount(BALANCED[part], minlength=10)
@@ -92,7 +92,7 @@ def test_dirichlet_uses_everything_and_alpha_sets_the_skew():
 
 
 @pytest.mark.parametrize(("alpha", "machines"), [(0.5, 4), (2.0, 3)])
-def test_dirichlet_has_the_variance_of_its_law(alpha, machines):
+def test_dirichlet_has_the_variance_of_its_distribution(alpha, machines):
     labels = np.arange(4000) // 2  # classes of two examples: P(both on one machine) = (α + 1)/(Mα + 1)
     owner = np.empty(labels.size, int)
     for machine, part in enumerate(split(labels, machines, kind="dirichlet", alpha=alpha)):
@@ -101,10 +101,10 @@ def test_dirichlet_has_the_variance_of_its_law(alpha, machines):
     expected = (alpha + 1) / (machines * alpha + 1)
     tolerance = 4.5 * (expected * (1 - expected) / 2000) ** 0.5
     assert abs(together - expected) < tolerance
-    assert expected - 1 / machines > 1.5 * tolerance  # an even deal would be seen
+    assert expected - 1 / machines > 1.5 * tolerance  # an equal division would be detected
 
 
-def test_dirichlet_deals_a_class_in_random_order():
+def test_dirichlet_divides_a_class_in_random_order():
     first = [split(np.zeros(100, int), 2, seed, kind="dirichlet", alpha=50.0)[0].mean() for seed in range(200)]
     # the mean index of about half of 100; unshuffled, it would be near 25
     assert abs(np.mean(first) - 49.5) < 1.0
@@ -117,7 +117,7 @@ def test_no_machine_is_favoured():
     assert np.abs(shares - 0.5).max() < 4.5 * 0.5 / 400**0.5
 
 
-def test_shards_are_neighbours_by_label_and_dealt_at_random():
+def test_shards_are_contiguous_by_label_and_assigned_at_random():
     parts = split(BALANCED, 20, kind="shards", shards_per_machine=2)  # 40 shards of 15, four to a class
     counts = np.array([np.bincount(BALANCED[part], minlength=10) for part in parts])
     assert (counts % 15 == 0).all()
@@ -161,17 +161,19 @@ def test_sizes_as_they_are_given():
 
 
 @pytest.mark.parametrize("kind", ["iid", "quantiles"])
-def test_drawn_sizes_have_their_law_and_use_everything(kind):
+def test_random_sizes_have_their_distribution_and_use_everything(kind):
     logs = []
     for seed in range(40):
         drawn = split(np.arange(60_000), 20, seed, kind=kind, sizes="lognormal", spread=0.7)
         assert sum(part.size for part in drawn) == 60_000
         logs.append(np.log([part.size for part in drawn]))
     spread = np.std(logs, axis=1, ddof=1)
-    assert abs(np.sqrt(np.mean(spread**2)) - 0.7) < 4 * 0.7 / (2 * 19 * 40) ** 0.5  # the χ law of 40·19 degrees
+    assert (
+        abs(np.sqrt(np.mean(spread**2)) - 0.7) < 4 * 0.7 / (2 * 19 * 40) ** 0.5
+    )  # χ distribution with 40·19 degrees of freedom
 
 
-def test_dirichlet_sizes_have_the_variance_of_their_law():
+def test_dirichlet_sizes_have_the_variance_of_their_distribution():
     shares = np.array(
         [[part.size for part in split(np.arange(5000), 4, seed, sizes="dirichlet", alpha=2.0)] for seed in range(300)]
     )
@@ -182,7 +184,7 @@ def test_dirichlet_sizes_have_the_variance_of_their_law():
     assert abs(wanted / (0.25 * 0.75 / 5) - 1) > 4 * (2 / 600) ** 0.5  # alpha = 1 would be seen
 
 
-def test_machines_with_nothing_are_refused_by_number_or_dropped():
+def test_empty_machines_are_rejected_by_number_or_dropped():
     options = {"kind": "dirichlet", "alpha": 0.02, "machines": 12}
     kept = split(BALANCED[::20], **options)
     bare = [machine for machine, part in enumerate(kept) if not part.size]

@@ -92,7 +92,7 @@ def test_bounds_hold(population):
         assert 0.7 * data.label_bound < np.abs(data.labels).max() <= data.label_bound
 
 
-def test_machines_have_optima_of_their_own_whose_mean_is_the_optimum():
+def test_machines_have_different_optima_whose_mean_is_the_optimum():
     data = least_squares(40_000, 3, machines=4, heterogeneity=2.0, noise=0.0)
     assert np.bincount(data.machine_of).tolist() == [10_000] * 4
     own = []
@@ -198,7 +198,7 @@ def test_wide_noise_makes_the_absolute_risk_a_parabola():
     assert data.machine_of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_the_usual_loss_and_its_envelope_have_the_optimum_and_others_have_not():
+def test_only_the_default_loss_and_its_envelope_have_the_optimum():
     data = least_absolute(8, 3)
     assert from_dataset(data).model.loss == Absolute()
     for loss in (None, Absolute(), Moreau(Absolute(), 4.0)):

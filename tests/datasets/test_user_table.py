@@ -45,7 +45,7 @@ def bounded(table, target="y", **options):
 
 
 def said(call):
-    """The line of a refusal."""
+    """Return the message of a Refusal."""
     with pytest.raises(Refusal) as caught:
         call()
     assert "\n" not in str(caught.value)
@@ -54,8 +54,8 @@ def said(call):
 
 def test_every_number_of_an_awkward_file(awkward):
     data = read_table(awkward, **OPTIONS)
-    age = [(34 - 59) / 41, -1, 0, 1, 0]  # 120 is moved to 100, what is missing is 59
-    income = [-0.6, -1, 1, 0, 1]  # 100000 is moved to 50000
+    age = [(34 - 59) / 41, -1, 0, 1, 0]  # 120 is clipped to 100, a missing value is 59
+    income = [-0.6, -1, 1, 0, 1]  # 100000 is clipped to 50000
     smoker = [[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]]
     region = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 0]]
     wanted = np.column_stack([age, income, smoker, region, np.ones(5)])
@@ -64,7 +64,7 @@ def test_every_number_of_an_awkward_file(awkward):
     assert data.class_names == ("ill", "well")
     assert data.machine_names == ('B "old"', "St. Mary's, North", "Ånäs")
     assert data.machine_of.tolist() == [1, 0, 1, 2, 1]
-    assert data.feature_bound == pytest.approx(5**0.5)  # four columns of norm 1 at most, and the constant
+    assert data.feature_bound == pytest.approx(5**0.5)  # four columns of norm at most 1, and the constant
     assert data.not_covered == ("classes of 'outcome' are those in the data",)
     assert read_table(awkward, **OPTIONS, classes=["well", "ill"]).labels.tolist() == [1, 0, 0, 1, 0]
     assert read_table(awkward, **OPTIONS, classes=["well", "ill"]).not_covered == ()
@@ -84,7 +84,7 @@ def test_other_files_give_what_a_frame_gives(tmp_path, kind):
         np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
 
 
-def test_an_archives_pictures_are_pictures_and_bounds_hold_for_each_number(tmp_path):
+def test_an_archives_images_keep_their_shape_and_bounds_hold_for_each_number(tmp_path):
     images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3) * 10
     np.savez(tmp_path / "images.npz", images=images, digit=[3, 7, 7, 3])
     data = read_table(tmp_path / "images.npz", "digit", bounds={"images": [0, 255]}, test_fraction=0)
@@ -197,7 +197,7 @@ def test_a_large_target_without_bounds_is_warned_of():
     bounded(large, bounds={"x": (0, 1), "y": (0, 5000)})  # no warning
 
 
-def test_rows_are_held_out_of_every_client_alike_and_none_loses_all():
+def test_every_client_holds_out_the_same_fraction_and_keeps_a_row():
     sizes = [1, 2, 3, 40, 100]
     who = np.repeat(list("abcde"), sizes)
     table = pd.DataFrame({"x": np.arange(146.0), "who": who, "y": np.arange(146) % 2})
@@ -286,7 +286,7 @@ def test_listed_clients_are_machines_in_that_order():
         ({}, {"features": "x"}, "features must be a list and not empty, got 'x'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_column_and_row(columns, options, message):
+def test_invalid_values_are_rejected_by_column_and_row(columns, options, message):
     assert said(lambda: bounded(frame(**columns), **options)).startswith(message)
 
 
@@ -308,7 +308,7 @@ def test_files_that_cannot_be_read(tmp_path, name, content, message):
         read_table(tmp_path / name, "y", bounds={"x": [0, 1]})
 
 
-def test_files_that_are_not_there_or_do_not_match(tmp_path):
+def test_missing_files_and_files_that_do_not_match(tmp_path):
     with pytest.raises(DataNotFound, match=r"^no data file '.*absent\.csv'$"):
         read_table(tmp_path / "absent.csv", "y")
     np.savez(tmp_path / "two.npz", x=np.ones(3), y=np.ones(4))

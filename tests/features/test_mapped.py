@@ -23,7 +23,7 @@ def pictures(examples=5, tests=3, **options):
 
 @dataclass(frozen=True)
 class Doubled(FeatureMap):
-    """Counts how often it is traced or called; kept on disk."""
+    """Map that counts its traces and calls, cached on disk."""
 
     cached: ClassVar[bool] = True
     calls: ClassVar[list] = []
@@ -41,7 +41,7 @@ class Doubled(FeatureMap):
 
 @dataclass(frozen=True)
 class Mixing(FeatureMap):
-    """Shifts by the batch's mean and divides by its largest number; with `kept`, on disk."""
+    """Map that subtracts the batch's mean and divides by its largest number. With `kept`, cached on disk."""
 
     def shape(self, shape):
         return shape
@@ -55,7 +55,7 @@ class Mixing(FeatureMap):
 
 @dataclass(frozen=True)
 class MixingConstant(Constant):
-    """A package map that is overridden."""
+    """Subclass of one of the package's maps."""
 
     def __call__(self, examples):
         return super().__call__(examples - examples.mean(axis=0, keepdims=True))
@@ -63,7 +63,7 @@ class MixingConstant(Constant):
 
 @pytest.mark.parametrize("each", [Mixing(), MixingConstant()])
 def test_a_custom_map_cannot_mix_examples(each):
-    """Replacing one example leaves the features of all others as they are, in training and test data."""
+    """Replacing one example does not change the features of all others, in training and test data."""
     data = pictures(examples=6)
     other = data.features.copy()
     other[2] = 0.0
@@ -101,7 +101,7 @@ def test_maps_are_applied_in_their_order_with_and_without_the_constant():
     assert data.features.shape == (5, 65)
 
 
-def test_labels_and_who_holds_what_stay_and_what_belongs_to_old_features_goes():
+def test_labels_and_partition_stay_and_facts_on_old_features_are_dropped():
     data = replace(pictures(machine_of=[0, 1, 0, 1, 0]), noise_lipschitz=3.0, optimum=np.zeros(64, np.float32))
     found = mapped(data, "unit_norm")
     for name in ("labels", "test_labels", "machine_of", "name", "classes"):
@@ -139,7 +139,7 @@ def test_many_examples_are_computed_in_chunks_with_one_program(monkeypatch):
     assert Doubled.calls[-1] == (1, SIDE, SIDE, 1)
 
 
-def test_how_far_it_is_is_said(monkeypatch):
+def test_progress_is_reported(monkeypatch):
     monkeypatch.setattr(module_of_file(), "MOST_AT_ONCE", 4)
     said = []
     mapped(pictures(8, tests=0), "pooling", say=said.append)
@@ -156,11 +156,11 @@ def files(folder):
 
 
 def written(folder):
-    """Time of each file's last change, by name."""
+    """Return the time of each file's last change, by name."""
     return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_dear_is_computed_once_for_the_same_data_and_settings(tmp_path):
+def test_expensive_maps_are_computed_once_for_the_same_data_and_settings(tmp_path):
     data = pictures()
     first = mapped(data, [Doubled(), "unit_norm"], keep=tmp_path)
     assert len(files(tmp_path)) == 2  # training and test examples
@@ -177,7 +177,7 @@ def test_what_is_dear_is_computed_once_for_the_same_data_and_settings(tmp_path):
     assert len(files(tmp_path)) == 3
 
 
-def test_it_is_kept_beside_the_data_by_default_and_not_at_all_on_request(tmp_path):
+def test_features_are_cached_by_default_and_not_if_keep_is_false(tmp_path):
     mapped(pictures(), Doubled())
     assert features.cache() == tmp_path / "home" / "features"
     assert len(files(features.cache())) == 2
@@ -187,7 +187,7 @@ def test_it_is_kept_beside_the_data_by_default_and_not_at_all_on_request(tmp_pat
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x93NUMPY\x01\x00", None])
-def test_a_damaged_file_is_written_anew(tmp_path, damage):
+def test_a_damaged_file_is_rewritten(tmp_path, damage):
     data = pictures(tests=0)
     expected = mapped(data, Doubled(), keep=tmp_path).features.copy()
     (path,) = tmp_path.iterdir()
@@ -196,7 +196,7 @@ def test_a_damaged_file_is_written_anew(tmp_path, damage):
     np.testing.assert_array_equal(np.load(path), expected)
 
 
-def test_without_a_place_to_write_features_are_computed_in_memory(tmp_path):
+def test_without_a_writable_folder_features_are_computed_in_memory(tmp_path):
     place = tmp_path / "file"
     place.write_text("no folder")
     data = pictures()
@@ -248,14 +248,14 @@ def test_flat_examples_take_a_picture_that_is_given():
         ),
     ],
 )
-def test_what_does_not_fit_the_data_is_refused(maps, options, message):
+def test_settings_that_do_not_fit_the_data_are_rejected(maps, options, message):
     flat = datasets.from_arrays(RNG.random((4, 12)), np.arange(4) % 2, feature_bound=4.0, classes=2)
     with pytest.raises(Refusal) as caught:
         mapped(flat, maps, **options)
     assert str(caught.value).startswith(message)
 
 
-def test_other_sides_than_the_data_set_says_are_refused():
+def test_sides_other_than_the_datasets_are_rejected():
     with pytest.raises(Refusal) as caught:
         mapped(pictures(), "pooling", picture=[4, 16])
     assert str(caught.value) == "picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"

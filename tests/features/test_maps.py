@@ -14,7 +14,7 @@ EVERY = [Pooling(2), GroupNorm(), GroupNorm(2), UnitNorm(), Constant(0.5)]
 
 
 def extremes(shape):
-    """Examples that strain a bound: constants, single pixels, checks, huge, tiny and random numbers."""
+    """Return examples that stress a bound: constants, single pixels, checkerboards, huge, tiny and random numbers."""
     checks = np.broadcast_to(((-1.0) ** np.indices(shape[:2]).sum(axis=0))[:, :, None], shape)
     corner = np.zeros(shape)
     corner[0, 0, 0] = 1.0
@@ -75,7 +75,7 @@ class Squares(FeatureMap):
         return shape
 
 
-def test_a_map_of_ones_own_must_state_its_bound():
+def test_a_custom_map_must_state_its_bound():
     with pytest.raises(Refusal, match=r"Squares must define bound\(shape, bound\)"):
         Squares().bound((3,), 1.0)
     assert as_maps(Squares()) == (Squares(),)

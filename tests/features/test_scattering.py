@@ -19,7 +19,7 @@ def applied(settings, pictures):
 
 
 @pytest.mark.parametrize(("scales", "angles", "sides"), [(1, 3, (6, 4)), (2, 3, (8, 12)), (3, 1, (16, 16))])
-def test_it_is_what_the_definition_says(scales, angles, sides):
+def test_the_transform_agrees_with_its_definition(scales, angles, sides):
     pictures = RNG.normal(size=(1, *sides, 1)).astype(np.float32)
     found = applied(Scattering(scales, angles), pictures)
     expected = np.stack([oracle.scattering(picture[:, :, 0], scales, angles) for picture in pictures.astype(float)])
@@ -39,7 +39,7 @@ def test_mnist_and_digits_have_the_shapes_of_the_literature():
     assert Scattering(scales=1).shape((8, 8, 3)) == (4, 4, 27)
 
 
-def test_pictures_and_their_channels_are_transformed_each_for_itself():
+def test_images_and_their_channels_are_transformed_separately():
     pictures = RNG.random((2, 8, 8, 2)).astype(np.float32)
     settings = jax.jit(Scattering(1, 2).__call__)
     both = np.asarray(settings(pictures))
@@ -68,7 +68,7 @@ def test_the_window_adds_up_to_one():
 
 
 @pytest.mark.parametrize(("scales", "angles", "order", "side"), [(1, 8, 2, 8), (2, 2, 2, 12)])
-def test_no_picture_is_made_longer_than_the_bound_says(scales, angles, order, side):
+def test_no_features_exceed_the_bound(scales, angles, order, side):
     settings = Scattering(scales, angles, order)
     bound = settings.bound((side, side, 1), 1.0)
     corner = np.zeros((side, side))
@@ -78,7 +78,7 @@ def test_no_picture_is_made_longer_than_the_bound_says(scales, angles, order, si
 
     @jax.jit
     def longest(pictures):
-        """The steepest way to a longer output, pictures of norm 1."""
+        """Return images of norm 1 after gradient ascent on the norm of their features."""
 
         def unit(x):
             return x / jnp.linalg.norm(x.reshape(len(x), -1), axis=1)[:, None, None, None]

@@ -18,7 +18,7 @@ EACH = {"rounds": 20.0, "gradients": 1.5, "bytes": 4000.0, "bits": 800.0, "messa
 
 
 def dataset(*dims, seed=0, **costs):
-    """Runs recorded at four rounds, of which each cost is a number, or one for each point of the dims."""
+    """Return runs with four evaluations. Each cost is a number, or one number per point of the dims."""
     value = EACH | costs
     sizes = [len(AXES[name]) for name in dims]
     rounds = int(np.max(value["rounds"]))
@@ -56,7 +56,7 @@ def headers(sheet):
     return [column.header for column in sheet.columns]
 
 
-def test_a_row_for_each_protocol_where_cells_cost_the_same():
+def test_a_protocol_has_one_row_if_all_cells_have_equal_costs():
     table = shown({"ours": dataset("mu"), "theirs": dataset("mu", rounds=80, gradients=np.nan, bytes=2.5e6)})
     assert headers(table) == [
         *("protocol", "rounds", "gradients a record", "messages a machine sends", "bytes a machine sends", "seconds")
@@ -67,7 +67,7 @@ def test_a_row_for_each_protocol_where_cells_cost_the_same():
     assert theirs[4] == "2.5 M"
 
 
-def test_cells_have_rows_of_their_own_where_they_cost_something_else():
+def test_cells_have_separate_rows_if_their_costs_differ():
     many = dataset("per_round", "mu", bytes=np.array([[4e3], [6e3]]), seconds=np.arange(6.0).reshape(2, 3))
     table = shown({"ours": many, "theirs": dataset("mu")}, ("per_round", "mu"))
     assert headers(table)[:3] == ["protocol", "per_round", "rounds"]
@@ -87,14 +87,14 @@ def test_seconds_and_draws_make_no_rows():
     assert row == ["ours", "20", "1.5", "40", "4 k", "3"]
 
 
-def test_many_messages_of_a_round_are_said():
+def test_several_messages_per_round_have_a_column():
     bits = dataset("mu", messages=np.array([10.0, 20.0, 4e5]), bits=np.array([50.0, 100.0, 2e6]))
     table = shown({"ours": bits, "theirs": dataset("mu")})
     place = headers(table).index("in a round: messages (bits)")
     assert [row[place] for row in table.rows] == ["10 (50)", "20 (100)", "4e+05 (2e+06)", "1 (800)"]
 
 
-def test_results_that_do_not_say_it_have_no_table():
+def test_results_without_recorded_costs_have_no_table():
     old = dataset("mu").drop_vars(["sent_bytes", "gradients_per_record", "rounds_taken", "seconds"])
     here = Layout({"mu": AXES["mu"]}, DELTA, targeted=False)
     titles = [[sheet.title for sheet in results_tables(here, {"ours": data})] for data in (old, dataset("mu"))]
@@ -132,7 +132,7 @@ def test_a_row_of_panels_for_each_participation():
     assert f"ε = {gdp.epsilon(4.0, DELTA):.3g}" in figure.get_suptitle()
 
 
-def test_records_without_end_have_no_panel():
+def test_unlimited_records_have_no_panel():
     endless = {
         label: data.assign(gradients_per_record=data["gradients_per_record"] * np.nan) for label, data in BEST.items()
     }
@@ -141,12 +141,12 @@ def test_records_without_end_have_no_panel():
     assert [len(axis.lines) for axis in mixed.axes] == [2, 2, 1]
 
 
-def test_the_usual_level_is_next_to_two():
+def test_the_default_level_is_nearest_to_epsilon_two():
     assert usual_point(BEST) == {"mu": 0.5}
     assert usual_point({"ours": dataset("mu").rename(mu="epsilon")}) == {"epsilon": 4.0}
 
 
-def test_it_is_drawn_where_protocols_differ():
+def test_costs_are_drawn_if_protocols_differ_in_them():
     alike = {"ours": dataset("mu"), "theirs": dataset("mu", seed=1, gradients=6.0)}
     assert not differ_in_costs(alike)
     assert not differ_in_costs({"ours": BEST["ours"]})
@@ -158,7 +158,7 @@ def test_it_is_drawn_where_protocols_differ():
 
 
 def described(best):
-    """With what else a sweep's dataset has."""
+    """Return the dataset with the other variables of a sweep's dataset."""
     return {label: data.assign(guarantee="", target_epsilon=np.nan) for label, data in best.items()}
 
 
@@ -183,7 +183,7 @@ def test_a_file_may_say_where_runs_are_drawn():
         experiment.parse(spec(at={"clip": 4.0}))
 
 
-def test_titles_say_the_value_that_is_drawn():
+def test_titles_show_the_value_that_is_drawn():
     over_rounds = plots.metric_over_rounds(BEST, "test_accuracy", {"mu": 3.7})
     assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4"]
     against = metric_against_costs(BEST, point={"mu": 3.7})
@@ -191,7 +191,7 @@ def test_titles_say_the_value_that_is_drawn():
 
 
 @pytest.mark.parametrize("times", [1.5, 100.0, 1e7])
-def test_bytes_are_few_words_on_an_axis_of_any_length(times):
+def test_ticks_of_bytes_do_not_overlap_on_axes_of_any_length(times):
     far = {"ours": BEST["ours"], "theirs": dataset("mu", bytes=4000.0 * times)}
     axis = metric_against_costs(far).axes[1]
     low, high = axis.get_xlim()

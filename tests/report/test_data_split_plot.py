@@ -8,7 +8,7 @@ from fedprivjax.datasets import from_frame, load, table
 from fedprivjax.report.data_split_plot import data_lines, who_holds_what
 
 
-def test_bars_are_what_each_machine_holds_of_each_class():
+def test_bars_are_each_machines_examples_by_class():
     labels = np.array([0, 1, 1, 2, 0, 2, 2])
     rows = table([np.array([0, 1, 2]), np.array([3, 5, 6, 4])])[0]
     figure = who_holds_what(labels, rows, classes=3, class_names=["a", "b", "c"], machine_names=["north", "south"])
@@ -40,7 +40,7 @@ def test_many_machines_and_classes_are_not_named_one_by_one(machines, classes):
     assert len(figure.axes[0].get_xticklabels()) < 20
 
 
-def test_lines_say_what_classes_and_machines_stand_for():
+def test_lines_name_classes_and_machines():
     frame = pd.DataFrame({"x": np.zeros(60), "who": np.repeat(np.arange(30), 2), "y": ["no", "yes"] * 30})
     data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_fraction=0.5)
     (line,) = data_lines(data)

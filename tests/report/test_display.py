@@ -39,7 +39,7 @@ def make(label):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A results folder, of labels that are no markup."""
+    """Results with labels that contain HTML and rich markup, which must be shown as text."""
     into, made = tmp_path_factory.mktemp("results"), make(EVIL)
     folder.claim(into, made)
     folder.save(runner.run(made), into, made.title, 1.0)
@@ -99,7 +99,7 @@ ROUNDS = {"against": "round"}
         ({"metric": "excess_risk", "iterate": "lost"}, None),
     ],
 )
-def test_what_was_not_recorded_is_refused(results, asked, message):
+def test_metrics_that_were_not_recorded_are_rejected(results, asked, message):
     if message is None:  # protocols without that iterate show their output
         assert fpj.plot(results, **asked).axes
         return
@@ -107,7 +107,7 @@ def test_what_was_not_recorded_is_refused(results, asked, message):
         fpj.plot(results, **asked)
 
 
-def test_what_has_no_results_is_refused(results, tmp_path):
+def test_values_without_results_are_rejected(results, tmp_path):
     with pytest.raises(
         Refusal, match=r"^results must be a folder, the result of load, or datasets of sweeps, got int$"
     ):
@@ -119,7 +119,7 @@ def test_what_has_no_results_is_refused(results, tmp_path):
         fpj.plot(one)
 
 
-def test_the_page_holds_everything_and_nothing_from_elsewhere(results):
+def test_the_page_is_complete_and_needs_no_other_file(results):
     this = shown(results.spec, results.best)
     text = page(this, results, this.figures())
     assert "<script" not in text

@@ -35,7 +35,7 @@ def test_sections_hold_one_kind_each_and_are_sorted(found):
     assert set(seen) == set(at["protocol"].values[at["refusal"].values == ""].tolist())
 
 
-def test_a_bound_of_what_holds_anyhow_is_marked(found):
+def test_a_vacuous_bound_is_marked(found):
     at = found.isel(epsilon=0)
     text = "".join(shown(table) for table in bound_tables(at))
     for label in at["protocol"].values.tolist():
@@ -61,7 +61,7 @@ def test_the_report_names_the_least_bound_or_says_that_there_is_none(found):
 
 @pytest.fixture(scope="module")
 def piloted(found):
-    """The plan with a pilot's numbers, in which one method diverged and one was not tried."""
+    """Return the plan with results of a pilot, in which one method diverged and one did not run."""
     labels = found["protocol"].values.tolist()
     accuracy, said = np.full((len(labels), 1), np.nan), np.full((len(labels), 1), "", object)
     accuracy[[labels.index("dp_mu2"), labels.index("noisy_sgd")]] = [[0.3], [0.6]]
@@ -88,12 +88,12 @@ def test_a_pilot_is_ranked_by_accuracy_and_marked_as_synthetic(piloted):
     assert "  tree_momentum: too long for a pilot: 7 rounds" in text
 
 
-def test_without_a_pilot_nothing_is_said_of_one(found):
+def test_without_a_pilot_the_report_does_not_mention_one(found):
     assert not list(pilot_tables(found.isel(epsilon=0)))
     assert "pilot" not in shown(plan_report(found, set()))
 
 
-def test_a_pilot_has_a_panel_of_its_own(found, piloted):
+def test_a_pilot_has_a_separate_panel(found, piloted):
     plain = bound_against_epsilon(found).axes
     with_pilot = bound_against_epsilon(found, piloted).axes
     assert len(with_pilot) == len(plain) + 1

@@ -64,7 +64,7 @@ def test_a_panel_for_each_participation_and_a_line_for_each_protocol(best):
         np.testing.assert_allclose(flat.get_ydata(), level)
 
 
-def test_a_swept_epsilon_is_drawn_as_it_is(best):
+def test_a_swept_epsilon_is_drawn_without_conversion(best):
     swept = {"ours": best["ours"].rename(mu="epsilon")}
     axis = plots.metric_against_epsilon(swept, realised=False).axes[0]
     np.testing.assert_allclose(numbers(axis.containers[0].lines[0].get_xdata()), AXES["mu"])
@@ -149,8 +149,8 @@ def test_the_realised_axis_is_the_worst_runs(best):
     ("off", "realised"),
     sparing([(1.009, False), (1.011, True), (0.991, False), (0.989, True)], [(1.011, True), (0.991, False)]),
 )
-def test_the_realised_epsilon_is_the_coordinate_where_it_differs_from_the_target(best, tmp_path, off, realised):
-    """More than 1% off in one point of one protocol is enough, on either side."""
+def test_the_realised_epsilon_is_the_coordinate_if_it_differs_from_the_target(best, tmp_path, off, realised):
+    """A deviation above 1% at one point of one protocol is enough, in either direction."""
     best["ours"]["realised_epsilon"] = best["ours"]["realised_epsilon"].copy()
     best["ours"]["realised_epsilon"][1, 2] *= off
     axis = plots.metric_against_epsilon(best).axes[1]
@@ -169,7 +169,7 @@ def test_no_privacy_is_on_target():
     assert not plots.misses_target({"ours": data})
 
 
-def test_another_iterate_and_a_metric_of_ones_own():
+def test_another_iterate_and_a_custom_metric():
     data = dataset("mu", metrics=["spread"])
     data["spread"] = xr.concat([data["spread"], data["spread"] + 1], xr.Variable("iterate", ["output", "last"]))
     mine = Metric("spread", lambda problem, snapshot: 0.0, label="how far apart")
@@ -183,7 +183,7 @@ def test_another_iterate_and_a_metric_of_ones_own():
         np.testing.assert_allclose(line.get_ydata(), path)
 
 
-def test_a_private_protocol_with_a_target_of_its_own_is_a_point():
+def test_a_private_protocol_with_a_fixed_target_is_a_point():
     own = dataset("per_round")
     own["realised_epsilon"] = (own["diverged"].dims, np.full(own["diverged"].shape, 2.5))
     own["realised_epsilon"][:, :-1] = 1.0  # it stands at its worst run's
@@ -216,7 +216,7 @@ def test_machines_beside_a_privacy_level_have_a_panel_for_each():
     assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
 
 
-def test_the_end_alone_makes_no_path_and_what_is_not_positive_no_logarithmic_axis(tmp_path):
+def test_one_evaluation_has_no_path_and_values_below_zero_no_logarithmic_axis(tmp_path):
     data = dataset("machines", metrics=["excess_risk"])
     for place, round in enumerate(ROUNDS):  # each size has a last round of its own
         runs = data["excess_risk"][{"machines": place}]
@@ -268,7 +268,7 @@ def bars_drawn(axis):
     return [np.array(bar.lines[2][0].get_segments()) for bar in axis.containers if bar.has_yerr]
 
 
-def test_intervals_stay_within_what_a_metric_can_be():
+def test_intervals_stay_within_a_metrics_limits():
     data = dataset("mu", seeds=3)
     data["test_accuracy"].attrs.update(valid_min=0.0, valid_max=1.0)
     data["test_accuracy"][{"seed": 0}] = 0.01
@@ -287,7 +287,7 @@ def test_intervals_stay_within_what_a_metric_can_be():
     assert axis.get_ylim()[0] >= 0
 
 
-def test_what_is_made_of_a_mean_has_the_limits_of_what_it_is_made_of():
+def test_a_function_of_a_mean_has_the_limits_of_its_values():
     data = dataset("mu", metrics=["noise_mean_square"], seeds=3)
     data["noise_mean_square"].attrs["valid_min"] = 0.0
     data["noise_mean_square"][{"seed": 0}] = 400.0
@@ -306,7 +306,7 @@ def test_one_privacy_level_makes_no_plot_against_it():
     assert list(plots.figures({"ours": dataset("mu").isel(mu=[1])})) == ["test_loss_over_rounds"]
 
 
-def test_a_swept_setting_is_an_axis_where_no_privacy_level_is():
+def test_a_swept_setting_is_an_axis_if_no_privacy_level_is_swept():
     alone = {"ours": dataset("step_scale")}
     names = ["test_accuracy_against_step_scale", "test_loss_over_rounds"]
     assert list(plots.figures(alone)) == names
@@ -325,7 +325,7 @@ def test_many_panels_stand_in_rows():
     assert len({axis.get_position().y0 for axis in figure.axes}) == 2
 
 
-def test_curves_stand_aside_within_the_axes_and_stay_where_the_data_are():
+def test_shifted_error_bars_stay_within_the_axes_and_data_do_not_change():
     best = {label: dataset("mu") for label in ("one", "two", "three")}
     axis = plots.metric_against_epsilon(best).axes[0]
     places = [
@@ -342,7 +342,7 @@ def test_curves_stand_aside_within_the_axes_and_stay_where_the_data_are():
 
 
 @pytest.mark.parametrize(("value", "drawn"), [(0.5, True), (-7.0, False)])
-def test_the_constant_predictor_is_a_line_where_it_is_near(best, value, drawn):
+def test_the_constant_predictor_is_a_line_if_it_is_near_the_curves(best, value, drawn):
     for data in best.values():
         data["test_accuracy"].attrs["constant_predictor"] = value
     names = [labels(plots.metric_against_epsilon(best, "test_accuracy", constant=told)) for told in (True, False)]
@@ -350,7 +350,7 @@ def test_the_constant_predictor_is_a_line_where_it_is_near(best, value, drawn):
 
 
 @pytest.mark.parametrize(("value", "drawn"), [(0.5, True), (-7.0, False)])
-def test_each_machine_alone_is_a_dashed_line_where_it_is_near(best, value, drawn):
+def test_each_machine_alone_is_a_dashed_line_if_it_is_near_the_curves(best, value, drawn):
     told = {label: with_alone(data, {"test_accuracy": np.full(5, value)}, 5) for label, data in best.items()}
     figure = plots.metric_against_epsilon(told, "test_accuracy")
     assert ("each machine alone" in labels(figure)) == drawn

@@ -74,7 +74,7 @@ def text(renderable):
 
 
 def says(cell, runs, scale=1.0):
-    """Whether a cell is the mean and half the interval of runs, to the digits that it shows."""
+    """Return True if a cell is the mean and half-width of the interval of runs, to its digits."""
     half = t.ppf(0.975, SEEDS - 1) * np.std(runs, ddof=1) / np.sqrt(SEEDS)
     shown = cell.split(" ± ")
     exact = [
@@ -85,7 +85,7 @@ def says(cell, runs, scale=1.0):
 
 
 @pytest.mark.parametrize(("metric", "scale"), [("test_accuracy", 100), ("test_loss", 1)])
-def test_a_results_table_says_what_the_dataset_holds(best, metric, scale):
+def test_a_results_table_has_the_datasets_values(best, metric, scale):
     swept = make()
     found = columns(tables.results_table(layout(swept), best, metric))
     cells = [(m, mu) for mu in MU for m in PER_ROUND]  # the file's order: the last axis changes fastest
@@ -99,7 +99,7 @@ def test_a_results_table_says_what_the_dataset_holds(best, metric, scale):
 
 
 def with_constant(best, value):
-    """The datasets, whose accuracy has a constant predictor of this value."""
+    """Return the datasets with this value of the constant predictor's accuracy."""
     copies = {label: data.copy(deep=True) for label, data in best.items()}
     for data in copies.values():
         data["test_accuracy"].attrs["constant_predictor"] = value
@@ -123,7 +123,7 @@ def test_cells_worse_than_the_constant_predictor_are_marked(best):
     )
 
 
-def test_each_machine_alone_is_a_column_of_its_own(best):
+def test_each_machine_alone_is_a_separate_column(best):
     machines = np.array([0.2, 0.3, 0.4])
     told = {label: with_alone(data, {"test_accuracy": machines}, 3) for label, data in best.items()}
     cell = f"30.0 ± {t.ppf(0.975, 2) * 10 / np.sqrt(3):.1f}"
@@ -142,14 +142,14 @@ def test_each_machine_alone_is_a_column_of_its_own(best):
     assert "ours is worse than each machine alone in 2 of 4 cells of test accuracy" in notes
 
 
-def test_a_private_mean_above_one_without_privacy_is_remarked_on(best):
+def test_a_private_mean_above_a_non_private_one_has_a_remark(best):
     best["free"]["test_accuracy"] = 0.0 * best["free"]["test_accuracy"] + 0.01
     best["ours"]["test_accuracy"] = 0.0 * best["ours"]["test_accuracy"] + xr.DataArray([0.0, 0.5], dims="mu")
     (line,) = (line for line in tables.footnotes(layout(make()), best) if "is better than" in line)
     assert line.startswith("ours is better than free, which has no noise, in 2 of 4 cells of test accuracy: tune")
 
 
-def test_epsilon_stands_beside_mu_and_large_ones_are_marked(best):
+def test_epsilon_is_next_to_mu_and_large_ones_are_marked(best):
     epsilon = next(
         cells for name, cells in columns(tables.results_table(layout(make()), best, "test_loss")).items() if "ε" in name
     )
@@ -168,7 +168,7 @@ def test_a_results_table_of_another_iterate(best):
     assert output == columns(tables.results_table(layout(make()), best, "test_loss"))["ours"]
 
 
-def test_the_realised_epsilon_is_the_worst_runs_beside_its_target(best):
+def test_the_realised_epsilon_is_the_worst_runs_next_to_its_target(best):
     realised = best["ours"]["realised_epsilon"]
     best["ours"]["realised_epsilon"] = realised * xr.DataArray([0.5, 0.9, 0.25], dims="seed")
     table = tables.realised_table(layout(make()), best)
@@ -214,7 +214,7 @@ def test_a_realised_epsilon_that_differs_from_its_target_has_a_table(best, off, 
     assert ("realised ε of the worst run: within 1% of its target" in tables.footnotes(layout(make()), best)) != printed
 
 
-def test_a_target_of_its_own_stands_in_a_protocols_head(best):
+def test_a_fixed_target_is_in_the_protocols_column_header(best):
     settings = make(protocol=OWN, sweep={"per_round": PER_ROUND, "seeds": SEEDS})
     found = columns(tables.realised_table(layout(settings), {**best, "ours": best["ours"].isel(mu=0, drop=True)}))
     target = f"{float(gdp.epsilon(1.0, DELTA)):.3g}"
@@ -230,7 +230,7 @@ def test_an_axis_of_one_value_needs_no_column(best):
     assert says(found["ours"][0], runs)
 
 
-def test_footnotes_tell_guarantees_selection_and_divergence(best):
+def test_footnotes_state_guarantees_selection_and_divergence(best):
     best["ours"]["diverged"][0, 0, 0] = True
     best["ours"] = best["ours"].assign_attrs(selected="clip by the best mean test_loss: not accounted for")
     said = "\n".join(tables.footnotes(layout(make()), best))
@@ -249,7 +249,7 @@ def test_footnotes_tell_guarantees_selection_and_divergence(best):
     assert "a note of its own" in said
 
 
-def test_footnotes_stay_silent_where_there_is_nothing_to_say(best):
+def test_footnotes_are_left_out_if_they_do_not_apply(best):
     small = {"ours": best["ours"].isel(mu=[0])}
     said = "\n".join(tables.footnotes(layout(make()), small))
     for words in ("diverged", "not accounted for", "non-private", "ε > 10"):
@@ -268,7 +268,7 @@ def test_metrics_on_private_data_are_named_whichever_protocol_recorded_them(best
     assert expected in "\n".join(tables.footnotes(layout(make()), marked))
 
 
-def test_what_part_of_the_data_a_run_uses_is_said_once_for_all_that_use_the_same(best):
+def test_the_fraction_of_data_used_is_stated_once_for_protocols_with_the_same(best):
     def said(of):
         marked = {label: data.assign_attrs(data_used=of[label]) for label, data in best.items() if label in of}
         return [line for line in tables.footnotes(layout(make()), marked) if "a run uses" in line]
@@ -309,7 +309,7 @@ def test_verdict_tables_and_their_line(best):
     assert verdicts.verdict_line(found[:1])[1]
 
 
-def test_a_guarantee_table_gives_every_member_its_own_row():
+def test_a_guarantee_table_has_one_row_per_configuration():
     jobs = listed.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
     (table,) = map(columns, guarantees.guarantee_tables(jobs, DELTA))
     assert table["protocol"] == ["ours"] * 4 + ["free"] * 2
@@ -388,13 +388,13 @@ def judged(share, holds, of, *, difference=0.0, sd=1.0, limit=None):
         ([(1.0, 9, 10), (0.5, 10, 10)], False),
     ],
 )
-def test_every_share_is_asked_of_its_own_cells(entries, good):
+def test_every_share_is_required_of_its_cells(entries, good):
     line, holds = verdicts.verdict_line([v for entry in entries for v in judged(*entry)])
     assert holds == good
     assert line.startswith(f"{sum(h for _, h, _ in entries)} of {sum(n for _, _, n in entries)} cells")
 
 
-def test_none_may_be_beyond_the_limit():
+def test_no_cell_may_exceed_the_limit():
     assert verdicts.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
     assert not verdicts.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
     assert verdicts.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]
