@@ -58,7 +58,7 @@ def everywhere(
 def load(spec: str, change: list[str] | None):
     from fedprivjax import experiment
 
-    with saying(f"reading {spec}"):
+    with status_line(f"reading {spec}"):
         return experiment.load(spec, dict(parse_change(text) for text in change or ()))
 
 
@@ -102,16 +102,16 @@ def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], No
     """Show a progress bar with the remaining time, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine.progress import bar
 
-    with bar(title, unit, err) as told:
-        yield told
+    with bar(title, unit, err) as on_progress:
+        yield on_progress
 
 
 @contextmanager
-def saying(what: str) -> Iterator[Callable[[str], None]]:
+def status_line(what: str) -> Iterator[Callable[[str], None]]:
     """Show the current step, erased at the end, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine import progress
 
-    with progress.saying(what, err) as say:
+    with progress.status_line(what, err) as say:
         yield say
 
 

@@ -19,7 +19,7 @@ from fedprivjax.cli.console import (
     load,
     out,
     progress,
-    saying,
+    status_line,
 )
 from fedprivjax.cli.interrupts import Stopped
 from fedprivjax.cli.named_experiments import check_all, folders, loaded, named, resumed
@@ -113,7 +113,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
 
     experiment = one_trial(load(spec, change))
     delta = experiment.evaluation.delta
-    with saying("reading") as say:
+    with status_line("reading") as say:
         jobs = listed.jobs(experiment, say)
         stated = guarantees.guarantee_tables(each(jobs, "stating the guarantees of", say), delta)
         ledger = guarantees.ledger_table(each(jobs, "running the accountant for", say), delta)
@@ -136,18 +136,18 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: 
     from fedprivjax.experiment.results import load as load_results
 
     try:
-        with saying("reading") as say:
+        with status_line("reading") as say:
             ready = ready_experiment(experiment, say, judge=judge)
     except KeyboardInterrupt:
         raise Stopped(f"stopped: {_how_to_go_on(folder, 0, 0)}") from None
     finished = 0
     try:
-        with progress(experiment.title) as told:
+        with progress(experiment.title) as on_progress:
 
             def noted(runs: int, total: int) -> None:
                 nonlocal finished
                 finished = runs
-                told(runs, total)
+                on_progress(runs, total)
 
             runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
     except KeyboardInterrupt:

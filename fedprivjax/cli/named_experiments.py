@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprivjax.checks.refusal import within
-from fedprivjax.cli.console import load, members, name_of, saying
+from fedprivjax.cli.console import load, members, name_of, status_line
 
 
 def loaded(specs: list[str], change: list[str] | None, *, tiny: bool = False) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def check_all(chosen: dict[str, Any], into: dict[str, Path], again: dict[str, bo
     if len(chosen) == 1:
         return
     for name, experiment in chosen.items():
-        with named(name), saying(f"reading {name}") as say:
+        with named(name), status_line(f"reading {name}") as say:
             ready_experiment(one_trial(experiment), say, judge=judge)
     for name, experiment in chosen.items():
         with named(name):

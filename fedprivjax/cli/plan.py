@@ -73,8 +73,10 @@ def plan(
     require_folders(json=json_file, plot=picture)
     wanted = _pilot(pilot, {"seeds": pilot_seeds, "classes": classes})
     settings, replaced = plan_settings(spec, {name: value for name, value in given.items() if value is not None})
-    with progress("pilot") if pilot else nullcontext() as told:
-        found = planner.plan(**settings, protocols=only, pilot=wanted, progress=told).assign_attrs(replaced=replaced)
+    with progress("pilot") if pilot else nullcontext() as on_progress:
+        found = planner.plan(**settings, protocols=only, pilot=wanted, progress=on_progress).assign_attrs(
+            replaced=replaced
+        )
     out.print(plan_report(found, set(settings)))
     write_json(planner.mapping(found), json_file)
     if picture is not None:

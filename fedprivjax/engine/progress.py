@@ -16,7 +16,7 @@ from rich.text import Text
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 
-Told = Callable[[int, int], Any]
+OnProgress = Callable[[int, int], Any]
 AT_ONCE = 0.02  # seconds: a first report within this time is of cached results and not used for the estimate
 LONGEST_PAUSE = 0.05  # seconds
 EVERY = 10.0  # seconds between lines in a file or a pipe
@@ -71,7 +71,7 @@ def wait(values: Any) -> None:
 
 
 @contextmanager
-def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
+def progress_callback(progress: Any, title: str, unit: str) -> Iterator[OnProgress | None]:
     """Yield the progress callback for a `progress` argument: None if it is None or False, a bar if True, or itself.
 
     Raises:
@@ -80,8 +80,8 @@ def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
     if progress is None or progress is False:
         yield None
     elif progress is True:
-        with bar(title, unit, last=True) as told:
-            yield told
+        with bar(title, unit, last=True) as on_progress:
+            yield on_progress
     elif callable(progress):
         yield progress
     else:
@@ -89,17 +89,17 @@ def telling(progress: Any, title: str, unit: str) -> Iterator[Told | None]:
 
 
 @contextmanager
-def telling_steps(progress: Any, title: str) -> Iterator[Callable[[str, int, int], None] | None]:
+def step_callback(progress: Any, title: str) -> Iterator[Callable[[str, int, int], None] | None]:
     """Yield a function (step, number, total) that displays host work, or None unless `progress` is True."""
     if progress is not True:
         yield None
         return
-    with saying(title) as say:
+    with status_line(title) as say:
         yield lambda step, number, total: say(f"{title}: {step} ({number} of {total})")
 
 
 @contextmanager
-def saying(first: str, console: Console | None = None) -> Iterator[Callable[[str], None]]:
+def status_line(first: str, console: Console | None = None) -> Iterator[Callable[[str], None]]:
     """Yield a function that displays the current step, given as text, on one changing line.
 
     In a terminal the line is erased at the end. For output to a file, see `lines`.
@@ -122,7 +122,7 @@ def _cropped(text: str) -> Text:
 
 
 @contextmanager
-def bar(title: str, unit: str, console: Console | None = None, *, last: bool = False) -> Iterator[Told]:
+def bar(title: str, unit: str, console: Console | None = None, *, last: bool = False) -> Iterator[OnProgress]:
     """Yield a function (done, total) that displays the progress, with the time left from the first report on.
 
     Args:
@@ -156,7 +156,7 @@ def bar(title: str, unit: str, console: Console | None = None, *, last: bool = F
             yield _line(title, unit, show)
 
 
-def _line(title: str, unit: str, show: Callable[[str, int, int], None]) -> Told:
+def _line(title: str, unit: str, show: Callable[[str, int, int], None]) -> OnProgress:
     pace = Pace(time.monotonic())
 
     def tell(done: int, total: int) -> None:

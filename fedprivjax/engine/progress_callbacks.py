@@ -8,45 +8,45 @@ from typing import Any
 import jax
 
 _NUMBERS = count(1)
-_LISTENING: dict[int, Callable[[int], None]] = {}
+_CALLBACKS: dict[int, Callable[[int], None]] = {}
 
 
-def tell(listener: Any, done: Any) -> None:
+def report(number: Any, done: Any) -> None:
     """In a traced function: call the callback of this number with the amount of finished work, on the host."""
-    jax.debug.callback(_hear, listener, done, ordered=True)
+    jax.debug.callback(_call, number, done, ordered=True)
 
 
-def _hear(listener: Any, done: Any) -> None:
-    hear = _LISTENING.get(int(listener))
-    if hear is not None:
-        hear(int(done))
+def _call(number: Any, done: Any) -> None:
+    callback = _CALLBACKS.get(int(number))
+    if callback is not None:
+        callback(int(done))
 
 
 @contextmanager
-def listening(hear: Callable[[int], None]) -> Iterator[int]:
+def registered(callback: Callable[[int], None]) -> Iterator[int]:
     """Register a progress callback for the block and yield its number. Its exceptions are raised at the end.
 
-    >>> heard = []
-    >>> with listening(heard.append) as number:
-    ...     jax.jit(tell)(number, 3)
-    >>> heard
+    >>> reports = []
+    >>> with registered(reports.append) as number:
+    ...     jax.jit(report)(number, 3)
+    >>> reports
     [3]
     """
     number, raised = next(_NUMBERS), []
 
-    def carefully(done: int) -> None:
+    def catching(done: int) -> None:
         if raised:
             return
         try:
-            hear(done)
+            callback(done)
         except BaseException as error:  # raised again in the thread that started the run
             raised.append(error)
 
-    _LISTENING[number] = carefully
+    _CALLBACKS[number] = catching
     try:
         yield number
         jax.effects_barrier()
     finally:
-        del _LISTENING[number]
+        del _CALLBACKS[number]
     if raised:
         raise raised[0]

@@ -14,8 +14,8 @@ from fedprivjax.engine.costs import Stopwatch
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, evaluation_rounds, ready
-from fedprivjax.engine.progress import Told, telling
-from fedprivjax.engine.progress_callbacks import listening, tell
+from fedprivjax.engine.progress import OnProgress, progress_callback
+from fedprivjax.engine.progress_callbacks import registered, report
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
@@ -83,7 +83,7 @@ def simulate(
     delta: float = 1e-5,
     order: str = "shuffled",
     noise_method: str = "auto",
-    progress: bool | Told | None = None,
+    progress: bool | OnProgress | None = None,
 ) -> Run:
     """Run one protocol on one problem. The other arguments are those of `ready`.
 
@@ -103,18 +103,18 @@ def simulate(
     """
     options = {"rounds": rounds, "seed": seed, "metrics": metrics, "eval_every": eval_every, "delta": delta}
     start = ready(protocol, problem, participation, order=order, noise_method=noise_method, **options)
-    with telling(progress, start.protocol.name, "rounds") as told:
-        return execute(start, told)
+    with progress_callback(progress, start.protocol.name, "rounds") as on_progress:
+        return execute(start, on_progress)
 
 
-def execute(start: ReadyRun, told: Told | None = None) -> Run:
+def execute(start: ReadyRun, on_progress: OnProgress | None = None) -> Run:
     """Execute a prepared run.
 
     Args:
-        told: progress callback, called with (completed rounds, total rounds) at every evaluation.
+        on_progress: progress callback, called with (completed rounds, total rounds) at every evaluation.
     """
     watch = Stopwatch()
-    params, values = watch(1, lambda: jax.block_until_ready(_computed(start, told)))
+    params, values = watch(1, lambda: jax.block_until_ready(_computed(start, on_progress)))
     costs = start.costs | {"seconds": watch.each}
     iterates = by_iterate(start.recipe.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = evaluation_rounds(start.recipe)
@@ -123,25 +123,25 @@ def execute(start: ReadyRun, told: Told | None = None) -> Run:
     return Run(rounds, iterates[OUTPUT], iterates, params, *known)
 
 
-def _computed(start: ReadyRun, told: Told | None):
-    if told is None:
+def _computed(start: ReadyRun, on_progress: OnProgress | None):
+    if on_progress is None:
         return run_program(start.arguments, start.recipe)
     total = start.recipe.size.rounds
-    with listening(lambda done: told(done, total)) as listener:
-        return jax.block_until_ready(run_program(start.arguments, start.recipe, np.int32(listener)))
+    with registered(lambda done: on_progress(done, total)) as callback:
+        return jax.block_until_ready(run_program(start.arguments, start.recipe, np.int32(callback)))
 
 
 @typed_jit(static_argnames="recipe")
-def run_program(arguments: Arguments, recipe: Recipe, listener=None):
+def run_program(arguments: Arguments, recipe: Recipe, callback=None):
     """Compiled program of one run, see `trajectory`."""
-    return trajectory(arguments, recipe, listener)
+    return trajectory(arguments, recipe, callback)
 
 
-def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
+def trajectory(arguments: Arguments, recipe: Recipe, callback=None):
     """Return (reported parameters, metrics by name, [evaluations] or [evaluations, iterates]): the pure function.
 
     Args:
-        listener: number of the progress callback, which gets the completed rounds at every evaluation, or None.
+        callback: number of the progress callback, which gets the completed rounds at every evaluation, or None.
     """
     protocol, problem, mechanism, inputs, host_noise, key = arguments
     dimension = problem.dimension
@@ -178,8 +178,8 @@ def trajectory(arguments: Arguments, recipe: Recipe, listener=None):
         (state, noise_state, totals), noise, draw_state = carry
         info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
         values = evaluate(protocol, problem, state, noise, recipe.metrics, info)
-        if listener is not None:
-            tell(listener, rounds[0].round[-1])
+        if callback is not None:
+            report(callback, rounds[0].round[-1])
         return ((state, noise_state, zeros), noise, draw_state), values
 
     def first_noise():

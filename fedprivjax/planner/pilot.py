@@ -43,7 +43,7 @@ VARIABLES = {
 NOTE = "pilot_note"
 
 Cell = dict[str, Any]
-Told = Callable[[int, int], Any]
+OnProgress = Callable[[int, int], Any]
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Trial:
         return ready(self.protocol(pilot), problem, s.participation, order=self.draft.plan.order, **options)
 
 
-def run_pilots(cells: Sequence[Cell], pilot: Pilot, on_progress: Told | None = None) -> Iterator[Cell]:
+def run_pilots(cells: Sequence[Cell], pilot: Pilot, on_progress: OnProgress | None = None) -> Iterator[Cell]:
     """Run the pilots. Yield the outcome of each cell in order, empty for a cell without a `Trial`.
 
     Args:

@@ -10,7 +10,7 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.progress import Told, telling
+from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound, PlannedRun
 from fedprivjax.method.planning.setting import DEFAULTS, Setting
@@ -54,7 +54,7 @@ def plan(
     seed: int = 0,
     protocols: Sequence[str] | None = None,
     pilot: bool | Pilot = False,
-    progress: bool | Told | None = None,
+    progress: bool | OnProgress | None = None,
 ) -> xr.Dataset:
     """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
@@ -233,9 +233,11 @@ def _call(draft: Draft, run: PlannedRun) -> str:
     return f"{draft.method.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
-def _pilot_variables(table: list[list[dict[str, Any]]], pilot: Pilot, progress: bool | Told | None) -> dict[str, Any]:
+def _pilot_variables(
+    table: list[list[dict[str, Any]]], pilot: Pilot, progress: bool | OnProgress | None
+) -> dict[str, Any]:
     """Run the pilots and return their variables."""
-    with telling(progress, "pilot", "runs") as on_progress:
+    with progress_callback(progress, "pilot", "runs") as on_progress:
         cells = iter(list(run_pilots([cell for row in table for cell in row], pilot, on_progress)))
     return _variables([[next(cells) for _ in row] for row in table], VARIABLES, (NOTE,))
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from fedprivjax.engine.costs import Stopwatch
 from fedprivjax.engine.prepare import Arguments, Recipe
-from fedprivjax.engine.progress import Told, wait
+from fedprivjax.engine.progress import OnProgress, wait
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
@@ -29,7 +29,7 @@ from fedprivjax.sweeps.variable_descriptions import metric_words
 
 def execute(
     start: ReadySweep,
-    progress: Told | None = None,
+    progress: OnProgress | None = None,
     folder: Path | None = None,
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
@@ -40,7 +40,7 @@ def execute(
 
 
 def _metrics(
-    start: ReadySweep, store: ChunkStore | None, progress: Told | None, mesh: Mesh | None
+    start: ReadySweep, store: ChunkStore | None, progress: OnProgress | None, mesh: Mesh | None
 ) -> tuple[dict[str, np.ndarray], float]:
     """Return metrics of all runs, each of shape [seeds, configurations, ...], and seconds per computed run.
 

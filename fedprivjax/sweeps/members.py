@@ -10,7 +10,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import called, require_choice
-from fedprivjax.engine.progress import Told
+from fedprivjax.engine.progress import OnProgress
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
@@ -126,7 +126,7 @@ def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: floa
 
 
 def calibrated(
-    members: Sequence[Configuration], plans: Sequence[Sequence[Plan]], on_progress: Told | None = None
+    members: Sequence[Configuration], plans: Sequence[Sequence[Plan]], on_progress: OnProgress | None = None
 ) -> Configurations:
     """Return the configurations with calibrated noise and steps.
 

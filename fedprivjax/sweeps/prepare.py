@@ -227,8 +227,8 @@ def ready_sweep(
     starts = _starts(
         _examples(points, index), seeded, participation, {**settings, "noise_method": noise_method}, preparing
     )
-    telling = None if preparing is None else partial(preparing, "calibrating noise")
-    members = calibrated(points, _plans(starts, index), telling)
+    progress_callback = None if preparing is None else partial(preparing, "calibrating noise")
+    members = calibrated(points, _plans(starts, index), progress_callback)
     for member in members.protocols:
         member.check_method(noise_method)
     sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, devices)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.values import require_keywords
 from fedprivjax.engine.compiled import make_room
-from fedprivjax.engine.progress import Told, telling, telling_steps
+from fedprivjax.engine.progress import OnProgress, progress_callback, step_callback
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.feasibility import require_possible
@@ -32,7 +32,7 @@ def sweep(
     *,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
-    progress: bool | Told | None = None,
+    progress: bool | OnProgress | None = None,
     **options: Any,
 ) -> xr.Dataset:
     """Run a protocol over a grid of hyper-parameters and over seeds.
@@ -64,13 +64,13 @@ def sweep(
     require_arguments(protocol, problem, participation)
     require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "progress"])
     options.setdefault("devices", jax.device_count() if mesh is None else mesh.size)
-    with telling_steps(progress, protocol.name) as preparing:
+    with step_callback(progress, protocol.name) as preparing:
         starts = _ready_shapes(protocol, problem, participation, {"preparing": preparing, **options})
     total = sum(prod(start.runs) for _, start in starts)
     done, parts = 0, []
-    with telling(progress, protocol.name, "runs") as told:
+    with progress_callback(progress, protocol.name, "runs") as on_progress:
         for at, start in starts:
-            so_far = None if told is None else partial(_after, told, done, total)
+            so_far = None if on_progress is None else partial(_after, on_progress, done, total)
             parts.append((at, execute(start, so_far, None if folder is None else Path(folder), mesh)))
             done += prod(start.runs)
             make_room()
@@ -96,5 +96,5 @@ def _ready_shapes(
     ]
 
 
-def _after(told: Told, before: int, total: int, done: int, _: int) -> None:
-    told(before + done, total)
+def _after(on_progress: OnProgress, before: int, total: int, done: int, _: int) -> None:
+    on_progress(before + done, total)

@@ -1,4 +1,4 @@
-"""The member's own part of the noise: state in the scan, integers, and noise sampled on the host."""
+"""Noise of single configurations: state in the scan, integers, and noise sampled on the host."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from fedprivjax.sweeps.execute import sweep_fingerprint
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
 
-DIMENSION, ROUNDS = 6, 70  # drawn in two blocks where nothing is recorded in between
+DIMENSION, ROUNDS = 6, 70  # sampled in two blocks between evaluations
 LEVELS = np.array([3, -1, 2, 5], np.int32)
 WEIGHTS = np.linspace(0.5, 2.0, ROUNDS, dtype=np.float32)
 PROBLEM = general_problem(lambda w, x: jnp.vdot(w, w) * x, np.ones(ROUNDS * 2, np.float32), np.zeros(DIMENSION))
@@ -32,7 +32,7 @@ FIRST = Metric("first", lambda problem, snapshot: snapshot.params[0])
 
 @struct.dataclass
 class Discounted(Protocol):
-    """w ← w − η·(σ·Σ_s discount^(t−s)·z_s + levels[t]·host_t): a walk of noise, without data."""
+    """w ← w − η·(σ·Σ_s discount^(t−s)·z_s + levels[t]·host_t): a random walk without data."""
 
     trust = "server"  # machines send nothing
 
@@ -77,7 +77,7 @@ class Discounted(Protocol):
         return (total, place + 1), noise
 
     def host_noise(self, plan, dimension, seed):
-        """Differs from seed to seed, and from member to member."""
+        """Return host noise that depends on the seed and on the configuration."""
         if not self.uses_host_noise:
             return None
         rng = np.random.default_rng([seed, round(1000 * self.discount)])
@@ -88,7 +88,7 @@ class Discounted(Protocol):
 
 
 def by_hand(protocol, seed=0):
-    """The points after every round and every round's noise, [rounds, d], by a loop in float64."""
+    """Return the points after every round and every round's noise, [rounds, d], by a loop in float64."""
     seeds = as_seeds(seed)
     keys = round_keys(run_key(seeds), np.arange(1, ROUNDS + 1))
     z = WEIGHTS[:, None] * np.asarray(jax.vmap(lambda key: normals(key, (DIMENSION,)))(keys), np.float64)
@@ -140,7 +140,7 @@ def test_a_transcript_follows_the_same_noise():
     np.testing.assert_allclose(seen.params, points[-1], rtol=1e-4, atol=1e-4)
 
 
-def test_host_noise_is_counted_in_the_memory_of_a_member():
+def test_host_noise_is_counted_in_the_memory_of_a_configuration():
     with_host_noise, plain = (
         run_bytes(ready(replace(OWN, uses_host_noise=used), PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,)))
         for used in (True, False)
@@ -150,7 +150,7 @@ def test_host_noise_is_counted_in_the_memory_of_a_member():
 
 
 def test_other_host_noise_is_another_sweep():
-    """Chunks on disk are of one host noise: what only the host reads, and code of one's own, may change it."""
+    """Cached chunks belong to one host noise, which host-only settings and custom code may change."""
     prints = [
         sweep_fingerprint(ready_sweep(replace(OWN, most=most), PROBLEM, Full(2), rounds=5, seeds=1, metrics=(FIRST,)))
         for most in (4, 5, 4)
@@ -159,7 +159,7 @@ def test_other_host_noise_is_another_sweep():
 
 
 def test_noise_without_state_and_with_it_are_recorded_alike():
-    """A discount of 0 forgets everything: the state is carried, and the noise is the round's own draw."""
+    """With a discount of 0 the state is carried, and the noise is the round's own sample."""
 
     @struct.dataclass
     class Forgetful(Discounted):
@@ -177,7 +177,7 @@ def test_noise_without_state_and_with_it_are_recorded_alike():
 
 
 @pytest.mark.parametrize("common", [True, False])
-def test_members_share_host_noise_only_where_noise_is_common(common):
+def test_configurations_share_host_noise_only_if_noise_is_common(common):
     own = Discounted(noise_std=0.7)
     options = {"rounds": 5, "seeds": 2, "metrics": (FIRST,), "common_noise": common}
     start = ready_sweep(own, PROBLEM, Full(2), over={"step_size": [0.1, 0.2]}, **options)

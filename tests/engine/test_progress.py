@@ -11,7 +11,7 @@ from rich.console import Console
 from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem, simulate, sweep
 from fedprivjax.engine import progress
 from fedprivjax.engine.progress import Pace, bar
-from fedprivjax.engine.progress_callbacks import _LISTENING
+from fedprivjax.engine.progress_callbacks import _CALLBACKS
 from fedprivjax.engine.simulate import run_program
 
 PROBLEM = linear_problem(np.eye(24, 3), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))
@@ -30,7 +30,7 @@ def test_a_run_reports_every_evaluation_and_is_the_same(silent):
     aloud = simulate(OURS, PROBLEM, SOME, progress=lambda *done: heard.append(done), **OPTIONS)
     assert heard == [(3, 8), (6, 8), (8, 8)]
     np.testing.assert_allclose(aloud.metrics["train_loss"], silent.metrics["train_loss"], rtol=1e-6)
-    assert _LISTENING == {}
+    assert _CALLBACKS == {}
 
 
 def test_another_callback_does_not_recompile(silent):
@@ -49,7 +49,7 @@ def test_exceptions_of_a_callback_are_raised(silent):
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         simulate(OURS, PROBLEM, SOME, progress=broken, **OPTIONS)
-    assert _LISTENING == {}
+    assert _CALLBACKS == {}
 
 
 def test_a_run_displays_its_progress(silent, capsys):
@@ -93,9 +93,9 @@ def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch, tmp_path):
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     with (tmp_path / "screen").open("w", encoding="utf-8") as file:
         console = Console(force_terminal=True, width=100, file=file)
-        with bar("ours", "runs", console) as told:
+        with bar("ours", "runs", console) as on_progress:
             now[0] = 30.0
-            told(2, 10)
+            on_progress(2, 10)
     said = (tmp_path / "screen").read_text(encoding="utf-8")
     assert "2/10" in said
     assert "2:00 left" in said
@@ -104,8 +104,8 @@ def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch, tmp_path):
 def test_the_bar_fits_80_columns(tmp_path):
     with (tmp_path / "screen").open("w", encoding="utf-8") as file:
         console = Console(force_terminal=True, width=80, file=file)
-        with bar("A title of an experiment " * 8, "runs", console) as told:
-            told(20_000, 100_000)
+        with bar("A title of an experiment " * 8, "runs", console) as on_progress:
+            on_progress(20_000, 100_000)
     said = (tmp_path / "screen").read_text(encoding="utf-8")
     lines = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)) if line.strip()]
     assert max(map(len, lines)) <= 80
@@ -140,9 +140,9 @@ def test_a_notebook_has_one_line_that_changes(monkeypatch):
         return Display()
 
     monkeypatch.setattr("IPython.display.display", display)
-    with bar("ours", "runs", Console(force_jupyter=True)) as told:
-        told(5, 10)
-        told(10, 10)
+    with bar("ours", "runs", Console(force_jupyter=True)) as on_progress:
+        on_progress(5, 10)
+        on_progress(10, 10)
     assert [kind for kind, _ in shown] == ["new", "changed"]
     assert shown[1][1] == "ours: 10 of 10 runs"
 
