@@ -34,17 +34,17 @@ class Pace:
     """
 
     def __init__(self, now: float):
-        self.began, self.kept = now, 0
+        self.began, self.cached = now, 0
         self.first: tuple[int, float] | None = None
 
     def left(self, done: int, total: int, now: float) -> float | None:
         """Return the estimated time left in seconds, or None before a usable report."""
         if self.first is None:
             if now - self.began < AT_ONCE:
-                self.kept, self.began = done, now
+                self.cached, self.began = done, now
                 return None
             self.first = done, now
-            return (now - self.began) / max(done - self.kept, 1) * (total - done)
+            return (now - self.began) / max(done - self.cached, 1) * (total - done)
         before, since = self.first
         return (now - since) / max(done - before, 1) * (total - done)
 

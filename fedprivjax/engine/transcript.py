@@ -157,7 +157,7 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
         if drawn is not None:
             noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), host_noise)
         memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
-        own_states, own_noise = own_noises(protocol, own_states, inputs.machine, added)
+        own_states, own_noise = machine_noises(protocol, own_states, inputs.machine, added)
         sent = of_present(inputs, protocol.sent(problem, state, inputs, noise, own_noise, own_key))
         steps = flat_steps(problem, protocol.local_steps(problem, state, inputs, noise, own_key))
         steps = None if steps is None else of_present(inputs, steps)
@@ -190,7 +190,7 @@ def flat_steps(problem: Problem, steps: Any) -> jax.Array | None:
     return None if steps is None else jax.vmap(lambda rows: flat_rows(problem, rows))(steps)
 
 
-def own_noises(protocol: Protocol, states: Any, machine, added: Any) -> tuple[Any, Any]:
+def machine_noises(protocol: Protocol, states: Any, machine, added: Any) -> tuple[Any, Any]:
     """Return the machines' new noise states, and each participant's noise, leaves [per_round, ...], or None.
 
     Args:
