@@ -113,9 +113,9 @@ class Dropouts(Participation):
         rates = np.where(planned.scheduled, self.rates[planned.participants], 1.0)
         chance = rng.random(rates.shape)
         dropped = planned.scheduled & (chance < rates)
-        nobody = np.flatnonzero(~(planned.scheduled & ~dropped).any(axis=1))
-        nearest = np.where(planned.scheduled, chance, -1.0)[nobody] / rates[nobody]
-        dropped[nobody, nearest.argmax(axis=1)] = False
+        empty = np.flatnonzero(~(planned.scheduled & ~dropped).any(axis=1))
+        nearest = np.where(planned.scheduled, chance, -1.0)[empty] / rates[empty]
+        dropped[empty, nearest.argmax(axis=1)] = False
         law = self._law_of(rates)
         return replace(planned, dropped=dropped, mean=1 / moment(law, -1), expected=moment(law, 1))
 

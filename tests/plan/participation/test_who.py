@@ -103,7 +103,8 @@ def test_caps_hold_and_every_round_is_filled(clocks, monkeypatch):
             assert schedule.total.sum() == 2 * law.rounds_given
             assert (np.diff(np.sort(schedule.participants, axis=1), axis=1) > 0).all()
         with pytest.raises(
-            Refusal, match=rf"^rounds must be at most {law.rounds_given}, which is what machines' caps "
+            Refusal,
+            match=rf"^rounds must be at most {law.rounds_given}, the largest number that the machines' caps allow",
         ):
             draw(law, law.rounds_given + 1)
 
