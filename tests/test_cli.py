@@ -228,7 +228,7 @@ def test_plan_reads_a_file_and_options_go_before_it(call, tmp_path, monkeypatch)
 def test_plan_takes_an_experiments_problem(call, spec):
     status, said, _ = call("plan", spec, "--lipschitz", 2, "--smoothness", 1, "--protocol", "noisy_sgd")
     assert status == 0
-    assert "6 machines alike, 3 a round, 10 records each; d = 3" in said
+    assert "6 identical machines, 3 a round, 10 records each; d = 3" in said
     assert "G = 2, L = 1, D = 4\n" in said
     assert said.count("actual ε = ") == 2  # of μ = 1 and 2
 

@@ -18,7 +18,7 @@ DELTAS = np.geomspace(1e-7, 0.1, 25)
 
 def audit_table(audits: dict[str, Audit]) -> Sheet:
     """Return a table with a row per protocol: claimed ε, accountant's ε, lower bound at 95% confidence, and outcome."""
-    table = Sheet(f"audited against claimed; bounds at {1 - LEVEL:.0%}, of runs in small")
+    table = Sheet(f"audited against claimed; bounds at {1 - LEVEL:.0%}, of scaled-down runs")
     for name in ("protocol", "trust"):
         table.add_column(name)
     columns = ("δ", "claimed ε", "accountant's ε", "canary's part", "ε proved", "… by μ", "runs", "verdict")

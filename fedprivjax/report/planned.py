@@ -15,11 +15,11 @@ from fedprivjax.report.number_format import count_text
 from fedprivjax.report.text_table import Sheet
 
 SECTIONS = (
-    (EXPLICIT, POPULATION, "excess loss on the population, constants proved: the smaller the better"),
+    (EXPLICIT, POPULATION, "excess loss on the population, proved constants: smaller is better"),
     (
         EXPLICIT,
         TRAINING,
-        "excess loss on the records at hand, constants proved: not the population's",
+        "excess loss on the training records, proved constants: not on the population",
     ),
     (ORDER, None, "rates without constants: not comparable"),
     (GRADIENT, None, "norm of the gradient: not comparable with a loss"),
@@ -126,7 +126,7 @@ def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
     constants = [("lipschitz", "G"), ("smoothness", "L"), ("diameter", "D")]
     values = ", ".join(f"{letter} = {s[name]:g}{'' if name in given else ' (default)'}" for name, letter in constants)
     sizes = f"{s['per_round']} a round, {s['samples']} records each; d = {s['dimension']}"
-    first = f"{s['machines']} machines alike, {sizes}"
+    first = f"{s['machines']} identical machines, {sizes}"
     trust = f"trust {s['trust']}: an adversary sees {TRUST[s['trust']]}"
     replaced = "; ".join(s.get("replaced", []))
     own = [f"replaced in the file's own setting: {replaced}"] if replaced else []
@@ -138,10 +138,10 @@ def _headline(at: xr.Dataset) -> str:
     trivial, level = at.attrs["trivial"], float(at["epsilon"])
     comparable = at["bound"].where((at["bound_kind"] == EXPLICIT) & (at["bound_of"] == POPULATION))
     if not (comparable < trivial).any():
-        return f"actual ε = {level:g}: no bound on the population's loss is below G·D = {trivial:g}, which says nothing"
+        return f"actual ε = {level:g}: no bound on the population's loss is below G·D = {trivial:g}, which is trivial"
     best = comparable["protocol"].values[int(np.nanargmin(comparable.values))]
     least = _number(float(comparable.min()))
-    return f"actual ε = {level:g}: the least proved bound is {least}, of {best} (G·D = {trivial:g} would say nothing)"
+    return f"actual ε = {level:g}: the smallest proved bound is {least}, of {best} (trivial: G·D = {trivial:g})"
 
 
 def _notes(at: xr.Dataset, name: str = "note") -> Iterator[str]:

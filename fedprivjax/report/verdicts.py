@@ -58,7 +58,7 @@ def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
     far = [_errors(v) for v in judged if v.expected.rule == "within_se"]
     within = all(_errors(v) <= v.expected.limit for v in judged if v.expected.limit is not None)
     if shares[0] < 1:
-        line += f" ({' and '.join(f'{share:.0%}' for share in shares)} asked for)"
+        line += f" ({' and '.join(f'{share:.0%}' for share in shares)} required)"
     if far:
         line += f", the furthest at {max(far):.2g} standard errors"
     return line, all(enough) and within

@@ -43,7 +43,9 @@ def test_a_comparison_names_its_simplifications(tmp_path, changes, given, phrase
 def test_the_first_line_names_the_simplifications():
     answer = CliRunner().invoke(cli.app, ["plan", PEOPLE, "--protocol", "noisy_sgd", "--epsilon", "1"])
     first = " ".join(answer.stdout.split("constants of the losses")[0].split())
-    assert first.startswith(f"replaced in the file's own setting: {SIZES}; {ROUNDS} 8 machines alike, 8 a round, 21")
+    assert first.startswith(
+        f"replaced in the file's own setting: {SIZES}; {ROUNDS} 8 identical machines, 8 a round, 21"
+    )
 
 
 def test_the_noise_of_unequal_machines_is_that_of_a_run():

@@ -51,11 +51,11 @@ def test_a_vacuous_bound_is_marked(found):
     assert "missing" in text
 
 
-def test_the_report_names_the_least_bound_or_says_that_there_is_none(found):
+def test_the_report_names_the_smallest_bound_or_states_that_all_are_trivial(found):
     assert "no bound on the population's loss is below G·D = 1" in shown(plan_report(found, set()))
     easy = planner.plan(machines=500, per_round=500, samples=50, dimension=2, epsilon=8.0, protocols=["noisy_sgd"])
     text = shown(plan_report(easy, {"lipschitz"}))
-    assert f"the least proved bound is {float(easy['bound'].item()):.3g}, of noisy_sgd" in text
+    assert f"the smallest proved bound is {float(easy['bound'].item()):.3g}, of noisy_sgd" in text
     assert "G = 1, L = 1 (default)" in text
 
 
