@@ -74,7 +74,7 @@ def call(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
         monkeypatch.setattr(cli.out, "_width", 200)
-        monkeypatch.setattr(cli, "leave", sys.exit)
+        monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         return stopped.value.code or 0, *capsys.readouterr()
@@ -667,7 +667,7 @@ def test_a_stop_in_code_that_cannot_raise_takes_effect_a_moment_later(monkeypatc
             time.sleep(0.01)
 
     monkeypatch.setattr(cli, "app", collect)
-    monkeypatch.setattr(cli, "leave", sys.exit)
+    monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "list"])
     began = time.monotonic()
     with pytest.raises(SystemExit) as stopped:

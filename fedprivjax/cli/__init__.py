@@ -8,7 +8,7 @@ import warnings
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli import audit, bench, experiments, listing, plan
 from fedprivjax.cli.console import TRACEBACK, app, err, out
-from fedprivjax.cli.interrupts import Stopped, interrupted_again, leave
+from fedprivjax.cli.interrupts import stopped_by_one_line
 from fedprivjax.disk_cache import cache_folder
 
 __all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan"]
@@ -24,11 +24,8 @@ def main() -> None:
     warnings.showwarning = _warned
     words = sys.argv[1:]
     try:
-        with interrupted_again():
+        with stopped_by_one_line():
             app([word for word in words if word != TRACEBACK])  # allowed before and after the command
-    except (Stopped, KeyboardInterrupt) as stop:
-        err.print(str(stop) or "stopped", markup=False, highlight=False, soft_wrap=True)
-        leave(130)
     except (Refusal, OSError) as error:  # any other exception is a bug and prints its traceback
         if TRACEBACK in words:
             traceback.print_exc()
