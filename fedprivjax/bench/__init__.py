@@ -55,5 +55,5 @@ def machine() -> dict[str, Any]:
 
 
 def as_json(lines: list[Line]) -> dict[str, Any]:
-    """Return the machine and the lines as JSON values."""
+    """Return the machine's description and the timings as JSON values."""
     return {"machine": machine(), "results": [line.as_dict() for line in lines]}

@@ -61,7 +61,7 @@ def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dic
 
 
 def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats: int = 7) -> float:
-    """Return the median ratio of a job's time to another's in the same turn, after a warm-up."""
+    """Return the median over turns of job time / other time. The jobs alternate, and the first turn is a warm-up."""
     ratios = []
     for turn in range(turns(repeats) + 1):
         began = time.perf_counter()

@@ -151,7 +151,7 @@ def require_one(name: str, value: Any) -> None:
 
 
 def unquoted(value: Any) -> str:
-    """Return a value as text for a message. For a number in quotes, the remedy is added.
+    """Return a value as text for a message. For a quoted number, the text also says to remove the quotes.
 
     >>> unquoted([1]), unquoted("0"), unquoted("many")
     ('[1]', "'0'. Remove the quotes", "'many'")

@@ -40,8 +40,8 @@ def audit(
     """Attack every protocol with a worst-case canary, and compare lower bounds on ε with its claim.
 
     Exit status 1 if a claim is refuted. Runs are scaled down to a few machines and 16 dimensions, with a fixed cohort.
-    2/5 of the runs and a third of the rounds are repeated with a varying cohort and with dropouts. With --one-run, an
-    experiment runs once at full size, with canaries.
+    The audit is repeated with a varying cohort and with dropouts, with 2/5 of the runs and a third of the rounds. With
+    --one-run, an experiment runs once at full size, with canaries.
     """
     from fedprivjax.auditing.audit import NothingClaimed
     from fedprivjax.experiment import audit as audits

@@ -68,7 +68,7 @@ def groups() -> dict[str, Entries]:
 
 
 def sections() -> dict[str, Any]:
-    """Return the sections of experiment files without a `kind`, by their heading in a file."""
+    """Return the sections of an experiment file that have no `kind` key, by heading."""
     from fedprivjax.datasets.preparation import Preparation
     from fedprivjax.experiment import settings
     from fedprivjax.planner import Setting

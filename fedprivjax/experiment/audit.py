@@ -72,7 +72,7 @@ def protocols_named(name: str, epsilon: float, delta: float) -> dict[str, Any]:
 
 
 def at_level(protocol: Any, epsilon: float, delta: float) -> Any:
-    """Return the protocol with a target of ε at δ, as ε or, if it has no ε, as μ."""
+    """Return the protocol with ε at δ as its target, converted to μ for protocols without an `epsilon`."""
     known = {field.name for field in fields(protocol) if field.init}
     target = {name: None for name in TARGETS if name in known}
     target |= {"epsilon": float(epsilon)} if "epsilon" in known else {"mu": float(gdp.mu(epsilon, delta))}

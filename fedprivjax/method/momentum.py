@@ -318,7 +318,7 @@ def most_exposed(problem: Problem, squares: np.ndarray) -> np.ndarray:
 def computed_once(problem: Problem, plan: Plan, settings: tuple, compute: Callable[[], Any]) -> Any:
     """Return `compute()`, cached for this plan, partition table and settings.
 
-    Different computations need different `settings`.
+    `settings` is a part of the cache key: pass different settings for different computations.
     """
     arrays = id(plan.samples), id(plan.weights), id(problem.partition_table)
     alive = plan, problem.partition_table  # keeps the ids unique: no other array can get them

@@ -33,9 +33,9 @@ def draw_plan(
     """Sample a run's participation schedule and the records of its messages, on the host.
 
     Args:
-        rounds: number of rounds, or None for the largest number that the records, and a given schedule, allow.
-        order: order of the examples if each message uses one, see `ORDERS`. With a `sampler`, only "shuffled" and
-            "stored" are allowed, and epochs are samplers ("cyclic", "reshuffled").
+        rounds: number of rounds, or None for as many as the records (and the schedule, if one is given) allow.
+        order: order of the examples if each message uses one example, see `ORDERS`. With a `sampler`, only "shuffled"
+            and "stored" are allowed, and epochs are samplers ("cyclic", "reshuffled").
         sampler: sampler of minibatches of a machine's own records, or None for one example per message, by `order`.
 
     Raises:

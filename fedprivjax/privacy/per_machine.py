@@ -132,7 +132,7 @@ def group_identical(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarr
 
 
 def codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first place of each distinct value, in the values' order, and each entry's index among the values.
+    """Return the index of the first entry of each distinct value, ascending, and each entry's rank among the values.
 
     Small integers are counted, other values are sorted.
 

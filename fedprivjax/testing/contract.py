@@ -81,8 +81,8 @@ def check_protocol(
 
     Args:
         protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
-            default. With `noise_std = 0` or an infinite target, and no guarantee, it declares itself non-private:
-            privacy properties are skipped.
+            default. A protocol without a guarantee, and with `noise_std = 0` or an infinite target, counts as
+            non-private: privacy properties are skipped.
         problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
             sensitivity.
         participation: participation scheme. None samples half of the machines per round: of four, or of those in the

@@ -50,7 +50,7 @@ def sgd_rate(problem: ProblemConstants, *, epsilon: ArrayLike, delta: float) -> 
 def convex_rate(
     problem: ProblemConstants, *, epsilon: ArrayLike, delta: float, trust: str = "shuffler", sampling: bool = True
 ) -> Any:
-    """Rate of one pass for convex losses, on envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
+    """Rate of one pass for convex losses, on Moreau envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
 
     Args:
         sampling: False omits the first term, as for the other rates.

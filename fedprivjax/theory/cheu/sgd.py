@@ -55,7 +55,7 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """Batch size that minimises `sgd_bound` for large n: `b* = √C`, a real number.
+    """Batch size that minimises `sgd_bound` for large n: `b* = √C` with C the `noise`, a real number.
 
     Source: derived here, by minimising `sgd_bound`; the paper's b = √d·ln(d/δ)/ε is of the same order.
 

@@ -25,13 +25,12 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """Bounds on the sensitivity of a node of Algorithm 2 to one record, in cyclic order and for α ≥ 1/N.
+    """Bounds on the sensitivity of a node of Algorithm 2 to one record, if records are cyclic and α ≥ 1/N.
 
     * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, for nodes of any length;
     * "short": `2G`, `2ηNL` and `2η(N−1)L`, for nodes of at most N rounds, which contain a record once. In the trees of
       G and Δ, the method uses only such nodes;
-    * "paper": `4G`, `2ηNL` and `2ηNL`, the last of which is too small for a node of the residuals' tree that is longer
-      than an epoch.
+    * "paper": `4G`, `2ηNL` and `2ηNL`. Its δ_r is too small for nodes of the residuals' tree longer than an epoch.
 
     The sensitivity of a given node is `node_sensitivity` times 2G or 2ηNL, or `residual_sensitivity`.
 
