@@ -474,7 +474,7 @@ def test_output_to_a_file_has_lines_of_the_current_step(call, spec, monkeypatch)
     monkeypatch.setattr(progress, "EVERY", 0.002)
     status, _, said = call("privacy", spec)
     assert status == 0
-    steps = ("reading", "sampling", "calibrating", "stating", "accounting")
+    steps = ("reading", "sampling", "calibrating", "stating", "running")
     assert {line.split()[0] for line in said.splitlines()} <= {*steps}
     assert "running the accountant for ours (1 of 1)\n" in said
 

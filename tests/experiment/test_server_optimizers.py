@@ -97,7 +97,7 @@ def test_an_audit_uses_the_first_value_of_a_swept_number():
         ),
         ('server = "adam"\ngrid = { server.bb1 = [0.9] }', {}, "unknown key in its grid 'server.bb1'"),
         ("", {"server.b1": [0.9]}, "unknown key in .sweep. 'server.b1'"),
-        ('server = { optimizer = "adam", b1 = 0.9 }', {"server.b1": [0.5]}, "server.b1 must be left out where every"),
+        ('server = { optimizer = "adam", b1 = 0.9 }', {"server.b1": [0.5]}, "server.b1 must be left out if every"),
     ],
 )
 def test_an_invalid_optimizer_is_refused(server, sweep, message):

@@ -235,7 +235,7 @@ def test_large_sums_are_centred_before_they_are_float32():
         (lambda: ScalarSum(0.0, 2, 1, 0.5), "width must be positive"),
         (lambda: ScalarSum(1.0, 2, 0, 0.5), "trials must be positive"),
         (lambda: require_countable(2**31 // SUM.levels + 1, SUM.levels), "below 2³¹"),
-        (lambda: require_within(1.0, np.array([[0.0, 0.0], [1.0, 0.1]])), r"at most 1, got 1.00499 \(row 1\); clip"),
+        (lambda: require_within(1.0, np.array([[0.0, 0.0], [1.0, 0.1]])), r"at most 1, got 1.00499 \(row 1\). Clip"),
         (lambda: require_within(1.0, np.array([[np.nan, 0.0]])), "at most 1, got nan"),
         (lambda: SUM.randomizer(np.random.default_rng(0), 2 * VECTORS), "vectors must have norm at most 2"),
     ],

@@ -58,5 +58,7 @@ def test_and_keeps_the_rest_of_the_contract():
 
 def test_slots_that_nobody_fills_are_named():
     checked(Scaffold(), properties=[ABSENT])
-    with pytest.raises(AssertionError, match=r"Ghosts fails .* change nothing, and did in round .* by inputs\.filled"):
+    with pytest.raises(
+        AssertionError, match=r"Ghosts fails .* must not change the state, and did in round .* by inputs\.filled"
+    ):
         checked(Ghosts(), properties=[ABSENT])
