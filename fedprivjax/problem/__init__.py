@@ -1,1 +1,1 @@
-"""What is minimised, on which data, over which set."""
+"""The optimisation problem: objective, data, constraint set and constants."""

@@ -175,7 +175,7 @@ def _what(value) -> str:
 
 
 def table_rows(table, examples: int) -> np.ndarray:
-    """Which examples each machine owns, [machines, most], with the padding −1 moved to the end of a row."""
+    """Return the validated partition table, int [machines, max_records], with the padding −1 at the end of each row."""
     rows = numbers("partition_table", table)
     used = rows[rows >= 0]
     if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):

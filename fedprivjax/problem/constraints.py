@@ -86,7 +86,7 @@ class Ball(ConstraintSet):
     0.1
     """
 
-    radius: Any = struct.field()  # needs a value, whatever the base class has
+    radius: Any = struct.field()  # required, unlike in the base class
 
     def __post_init__(self):
         require_positive("radius", self.radius)
@@ -234,7 +234,7 @@ class L1Ball(ConstraintSet):
     [0.5, -0.5]
     """
 
-    radius: Any = struct.field()  # needs a value, whatever the base class has
+    radius: Any = struct.field()  # required, unlike in the base class
 
     def __post_init__(self):
         require_positive("radius", self.radius)
