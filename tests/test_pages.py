@@ -71,8 +71,9 @@ def is_page(path: Path) -> bool:
     return path.suffix in (".md", ".rst", ".ipynb") and not path.parent.name.startswith(".")
 
 
+@pytest.mark.slow  # continuous integration runs slow tests with the extra "docs", which has docutils
 def test_every_formula_is_understood():
-    latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")  # of the extra "docs"
+    latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")
     formulas = []
     for page in PAGES.rglob("*.md"):
         prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
