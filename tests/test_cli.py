@@ -650,6 +650,14 @@ def test_everything_that_is_listed_has_a_line_on_every_setting():
             assert setting.kind, (heading, setting)
 
 
+@pytest.mark.parametrize("name", ["tuning", "[tuning]"])
+def test_list_shows_the_keys_of_a_section(call, name):
+    status, said, _ = call("list", name)
+    assert status == 0
+    assert said.startswith("tuning (sections): `[tuning]`: ")
+    assert "keys of `[participation]` that differ." in said
+
+
 def test_a_stop_in_code_that_cannot_raise_takes_effect_a_moment_later(monkeypatch, capsys):
     """Ctrl-C in a callback of the garbage collector, whose exceptions Python ignores."""
     stops = []

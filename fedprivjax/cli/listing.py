@@ -1,8 +1,10 @@
 """`fedprivjax list`."""
 
+import inspect
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from fedprivjax.checks.values import require_choice
@@ -13,16 +15,20 @@ Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class o
 
 @app.command("list")
 def list_(
-    name: Annotated[str | None, typer.Argument(help="an entry, to show its settings with types and defaults")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="an entry, or a section such as sweep, to show its settings and their defaults")
+    ] = None,
 ) -> None:
     """List everything that experiment files can name, with a line of help each, or the settings of one entry.
 
-    The groups are protocols, losses, models, constraint sets, participation, partitions, datasets, feature maps,
-    samplers, metrics and experiments.
+    The groups are sections of the file, protocols, losses, models, constraint sets, participation, partitions,
+    datasets, feature maps, samplers, metrics and experiments.
     """
     from fedprivjax import experiment
 
-    found = groups()
+    headings = {heading.strip("[]"): thing for heading, thing in sections().items()}
+    found = {"sections": {entry: (summary(thing), thing) for entry, thing in headings.items()}, **groups()}
+    name = None if name is None else name.strip("[]")
     if name is None:
         for title, entries in found.items():
             _print(title, {entry: text for entry, (text, _) in entries.items()})
@@ -88,12 +94,17 @@ def sections() -> dict[str, Any]:
     }
 
 
+def summary(thing: Any) -> str:
+    """Return the first line of a docstring, without the full stop."""
+    return inspect.getdoc(thing).partition("\n")[0].removesuffix(".")  # type: ignore[union-attr]
+
+
 def _print(title: str, entries: dict[str, str]) -> None:
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for name, text in entries.items():
-        table.add_row(name, text)
+        table.add_row(escape(name), escape(text))
     out.print(table)
     out.print()
 
@@ -108,6 +119,6 @@ def _print_settings(title: str, thing: Any) -> None:
     for heading in ("setting", "type", "default", "help"):
         table.add_column(heading, no_wrap=heading == "setting", style="bold" if heading == "setting" else None)
     for setting in settings:
-        table.add_row(*setting)
+        table.add_row(*map(escape, setting))
     out.print(table if settings else "no settings")
     out.print()
