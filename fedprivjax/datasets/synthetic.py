@@ -174,7 +174,7 @@ def robust_regression(
 
     The loss is not convex and is flat far from w*, so the gradient norm is the metric to use. w* minimises the
     population risk of every loss that is even and increasing in `|s − y|`: the density of z is even and decreasing in
-    |z|, so each `E ρ(t − z)` is smallest at t = 0 (Anderson 1955).
+    `|z|`, so each `E ρ(t − z)` is smallest at t = 0 (Anderson 1955).
 
     Args:
         examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.

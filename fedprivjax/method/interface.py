@@ -177,7 +177,7 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def noise_follows(self) -> tuple[str, ...]:
-        """Targets on which the mechanism depends. Default: none.
+        """Targets on which the mechanism depends, by default none.
 
         Configurations that differ in one of them have separate mechanisms, with the same random keys.
         """
