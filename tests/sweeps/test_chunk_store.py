@@ -275,7 +275,7 @@ def test_runs_killed_at_random_moments_end_bit_for_bit():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     done = subprocess.run([sys.executable, script, "6"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"6 kills: \{.*'under way': [1-6].*; all bit for bit\n$", done.stdout)
+    assert re.match(r"6 kills: \{.*'under way': [1-6].*; all bit-identical\n$", done.stdout)
 
 
 @pytest.mark.parametrize(
