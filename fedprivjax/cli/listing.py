@@ -77,7 +77,7 @@ def sections() -> dict[str, Any]:
     """Return the sections of an experiment file that have no `kind` key, by heading."""
     from fedprivjax.datasets.preparation import Preparation
     from fedprivjax.experiment import settings
-    from fedprivjax.planner import Setting
+    from fedprivjax.method.planning.setting import Setting
 
     return {
         "file": settings.Experiment,
