@@ -1,6 +1,5 @@
 """`fedprivjax list`."""
 
-import inspect
 from typing import Annotated, Any
 
 import typer
@@ -25,9 +24,13 @@ def list_(
     datasets, feature maps, samplers, metrics and experiments.
     """
     from fedprivjax import experiment
+    from fedprivjax.experiment.section import summary
 
     headings = {heading.strip("[]"): thing for heading, thing in sections().items()}
-    found = {"sections": {entry: (summary(thing), thing) for entry, thing in headings.items()}, **groups()}
+    found = {
+        "sections": {entry: (summary(thing).removesuffix("."), thing) for entry, thing in headings.items()},
+        **groups(),
+    }
     name = None if name is None else name.strip("[]")
     if name is None:
         for title, entries in found.items():
@@ -92,11 +95,6 @@ def sections() -> dict[str, Any]:
         "[[expected.cells]]": settings.Cell,
         "[plan]": Setting,
     }
-
-
-def summary(thing: Any) -> str:
-    """Return the first line of a docstring, without the full stop."""
-    return inspect.getdoc(thing).partition("\n")[0].removesuffix(".")  # type: ignore[union-attr]
 
 
 def _print(title: str, entries: dict[str, str]) -> None:

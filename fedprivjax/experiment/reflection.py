@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_
 import numpy as np
 from pydantic import Field, create_model
 
-from fedprivjax.experiment.section import Settings
+from fedprivjax.experiment.section import Settings, summary
 
 
 class Reflected(Settings):
@@ -88,7 +88,6 @@ def file_type(annotation: Any) -> Any:
 
 def _section(base: type[Reflected], kind: str, maker: Any, extra: Mapping[str, Any]) -> type[Reflected]:
     fields: dict[str, Any] = {"kind": (Literal[kind], kind), **extra}  # pyright: ignore[reportInvalidTypeForm]
-    text = " ".join((inspect.getdoc(maker) or "").split("\n\n")[0].split())
     if inspect.isclass(maker) and issubclass(maker, base):
         return create_model(maker.__name__, __base__=maker, __doc__=maker.__doc__, **fields)
     known = {name: one for name, one in arguments(maker).items() if name not in base.filled}
@@ -97,6 +96,6 @@ def _section(base: type[Reflected], kind: str, maker: Any, extra: Mapping[str, A
         default = list(one.default) if isinstance(one.default, tuple) else one.default
         kind_of = base.types[one.annotation] if one.annotation in base.types else file_type(one.annotation)
         fields[keys[name]] = (kind_of, ... if default is one.empty else default)
-    model = create_model(kind, __base__=base, __doc__=text, **fields)
+    model = create_model(kind, __base__=base, __doc__=summary(maker), **fields)
     model.maker, model.keys = maker, keys
     return model

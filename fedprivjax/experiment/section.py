@@ -1,7 +1,8 @@
 """Base class of the sections of an experiment file, and helpers for their types."""
 
+import inspect
 from types import NoneType, UnionType
-from typing import ClassVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -58,7 +59,12 @@ def owners(union) -> dict[str, list[str]]:
 
 def summaries(union) -> dict[str, str]:
     """Return the first paragraph of each kind's docstring."""
-    return {kind: " ".join((model.__doc__ or "").split("\n\n")[0].split()) for kind, model in kinds(union).items()}
+    return {kind: summary(model) for kind, model in kinds(union).items()}
+
+
+def summary(thing: Any) -> str:
+    """Return the first paragraph of a docstring in one line."""
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
 def kinds(union) -> dict[str, type[Settings]]:
