@@ -9,7 +9,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.relative_privacy import fixed_relative_privacy, target_shares
+from fedprivjax.method.relative_privacy import fixed_relative_privacy, privacy_shares
 from fedprivjax.method.settings import check_settings
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.events import Claim, GaussianEvent
@@ -95,5 +95,5 @@ class GaussianMethod(Protocol):
             self.terms(problem, plan),
             lambda machine: self.released_noise(problem, plan, machine),
             claim,
-            target_shares(self.relative_privacy, plan.size.machines),
+            None if self.relative_privacy is None else privacy_shares(self.relative_privacy, plan.size.machines),
         )

@@ -64,11 +64,6 @@ def relative_noise(ratios: Sequence[float] | None, machines: int) -> np.ndarray:
     return 1 / privacy_shares(ratios, machines)
 
 
-def target_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray | None:
-    """Return `privacy_shares` as targets of the machines, or None without `ratios`."""
-    return None if ratios is None else privacy_shares(ratios, machines)
-
-
 def exposed_once(schedule: Schedule, ratios: Sequence[float] | None) -> Grouped:
     """Return the exposure of machines whose samples affect one message each.
 
