@@ -116,8 +116,8 @@ def privacy(spec: Spec, change: Change = None) -> None:
     with status_line("reading") as say:
         jobs = listed.jobs(experiment, say)
         stated = guarantees.guarantee_tables(each(jobs, "stating the guarantees of", say), delta)
-        ledger = guarantees.ledger_table(each(jobs, "running the accountant for", say), delta)
-    for table in [*stated, ledger]:
+        cross_check = guarantees.cross_check_table(each(jobs, "running the accountant for", say), delta)
+    for table in [*stated, cross_check]:
         out.print(table)
     firsts: dict[str, Any] = {}
     for job in jobs:

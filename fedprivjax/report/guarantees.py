@@ -39,7 +39,7 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
     return list(tables.values())
 
 
-def ledger_table(jobs: Iterable[Job], delta: float) -> Group:
+def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
     """Return a table of each guarantee's ε from its theorem, or from a published claim, next to an accountant's ε.
 
     Both are for the same releases. Guarantees with equal values share a row.
