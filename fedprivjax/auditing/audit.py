@@ -19,7 +19,7 @@ from fedprivjax.auditing.neighbouring import (
 )
 from fedprivjax.auditing.running import Progress, Runs, score_runs
 from fedprivjax.auditing.scores import Counting, ViewDistribution, fixed_scores, mixtures, separation, visible, whitened
-from fedprivjax.auditing.views import MOST, Sight, Views, chunk_of, different, observed, own_releases
+from fedprivjax.auditing.views import MOST, ViewOptions, Views, chunk_of, different, observed, own_releases
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_between
@@ -204,7 +204,7 @@ def audit(
     require_between("verdict", verdict, 0, 1)
     federation = small_federation(protocol) if federation is None else federation
     federation = federation if loss is None else replace(federation, loss=loss)
-    pair, distribution, sight = prepared(
+    pair, distribution, options = prepared(
         protocol, federation, delta, seed, public, min(PREPARING, max(runs // 2, MOST))
     )
     guarantee = for_replaced(pair.start.guarantee)
@@ -212,9 +212,9 @@ def audit(
     counting = Counting(delta, runs, LEVEL)
     scores = fixed_scores(distribution, counting, guarantee.mu)
     mixture = pair.start.event.mixture(pair.machine)
-    if mixture is not None and _all_in_sight(pair, distribution, mixture):
-        scores[:1] = mixtures(distribution, mixture, pair.machine, _shift(pair, mixture, seed, sight), counting)
-    done = score_runs(Runs(pair, sight, seed, folder, progress), distribution, scores, counting)
+    if mixture is not None and _all_releases_visible(pair, distribution, mixture):
+        scores[:1] = mixtures(distribution, mixture, pair.machine, _shift(pair, mixture, seed, options), counting)
+    done = score_runs(Runs(pair, options, seed, folder, progress), distribution, scores, counting)
     proofs = 1 if guarantee.mu is None else 2  # of a score against the claim: by ε, and by μ where one is claimed
     strict = verdict / (proofs * len(done))
     found = [
@@ -252,18 +252,18 @@ def prepared(
     """Return prepared runs that differ in the most exposed record, the distribution of their views, and options."""
     pair = worlds(protocol, federation, None, delta=delta, seed=seed)
     require_claim(pair.start)
-    rows, sight = _candidates(pair), Sight(public, schedule=different(pair), bends=federation.loss != LINEAR)
-    distribution = measured(pair, seed, sight, preparing)
+    rows, options = _candidates(pair), ViewOptions(public, schedule=different(pair), bends=federation.loss != LINEAR)
+    distribution = measured(pair, seed, options, preparing)
     if rows == [pair.canary]:
-        return pair, distribution, sight
-    tried = [distribution._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, sight)]
+        return pair, distribution, options
+    tried = [distribution._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, options)]
     reached = [max(separation(one, whitened(one, seen)) for seen in visible(one)) for one in tried]
     best = int(np.argmax(np.round(reached, 2)))  # the first among equals
     pair = worlds(protocol, federation, rows[best], delta=delta, seed=seed)
-    if different(pair) != sight.schedule:  # participation may depend on this record only
-        sight = replace(sight, schedule=different(pair))
-        return pair, measured(pair, seed, sight, preparing), sight
-    return pair, tried[best], sight
+    if different(pair) != options.schedule:  # participation may depend on this record only
+        options = replace(options, schedule=different(pair))
+        return pair, measured(pair, seed, options, preparing), options
+    return pair, tried[best], options
 
 
 def _candidates(pair: Worlds) -> list[int]:
@@ -279,7 +279,7 @@ def _candidates(pair: Worlds) -> list[int]:
     return [row for machine in worst for row in records_used(start, machine)[:most]]
 
 
-def _tried(pair: Worlds, rows: list[int], seed: int, sight: Sight) -> list[tuple[np.ndarray, np.ndarray]]:
+def _tried(pair: Worlds, rows: list[int], seed: int, options: ViewOptions) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return, for each candidate row, the shift of the views and their midpoint, each of shape [columns].
 
     The runs of one chunk are divided among the candidates.
@@ -290,17 +290,17 @@ def _tried(pair: Worlds, rows: list[int], seed: int, sight: Sight) -> list[tuple
     others = np.delete(labels, pair.canary)[0]
     own = [labels_of(start.problem)[pair.canary] for start in pair.starts]
     both = [np.where(chosen, label, others) for label in own]
-    one, other = (observed(pair.start, seed + PREPARED, 0, sight, labels)[0].values for labels in both)
+    one, other = (observed(pair.start, seed + PREPARED, 0, options, labels)[0].values for labels in both)
     parts = [(one[turn == place], other[turn == place]) for place in range(len(rows))]
     return [((after - before).mean(axis=0), (after + before).mean(axis=0) / 2) for before, after in parts]
 
 
-def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None) -> ViewDistribution:
+def measured(pair: Worlds, seed: int, options: ViewOptions, preparing: int | None = None) -> ViewDistribution:
     """Estimate the views' distribution from `preparing` uncounted runs, by default `PREPARING`."""
     preparing = PREPARING if preparing is None else preparing
     parts: list[list[Views]] = []
     for begin in range(0, preparing, chunk_of(pair.start)):
-        null, other = (observed(start, seed + PREPARED, begin, sight) for start in pair.starts)
+        null, other = (observed(start, seed + PREPARED, begin, options) for start in pair.starts)
         parts.append([other[0], *null])
     other, null, *noise = (np.concatenate([part[place].values for part in parts]) for place in range(len(parts[0])))
     centred = [one - one.mean(axis=0) for one in noise]
@@ -310,15 +310,15 @@ def measured(pair: Worlds, seed: int, sight: Sight, preparing: int | None = None
     )
 
 
-def _shift(pair: Worlds, mixture: Mixture, seed: int, sight: Sight) -> float:
+def _shift(pair: Worlds, mixture: Mixture, seed: int, options: ViewOptions) -> float:
     """Return the signed shift of a release between the two datasets, for one occurrence of the canary."""
-    one, other = (observed(start, seed + PREPARED, 0, sight)[0] for start in pair.starts)
+    one, other = (observed(start, seed + PREPARED, 0, options)[0] for start in pair.starts)
     moved = (other.values - one.values)[:, own_releases(one.columns, pair.machine)]
     least = np.abs(moved).max() / (2 * mixture.times.max())  # the canary's effect on later releases is smaller
     return float(np.sign(moved.sum()) * np.abs(moved)[np.abs(moved) > least].min())
 
 
-def _all_in_sight(pair: Worlds, distribution: ViewDistribution, mixture: Mixture) -> bool:
+def _all_releases_visible(pair: Worlds, distribution: ViewDistribution, mixture: Mixture) -> bool:
     """Return True if the view contains all releases of the canary's machine in rounds in which it is present."""
     schedule, machine = pair.start.plan.schedule, pair.machine
     sent = np.count_nonzero(schedule.participants[schedule.present] == machine)

@@ -68,7 +68,7 @@ class EveryDirection(Lens):
         return self.directions @ query, ()
 
 
-class Seen(NamedTuple):
+class Projections(NamedTuple):
     """Recorded numbers along each canary's direction, [machines, each, numbers], and noise only, [paths, numbers]."""
 
     own: np.ndarray
@@ -206,7 +206,7 @@ def first_records(start: ReadyRun, each: int) -> np.ndarray:
     return np.array([rows[:each] for rows in own])
 
 
-def weigh(seen: Seen, signal: np.ndarray) -> tuple[np.ndarray, float]:
+def weigh(seen: Projections, signal: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the standardised best linear score of every canary, [canaries], and the μ of the machines' first canaries.
 
     Args:
@@ -234,7 +234,7 @@ def _silenced(start: ReadyRun) -> ReadyRun:
     return replace(start, protocol=replace(start.protocol, noise_std=0.0))
 
 
-def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Seen:
+def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Projections:
     """Return the first messages of every machine, the same number for each."""
     schedule = start.plan.schedule
     sent = np.bincount(schedule.participants[schedule.present], minlength=schedule.machines)
@@ -247,16 +247,16 @@ def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Seen:
     rows = np.zeros((schedule.machines, least, each + others))
     rows[schedule.participants[kept], schedule.counts[kept] - 1] = np.asarray(seen, float)[kept]
     rows = np.moveaxis(rows, 2, 1)
-    return Seen(rows[:, :each], rows[:, each:].reshape(-1, least))
+    return Projections(rows[:, :each], rows[:, each:].reshape(-1, least))
 
 
-def _points(start: ReadyRun, problem: Problem, each: int) -> Seen:
+def _points(start: ReadyRun, problem: Problem, each: int) -> Projections:
     """Return the steps between successive query points."""
     machines, canaries = start.plan.size.machines, start.plan.size.machines * each
     lens = EveryDirection(_directions(canaries + PATHS * start.plan.size.rounds, problem.dimension))
     _, (points, _, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
     steps = np.diff(np.asarray(points, float), axis=0).T
-    return Seen(steps[:canaries].reshape(machines, each, -1), steps[canaries:])
+    return Projections(steps[:canaries].reshape(machines, each, -1), steps[canaries:])
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -10,7 +10,7 @@ import numpy as np
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.auditing.neighbouring import Worlds
 from fedprivjax.auditing.scores import Counting, Moments, Score, ViewDistribution, discriminant
-from fedprivjax.auditing.views import Sight, chunk_of, observed
+from fedprivjax.auditing.views import ViewOptions, chunk_of, observed
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.disk_cache import code_version, digest, read_chunk, write_chunk
 
@@ -31,14 +31,14 @@ class Runs(NamedTuple):
 
     Attributes:
         pair: prepared runs on the two neighbouring datasets.
-        sight: options of the adversary's view.
+        options: options of the adversary's view.
         seed: seed of all runs.
         folder: folder of finished chunks, or None.
         progress: callback, called with (finished runs, all runs), or None.
     """
 
     pair: Worlds
-    sight: Sight
+    options: ViewOptions
     seed: int
     folder: Path | None = None
     progress: Progress | None = None
@@ -78,7 +78,7 @@ def _phase(
 
 def _computed(runs: Runs, distribution: ViewDistribution, scores: list[Score], part: range) -> Chunk:
     starts = zip(runs.pair.starts, (runs.seed, runs.seed + OTHER), strict=True)
-    views = [observed(start, seed, part.start, runs.sight)[0].values[: len(part)] for start, seed in starts]
+    views = [observed(start, seed, part.start, runs.options)[0].values[: len(part)] for start, seed in starts]
     moments = [Moments.of(one, distribution.middle) for one in views]
     chunk = Chunk(
         np.array([[score.function(one) for score in scores] for one in views]),
@@ -119,7 +119,7 @@ def _claim(runs: Runs, counting: Counting) -> None:
 def _identity(runs: Runs, counting: Counting) -> str:
     """Return a digest of the audit's settings, of all input arrays of its runs, and of the code."""
     start = runs.pair.start
-    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.sight}|{runs.seed}"
+    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.options}|{runs.seed}"
     numbers = start.arguments._replace(key=jax.random.key_data(start.key))
     return digest(code_version(), settings, *map(np.asarray, jax.tree.leaves(numbers)))
 

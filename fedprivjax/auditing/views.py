@@ -13,7 +13,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import Released, released_steps, replay
 from fedprivjax.method.round import flat_rows
-from fedprivjax.method.views import Observed
+from fedprivjax.method.views import FullView
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.problem.program import typed_jit
@@ -48,7 +48,7 @@ class Views(NamedTuple):
     columns: tuple[Column, ...]
 
 
-class Raw(NamedTuple):
+class RawViews(NamedTuple):
     """Recorded numbers along the audited axes, leaves [runs, rounds, ..., axes], and scalars reported by rounds."""
 
     points: Any
@@ -59,7 +59,7 @@ class Raw(NamedTuple):
 
 
 @typed_jit(static_argnames=("size", "drawn"))
-def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn: bool) -> Raw:
+def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn: bool) -> RawViews:
     """Run the audit's compiled program. It serves both datasets and any canary."""
     dimension, chosen = arguments.problem.dimension, jnp.asarray(AXES)
 
@@ -78,13 +78,13 @@ def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn
         ends = [flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], end)) for end in ends]
         points = jnp.concatenate([queries, *ends])
         steps = None if steps is None else steps[..., chosen]
-        return Raw(points[:, chosen], sent[..., chosen], steps, jax.tree.map(along, internal), info)
+        return RawViews(points[:, chosen], sent[..., chosen], steps, jax.tree.map(along, internal), info)
 
     return jax.vmap(one)(keys, labels, samples, weights)
 
 
 @dataclass(frozen=True)
-class Sight:
+class ViewOptions:
     """Additions to the protocol's own view.
 
     Attributes:
@@ -98,7 +98,9 @@ class Sight:
     bends: bool = False
 
 
-def observed(start: ReadyRun, seed: int, begin: int, sight: Sight, labels: np.ndarray | None = None) -> list[Views]:
+def observed(
+    start: ReadyRun, seed: int, begin: int, options: ViewOptions, labels: np.ndarray | None = None
+) -> list[Views]:
     """Return the views of `chunk_of(start)` runs, along the canary's axis and along noise-only axes.
 
     Args:
@@ -109,7 +111,7 @@ def observed(start: ReadyRun, seed: int, begin: int, sight: Sight, labels: np.nd
     >>> from fedprivjax import Full, NoisySGD
     >>> from fedprivjax.auditing.neighbouring import Federation, worlds
     >>> two = worlds(NoisySGD(mu=1.0, clip=1.0), Federation(Full(2), rounds=1, records=1), 0, delta=1e-5)
-    >>> seen = observed(two.start, 0, 0, Sight())[0]
+    >>> seen = observed(two.start, 0, 0, ViewOptions())[0]
     >>> mine = [(one.kind, one.machine) for one in seen.columns].index(("message", two.machine))
     >>> seen.values[:, mine].mean().round(1), seen.values[:, mine].std().round(1)  # −C, and the noise of 1-GDP, 2C
     (np.float64(-1.0), np.float64(2.0))
@@ -121,10 +123,10 @@ def observed(start: ReadyRun, seed: int, begin: int, sight: Sight, labels: np.nd
     samples, weights = _secret_samples(start, np.random.default_rng([seed, begin]), runs)
     raw = _raw(start.arguments, keys, labels, samples, weights, start.plan.size, samples is not None)
     raw = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), raw)
-    return [_seen(start, raw, place, seed, sight) for place in range(len(AXES))]
+    return [_seen(start, raw, place, seed, options) for place in range(len(AXES))]
 
 
-def _seen(start: ReadyRun, raw: Raw, place: int, seed: int, sight: Sight) -> Views:
+def _seen(start: ReadyRun, raw: RawViews, place: int, seed: int, options: ViewOptions) -> Views:
     """Return the columns of the protocol's own `view`. It treats rounds separately, so runs are concatenated."""
     points, messages = raw.points[..., place], raw.messages[..., place]
     runs, rounds = messages.shape[:2]
@@ -139,31 +141,31 @@ def _seen(start: ReadyRun, raw: Raw, place: int, seed: int, sight: Sight) -> Vie
     steps = None if raw.steps is None else joined(raw.steps[..., place, None])
     internal = jax.tree.map(along, raw.internal)
     seen = start.protocol.view(
-        Observed(joined(points[:, :rounds, None]), joined(messages[..., None]), internal, seed, steps)
+        FullView(joined(points[:, :rounds, None]), joined(messages[..., None]), internal, seed, steps)
     )
     parts = [(np.diff(points, axis=1), [Column("step", t) for t in range(1, points.shape[1])])]
     if seen.messages is not None:
         messages = seen.messages.reshape(runs, rounds, -1)
         parts.append(_messages(start, messages))
-        if sight.bends and seen.steps is None:
+        if options.bends and seen.steps is None:
             moved = np.pad(np.diff(points[:, :rounds], axis=1), ((0, 0), (1, 0)))
             parts.append(_bent(*_messages(start, messages * np.sign(moved)[:, :, None])))
     if seen.steps is not None:
         steps = seen.steps.reshape(runs, rounds, *seen.steps.shape[1:3])
         parts.append(_local_steps(start, steps))
-        if sight.bends:
+        if options.bends:
             drift = np.cumsum(steps, axis=3) - steps
             parts.append(_bent(*_local_steps(start, steps * np.sign(drift))))
     for slot, leaf in enumerate(jax.tree.leaves(seen.internal)):
         numbers = leaf.reshape(runs, rounds, -1)
         columns = [Column("memory", t + 1, slot=100 * slot + k) for t in range(rounds) for k in range(numbers.shape[2])]
         parts.append((numbers.reshape(runs, -1), columns))
-    for slot, name in enumerate(sight.public):
+    for slot, name in enumerate(options.public):
         require_choice("public", name, list(raw.info))
         parts.append(
             (raw.info[name].reshape(runs, rounds), [Column("released", t + 1, slot=slot) for t in range(rounds)])
         )
-    if sight.schedule:
+    if options.schedule:
         parts.append(_participants(start, runs))
     values = np.concatenate([values for values, _ in parts], axis=1)
     return Views(values, tuple(column for _, columns in parts for column in columns))

@@ -12,7 +12,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.round import RoundInputs, flat_rows
-from fedprivjax.method.views import UNSEEN, Observed
+from fedprivjax.method.views import UNSEEN, FullView
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
@@ -71,8 +71,8 @@ def transcript(
     require_noisy_messages(start)
     state, (queries, (sent, steps), internal, _) = replay(start.arguments, start.plan.size, Released())
     steps = None if steps is None else np.asarray(steps)
-    observed = Observed(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
-    seen = start.protocol.view(observed)
+    full = FullView(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
+    seen = start.protocol.view(full)
     point = start.protocol.output(state)
     return Transcript(seen.queries, seen.messages, point, start.plan.public, seen.internal, seen.steps)
 

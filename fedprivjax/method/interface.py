@@ -21,7 +21,7 @@ from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
 from fedprivjax.method.scaled_down import scaled_down
 from fedprivjax.method.theory_choices import TheoryChoices
-from fedprivjax.method.views import VIEWS, Observed, Seen
+from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
@@ -239,9 +239,9 @@ class Protocol(Calibrated, Decorated):
         """Return the server's memory after a round, as an intruder would read it, a pytree. Default: (), nothing."""
         return ()
 
-    def view(self, observed: Observed) -> Seen:
+    def view(self, full: FullView) -> View:
         """Return the view of the trust model's adversary, on the host."""
-        return VIEWS[self.trust](observed)
+        return VIEWS[self.trust](full)
 
     def costs(self, problem: Problem) -> dict[str, float]:
         """Return costs of one machine in a round, by name: `sent_messages`, `sent_bits` and `gradients_per_use`.

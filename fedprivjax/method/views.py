@@ -8,8 +8,8 @@ import numpy as np
 from fedprivjax.plan.seeds import shuffler_rng
 
 
-class Observed(NamedTuple):
-    """Full record of a run, from which each adversary's view is taken.
+class FullView(NamedTuple):
+    """Everything that a run releases or stores, from which each adversary's view is taken.
 
     Attributes:
         queries: points at which machines compute gradients, [rounds, d].
@@ -27,7 +27,7 @@ class Observed(NamedTuple):
     steps: np.ndarray | None = None
 
 
-class Seen(NamedTuple):
+class View(NamedTuple):
     """An adversary's view.
 
     Attributes:
@@ -43,37 +43,37 @@ class Seen(NamedTuple):
     steps: np.ndarray | None = None
 
 
-def in_the_clear(observed: Observed) -> Seen:
+def in_the_clear(full: FullView) -> View:
     """Return every message and local step, with its sender."""
-    return Seen(observed.queries, observed.messages, steps=observed.steps)
+    return View(full.queries, full.messages, steps=full.steps)
 
 
-def queries_only(observed: Observed) -> Seen:
+def queries_only(full: FullView) -> View:
     """Return the points that a trusted server sends."""
-    return Seen(observed.queries)
+    return View(full.queries)
 
 
-def shuffled(observed: Observed) -> Seen:
+def shuffled(full: FullView) -> View:
     """Return every message, in a random order within each round."""
-    rounds, per_round = observed.messages.shape[:2]
+    rounds, per_round = full.messages.shape[:2]
     places = np.tile(np.arange(per_round), (rounds, 1))
-    order = shuffler_rng(observed.seed).permuted(places, axis=1)
-    return Seen(observed.queries, observed.messages[np.arange(rounds)[:, None], order])
+    order = shuffler_rng(full.seed).permuted(places, axis=1)
+    return View(full.queries, full.messages[np.arange(rounds)[:, None], order])
 
 
-def shuffled_bits(observed: Observed) -> Seen:
+def shuffled_bits(full: FullView) -> View:
     """Return each round's sum of bit messages, which is all that shuffled bits reveal."""
-    return Seen(observed.queries, observed.messages.sum(axis=1))
+    return View(full.queries, full.messages.sum(axis=1))
 
 
-def pan_private(observed: Observed) -> Seen:
+def pan_private(full: FullView) -> View:
     """Return the server's memory after each round, which an intruder may read once."""
-    return Seen(observed.queries, internal=observed.internal)
+    return View(full.queries, internal=full.internal)
 
 
 UNSEEN = ("server", "pan-private")  # trust models in which no message is seen
 
-VIEWS: dict[str, Callable[[Observed], Seen]] = {
+VIEWS: dict[str, Callable[[FullView], View]] = {
     "none": in_the_clear,
     "server": queries_only,
     "shuffler": shuffled,

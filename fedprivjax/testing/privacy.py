@@ -6,7 +6,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.transcript import replay, transcript
-from fedprivjax.method.views import UNSEEN, Observed
+from fedprivjax.method.views import UNSEEN, FullView
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
@@ -82,7 +82,7 @@ def _hides_senders(trial: Trial, sent: np.ndarray) -> None:
     """
     protocol, queries = trial.start.protocol, np.zeros((trial.rounds, 1))
     one, other = (
-        protocol.view(Observed(queries, messages, (), trial.seed)).messages for messages in (sent, sent[:, ::-1])
+        protocol.view(FullView(queries, messages, (), trial.seed)).messages for messages in (sent, sent[:, ::-1])
     )
     assert one is not None, "the view must have messages behind a shuffler"
     assert other is not None, "the view must have messages behind a shuffler"

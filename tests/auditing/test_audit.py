@@ -17,7 +17,7 @@ from fedprivjax.auditing.bounds import lower_bounds
 from fedprivjax.auditing.neighbouring import MACHINES, Federation, worlds
 from fedprivjax.auditing.running import Runs, _claim, score_runs
 from fedprivjax.auditing.scores import Counting, best_linear
-from fedprivjax.auditing.views import Sight, observed
+from fedprivjax.auditing.views import ViewOptions, observed
 from fedprivjax.privacy import gdp
 
 PROTOCOL = DPMu2(mu=2.0, clip=1.0)
@@ -200,12 +200,12 @@ def test_a_stopped_audit_resumes(tmp_path, finished, counted):
 @pytest.mark.slow
 def test_chunks_change_nothing(monkeypatch, finished):
     """With public samples, a run's noise follows from its number."""
-    pair, law, sight = prepared(PROTOCOL, FEDERATION, 1e-5, 0, ())
+    pair, law, options = prepared(PROTOCOL, FEDERATION, 1e-5, 0, ())
     counting = Counting(1e-5, 1000, 0.05)
     scores = best_linear(law, counting, 2.0)[:1]
-    whole = score_runs(Runs(pair, sight, 0), law, scores, counting)
+    whole = score_runs(Runs(pair, options, 0), law, scores, counting)
     monkeypatch.setattr(views, "MOST", 200)
-    parts = score_runs(Runs(pair, sight, 0), law, scores, counting)
+    parts = score_runs(Runs(pair, options, 0), law, scores, counting)
     for (one, numbers), (other, others) in zip(whole, parts, strict=True):
         assert one.name == other.name
         np.testing.assert_allclose(numbers, others, rtol=1e-3, atol=1e-3)
@@ -214,7 +214,7 @@ def test_chunks_change_nothing(monkeypatch, finished):
 def claimed(folder, protocol=PROTOCOL, federation=FEDERATION, runs=1000, delta=1e-5, seed=0, public=()):
     """Claim a folder, as an audit does before its first run."""
     pair = worlds(protocol, federation, 0, delta=delta)
-    _claim(Runs(pair, Sight(public), seed, folder), Counting(delta, runs, 0.05))
+    _claim(Runs(pair, ViewOptions(public), seed, folder), Counting(delta, runs, 0.05))
 
 
 @pytest.mark.parametrize(
@@ -246,14 +246,14 @@ def test_a_folder_of_other_code_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_runs_but_for_their_scores():
-    pair, law, sight = prepared(PROTOCOL, FEDERATION, 1e-5, 0, ())
+    pair, law, options = prepared(PROTOCOL, FEDERATION, 1e-5, 0, ())
 
     def peak(runs):
         counting = Counting(1e-5, runs, 0.05)
         scores = best_linear(law, counting, 2.0)[:1]
         tracemalloc.start()
         try:
-            score_runs(Runs(pair, sight, 0), law, scores, counting)
+            score_runs(Runs(pair, options, 0), law, scores, counting)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -285,9 +285,11 @@ def tightness():
     found = {}
     for epsilon in (1.0, 2.0, 4.0):
         mu = float(gdp.mu(epsilon, DELTA))
-        pair, law, sight = prepared(DPMu2(mu=mu, clip=1.0), Federation(Uniform(4, 2), 8, 12, dimension=4), DELTA, 0, ())
+        pair, law, options = prepared(
+            DPMu2(mu=mu, clip=1.0), Federation(Uniform(4, 2), 8, 12, dimension=4), DELTA, 0, ()
+        )
         score = best_linear(law, Counting(DELTA, EACH, 0.05), mu)[0]
-        numbers = score_runs(Runs(pair, sight, 0), law, [score], Counting(DELTA, KEYS * EACH, 0.05))[0][1]
+        numbers = score_runs(Runs(pair, options, 0), law, [score], Counting(DELTA, KEYS * EACH, 0.05))[0][1]
         keys = zip(*(np.split(world, KEYS) for world in numbers), strict=True)
         bounds = [lower_bounds(*worlds, score.threshold, score.middle, DELTA) for worlds in keys]
         claimed = pair.start.guarantee.epsilon

@@ -21,11 +21,11 @@ PROTOCOLS = {
 }
 
 
-def drawn_scores(start, seed, sight, scores):
+def drawn_scores(start, seed, options, scores):
     """Return scores of one dataset, [scores, audits, runs]."""
     size = chunk_of(start)
     begins = range(0, ceil(AUDITS * RUNS / size) * size, size)
-    parts = [observed(start, seed, begin, sight)[0].values for begin in begins]
+    parts = [observed(start, seed, begin, options)[0].values for begin in begins]
     numbers = [np.concatenate([score.function(part) for part in parts]) for score in scores]
     return np.array([one[: AUDITS * RUNS].reshape(AUDITS, RUNS) for one in numbers])
 
@@ -39,10 +39,10 @@ def bounds(score, both, level):
 @pytest.mark.optimised
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_no_more_false_alarms_than_the_level_allows(name):
-    pair, law, sight = prepared(PROTOCOLS[name], SMALL, DELTA, seed=5, public=())
+    pair, law, options = prepared(PROTOCOLS[name], SMALL, DELTA, seed=5, public=())
     claim = pair.start.guarantee
     scores = fixed_scores(law, Counting(DELTA, RUNS, LEVEL), claim.mu)
-    worlds = [drawn_scores(start, 5 + world * OTHER, sight, scores) for world, start in enumerate(pair.starts)]
+    worlds = [drawn_scores(start, 5 + world * OTHER, options, scores) for world, start in enumerate(pair.starts)]
     found = {
         score.name: bounds(score, both, LEVEL) for score, both in zip(scores, zip(*worlds, strict=True), strict=True)
     }

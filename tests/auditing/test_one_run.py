@@ -19,7 +19,7 @@ from fedprivjax import (
     UserSGD,
     linear_problem,
 )
-from fedprivjax.auditing.one_run import COINS, Seen, _own_messages, audit_one_run, first_records, weigh
+from fedprivjax.auditing.one_run import COINS, Projections, _own_messages, audit_one_run, first_records, weigh
 from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy import gdp
 
@@ -115,7 +115,7 @@ def test_weights_are_those_of_the_likelihood_ratio():
     signs = rng.choice([-1.0, 1.0], size=machines)
     own = signs[:, None] * signal + rng.normal(size=(machines, 3)) @ root.T + 7.0
     pure = rng.normal(size=(paths, 3)) @ root.T + 7.0
-    scores, reached = weigh(Seen(own[:, None], pure), np.broadcast_to(signal, (machines, 1, 3)))
+    scores, reached = weigh(Projections(own[:, None], pure), np.broadcast_to(signal, (machines, 1, 3)))
     mu = 2 * np.sqrt(signal @ np.linalg.solve(root @ root.T, signal))
     assert reached == pytest.approx(mu, rel=0.02)
     ratio = (own - 7.0) @ np.linalg.solve(root @ root.T, signal)
@@ -128,7 +128,7 @@ def test_clearer_canaries_count_for_more():
     """A machine's second canary has half the separation, so that its scores have half the spread."""
     rng = np.random.default_rng(1)
     own, signal = rng.normal(size=(5000, 2, 1)), np.broadcast_to([[[2.0], [1.0]]], (5000, 2, 1))
-    scores, _ = weigh(Seen(own, rng.normal(size=(20_000, 1))), signal)
+    scores, _ = weigh(Projections(own, rng.normal(size=(20_000, 1))), signal)
     spread = scores.reshape(5000, 2).std(axis=0)
     assert spread[0] / spread[1] == pytest.approx(2.0, rel=0.05)
 

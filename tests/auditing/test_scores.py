@@ -28,7 +28,7 @@ from fedprivjax.auditing.scores import (
     visible,
     whitened,
 )
-from fedprivjax.auditing.views import Column, Sight, observed
+from fedprivjax.auditing.views import Column, ViewOptions, observed
 from fedprivjax.privacy.events import Mixture
 
 COUNTING = Counting(1e-5, 1000, 0.05)
@@ -231,9 +231,9 @@ def closed_form(start, machine, found):
 def test_the_measured_likelihood_ratio_is_the_closed_form(protocol, monkeypatch):
     smaller(monkeypatch)
     pair = worlds(protocol, FEDERATION, 0, delta=1e-5)
-    law = measured(pair, 0, Sight())
+    law = measured(pair, 0, ViewOptions())
     score = best_linear(law, COUNTING, pair.start.guarantee.mu)[0]
-    found = observed(pair.start, 9, 0, Sight())[0]
+    found = observed(pair.start, 9, 0, ViewOptions())[0]
     expected = closed_form(pair.start, pair.machine, found)
     assert np.corrcoef(score.function(found.values), expected)[0, 1] > 0.99
     assert separation(law, whitened(law)) == pytest.approx(pair.start.guarantee.per_machine[pair.machine], rel=0.06)

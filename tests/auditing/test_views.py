@@ -14,7 +14,7 @@ from scipy.stats import binom, chisquare
 from fedprivjax import DPMu2, Full, NoisyMinibatchSGD, NoisySGD, Refusal, UserSGD
 from fedprivjax.auditing import views
 from fedprivjax.auditing.neighbouring import AXES, Federation, Worlds, worlds
-from fedprivjax.auditing.views import NOBODY, Sight, chunk_of, different, observed
+from fedprivjax.auditing.views import NOBODY, ViewOptions, chunk_of, different, observed
 
 RUNS, CLIP = CHUNK, 0.3
 PROTOCOLS = {
@@ -45,7 +45,7 @@ def watched(name):
     """Return the views of both neighbouring datasets, with equal noise."""
     records = 24 if name == "shuffler" else 12
     pair = worlds(PROTOCOLS[name], Federation(**(SETTINGS | {"records": records})), 0, delta=1e-5)
-    return Watched(pair, *(observed(start, 5, 0, Sight()) for start in pair.starts))
+    return Watched(pair, *(observed(start, 5, 0, ViewOptions()) for start in pair.starts))
 
 
 def kinds(seen):
@@ -94,7 +94,7 @@ def test_a_trusted_server_shows_no_message():
 def test_the_server_steps_by_the_messages():
     """A step of SGD is the mean of its round's messages times the step size."""
     pair = worlds(PROTOCOLS["sgd"], FEDERATION, 0, delta=1e-5)
-    found = observed(pair.start, 5, 0, Sight())[0]
+    found = observed(pair.start, 5, 0, ViewOptions())[0]
     messages = np.array([column.kind == "message" for column in found.columns])
     sums = found.values[:, messages].reshape(-1, 8, 2).sum(axis=2)
     steps = found.values[:, :8]
@@ -133,7 +133,7 @@ def test_the_views_steps_are_those_of_a_run():
     arguments = start.arguments._replace(key=jax.random.fold_in(jax.random.key(5), 0))
     _, (queries, sent, _, info) = views.replay(arguments, start.plan.size)
     for place, axis in enumerate(AXES):
-        found = observed(start, 5, 0, Sight(("message_norm",)))[place].values[0]
+        found = observed(start, 5, 0, ViewOptions(("message_norm",)))[place].values[0]
         np.testing.assert_allclose(found[:7], np.diff(queries[:, axis]), rtol=1e-4, atol=1e-7)
         np.testing.assert_allclose(found[9:25], np.asarray(sent)[..., axis].ravel(), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(found[25:], info["message_norm"], rtol=1e-5)
@@ -191,17 +191,17 @@ def test_public_samples_are_the_plans():
 
 def test_released_scalars_and_the_schedule_are_seen_on_request():
     start = worlds(PROTOCOLS["none"], FEDERATION, 0, delta=1e-5).start
-    found = observed(start, 5, 0, Sight(("clipped_share",), schedule=True))[0]
+    found = observed(start, 5, 0, ViewOptions(("clipped_share",), schedule=True))[0]
     assert kinds(found) == {"step": 9, "message": 16, "released": 8, "participant": 16}
     np.testing.assert_array_equal(found.values[0, -16:], start.plan.schedule.participants.ravel())
     with pytest.raises(Refusal, match=r"^unknown public 'clipped', did you mean 'clipped_share'"):
-        observed(start, 5, 0, Sight(("clipped",)))
+        observed(start, 5, 0, ViewOptions(("clipped",)))
 
 
 def test_runs_follow_from_their_seed_and_number():
     start = worlds(PROTOCOLS["none"], FEDERATION, 0, delta=1e-5).start
     first, again, later, others = (
-        observed(start, seed, begin, Sight())[0].values for seed, begin in ((5, 0), (5, 0), (5, 100), (6, 0))
+        observed(start, seed, begin, ViewOptions())[0].values for seed, begin in ((5, 0), (5, 0), (5, 100), (6, 0))
     )
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(first[100:], later[:-100])
@@ -218,7 +218,7 @@ def test_the_schedule_is_alike_unless_it_depends_on_data():
 def test_new_numbers_do_not_recompile():
     def run(protocol, canary):
         pair = worlds(protocol, FEDERATION, canary, delta=1e-5)
-        return [observed(start, canary, 100, Sight()) for start in pair.starts]
+        return [observed(start, canary, 100, ViewOptions()) for start in pair.starts]
 
     run(PROTOCOLS["none"], 0)
     compiled = views._raw._cache_size()
@@ -233,4 +233,4 @@ def test_chunks_shrink_with_what_a_run_sends(monkeypatch):
     for floats, runs in ((300 * one, 300), (one, views.FEWEST)):
         monkeypatch.setattr(views, "CHUNK_FLOATS", floats)
         assert chunk_of(start) == runs
-    assert observed(start, 5, 0, Sight())[0].values.shape == (views.FEWEST, 25)
+    assert observed(start, 5, 0, ViewOptions())[0].values.shape == (views.FEWEST, 25)

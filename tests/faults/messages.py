@@ -164,8 +164,8 @@ class PublicSamples(NoisyMinibatchSGD):
 class SendersNamed(NoisyMinibatchSGD):
     """A shuffler that leaves messages in the order of their senders."""
 
-    def view(self, observed):
-        return in_the_clear(observed)
+    def view(self, full):
+        return in_the_clear(full)
 
 
 @struct.dataclass

@@ -7,13 +7,13 @@ import pytest
 from flax import struct
 
 from fedprivjax import Protocol
-from fedprivjax.method.views import VIEWS, Observed, shuffled_bits
+from fedprivjax.method.views import VIEWS, FullView, shuffled_bits
 from fedprivjax.privacy.terms import TRUST, Terms
 
 QUERIES = np.arange(8.0).reshape(4, 2)
 BITS = np.random.default_rng(0).integers(0, 2, (4, 6, 3))
 MEMORY = {"tree": np.arange(12.0).reshape(4, 3)}
-OBSERVED = Observed(QUERIES, BITS, MEMORY, seed=5)
+FULL = FullView(QUERIES, BITS, MEMORY, seed=5)
 
 
 @struct.dataclass
@@ -31,18 +31,18 @@ def test_every_trust_model_has_a_view_and_a_sentence():
 @pytest.mark.parametrize("trust", VIEWS)
 def test_a_protocols_trust_names_its_view(trust):
     assert Terms(trust, "a theorem").trust == trust
-    np.testing.assert_array_equal(Watched(trust=trust).view(OBSERVED).queries, QUERIES)
+    np.testing.assert_array_equal(Watched(trust=trust).view(FULL).queries, QUERIES)
 
 
 def test_shuffled_bits_tell_sums_only():
-    seen = shuffled_bits(OBSERVED)
+    seen = shuffled_bits(FULL)
     np.testing.assert_array_equal(seen.messages, BITS.sum(axis=1))
-    other = OBSERVED._replace(messages=BITS[:, ::-1], internal={"tree": MEMORY["tree"] + 1})
+    other = FULL._replace(messages=BITS[:, ::-1], internal={"tree": MEMORY["tree"] + 1})
     np.testing.assert_array_equal(shuffled_bits(other).messages, seen.messages)
     assert seen.internal == ()
 
 
 def test_an_intruder_sees_the_servers_memory_and_no_message():
-    seen = Watched(trust="pan-private").view(OBSERVED)
+    seen = Watched(trust="pan-private").view(FULL)
     assert seen.messages is None
     np.testing.assert_array_equal(seen.internal["tree"], MEMORY["tree"])

@@ -14,7 +14,7 @@ from fedprivjax.engine.transcript import replay
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.minibatch_round import record_messages
 from fedprivjax.method.round import flat_rows
-from fedprivjax.method.views import Observed
+from fedprivjax.method.views import FullView
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem.program import typed_jit
@@ -257,7 +257,7 @@ def test_messages_add_up_to_the_mean(trust):
     state, (queries, sent, *_) = replay(start.arguments, start.plan.size)
     first = np.asarray(queries[0] - queries[1], np.float64)
     np.testing.assert_allclose(np.asarray(sent[0], np.float64).mean(axis=0), first, atol=1e-5)
-    seen = start.protocol.view(Observed(np.asarray(queries), np.asarray(sent), (), 0)).messages
+    seen = start.protocol.view(FullView(np.asarray(queries), np.asarray(sent), (), 0)).messages
     if trust == "shuffler":
         sums = start.protocol.vector_sum
         counts = seen[0] / sums.unit + FEW * (0.5 * sums.levels + sums.trials * sums.probability)

@@ -123,8 +123,8 @@ class UserMethod(Protocol):
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
         return self.private_mean.host_noise(plan, dimension, seed)
 
-    def view(self, observed):
-        return self.private_mean.view(observed)
+    def view(self, full):
+        return self.private_mean.view(full)
 
     def costs(self, problem: Problem) -> dict[str, float]:
         return self.private_mean.costs(problem, super().costs(problem))
