@@ -1,25 +1,5 @@
 """Theorems of the papers as functions of numbers: bounds, and the step sizes that attain them, by paper."""
 
-from fedprivjax.theory.reshef_levy import (
-    AnytimeBound,
-    anytime_bound,
-    fresh_noise_step,
-    full_trusted_bound,
-    full_untrusted_bound,
-    increment_bound,
-    noisy_sgd_bound,
-    noisy_sgd_step,
-    step_size,
-)
+import lazy_loader
 
-__all__ = [
-    "AnytimeBound",
-    "anytime_bound",
-    "fresh_noise_step",
-    "full_trusted_bound",
-    "full_untrusted_bound",
-    "increment_bound",
-    "noisy_sgd_bound",
-    "noisy_sgd_step",
-    "step_size",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
