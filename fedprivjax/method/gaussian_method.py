@@ -1,7 +1,6 @@
 """Base of methods whose releases are Gaussian mechanisms: settings, sensitivity, and event."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedprivjax.privacy.terms import Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class GaussianMethod(Protocol):
     """A method with a target μ or ε whose releases are Gaussian mechanisms.
 
@@ -27,7 +26,6 @@ class GaussianMethod(Protocol):
 
     Attributes:
         clipped: name of the assumption that replaces those on the loss if `clip` is set.
-        plain: values, in the traced protocol, of settings that only the host reads.
     """
 
     mu: Any = None
@@ -39,15 +37,11 @@ class GaussianMethod(Protocol):
     relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
 
     clipped: ClassVar[str] = "clipped gradients"
-    plain: ClassVar[dict[str, Any]] = {}
+    plain: ClassVar[dict[str, Any]] = {"relative_privacy": None, "batch": 1}
 
     def __post_init__(self):
         check_settings(self)
         object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
-
-    @property
-    def traced(self):
-        return replace(super().traced, **{"relative_privacy": None, "batch": 1, **self.plain})
 
     def unclipped_bound(self, problem: Problem) -> float:
         """Bound on the norm of the vector before clipping."""

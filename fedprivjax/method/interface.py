@@ -73,6 +73,7 @@ class Protocol(Calibrated, Decorated):
     gradients_per_use: ClassVar[int] = 1  # gradients that a machine computes per use of a record in a message
     not_planned: ClassVar[str] = "it states no use to be planned"  # reason, if `uses` is empty
     gradients_spared: ClassVar[int] = 0  # number of these that an equivalent simulation does not compute
+    plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
 
     def __new__(cls, *args, **settings):
         """Raise Refusal for an unknown setting, with the nearest known name."""
@@ -337,7 +338,7 @@ class Protocol(Calibrated, Decorated):
     @property
     def traced(self):
         """Copy without the static settings that only the host reads, so that changing them does not recompile."""
-        return replace(self, calibrate_to=RULE)  # type: ignore[type-var]
+        return replace(self, calibrate_to=RULE, **self.plain)  # type: ignore[type-var]
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         """Return the number of messages, of d numbers each, in memory at once. Default: 0, as with `cohort_sum`."""

@@ -22,7 +22,7 @@ from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
 from fedprivjax.problem.problem import Problem
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class MessageMethod(GaussianMethod):
     """A method that uses each sample in one message, whose noise and guarantee follow from its `message_noise`.
 

@@ -43,7 +43,7 @@ class MomentumState(NamedTuple):
     sampled: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class MomentumMethod(GaussianMethod):
     """Normalised steps along a private momentum, over epochs of machines' own records.
 
@@ -67,6 +67,7 @@ class MomentumMethod(GaussianMethod):
     rules: ClassVar[dict[str, str]]
     clipped = "clipped records"
     plain: ClassVar[dict[str, Any]] = {
+        **GaussianMethod.plain,
         "mu": None,
         "epsilon": None,
         "sampler": "cyclic",

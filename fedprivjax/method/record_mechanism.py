@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
-from fedprivjax.method.relative_privacy import fixed_relative_privacy, privacy_shares
-from fedprivjax.method.settings import check_steps, require_noise_std
+from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
@@ -30,7 +28,7 @@ from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.accountants.sampled import require_known
 from fedprivjax.privacy.events import Claim, GroupTarget, RecordEvent, Releases, TargetRatio
 from fedprivjax.privacy.min_noise import cached_min_noise
-from fedprivjax.privacy.noise_rules import CLAIMS, NOISE_RULES, claimed_epsilon, noise_stds, proportions
+from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
@@ -378,33 +376,3 @@ def _kinds_of(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds
     batch = sampler.batches(sizes)
     first, kind = group_identical([sizes, batch, *given])
     return Kinds(first, kind, sizes[first], batch[first])
-
-
-def check_record_settings(protocol: Any) -> None:
-    """Raise Refusal for settings that are invalid in every method on sampled records, and turn lists into tuples."""
-    check_steps(protocol)
-    epsilon = protocol.epsilon
-    if isinstance(epsilon, list | tuple):
-        if 0 < np.sum(np.isinf(epsilon)) < len(epsilon):
-            raise Refusal(f"epsilon must be finite on all machines or on none, got {list(epsilon)}")
-    else:
-        require_positive("epsilon", epsilon, optional=True, infinite=True)
-    require_noise_std(protocol.noise_std)
-    if all(isinstance(value, int | float | np.number) for value in (epsilon, protocol.noise_std)):
-        raise Refusal(f"give epsilon or noise_std, not both, got {epsilon} and {protocol.noise_std}")
-    require_choice("noise_rule", protocol.noise_rule, NOISE_RULES)
-    if isinstance(protocol.delta, str):
-        require_choice("delta", protocol.delta, (PER_MACHINE,))
-    for name in ("epsilon", "batch", "delta"):
-        if isinstance(getattr(protocol, name), list):
-            object.__setattr__(protocol, name, tuple(getattr(protocol, name)))
-    object.__setattr__(protocol, "relative_privacy", fixed_relative_privacy(protocol))
-
-
-def for_target(protocol: Any, target: Target, machines: int) -> Any:
-    """Return the protocol with δ and, instead of `relative_privacy`, each machine's ε of the target."""
-    privacy_shares(protocol.relative_privacy, machines)  # raises Refusal if the number of ratios is wrong
-    epsilon = target.epsilon if target.noise_std is None else protocol.epsilon  # with a noise, only for proportions
-    epsilon = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
-    delta = target.delta if protocol.delta is None else protocol.delta
-    return replace(protocol, epsilon=epsilon, delta=delta, relative_privacy=None)

@@ -1,45 +1,114 @@
 """Base of methods whose messages are noisy means, or noisy local steps, over a machine's own records."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fedprivjax.checks.refusal import Undefined
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.record_mechanism import RecordMechanism
-from fedprivjax.method.relative_privacy import follows_epsilon
+from fedprivjax.method.minibatch_round import record_messages
+from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
+from fedprivjax.method.relative_privacy import fixed_relative_privacy, follows_epsilon, privacy_shares
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.scaled_down import BATCH
+from fedprivjax.method.settings import check_steps, require_noise_std
+from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.target import RULE, Target
+from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 
 
+@struct.dataclass(kw_only=True)
 class RecordMethod(Protocol):
     """A method whose noise and guarantee follow from its `records`, with one ε for all machines or one for each.
 
+    `NoisyMinibatchSGD` documents the fields.
+
     Attributes:
-        plain: values, in the traced protocol, of the method's static settings that only the host reads.
+        rules: noise rules of the method.
     """
 
-    relative_privacy: Any = None
-    weighs_machines: ClassVar[bool] = True
-    plain: ClassVar[dict[str, Any]] = {"sampler": "full"}
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
+    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
+    noise_rule: str = struct.field(pytree_node=False, default="accountant")
+    delta: Delta = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+
+    rules: ClassVar[Collection[str]] = THEOREM_RULES
+    weighs_machines = True
+    plain: ClassVar[dict[str, Any]] = {
+        "relative_privacy": None,
+        "epsilon": None,
+        "batch": None,
+        "sampler": "full",
+        "noise_rule": "accountant",
+        "delta": None,
+    }
+
+    def __post_init__(self):
+        check_steps(self)
+        epsilon = self.epsilon
+        if isinstance(epsilon, list | tuple):
+            if 0 < np.sum(np.isinf(epsilon)) < len(epsilon):
+                raise Refusal(f"epsilon must be finite on all machines or on none, got {list(epsilon)}")
+        else:
+            require_positive("epsilon", epsilon, optional=True, infinite=True)
+        require_noise_std(self.noise_std)
+        if all(isinstance(value, int | float | np.number) for value in (epsilon, self.noise_std)):
+            raise Refusal(f"give epsilon or noise_std, not both, got {epsilon} and {self.noise_std}")
+        require_choice("noise_rule", self.noise_rule, self.rules)
+        if isinstance(self.delta, str):
+            require_choice("delta", self.delta, (PER_MACHINE,))
+        for name in ("epsilon", "batch", "delta"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
+
+    @property
+    def minibatches(self) -> Sampler:
+        return as_sampler(self.sampler, self.batch)
 
     @property
     def records(self) -> RecordMechanism:
         """Mechanism of the records: their use in messages, and the noise of messages."""
-        raise Undefined(f"{self.name} must define records")
+        epsilons = self.epsilon if np.ndim(self.epsilon) else None
+        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
+
+    def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key):
+        return record_messages(problem, self.query(state), inputs, self.clip)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.records.gaussian(problem, plan, method)
+
+    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
+        return self.records.event(problem, plan, self.noise_std)
 
     @property
     def noise_follows(self) -> tuple[str, ...]:
         return follows_epsilon(self)
 
-    @property
-    def traced(self):
-        host = {"relative_privacy": None, "epsilon": None, "batch": None, "noise_rule": "accountant", "delta": None}
-        return replace(self, **host, **self.plain, calibrate_to=RULE)  # type: ignore[type-var]
-
     def machine_target(self, target: Target) -> Target:
         return target.shared(self.relative_privacy)
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        """Calibrate as in `Protocol.calibrate`, with δ and, instead of `relative_privacy`, each machine's ε."""
+        privacy_shares(self.relative_privacy, plan.size.machines)  # raises Refusal if the number of ratios is wrong
+        epsilon = target.epsilon if target.noise_std is None else self.epsilon  # with a noise, only for proportions
+        epsilon = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
+        delta = target.delta if self.delta is None else self.delta
+        targeted = replace(self, epsilon=epsilon, delta=delta, relative_privacy=None)
+        return targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         """σ of the noisiest machine."""

@@ -5,7 +5,6 @@ is that of `method.acsa`, with g the cohort's noisy mean at w_md. Convex losses 
 regulariser (λ/2)‖w − w_0‖² that the server adds. Strongly convex losses may use stages that halve the excess loss.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,19 +17,15 @@ from fedprivjax.checks.values import require_choice, require_flag, require_posit
 from fedprivjax.method import acsa
 from fedprivjax.method.acsa import AcceleratedState
 from fedprivjax.method.default_steps import binds, clipped_pace
-from fedprivjax.method.minibatch_round import noisy_mean, record_messages
+from fedprivjax.method.minibatch_round import noisy_mean
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
@@ -45,7 +40,7 @@ NO_DISTANCE = "distance must be given, or a ball: the theory's step needs a dist
 UNSET = {"regularisation": None, "factor": 0.5, "gap": None, "printed": False}
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class AcceleratedMinibatchSGD(RecordMethod):
     """Accelerated noisy minibatch SGD.
 
@@ -68,34 +63,25 @@ class AcceleratedMinibatchSGD(RecordMethod):
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP).
     """
 
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
     strong_convexity: Any = 0.0
     regularisation: Any = None
     schedule: Any = struct.field(default=None, metadata={"derived": True})
-    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
-    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    delta: Delta = struct.field(pytree_node=False, default=None)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     form: str = struct.field(pytree_node=False, default="plain")
     factor: float = struct.field(pytree_node=False, default=0.5)
     gap: float | None = struct.field(pytree_node=False, default=None)
     variance: float | None = struct.field(pytree_node=False, default=None)
     printed: bool = struct.field(pytree_node=False, default=False)
 
-    plain: ClassVar[dict[str, Any]] = {
-        **{name: value for name, value in UNSET.items() if name != "regularisation"},
-        "sampler": "full",
+    plain: ClassVar = {
+        **RecordMethod.plain,
+        "factor": 0.5,
+        "gap": None,
+        "printed": False,
         "variance": None,
     }
 
     def __post_init__(self):
-        check_record_settings(self)
-        require_choice("noise_rule", self.noise_rule, THEOREM_RULES)
+        super().__post_init__()
         require_choice("form", self.form, FORMS)
         require_modulus(self.strong_convexity)
         for name in ("regularisation", "gap", "variance", "factor"):
@@ -106,16 +92,6 @@ class AcceleratedMinibatchSGD(RecordMethod):
             for name in names:
                 if self.form != form and not np.array_equal(getattr(self, name), UNSET[name]):
                     raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
-
-    @property
-    def minibatches(self) -> Sampler:
-        return as_sampler(self.sampler, self.batch)
-
-    @property
-    def records(self) -> RecordMechanism:
-        """Mechanism of the records: their use in messages, and the noise of messages."""
-        epsilons = self.epsilon if np.ndim(self.epsilon) else None
-        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
 
     def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
         return acsa.initial(problem.start)
@@ -134,15 +110,6 @@ class AcceleratedMinibatchSGD(RecordMethod):
     def output(self, state: AcceleratedState):
         return state.average
 
-    def messages(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
-        return record_messages(problem, self.query(state), inputs, self.clip)
-
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.records.gaussian(problem, plan, method)
-
-    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
-        return self.records.event(problem, plan, self.noise_std)
-
     def _next(self, state: AcceleratedState) -> acsa.Step:
         mu = self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
         return acsa.next_step(state, self.schedule, mu, self.step_scale)
@@ -154,8 +121,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         size, cohort = plan.size, plan.schedule.cohort
         rounds = size.rounds
         step = 1.0 if self.step_size is None else self.step_size  # placeholder: the stages below set the default
-        targeted = for_target(replace(self, step_size=step), target, size.machines)
-        ready = targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
+        ready: Any = RecordMethod.calibrate(replace(self, step_size=step), problem, plan, target)
         if self.form == "regularised" and self.regularisation is None:
             spread, distance = ready._variance(problem, size, cohort), _distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}

@@ -69,7 +69,7 @@ class Mu2State(NamedTuple):
     q: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class DPMu2(MessageMethod):
     """DP-μ²-FL with a trusted or an untrusted server, at any participation.
 
@@ -100,7 +100,7 @@ class DPMu2(MessageMethod):
     cancel: bool = struct.field(pytree_node=False, default=True)
 
     gradients_per_use = 2  # at the newest point and at the one before
-    plain: ClassVar[dict[str, Any]] = {"trust": "none", "noise_schedule": "uniform"}
+    plain: ClassVar = {**MessageMethod.plain, "trust": "none", "noise_schedule": "uniform"}
     clipped = "clipped increments"
 
     def __post_init__(self):

@@ -9,7 +9,8 @@ Every step is private, and the guarantee composes a machine's R·K steps. It hol
 points are sent. Messages are not sums of gradients, so every machine's steps are computed separately.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
+from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.round import RoundInputs, oracle
 from fedprivjax.method.server_optimizer import ServerOptimizer
@@ -34,7 +35,7 @@ from fedprivjax.method.server_step import check_server, initial, require_server
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
@@ -56,7 +57,7 @@ class LocalState(NamedTuple):
     server: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class LocalSGD(RecordMethod):
     """Local SGD, with noise in every local step if `epsilon` is finite.
 
@@ -75,27 +76,17 @@ class LocalSGD(RecordMethod):
     Stronger claims hold for linear losses only.
     """
 
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
     server_step: Any = None
-    batch: int | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    delta: Delta = struct.field(pytree_node=False, default=None)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar[dict[str, Any]] = {"sampler": "replacement"}
+    plain: ClassVar = {**RecordMethod.plain, "sampler": "replacement"}
 
     weighs_machines = False  # end points are averaged with equal weights
 
     def __post_init__(self):
-        check_record_settings(self)
-        self._check_rule()
+        super().__post_init__()
         require_server(self.server)
         require_positive("server_step", self.server_step, optional=True)
         if np.ndim(self.batch):  # type: ignore[arg-type]
@@ -106,18 +97,10 @@ class LocalSGD(RecordMethod):
         if self.window is not None:
             require_at_least("window", self.window, 1)
 
-    def _check_rule(self) -> None:
-        require_choice("noise_rule", self.noise_rule, THEOREM_RULES)
-
-    @property
-    def minibatches(self) -> Sampler:
-        return as_sampler(self.sampler, self.batch)
-
     @property
     def records(self) -> RecordMechanism:
         """Mechanism of the records: their use in local steps, and the noise of these steps."""
-        epsilons = self.epsilon if np.ndim(self.epsilon) else None
-        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta, by_step=True)
+        return replace(super().records, by_step=True)
 
     def init(self, problem: Problem, size: Size, key) -> LocalState:
         w = problem.start
@@ -208,8 +191,7 @@ class LocalSGD(RecordMethod):
         if (self.server is None) != (self.server_step is None):
             there = "server" if self.server_step is None else "server_step"
             raise Refusal(f"server and server_step must be given together, got only {there}")
-        targeted = for_target(self, target, plan.size.machines)
-        return targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
+        return super().calibrate(problem, plan, target)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Step by a rule of thumb for clipped gradients: `1/η² = K·(R·κ² + κ_1²)`; inf for other gradients.

@@ -9,7 +9,7 @@ with γ_r = 1, or (1 − μη)^{−(r+1)} for a μ-strongly convex loss. This im
 including w_R, as an output.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,20 +20,17 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.method.default_steps import binds, plain_clipped_step
-from fedprivjax.method.minibatch_round import appended, mean_of, noisy_mean, record_messages, room
+from fedprivjax.method.minibatch_round import appended, mean_of, noisy_mean, room
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism, check_record_settings, for_target
 from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
-from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.accountants.records import Shuffled
 from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
@@ -65,7 +62,7 @@ class MinibatchState(NamedTuple):
     server: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class NoisyMinibatchSGD(RecordMethod):
     """Noisy minibatch SGD.
 
@@ -100,26 +97,15 @@ class NoisyMinibatchSGD(RecordMethod):
     of all shuffled messages for replacing one record of one machine.
     """
 
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
     strong_convexity: Any = 0.0
-    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
-    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    delta: Delta = struct.field(pytree_node=False, default=None)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     trust: str = struct.field(pytree_node=False, default="none")
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar[dict[str, Any]] = {"sampler": "full", "trust": "none"}
+    plain: ClassVar = {**RecordMethod.plain, "trust": "none"}
 
     def __post_init__(self):
-        check_record_settings(self)
-        require_choice("noise_rule", self.noise_rule, THEOREM_RULES)
+        super().__post_init__()
         require_modulus(self.strong_convexity)
         require_server(self.server)
         require_choice("trust", self.trust, ("none", "shuffler"))
@@ -127,16 +113,6 @@ class NoisyMinibatchSGD(RecordMethod):
             require_at_least("window", self.window, 1)
         if self.trust == "shuffler":
             self._check_shuffled()
-
-    @property
-    def minibatches(self) -> Sampler:
-        return as_sampler(self.sampler, self.batch)
-
-    @property
-    def records(self) -> RecordMechanism:
-        """Mechanism of the records: their use in messages, and the noise of messages."""
-        epsilons = self.epsilon if np.ndim(self.epsilon) else None
-        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
 
     def init(self, problem: Problem, size: Size, key) -> MinibatchState:
         w = problem.start
@@ -173,18 +149,12 @@ class NoisyMinibatchSGD(RecordMethod):
         """The point at which machines compute gradients."""
         return state.w
 
-    def messages(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
-        return record_messages(problem, state.w, inputs, self.clip)
-
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.records.gaussian(problem, plan, method)
-
     def check(self, problem: Problem, plan: Plan) -> None:
         check_server(self.server, problem)
 
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         if self.trust == "none":
-            return self.records.event(problem, plan, self.noise_std)
+            return super().event(problem, plan)
         self._identical_machines(problem, None)
         if plan.schedule.varies:
             raise Refusal(
@@ -204,8 +174,7 @@ class NoisyMinibatchSGD(RecordMethod):
                 f"strong_convexity must be 0 with a server optimiser, because its averaging weights are for plain "
                 f"steps, got {self.strong_convexity}"
             )
-        targeted = for_target(self, target, plan.size.machines)
-        ready = targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
+        ready = super().calibrate(problem, plan, target)
         shrinkage = (
             float(ready.strong_convexity)
             * ready.step_size

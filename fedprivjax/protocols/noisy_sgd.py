@@ -41,7 +41,7 @@ class SGDState(NamedTuple):
     server: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class NoisySGD(MessageMethod):
     """Single-pass noisy SGD.
 
@@ -63,7 +63,7 @@ class NoisySGD(MessageMethod):
     average: bool = struct.field(pytree_node=False, default=False)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar[dict[str, Any]] = {"trust": "none"}
+    plain: ClassVar = {**MessageMethod.plain, "trust": "none"}
 
     def __post_init__(self):
         super().__post_init__()

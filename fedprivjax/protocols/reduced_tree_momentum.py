@@ -74,7 +74,7 @@ PLANNED_EPOCHS = 4  # smallest number, required by Theorem 9
 MAX_BYTES = 2 * 2**30  # memory limit of the rings
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class ReducedTreeMomentum(MomentumMethod):
     """Normalised SGD with tree-aggregated momentum of reduced sensitivity, in cyclic order.
 
@@ -106,7 +106,7 @@ class ReducedTreeMomentum(MomentumMethod):
     allocation: str = struct.field(pytree_node=False, default="optimal")
 
     rules = RULES
-    plain: ClassVar[dict[str, Any]] = {**MomentumMethod.plain, "allocation": "optimal"}
+    plain: ClassVar = {**MomentumMethod.plain, "allocation": "optimal"}
     gradients_per_use, gradients_spared = 3, 2  # at the newest point and two anchors; the simulation needs no anchors
 
     def __post_init__(self):

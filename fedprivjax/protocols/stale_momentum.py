@@ -101,7 +101,7 @@ class StaleState(NamedTuple):
     last_round: jax.Array
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class StaleMomentum(MessageMethod):
     """Per-machine momentum with stale corrections (untrusted server). Its state has machines · d numbers.
 
@@ -118,7 +118,7 @@ class StaleMomentum(MessageMethod):
 
     trust = "none"
     gradients_per_use = 2  # at the newest point and at the machine's last
-    plain: ClassVar[dict[str, Any]] = {"noise_schedule": "uniform"}
+    plain: ClassVar = {**MessageMethod.plain, "noise_schedule": "uniform"}
 
     def __post_init__(self):
         super().__post_init__()

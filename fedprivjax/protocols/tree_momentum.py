@@ -52,7 +52,7 @@ RULES = {
 PAPER_NODES = ("tree", "sensitivity tree")
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class TreeMomentum(MomentumMethod):
     """Normalised SGD with a momentum that tree aggregation makes private.
 

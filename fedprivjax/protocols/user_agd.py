@@ -42,7 +42,7 @@ SPREADS = ("optimal", "paper")
 SMOOTHINGS = ("given", "phases")
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class UserAGD(UserMethod):
     """Private AC-SA on batches of users, one record per message.
 

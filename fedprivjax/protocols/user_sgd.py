@@ -43,7 +43,7 @@ class UserState(NamedTuple):
     average: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class UserSGD(UserMethod):
     """Private projected SGD on batches of users, one record a message.
 

@@ -32,7 +32,7 @@ TRUSTS = (SHUFFLER, "none", "server", "pan-private")
 OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "honest": 1.0}
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class UserMethod(Protocol):
     """A method that steps along the private mean of a batch of users' gradients, one record per message.
 

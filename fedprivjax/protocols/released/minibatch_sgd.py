@@ -2,32 +2,29 @@
 
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.minibatch_round import gradient_at
-from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.record_mechanism import RecordMechanism, check_record_settings
+from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.target import RULE
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchState, NoisyMinibatchSGD
 from fedprivjax.protocols.released.records import AGGREGATES, CLIPPED, UnboundedRecords, released_messages
-from fedprivjax.protocols.released.rules import NOT_PLANNED, check_released_rule
+from fedprivjax.protocols.released.rules import ReleasedRules
 
 
-@struct.dataclass
-class ReleasedMinibatchSGD(NoisyMinibatchSGD):
+@struct.dataclass(kw_only=True)
+class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[misc]
     """Noisy minibatch SGD with the deviations of the released code.
 
     Attributes:
@@ -40,17 +37,20 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
     The other attributes are those of `NoisyMinibatchSGD`.
     """
 
-    acknowledged: bool = struct.field(pytree_node=False, default=False)
-    claimed_records: int | None = struct.field(pytree_node=False, default=None)
     aggregate: str = struct.field(pytree_node=False, default="mean")
     clip_at: str = struct.field(pytree_node=False, default="record")
 
-    not_planned = NOT_PLANNED
+    plain: ClassVar = {
+        **NoisyMinibatchSGD.plain,
+        "acknowledged": False,
+        "claimed_records": None,
+        "batch": 1,
+        "sampler": "replacement",
+    }
 
     def __post_init__(self):
-        check_record_settings(self)
-        check_released_rule(self)
         require_choice("trust", self.trust, ("none",))
+        super().__post_init__()
         require_choice("aggregate", self.aggregate, AGGREGATES)
         require_choice("clip_at", self.clip_at, CLIPPED)
         if self.clip_at != "record" and self.clip is None and self.epsilon is not None and self.epsilon != inf:
@@ -60,39 +60,15 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
             raise Refusal("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
 
     @property
-    def target_is_claim(self) -> bool:  # type: ignore[override]
-        return self.acknowledged and self.noise_rule == "paper_moments"
-
-    @property
     def minibatches(self) -> Sampler:
         sampler = as_sampler(self.sampler, self.batch)
         return sampler.with_batch(2 * sampler.batch) if self.clip_at == "other" else sampler  # type: ignore[operator]
 
     @property
     def records(self) -> RecordMechanism:
-        mechanism = UnboundedRecords if self.clip_at == "other" else RecordMechanism
-        return mechanism(
-            as_sampler(self.sampler, self.batch),
-            self.clip,
-            self.noise_rule,
-            self.epsilon if np.ndim(self.epsilon) else None,
-            self.delta,
-            whole_message=self.clip_at == "message" and self.clip is not None,
-            acknowledged=self.acknowledged,
-            claimed_records=self.claimed_records,
-        )
-
-    @property
-    def traced(self):
-        host = {
-            "relative_privacy": None,
-            "epsilon": None,
-            "noise_rule": "accountant",
-            "delta": None,
-            "acknowledged": False,
-        }
-        samples = {"batch": 1, "sampler": "replacement"}
-        return replace(self, **host, **samples, claimed_records=None, calibrate_to=RULE)
+        whole_message = self.clip_at == "message" and self.clip is not None
+        used = replace(super().records, sampler=as_sampler(self.sampler, self.batch), whole_message=whole_message)
+        return UnboundedRecords(**vars(used)) if self.clip_at == "other" else used
 
     def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
         if self.clip_at == "record" or self.clip is None:
@@ -118,11 +94,3 @@ class ReleasedMinibatchSGD(NoisyMinibatchSGD):
 
     def messages_in_memory(self, problem: Problem, size: Size) -> int:
         return size.per_round if self.clip_at != "record" else 0
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return ()
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`, with the claim for the machines' actual numbers of records."""
-        return replace(super().scaled_down(machines), claimed_records=None)

@@ -1,17 +1,51 @@
 """The noise rules of released code."""
 
+from dataclasses import replace
 from typing import Any
+
+from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
+from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.privacy.noise_rules import NOISE_RULES
 
-NOT_PLANNED = "released code, whose noise follows published rules with an ε that does not hold"
 
+@struct.dataclass(kw_only=True)
+class ReleasedRules:
+    """Mixin of `RecordMethod` for the noise rules of released code, whose claimed ε need not hold.
 
-def check_released_rule(protocol: Any) -> None:
-    """Raise Refusal for a server optimiser, or for settings that do not belong to the noise rule."""
-    require_flag("acknowledged", protocol.acknowledged)
-    if protocol.server is not None:
-        raise Refusal(f"server must be left out: the released code has no optimiser, got {protocol.server}")
-    if protocol.claimed_records is not None and protocol.noise_rule != "paper_moments":
-        raise Refusal(f"claimed_records must go with noise_rule 'paper_moments', got {protocol.noise_rule!r}")
+    `ReleasedMinibatchSGD` documents the fields.
+    """
+
+    acknowledged: bool = struct.field(pytree_node=False, default=False)
+    claimed_records: int | None = struct.field(pytree_node=False, default=None)
+
+    rules = NOISE_RULES
+    not_planned = "released code, whose noise follows published rules with an ε that does not hold"
+
+    def __post_init__(self: Any):
+        super().__post_init__()  # type: ignore[misc]
+        require_flag("acknowledged", self.acknowledged)
+        if self.server is not None:
+            raise Refusal(f"server must be left out: the released code has no optimiser, got {self.server}")
+        if self.claimed_records is not None and self.noise_rule != "paper_moments":
+            raise Refusal(f"claimed_records must go with noise_rule 'paper_moments', got {self.noise_rule!r}")
+
+    @property
+    def target_is_claim(self: Any) -> bool:
+        return self.acknowledged and self.noise_rule == "paper_moments"
+
+    @property
+    def records(self: Any) -> RecordMechanism:
+        claims = {"acknowledged": self.acknowledged, "claimed_records": self.claimed_records}
+        return replace(super().records, **claims)  # type: ignore[misc]
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return ()
+
+    def scaled_down(self: Any, machines: int):
+        """Scale down as in `Protocol.scaled_down`, with the claim for the machines' actual numbers of records."""
+        return replace(super().scaled_down(machines), claimed_records=None)  # type: ignore[misc]
