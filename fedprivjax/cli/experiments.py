@@ -187,7 +187,7 @@ def _show(experiment, results, folder: Path, held):
 def _held(experiment):
     """Print a line on the data, and return the plot of the partition, or None if no partition is fixed."""
     from fedprivjax.datasets import Dataset
-    from fedprivjax.experiment import machines_of, make_data
+    from fedprivjax.experiment.build import machines_of, make_data
     from fedprivjax.report.data_split_plot import data_lines, who_holds_what
 
     shape = experiment.shapes[0]

@@ -22,7 +22,8 @@ from fedprivjax.auditing.neighbouring import (
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
-from fedprivjax.experiment import TRIAL, Experiment, machines_of, make_participation, make_problem, present
+from fedprivjax.experiment import TRIAL, Experiment
+from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
 from fedprivjax.method.interface import numbers_of
 from fedprivjax.method.scaled_down import BATCH
 from fedprivjax.privacy import gdp
@@ -143,22 +144,19 @@ def audited_at(chosen: Chosen, epsilon: float | None, *, sizes: bool) -> list[st
     experiment = chosen.experiment
     if experiment is None:
         return []
-    swept = {name: values for name, values in experiment.real_axes.items() if epsilon is None or name not in TARGETS}
-    first = {name: (_first_finite(values), values) for name, values in swept.items()}
+    levels = () if epsilon is None else TARGETS
+    axes = [("", name, values) for name, values in experiment.real_axes.items() if name not in levels]
     if sizes:
         shapes = experiment.shapes
-        for name, value in shapes[0].items():
-            first[name] = value, list(dict.fromkeys(float(shape[name]) for shape in shapes))
-    lines = [_one_of("all", name, *known) for name, known in first.items() if len(known[1]) > 1]
+        axes += [("", name, list(dict.fromkeys(float(shape[name]) for shape in shapes))) for name in shapes[0]]
     for settings in (one for one in experiment.protocol if one.label in chosen.protocols):
-        grid = [(name, values) for name, values in settings.grid.items() if len(values) > 1]
-        lines += [_one_of(settings.label, name, _first_finite(values), values) for name, values in grid]
+        axes += [(f" of {settings.label}", name, values) for name, values in settings.grid.items()]
+    lines = []
+    for of, name, values in axes:
+        if len(values) > 1:
+            every = ", ".join(f"{value:g}" for value in values)
+            lines.append(f"audited at {name} = {_first_finite(values):g}{of}, of {every} that are swept")
     return lines
-
-
-def _one_of(label: str, name: str, value: float, values: Sequence[float]) -> str:
-    of = "" if label == "all" else f" of {label}"
-    return f"audited at {name} = {value:g}{of}, of {', '.join(f'{one:g}' for one in values)} that are swept"
 
 
 def scaled_down_audits(

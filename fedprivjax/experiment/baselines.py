@@ -25,7 +25,7 @@ def with_baselines(experiment: Experiment) -> Experiment:
         made = _non_private(settings, experiment.sweep.over)
         if made is not None and not any(_equal_but_label(made, other) for other in protocols):
             protocols.append(made)
-    return experiment.model_copy(update={"protocol": protocols})
+    return experiment.but(protocol=protocols)
 
 
 def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) -> ProtocolSettings | None:
@@ -41,8 +41,8 @@ def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) ->
         return None
     kept = {name: value for name, value in settings.settings.items() if name not in OF_PRIVACY}
     grid = {name: values for name, values in settings.grid.items() if name not in TARGETS}
-    own = {"label": f"{settings.label}, {NON_PRIVATE}", "settings": {**kept, level: inf}, "grid": grid}
-    return settings.model_copy(update={**own, "added": True})
+    label = f"{settings.label}, {NON_PRIVATE}"
+    return settings.but(label=label, settings={**kept, level: inf}, grid=grid, added=True)
 
 
 def _equal_but_label(one: ProtocolSettings, other: ProtocolSettings) -> bool:

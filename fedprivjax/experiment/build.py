@@ -21,7 +21,7 @@ from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.noise_rules import moments_batch
-from fedprivjax.problem.constraints import Ball, ConstraintSet, WholeSpace
+from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
@@ -45,8 +45,9 @@ def make_problem(
     if isinstance(data, Problem):
         return _whole_problem(settings, data)
     data = _with_features(settings, data, say)
-    constraint = _constraint(settings)
     loss = None if settings.loss is None else settings.loss.make(data)
+    ball = WholeSpace() if settings.radius is None else Ball(settings.radius)
+    constraint = ball if settings.constraint is None else settings.constraint.make()
     declared = settings.model_dump(include={"lipschitz", "distance", "machine_weights"})
     declared |= {"constraint": constraint, "partition_table": table}
     return (from_dataset if settings.model is None else settings.model.problem)(data, loss, **declared)
@@ -89,12 +90,6 @@ def _with_features(settings: ProblemSettings, data: datasets.Dataset | datasets.
         key = "features" if settings.maps else "picture"
         raise Refusal(f"problem.{key} must be left out: examples of {data.name!r} are computed as they are used")
     return mapped(data, settings.maps, picture=settings.picture, say=say)
-
-
-def _constraint(settings: ProblemSettings) -> ConstraintSet:
-    if settings.constraint is not None:
-        return settings.constraint.make()
-    return WholeSpace() if settings.radius is None else Ball(settings.radius)
 
 
 def machines_of(settings: AnyKind, shape: Mapping[str, int]) -> int:
@@ -172,66 +167,46 @@ def points(
 
     The batch "moments" and the values "theory" of `per_round`, `rounds` and `smoothing` depend on ε.
     """
-    batch = settings.settings.get("batch")
-    participation = experiment.participation_of(settings)
-    given = participation.model_dump()
-    chosen = [name for name in ("per_round", "rounds") if given.get(name) == THEORY and name not in shape]
+    batch, scheme = settings.settings.get("batch"), experiment.participation_of(settings)
+    given = scheme.model_dump()
+    left = [name for name in ("per_round", "rounds") if given.get(name) == THEORY and name not in shape]
     smoothed = experiment.problem.loss is not None and experiment.problem.loss.smoothing == THEORY
-    bare = Point(settings, {}, dict(shape), problem)
-    if not (isinstance(batch, str) or chosen or smoothed):
-        return [bare]
-    over = [] if "epsilon" in settings.fixed else experiment.sweep.over.get("epsilon", [])
-    every = [_at(bare, epsilon) for epsilon in over] or [bare]
-    if isinstance(batch, str):
-        every = [_with_moments(experiment, point, batch, problem, shape) for point in every]
-    if smoothed:
-        every = [_smoothed(experiment, point, shape) for point in every]
-    machines = machines_of(participation, shape)
-    known: dict[str, Any] = {"delta": experiment.evaluation.delta, "phases": given["kind"] == "phases"}
-    return [point._replace(shape=dict(shape) | _chosen(point, chosen, machines, **known)) for point in every]
+    depends = isinstance(batch, str) or left or smoothed
+    over = experiment.sweep.over.get("epsilon", []) if depends and "epsilon" not in settings.fixed else []
+    found = []
+    for at in [{"epsilon": epsilon} for epsilon in over] or [{}]:
+        own = {**settings.settings, **at}
+        if isinstance(batch, str):
+            own["batch"] = _moments(batch, at, shape.get("rounds", scheme.planned), problem)
+        point = Point(settings.but(settings=own), at, dict(shape), problem)
+        found.append(_by_theory(experiment, point, left, smoothed=smoothed) if left or smoothed else point)
+    return found
 
 
-def _at(point: Point, epsilon: float) -> Point:
-    own = point.settings.model_copy(update={"settings": point.settings.settings | {"epsilon": epsilon}})
-    return point._replace(settings=own, at={"epsilon": epsilon})
-
-
-def _smoothed(experiment: Experiment, point: Point, shape: Mapping[str, int]) -> Point:
-    """Return the point with the loss replaced by the Moreau envelope that the protocol's theory chooses, if any."""
-    protocol = make_protocol(point.settings, point.settings.grid)
-    target = target_of(protocol, delta=experiment.evaluation.delta)
-    participation = experiment.participation_of(point.settings)
-    machines = machines_of(participation, shape)
-    theory = protocol.theory_choices(point.problem)
-    smoothing = None if theory is None else theory.smoothing
-    strength = None if smoothing is None else smoothing(machines, target, participation.one_pass)
-    if strength is None:
-        return point
-    model: Any = point.problem.model
-    return point._replace(problem=replace(point.problem, model=LinearModel(Moreau(model.loss, strength))))
-
-
-def _with_moments(
-    experiment: Experiment, point: Point, batch: str, problem: Problem, shape: Mapping[str, int]
-) -> Point:
-    require_choice("batch", batch, (MOMENTS,))
-    rounds = shape.get("rounds", experiment.participation_of(point.settings).planned)
-    if not point.at or rounds is None or problem.partition_table is None:
-        raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
-    given = {"batch": moments_batch(records=int(problem.partition_table.sizes.min()), rounds=rounds, **point.at)}
-    return point._replace(settings=point.settings.model_copy(update={"settings": point.settings.settings | given}))
-
-
-def _chosen(point: Point, chosen: Sequence[str], machines: int, delta: float, *, phases: bool) -> dict[str, Any]:
-    """Return the values of those sizes in `chosen`, which the file leaves to the protocol's theory."""
-    if not chosen:
-        return {}
-    protocol = make_protocol(point.settings, point.settings.grid)
-    target, theory = target_of(protocol, delta=delta), protocol.theory_choices(point.problem) or TheoryChoices()
-    if phases and "per_round" in chosen and theory.cohorts is None:
+def _by_theory(experiment: Experiment, point: Point, left: Sequence[str], *, smoothed: bool) -> Point:
+    """Return the point with the smoothed loss and the sizes in `left` that the protocol's theory chooses."""
+    protocol, scheme = make_protocol(point.settings, point.settings.grid), experiment.participation_of(point.settings)
+    machines, target = machines_of(scheme, point.shape), target_of(protocol, delta=experiment.evaluation.delta)
+    problem = point.problem
+    smoothing = (protocol.theory_choices(problem) or TheoryChoices()).smoothing if smoothed else None
+    strength = None if smoothing is None else smoothing(machines, target, scheme.one_pass)
+    if strength is not None:
+        model: Any = problem.model
+        problem = replace(problem, model=LinearModel(Moreau(model.loss, strength)))
+    theory, phases = protocol.theory_choices(problem) or TheoryChoices(), scheme.kind == "phases"
+    if phases and "per_round" in left and theory.cohorts is None:
         raise Refusal(f"kind must not be 'phases' for {protocol.name}, which has none")
     choices: dict[str, Any] = {"per_round": theory.cohorts if phases else theory.per_round, "rounds": theory.rounds}
-    return {name: require_choice_of(choices[name], name, protocol.name)(machines, target) for name in chosen}
+    sizes = {name: require_choice_of(choices[name], name, protocol.name)(machines, target) for name in left}
+    return point._replace(problem=problem, shape=point.shape | sizes)
+
+
+def _moments(batch: str, at: Mapping[str, float], rounds: int | None, problem: Problem) -> int:
+    """Return the batch of the rule "moments" at an ε."""
+    require_choice("batch", batch, (MOMENTS,))
+    if not at or rounds is None or problem.partition_table is None:
+        raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
+    return moments_batch(records=int(problem.partition_table.sizes.min()), rounds=rounds, **at)
 
 
 def _partitioned(

@@ -1,9 +1,9 @@
 """The jobs of an experiment: one checked sweep for every protocol and every combination of sizes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -14,20 +14,12 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
-from fedprivjax.experiment import (
-    TRIAL,
-    Experiment,
-    ProtocolSettings,
-    machines_of,
-    make_participation,
-    make_problem,
-    make_protocol,
-    points,
-    present,
-)
+from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings
 from fedprivjax.experiment.baselines import problem_alone
+from fedprivjax.experiment.build import machines_of, make_participation, make_problem, make_protocol, points, present
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
+from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.feasibility import require_possible
@@ -38,6 +30,7 @@ from fedprivjax.sweeps.draws import number_of
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
 Progress = Callable[[int, int], None]
+Say = Callable[[str], None] | None
 Problems = dict[tuple[int | None, ...], Problem]
 
 
@@ -63,7 +56,7 @@ class Job:
     alone: Problem | None = None
 
 
-def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> list[Job]:
+def jobs(experiment: Experiment, say: Say = None) -> list[Job]:
     """Return the jobs of an experiment, checked and calibrated. Invalid settings raise here, before compilation.
 
     Trials differ in their data only, so only the first trial is prepared here.
@@ -84,7 +77,7 @@ def jobs(experiment: Experiment, say: Callable[[str], None] | None = None) -> li
         for shape in experiment.shapes
         for draft in _drafts(experiment, settings, shape, problems, say)
     ]
-    return [draft() for draft in drafts]
+    return [draft.job(say) for draft in drafts]
 
 
 def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
@@ -103,11 +96,7 @@ def records(todo: list[Job]) -> dict[str, int]:
 
 
 def problem_at(
-    experiment: Experiment,
-    settings: ProtocolSettings,
-    shape: dict[str, Any],
-    problems: Problems,
-    say: Callable[[str], None] | None = None,
+    experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems, say: Say = None
 ) -> Problem:
     """Return a protocol's problem at one combination of sizes. `problems` caches it."""
     machines, trial = machines_of(experiment.participation_of(settings), shape), shape.get(TRIAL)
@@ -120,121 +109,116 @@ def problem_at(
     return problems[shares]
 
 
-def _drafts(
-    experiment: Experiment,
-    settings: ProtocolSettings,
-    shape: dict[str, Any],
-    problems: Problems,
-    say: Callable[[str], None] | None,
-) -> list[Callable[[], Job]]:
-    """Return functions that make a protocol's jobs at one combination of sizes, checked but not calibrated.
+@dataclass(frozen=True)
+class _Draft:
+    """A job that is not calibrated yet.
 
-    There is one for each ε if a size depends on ε, see `points`.
+    Attributes:
+        experiment: experiment of the job.
+        settings: settings of the protocol.
+        problem: problem that the protocol solves.
+        participation: participation scheme.
+        rounds: number of rounds, or None for as many as the samples allow.
+        shape: as in `Job`.
+        alone: as in `Job`.
     """
-    participation = experiment.participation_of(settings)
+
+    experiment: Experiment
+    settings: ProtocolSettings
+    problem: Problem
+    participation: Participation
+    rounds: int | None
+    shape: dict[str, Any]
+    alone: Problem | None
+
+    @cached_property
+    def scheme(self) -> AnyKind:
+        """Settings of the participation."""
+        return self.experiment.participation_of(self.settings)
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The protocol at the first swept values."""
+        return make_protocol(self.settings, self.over)
+
+    @cached_property
+    def over(self) -> dict[str, list[float]]:
+        """Swept real-valued settings that this protocol does not fix."""
+        return {name: at for name, at in self.experiment.real_axes.items() if name not in self.settings.fixed}
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `ready_sweep` that may change a result."""
+        sweep, evaluation, trial = self.experiment.sweep, self.experiment.evaluation, self.shape.get(TRIAL)
+        metrics = evaluation.chosen_metrics
+        over = {**self.over, **self.settings.grid}
+        return {
+            "over": over,
+            "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
+            "rounds": self.rounds,
+            "metrics": default_metrics(self.problem) if metrics is None else tuple(metrics),
+            "eval_every": evaluation.every,
+            "delta": evaluation.delta,
+            "common_noise": sweep.common_noise,
+            "resample": [name for name in sweep.resample if name in over],
+            "order": self.scheme.order,
+            "noise_method": sweep.noise_method,
+        }
+
+    def check(self) -> None:
+        """Check the sizes, and sample one run plan."""
+        drawn = {"order": self.scheme.order, "sampler": self.protocol.minibatches}
+        seeds = number_of(self.experiment.sweep.seeds)
+        require_possible(self.problem, self.participation, self.rounds, draws=seeds, **drawn)
+        if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):
+            self.check_recorded()  # other names may be unknown or reported by the protocol's rounds: see `job`
+        if not self.shape.get(TRIAL):
+            draw_plan(self.problem, self.participation, self.rounds, **drawn)
+
+    def check_recorded(self) -> None:
+        """Raise Refusal if a metric of `averaged`, or the metric that tunes a grid, is not recorded."""
+        names = [one.name if isinstance(one, Metric) else one for one in self.options["metrics"]]
+        for metric in self.experiment.evaluation.averaged:
+            require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
+        if self.settings.grid:
+            require_recorded(self.experiment.evaluation.select, names, "evaluation.select")
+
+    def job(self, say: Say) -> Job:
+        """Calibrate, and return the job."""
+        trial, sweep = self.shape.get(TRIAL), self.experiment.sweep
+        limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
+        again = partial(ready_sweep, self.protocol, self.problem, self.participation, **limits, **self.options)
+        with within(self.settings.place):
+            start = None if trial else again(preparing=_preparing(self.settings.label, self.shape, say))
+            self.check_recorded()
+        prepare = again if start is None or trial == 0 else lambda: start
+        runs = prod(len(values) for values in self.options["over"].values()) * number_of(sweep.seeds)
+        return Job(self.settings.label, self.shape, runs, prepare, self.identity(), self.alone)
+
+    def identity(self) -> str:
+        """Return the cache key of the job. Jobs with equal keys have equal runs."""
+        given, settings = self.experiment.problem, self.settings
+        data = [given.model_dump(), repr(self.problem.model), given.identity]
+        sizes = [self.shape.get(TRIAL), self.shape.get("records")]
+        drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
+        canonical = self.protocol.canonical_equivalent(self.participation.machines)  # equal runs are computed once
+        parts = [id(part.factory) for part in settings.parts.values()]
+        method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
+        return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
+
+
+def _drafts(
+    experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems, say: Say
+) -> Iterator[_Draft]:
+    """Yield a protocol's jobs at one combination of sizes, checked: one for each ε if a size depends on ε."""
     problem = problem_at(experiment, settings, shape, problems, say)
     with within(settings.place):
-        return [
-            _draft(
-                experiment,
-                *make_participation(participation, point.shape),
-                point.problem,
-                point.settings,
-                {**shape, **point.at},
-                say,
-                problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid}),
-            )
-            for point in points(experiment, settings, problem, present(experiment.problem, problem, shape))
-        ]
-
-
-def _draft(
-    experiment: Experiment,
-    participation: Participation,
-    rounds: int | None,
-    problem: Problem,
-    settings: ProtocolSettings,
-    shape: dict[str, Any],
-    say: Callable[[str], None] | None,
-    alone: Problem | None,
-) -> Callable[[], Job]:
-    """Check the sizes of a job, sample one run plan, and return a function that calibrates and makes the job."""
-    trial = shape.get(TRIAL)
-    over = {name: values for name, values in experiment.real_axes.items() if name not in settings.fixed}
-    protocol = make_protocol(settings, over)
-    drawn = {"order": experiment.participation_of(settings).order, "sampler": protocol.minibatches}
-    require_possible(problem, participation, rounds, draws=number_of(experiment.sweep.seeds), **drawn)
-    options = _options(experiment, settings, problem, rounds, over, trial)
-    check = partial(_check_recorded, experiment, settings, options["metrics"])
-    if all(isinstance(one, Metric) or one in METRICS for one in options["metrics"]):
-        check()  # other names may be unknown or reported by the protocol's rounds; `prepare` checks them
-    if not trial:
-        draw_plan(problem, participation, rounds, **drawn)
-    limits = {"memory_budget": experiment.sweep.memory_budget, "devices": jax.device_count()}
-    prepare = partial(ready_sweep, protocol, problem, participation, **limits, **options)
-
-    def job() -> Job:
-        with within(settings.place):
-            start = None if trial else prepare(preparing=_preparing(settings.label, shape, say))
-            check()
-        again = prepare if start is None or trial == 0 else lambda: start
-        identity = _identity(experiment, settings, shape, problem, participation, protocol, options)
-        members = prod(len(values) for values in options["over"].values())
-        return Job(settings.label, shape, members * number_of(experiment.sweep.seeds), again, identity, alone)
-
-    return job
-
-
-def _options(
-    experiment: Experiment,
-    settings: ProtocolSettings,
-    problem: Problem,
-    rounds: int | None,
-    over: dict[str, list[float]],
-    trial: int | None,
-) -> dict[str, Any]:
-    """Return the keyword arguments of `ready_sweep` that may change a result."""
-    sweep, evaluation = experiment.sweep, experiment.evaluation
-    return {
-        "over": {**over, **settings.grid},
-        "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
-        "rounds": rounds,
-        "metrics": default_metrics(problem) if evaluation.chosen_metrics is None else tuple(evaluation.chosen_metrics),
-        "eval_every": evaluation.every,
-        "delta": evaluation.delta,
-        "common_noise": sweep.common_noise,
-        "resample": [name for name in sweep.resample if name in over or name in settings.grid],
-        "order": experiment.participation_of(settings).order,
-        "noise_method": sweep.noise_method,
-    }
-
-
-def _check_recorded(experiment: Experiment, settings: ProtocolSettings, recorded: tuple[str | Metric, ...]) -> None:
-    """Raise Refusal if a metric of `averaged`, or the metric that tunes a grid, is not recorded."""
-    names = [one.name if isinstance(one, Metric) else one for one in recorded]
-    for metric in experiment.evaluation.averaged:
-        require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
-    if settings.grid:
-        require_recorded(experiment.evaluation.select, names, "evaluation.select")
-
-
-def _identity(
-    experiment: Experiment,
-    settings: ProtocolSettings,
-    shape: dict[str, Any],
-    problem: Problem,
-    participation: Participation,
-    protocol: Protocol,
-    options: dict[str, Any],
-) -> str:
-    """Return the cache key of a job. Jobs with equal keys have equal runs."""
-    given, scheme = experiment.problem, experiment.participation_of(settings)
-    data = [given.model_dump(), repr(problem.model), given.identity]
-    drawn = [repr(participation), scheme.model_dump(), shape.get(TRIAL), shape.get("records")]
-    canonical = protocol.canonical_equivalent(participation.machines)  # equal runs are computed once
-    parts = [id(part.factory) for part in settings.parts.values()]
-    method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
-    return json.dumps([*data, *drawn, method, repr(canonical), options], default=_plain)
+        alone = problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid})
+        for point in points(experiment, settings, problem, present(experiment.problem, problem, shape)):
+            scheme = make_participation(experiment.participation_of(settings), point.shape)
+            draft = _Draft(experiment, point.settings, point.problem, *scheme, {**shape, **point.at}, alone)
+            draft.check()
+            yield draft
 
 
 def _plain(value: Any) -> list:
@@ -242,9 +226,7 @@ def _plain(value: Any) -> list:
     return [value.name, id(value.function)] if isinstance(value, Metric) else list(value)
 
 
-def _preparing(
-    label: str, shape: dict[str, Any], say: Callable[[str], None] | None
-) -> Callable[[str, int, int], None] | None:
+def _preparing(label: str, shape: dict[str, Any], say: Say) -> Callable[[str, int, int], None] | None:
     """Return a callback that reports the current step of a sweep's preparation as text, or None."""
     if say is None:
         return None

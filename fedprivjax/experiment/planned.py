@@ -1,6 +1,5 @@
 """Arguments of `planner.plan` from a file: a `[plan]` table, or an experiment's problem, participation and levels."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from math import isfinite, sqrt
@@ -10,12 +9,12 @@ from typing import Any, NamedTuple
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
-from fedprivjax.experiment.read import load
+from fedprivjax.experiment.read import load, read_toml
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.planner import Setting
 from fedprivjax.privacy import gdp
-from fedprivjax.problem.problem import Problem, Table
+from fedprivjax.problem.problem import Table
 
 KEYS = {each.name: each for each in fields(Setting) if each.name != "cached"}
 
@@ -65,10 +64,7 @@ def _of_file(spec: str | None, given: Mapping[str, Any]) -> PlanSettings:
         return PlanSettings({}, [])
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
-        try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise Refusal(f"{path.name} is not valid TOML: {error}") from None
+        raw = read_toml(path)
         if "plan" in raw:
             return PlanSettings(_of_table(raw), [])
     return _of_experiment(load(spec), given)
@@ -102,11 +98,8 @@ def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSett
         if THEORY in (experiment.participation.model_dump().get("per_round"), shape.get("per_round")):
             raise Refusal("per_round must be given, as --per-round: the file leaves it to each method's theory")
         found["per_round"] = make_participation(experiment.participation, shape)[0].per_round
-    constants = {
-        "lipschitz": problem.lipschitz,
-        "smoothness": problem.smoothness,
-        "diameter": _enclosing(problem),
-    }
+    diameter = min(2 * problem.constraint.radius, sqrt(2) * problem.constraint.diameter)  # of the ball, or of Jung's
+    constants = {"lipschitz": problem.lipschitz, "smoothness": problem.smoothness, "diameter": diameter}
     for name, value in constants.items():
         if name not in given and not isfinite(value):
             raise Refusal(f"{name} must be given, as --{name}: the file's problem has none")
@@ -134,11 +127,6 @@ def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, A
     rounds = first.get("rounds", participation.planned)
     if rounds is not None and "rounds" not in given:
         yield f"{rounds} rounds by each method's own (--rounds {rounds} keeps them)"
-
-
-def _enclosing(problem: Problem) -> float:
-    """Return the diameter of a ball that contains the constraint set: the ball about zero, or Jung's, if smaller."""
-    return float(min(2 * problem.constraint.radius, sqrt(2) * problem.constraint.diameter))
 
 
 def _levels(experiment: Experiment, delta: float) -> list[float] | None:

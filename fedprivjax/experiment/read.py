@@ -36,7 +36,7 @@ def bundled() -> dict[str, Path]:
 
 def titles() -> dict[str, str]:
     """Return the titles of the bundled experiments, by name. The files are not validated."""
-    return {name: tomllib.loads(path.read_text(encoding="utf-8"))["title"] for name, path in bundled().items()}
+    return {name: read_toml(path)["title"] for name, path in bundled().items()}
 
 
 def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -62,14 +62,19 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
             raise Refusal(f"no experiment file {str(spec)!r}{_beside(path)}")
         require_choice("experiment", str(spec), names)
         path = names[str(spec)]
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        _require_brackets(path)
-        raise Refusal(f"{path.name} is not valid TOML: {error}") from None
+    raw = read_toml(path)
     for key, value in (changes or {}).items():
         _change(raw, key, value)
     return parse(raw, path.parent)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        _require_brackets(path)
+        raise Refusal(f"{path.name} is not valid TOML: {error}") from None
 
 
 def _require_brackets(path: Path) -> None:
@@ -135,8 +140,7 @@ def _located(experiment: Experiment, tuning: TuningSettings) -> Experiment:
     """Return the experiment with full paths of the data of `[tuning]`, as in `[problem]`."""
     other = tuning_experiment(experiment).problem
     found = {key: getattr(other, key) for key in ("dataset", "options") if key in tuning.problem}
-    located = tuning.model_copy(update={"problem": {**tuning.problem, **found}})
-    return experiment.model_copy(update={"tuning": located})
+    return experiment.but(tuning=tuning.but(problem={**tuning.problem, **found}))
 
 
 def _with_machines(experiment: Experiment) -> Experiment:
@@ -144,14 +148,13 @@ def _with_machines(experiment: Experiment) -> Experiment:
     given = experiment.participation
     if given.machines is not None or "machines" in experiment.sweep.over:
         return experiment
-    found = given.model_copy(update={"machines": natural_machines(experiment.problem)})
-    return experiment.model_copy(update={"participation": found})
+    return experiment.but(participation=given.but(machines=natural_machines(experiment.problem)))
 
 
 def to_mapping(experiment: Experiment) -> dict[str, Any]:
     """Return the settings as a nested mapping, with `parse(to_mapping(experiment)) == experiment`."""
     given = [one for one in experiment.protocol if not one.added]
-    raw = experiment.model_copy(update={"protocol": given}).model_dump(exclude_none=True)
+    raw = experiment.but(protocol=given).model_dump(exclude_none=True)
     raw["protocol"] = [{**{k: v for k, v in p.items() if k != "settings"}, **p["settings"]} for p in raw["protocol"]]
     raw["sweep"] = {**raw["sweep"].pop("over"), **raw["sweep"]}
     return raw

@@ -47,7 +47,7 @@ def ready_experiment(
     begun, chooses = perf_counter(), experiment.tuning is not None
     todo = jobs(at_first(experiment) if chooses else experiment, say)
     if judge or experiment.evaluation.iterate != OUTPUT:
-        judged = experiment if judge else experiment.model_copy(update={"expected": []})
+        judged = experiment if judge else experiment.but(expected=[])
         verdict.check_recorded(judged, recorded(todo), records(todo))
     took = perf_counter() - begun
     before = ready_experiment(tuning_experiment(experiment), say) if chooses else None

@@ -2,7 +2,7 @@
 
 import inspect
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,6 +25,10 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     gathered: ClassVar[tuple[str, ...]] = ()
+
+    def but(self, **changes: Any) -> Self:
+        """Return a copy with other values, which are not validated."""
+        return self.model_copy(update=changes)
 
 
 def models_in(annotation) -> list[type[Settings]]:

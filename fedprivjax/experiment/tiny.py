@@ -1,40 +1,30 @@
 """Scaled-down copies of experiments, for smoke tests and for their guarantees."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets import Dataset
-from fedprivjax.experiment import (
-    Experiment,
-    ProblemSettings,
-    ProtocolSettings,
-    machines_of,
-    make_participation,
-    make_protocol,
-    points,
-    present,
-    tuning_experiment,
-)
+from fedprivjax.experiment import Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
+from fedprivjax.experiment.build import machines_of, make_participation, make_protocol, points, present
 from fedprivjax.experiment.jobs import Problems, problem_at
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.plan.feasibility import fresh_messages, most_rounds
+from fedprivjax.problem.problem import Problem
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records per machine: ten messages of two
 COHORT = 10
 COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # schemes with only numbers of machines as arguments
 
-Values = Mapping[str, list[float]]
-
 
 def one_trial(experiment: Experiment) -> Experiment:
     """Return the experiment with its first seed and trial only. Its guarantees hold for every trial."""
     trials = None if experiment.sweep.trials is None else 1
-    return experiment.model_copy(update={"sweep": experiment.sweep.model_copy(update={"trials": trials, "seeds": 1})})
+    return experiment.but(sweep=experiment.sweep.but(trials=trials, seeds=1))
 
 
 def tiny(experiment: Experiment) -> Experiment:
@@ -52,7 +42,8 @@ def tiny(experiment: Experiment) -> Experiment:
       machines and no setting depends on that number,
     * 200 test examples of a built-in dataset.
     """
-    small = _fewer_machines(_fewer_tested(experiment))
+    source = replace(experiment.problem.source, test_examples=TESTED, _loaded=[])
+    small = _fewer_machines(experiment.but(problem=experiment.problem.but(source=source)))
     with suppress(Refusal):
         return _small_runs(small)
     return _small_runs(small, fewer_records=False)
@@ -64,23 +55,23 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
     trials = None if trials is None else min(trials, 2)
     swept = [int(value) for value in over.pop("rounds", [])]
     planned = [experiment.participation_of(one).planned or ROUNDS for one in experiment.protocol]
-    small = experiment.model_copy(
-        update={
-            "title": f"Scaled down for a smoke test: {experiment.title}",
-            "sweep": experiment.sweep.model_copy(update={"over": over, "seeds": SEEDS, "trials": trials}),
-            "participation": experiment.participation.model_copy(update={"rounds": None}),
-            "protocol": [_small_method(one) for one in experiment.protocol],
-            "evaluation": experiment.evaluation.model_copy(update={"every": 5}),
-            "problem": _fewer_records(experiment.problem, _max_machines(experiment))
-            if fewer_records
-            else experiment.problem,
-            "tuning": _scaled_down_tuning(experiment),
-            "expected": [],
-        }
+    problem = experiment.problem
+    small = experiment.but(
+        title=f"Scaled down for a smoke test: {experiment.title}",
+        sweep=experiment.sweep.but(over=over, seeds=SEEDS, trials=trials),
+        participation=experiment.participation.but(rounds=None),
+        protocol=[_small_method(one) for one in experiment.protocol],
+        evaluation=experiment.evaluation.but(every=5),
+        problem=_fewer_records(problem, _max_machines(experiment)) if fewer_records else problem,
+        tuning=_scaled_down_tuning(experiment),
+        expected=[],
     )
     problems: Problems = {}
-    rounds = max(min([ROUNDS, *planned, *swept, *_max_rounds(small, problems)]), _min_rounds(small, problems))
-    return small.model_copy(update={"participation": small.participation.model_copy(update={"rounds": rounds})})
+    each = [(one, shape, problem_at(small, one, shape, problems)) for one in small.protocol for shape in small.shapes]
+    most = [rounds for one, shape, problem in each for rounds in _max_rounds(small, one, shape, problem)]
+    least = [_min_rounds(one, problem) for one, _, problem in each]
+    rounds = max(min([ROUNDS, *planned, *swept, *most]), *least)
+    return small.but(participation=small.participation.but(rounds=rounds))
 
 
 def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
@@ -90,12 +81,12 @@ def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
         return None
     other = tuning_experiment(experiment)
     made = _with_equal_width(_fewer_examples(other.problem, _max_machines(other)), experiment.problem)
-    small = _small_runs(other.model_copy(update={"problem": made}))
+    small = _small_runs(other.but(problem=made))
     data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
     rounds = {"rounds": small.participation.rounds}
     over = {name: values for name, values in small.sweep.over.items() if name in flattened(tuning.sweep)}
-    fewer = {"problem": tuning.problem | data, "participation": tuning.participation | rounds, "sweep": over}
-    return tuning.model_copy(update={**fewer, "seeds": SEEDS})
+    given = tuning.participation | rounds
+    return tuning.but(problem=tuning.problem | data, participation=given, sweep=over, seeds=SEEDS)
 
 
 def _small_method(settings: ProtocolSettings) -> ProtocolSettings:
@@ -105,19 +96,11 @@ def _small_method(settings: ProtocolSettings) -> ProtocolSettings:
     fewer = {"batch": min(batch, BATCH)} if isinstance(batch, int) else {}
     longest = max(settings.grid, key=lambda name: len(settings.grid[name]), default=None)
     grid = {name: _ends(values) if name == longest else values[:1] for name, values in settings.grid.items()}
-    return settings.model_copy(
-        update={"participation": own, "settings": settings.settings | fewer, "grid": grid},
-    )
+    return settings.but(participation=own, settings=settings.settings | fewer, grid=grid)
 
 
 def _ends(values: list[float]) -> list[float]:
     return values if len(values) < 3 else [values[0], values[-1]]
-
-
-def _fewer_tested(experiment: Experiment) -> Experiment:
-    """Return the experiment with few test examples, if the dataset is a built-in one."""
-    source = replace(experiment.problem.source, test_examples=TESTED, _loaded=[])
-    return experiment.model_copy(update={"problem": experiment.problem.model_copy(update={"source": source})})
 
 
 def _fewer_machines(experiment: Experiment) -> Experiment:
@@ -131,7 +114,7 @@ def _fewer_machines(experiment: Experiment) -> Experiment:
         return experiment
     fewer = {"machines": COHORT * participation.machines // cohort}
     fewer |= {} if given is None else {"per_round": COHORT}
-    return experiment.model_copy(update={"participation": participation.model_copy(update=fewer)})
+    return experiment.but(participation=participation.but(**fewer))
 
 
 def _allows_any_number(experiment: Experiment) -> bool:
@@ -161,7 +144,7 @@ def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
     data = settings.source.load(settings.options)
     if not isinstance(data, Dataset) or len(data.labels) < RECORDS * machines:
         return settings  # invalid settings raise when jobs are made
-    return settings.model_copy(update={"partition": partition.model_copy(update={"records": RECORDS})})
+    return settings.but(partition=partition.but(records=RECORDS))
 
 
 def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings:
@@ -171,7 +154,7 @@ def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings
         options["test_examples"] = min(options.get("test_examples", TESTED), TESTED)
     if "machines" not in options and options.get("examples", 0) > RECORDS * machines:
         options["examples"] = RECORDS * machines
-    return settings.model_copy(update={"options": options})
+    return settings.but(options=options)
 
 
 def _with_equal_width(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
@@ -183,7 +166,7 @@ def _with_equal_width(other: ProblemSettings, own: ProblemSettings) -> ProblemSe
     features = other.options.get("features")
     if own.maps or not isinstance(data, Dataset) or features is None or data.features.shape[-1] != features + 1:
         return other
-    return other.model_copy(update={"options": {**other.options, "features": features + 1}})
+    return other.but(options={**other.options, "features": features + 1})
 
 
 def _max_machines(experiment: Experiment) -> int:
@@ -191,37 +174,22 @@ def _max_machines(experiment: Experiment) -> int:
     return max(machines_of(participation, shape) for participation in schemes for shape in experiment.shapes)
 
 
-def _min_rounds(experiment: Experiment, problems: Problems) -> int:
-    """Return the number of rounds that methods with several epochs need, at least 1."""
-    several = [one for one in experiment.protocol if one.method.several_epochs]
-    theories = (
-        make_protocol(one, one.grid).theory_choices(problem_at(experiment, one, shape, problems))
-        for one in several
-        for shape in experiment.shapes
-    )
-    return max((theory.min_rounds() for theory in theories if theory and theory.min_rounds), default=1)
+def _min_rounds(settings: ProtocolSettings, problem: Problem) -> int:
+    """Return the number of rounds that a method with several epochs needs, at least 1."""
+    theory = make_protocol(settings, settings.grid).theory_choices(problem) if settings.method.several_epochs else None
+    return theory.min_rounds() if theory is not None and theory.min_rounds else 1
 
 
-def _max_rounds(experiment: Experiment, problems: Problems) -> Iterator[int]:
-    """Yield the largest number of rounds that the data allow, for each method and combination of sizes with a limit."""
-    for settings in experiment.protocol:
-        for shape in experiment.shapes:
-            yield from _max_rounds_at(experiment, settings, shape, problems)
-
-
-def _max_rounds_at(
-    experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems
+def _max_rounds(
+    experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problem: Problem
 ) -> Iterator[int]:
+    """Yield the largest number of rounds that the data allow a method at one combination of sizes, if limited."""
     given = experiment.participation_of(settings)
-    problem = problem_at(experiment, settings, shape, problems)
     known = present(experiment.problem, problem, shape) | {"rounds": ROUNDS}
     with within(settings.place):
-        schemes = [
-            (point.settings, make_participation(given, point.shape)[0])
-            for point in points(experiment, settings, problem, known)
-        ]
-    for method, participation in schemes:
-        with suppress(Refusal):  # no upper limit on rounds; invalid settings raise when jobs are made
-            sampler = make_protocol(method, experiment.real_axes).minibatches
-            participation = participation.fitted(fresh_messages(problem, sampler, given.order))
-            yield most_rounds(problem, participation, sampler, given.order)
+        for point in points(experiment, settings, problem, known):
+            participation = make_participation(given, point.shape)[0]
+            with suppress(Refusal):  # no upper limit on rounds; invalid settings raise when jobs are made
+                sampler = make_protocol(point.settings, experiment.real_axes).minibatches
+                participation = participation.fitted(fresh_messages(problem, sampler, given.order))
+                yield most_rounds(problem, participation, sampler, given.order)

@@ -211,27 +211,20 @@ def choices(experiment: Experiment, other: Experiment, results: Mapping[str, xr.
 
 def at_choices(experiment: Experiment, chosen: Mapping[str, Choice]) -> Experiment:
     """Return the experiment with each tuned grid reduced to its chosen point."""
-    return experiment.model_copy(update={"protocol": [_at(one, chosen) for one in experiment.protocol]})
+    grids = {label: {name: [value] for name, value in one.values.items()} for label, one in chosen.items()}
+    return experiment.but(protocol=[one.but(grid=grids.get(one.label, one.grid)) for one in experiment.protocol])
 
 
 def at_first(experiment: Experiment) -> Experiment:
     """Return the experiment with every grid reduced to its first point. It costs as much as the chosen point will."""
     firsts = [{name: values[:1] for name, values in one.grid.items()} for one in experiment.protocol]
-    methods = [one.model_copy(update={"grid": grid}) for one, grid in zip(experiment.protocol, firsts, strict=True)]
-    return experiment.model_copy(update={"protocol": methods})
+    return experiment.but(protocol=[one.but(grid=grid) for one, grid in zip(experiment.protocol, firsts, strict=True)])
 
 
 def with_choices(results: Mapping[str, xr.Dataset], chosen: Mapping[str, Choice]) -> dict[str, xr.Dataset]:
     """Return the datasets with attributes that describe the choice of hyper-parameters."""
     attributes = {label: {"selected": one.why, "grid_points": one.points} for label, one in chosen.items()}
     return {label: data.assign_attrs(attributes.get(label, {})) for label, data in results.items()}
-
-
-def _at(settings: ProtocolSettings, chosen: Mapping[str, Choice]) -> ProtocolSettings:
-    if settings.label not in chosen:
-        return settings
-    grid = {name: [value] for name, value in chosen[settings.label].values.items()}
-    return settings.model_copy(update={"grid": grid})
 
 
 def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSettings, data: xr.Dataset) -> Choice:
