@@ -48,31 +48,16 @@ def plan(
 
     With --pilot, also its accuracy on synthetic data.
     """
-    given = {
-        "machines": machines,
-        "per_round": per_round,
-        "samples": samples,
-        "dimension": dimension,
-        "epsilon": epsilon,
-        "delta": delta,
-        "trust": trust,
-        "lipschitz": lipschitz,
-        "smoothness": smoothness,
-        "diameter": diameter,
-        "gap": gap,
-        "rounds": rounds,
-        "batch": batch,
-        "seed": seed,
-    }
+    options = locals()  # by the names of the parameters
     from fedprivjax import planner
-    from fedprivjax.experiment.planned import plan_settings
+    from fedprivjax.experiment.planned import KEYS, plan_settings
     from fedprivjax.report.bounds import bound_against_epsilon
     from fedprivjax.report.drawing import save_figure
     from fedprivjax.report.planned import plan_report
 
     require_folders(json=json_file, plot=picture)
     wanted = _pilot(pilot, {"seeds": pilot_seeds, "classes": classes})
-    settings, replaced = plan_settings(spec, {name: value for name, value in given.items() if value is not None})
+    settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
     with progress("pilot") if pilot else nullcontext() as on_progress:
         found = planner.plan(**settings, protocols=only, pilot=wanted, progress=on_progress).assign_attrs(
             replaced=replaced

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -59,12 +58,9 @@ class Source:
         if not self.needed:
             return dict(given)
         if is_table(self.name):
-            second = (
-                {"test": str(located(given["test"], self.folder, "problem.options.test"))}
-                if isinstance(given.get("test"), str)
-                else {}
-            )
-            return {**given, **second}
+            test = given.get("test")
+            found = located(test, self.folder, "problem.options.test") if isinstance(test, str) else None
+            return dict(given) if found is None else {**given, "test": str(found)}
         if self.function is not None:
             datasets.check_arguments(self.name, self.function, given)
         else:
@@ -98,7 +94,7 @@ class Source:
             return datasets.read_table(self.name, **options)
         if self.function is None:
             return _shared(self.name, options, self.test_examples)
-        data = partial(self.function, **options)()
+        data = self.function(**options)
         if not isinstance(data, Dataset | Stream | Problem):
             kinds = "a fedprivjax Dataset, Stream or Problem"
             raise Refusal(f"dataset {self.name!r} must return {kinds}, got {type(data).__name__}")
@@ -115,14 +111,12 @@ def _shared(name: str, options: Mapping[str, Any], test_examples: int | None = N
     key = repr((name, sorted(options.items()), test_examples))
     found = _in_use.get(key)
     if found is None:
-        found = _in_use[key] = _with_test_examples(datasets.load(name, **options), test_examples)
+        found = datasets.load(name, **options)
+        if isinstance(found, Dataset) and found.test_features is not None and found.test_labels is not None:
+            fewer = slice(test_examples)
+            found = replace(found, test_features=found.test_features[fewer], test_labels=found.test_labels[fewer])
+        _in_use[key] = found
     return found
-
-
-def _with_test_examples(data: Dataset | Stream, most: int | None) -> Dataset | Stream:
-    if most is None or not isinstance(data, Dataset) or data.test_features is None or data.test_labels is None:
-        return data
-    return replace(data, test_features=data.test_features[:most], test_labels=data.test_labels[:most])
 
 
 def located(name: str, folder: Path | None, key: str = "problem.dataset") -> Path:

@@ -3,7 +3,8 @@
 import json
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,8 @@ def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds
         OSError: if a file cannot be written. The chunks then stay on disk.
     """
     made = provenance(found, seconds)
-    root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **_origin(made)})
+    origin = {name: str(made[name]) for name in ("fedprivjax", "commit", "date") if made[name] is not None}
+    root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **origin})
     tree = xr.DataTree.from_dict({"/": root, **found})
     netcdf = BytesIO()
     tree.to_netcdf(netcdf, engine="h5netcdf")
@@ -97,11 +99,8 @@ def load(folder: str | Path) -> dict[str, xr.Dataset]:
         Refusal: if the file is missing or cannot be read.
     """
     file = _existing(Path(folder) / RESULTS)
-    try:
-        with xr.open_datatree(file, engine="h5netcdf") as tree:
-            loaded = {label: group.to_dataset().load() for label, group in tree.children.items()}
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise _unreadable(file, error) from error
+    with _readable(file), xr.open_datatree(file, engine="h5netcdf") as tree:
+        loaded = {label: group.to_dataset().load() for label, group in tree.children.items()}
     texts = {label: data["guarantee"].astype(object) for label, data in loaded.items() if "guarantee" in data}
     return {label: data.assign(guarantee=texts[label]) if label in texts else data for label, data in loaded.items()}
 
@@ -113,10 +112,8 @@ def load_provenance(folder: str | Path) -> Provenance:
         Refusal: if the file is missing or not a JSON object.
     """
     file = _existing(Path(folder) / PROVENANCE)
-    try:
+    with _readable(file):
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unreadable(file, error) from error
     if not isinstance(found, dict):
         raise Refusal(f"{file} must be a JSON object, got {type(found).__name__}")
     return found
@@ -125,15 +122,8 @@ def load_provenance(folder: str | Path) -> Provenance:
 def load_settings(folder: str | Path) -> str:
     """Return the text of `spec.toml`, the experiment's settings, or "" for a folder without that file."""
     file = Path(folder) / SPEC
-    try:
+    with _readable(file):
         return file.read_text(encoding="utf-8") if file.is_file() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(file, error) from error
-
-
-def _origin(made: Provenance) -> dict[str, Any]:
-    """Return the provenance attributes of the netCDF file."""
-    return {name: str(made[name]) for name in ("fedprivjax", "commit", "date") if made[name] is not None}
 
 
 def _existing(file: Path) -> Path:
@@ -142,9 +132,14 @@ def _existing(file: Path) -> Path:
     return file
 
 
-def _unreadable(file: Path, error: Exception) -> Refusal:
-    why = " ".join(str(error).split()) or type(error).__name__
-    return Refusal(f"{file} must be a file as it was written, and cannot be read: {why}")
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Raise Refusal if the block cannot read a file."""
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise Refusal(f"{file} must be a file as it was written, and cannot be read: {why}") from error
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -152,8 +147,7 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     one, other = _flat(there), _flat(here)
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     each = [f"{key} = {_value(one, key)} there and {_value(other, key)} here" for key in keys[:SHOWN]]
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return f"{', '.join(each)}{more}"
+    return ", ".join(each) + (f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else "")
 
 
 def _value(settings: Mapping[str, Any], key: str) -> str:
