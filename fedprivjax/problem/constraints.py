@@ -73,8 +73,23 @@ class ConstraintSet(Decorated):
         return tuple(field.name for field in fields(self) if field.metadata.get("pytree_node", True))  # type: ignore[arg-type]
 
 
+class _Round(ConstraintSet):
+    """Base class of balls about zero in a norm of at least the Euclidean one: the diameter is twice the radius."""
+
+    def __post_init__(self):
+        _require_size("radius", self.radius)
+
+    @property
+    def diameter(self):  # type: ignore[override]
+        return 2 * self.radius
+
+    def within(self, other) -> bool:
+        same = type(self) is type(other) and type(self) in BUILT_IN  # a subclass may be another set
+        return same and bool(self.radius <= other.radius)
+
+
 @struct.dataclass
-class Ball(ConstraintSet):
+class Ball(_Round):
     """Euclidean ball about zero, over all parameters together.
 
     The diameter is twice the radius.
@@ -88,14 +103,6 @@ class Ball(ConstraintSet):
 
     radius: Any = struct.field()  # required, unlike in the base class
 
-    def __post_init__(self):
-        require_positive("radius", self.radius)
-        _require_float32("radius", self.radius)
-
-    @property
-    def diameter(self):  # type: ignore[override]
-        return 2 * self.radius
-
     def project(self, params):
         import optax
 
@@ -103,9 +110,6 @@ class Ball(ConstraintSet):
 
     def contains(self, params) -> bool:
         return bool(np.linalg.norm(flat(params)) <= float(self.radius) * (1 + CLOSE))
-
-    def within(self, other) -> bool:
-        return bool(self.radius <= other.radius) if type(other) is Ball else False
 
     @property
     def described(self) -> str:
@@ -189,8 +193,7 @@ class Simplex(ConstraintSet):
     scale: Any = 1.0
 
     def __post_init__(self):
-        require_positive("scale", self.scale)
-        _require_float32("scale", self.scale)
+        _require_size("scale", self.scale)
 
     @property
     def diameter(self):  # type: ignore[override]
@@ -222,7 +225,7 @@ class Simplex(ConstraintSet):
 
 
 @struct.dataclass
-class L1Ball(ConstraintSet):
+class L1Ball(_Round):
     """Parameters whose absolute values add up to at most `radius`.
 
     The diameter is twice the radius.
@@ -236,14 +239,6 @@ class L1Ball(ConstraintSet):
 
     radius: Any = struct.field()  # required, unlike in the base class
 
-    def __post_init__(self):
-        require_positive("radius", self.radius)
-        _require_float32("radius", self.radius)
-
-    @property
-    def diameter(self):  # type: ignore[override]
-        return 2 * self.radius
-
     def project(self, params):
         values, unravel = ravel_pytree(params)
         sizes = jnp.abs(values)
@@ -252,9 +247,6 @@ class L1Ball(ConstraintSet):
 
     def contains(self, params) -> bool:
         return bool(np.abs(flat(params)).sum() <= float(self.radius) * (1 + 10 * CLOSE))
-
-    def within(self, other) -> bool:
-        return bool(self.radius <= other.radius) if type(other) is L1Ball else False
 
     @property
     def described(self) -> str:
@@ -305,6 +297,12 @@ def _on_simplex(values, scale):
         over = jnp.sum(jnp.maximum(above, 0.0)) - scale
         above = above - over / jnp.maximum(jnp.sum(above > 0), 1)
     return jnp.maximum(above, 0.0)
+
+
+def _require_size(name: str, value: Any) -> None:
+    """Raise Refusal unless a size is positive, with a square that float32 holds."""
+    require_positive(name, value)
+    _require_float32(name, value)
 
 
 def _require_float32(name: str, value: Any) -> None:

@@ -6,6 +6,7 @@ an outer product `residual ⊗ features`, and every constant is a function of a 
 
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,32 +17,24 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """Base class of losses `value(score, label)` of a linear predictor."""
+    """Base class of losses `value(score, label)` of a linear predictor.
 
-    @property
-    def outputs(self) -> int:
-        """Number of scores, or 0 for one scalar score."""
-        return 0
+    Attributes:
+        outputs: number of scores, or 0 for one scalar score.
+        classifies: True if labels are classes, and therefore integers. Default: True for several scores.
+        squared: True if the loss is half the squared error.
+        convex: True if the loss is convex in the score, and therefore in the parameters.
+        least: lower bound on the loss, or −inf if it declares none.
+    """
+
+    outputs: ClassVar[Any] = 0
+    squared: ClassVar[Any] = False
+    convex: ClassVar[Any] = True
+    least: ClassVar[Any] = -inf
 
     @property
     def classifies(self) -> bool:
-        """True if labels are classes, and therefore integers."""
         return self.outputs > 0
-
-    @property
-    def squared(self) -> bool:
-        """True if the loss is half the squared error."""
-        return False
-
-    @property
-    def convex(self) -> bool:
-        """True if the loss is convex in the score, and therefore in the parameters."""
-        return True
-
-    @property
-    def least(self) -> float:
-        """Lower bound on the loss, or −inf if it declares none."""
-        return -inf
 
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
         """Return the loss of one example, a scalar. The score has shape [outputs] or []."""
@@ -93,16 +86,13 @@ class Softmax(LinearLoss):
     """
 
     classes: int
-
-    @property
-    def least(self) -> float:
-        return 0.0
+    least = 0.0
 
     def __post_init__(self):
         require_at_least("classes", self.classes, 2)
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return self.classes
 
     def value(self, score, label):
@@ -148,20 +138,14 @@ class Logistic(LinearLoss):
     """
 
     score_bound: float | None = None
-
-    @property
-    def least(self) -> float:
-        return 0.0
+    classifies = True  # type: ignore[override]
+    least = 0.0
 
     def __post_init__(self):
         require_positive("score_bound", self.score_bound, optional=True)
 
     @property
-    def classifies(self):
-        return True
-
-    @property
-    def convex(self):
+    def convex(self):  # type: ignore[override]
         return self.score_bound is None
 
     def value(self, score, label):
@@ -202,17 +186,11 @@ class Squared(LinearLoss):
     """
 
     label_bound: float = inf
-
-    @property
-    def least(self) -> float:
-        return 0.0
+    squared = True
+    least = 0.0
 
     def __post_init__(self):
         require_positive("label_bound", self.label_bound, infinite=True)
-
-    @property
-    def squared(self) -> bool:
-        return True
 
     def value(self, score, label):
         return 0.5 * (score - label) ** 2
@@ -241,10 +219,7 @@ class Huber(LinearLoss):
     """
 
     width: float
-
-    @property
-    def least(self) -> float:
-        return 0.0
+    least = 0.0
 
     def __post_init__(self):
         require_positive("width", self.width)
@@ -276,17 +251,11 @@ class Robust(LinearLoss):
     """
 
     scale: float
-
-    @property
-    def least(self) -> float:
-        return 0.0
+    convex = False
+    least = 0.0
 
     def __post_init__(self):
         require_positive("scale", self.scale)
-
-    @property
-    def convex(self):
-        return False
 
     def smoothness(self, feature_bound):
         return feature_bound**2
@@ -352,9 +321,7 @@ class Kinked(LinearLoss):
     value. L is inf. Methods that need a finite L use the smoothed loss (`Moreau`).
     """
 
-    @property
-    def least(self) -> float:
-        return 0.0
+    least = 0.0
 
     def kink(self, label: jax.Array) -> jax.Array:
         """Return the score at which the slope changes."""
@@ -388,9 +355,7 @@ class Hinge(Kinked):
     1.5
     """
 
-    @property
-    def classifies(self):
-        return True
+    classifies = True  # type: ignore[override]
 
     def kink(self, label):
         return 2 * label - 1

@@ -60,7 +60,7 @@ class Moreau(LinearLoss):
         _require_smoothable(self.loss)
 
     @property
-    def least(self) -> float:
+    def least(self) -> float:  # type: ignore[override]
         return self.loss.least
 
     @property
