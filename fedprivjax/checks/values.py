@@ -199,3 +199,15 @@ def require_number(name: str, value: Any) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise Refusal(f"{name} must be a number, got {unquoted(value)}")
+
+
+def require_fraction(name: str, value: Any) -> None:
+    """Raise Refusal unless the value is a number from 0 to 1.
+
+    >>> require_fraction("outliers", 1.5)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: outliers must lie in 0..1, got 1.5
+    """
+    require_number(name, value)
+    if not 0 <= value <= 1:
+        raise Refusal(f"{name} must lie in 0..1, got {value}")

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import scipy
 
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_number, require_positive
+from fedprivjax.checks.values import require_at_least, require_between, require_fraction, require_positive
 from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.datasets.synthetic import SOURCE, divided
 
-SOURCE = "synthetic, drawn from a fixed seed"
 DECAY, HEAD = 1.5, 6  # parameters of the spectrum (j + HEAD)^−DECAY, similar to MNIST's within classes
 CENTRE = 0.4  # fraction of the mean squared norm in the mean of all examples, such as images' brightness
 TYPICAL = 0.5  # root mean square norm divided by its bound
@@ -63,12 +62,18 @@ def clusters(
     >>> clusters(100, 20, classes=3, test_examples=50)
     Dataset('clusters': 100 training and 50 test examples, 20 features, 3 classes)
     """
-    _check(examples, features, classes, test_examples, machines, trial, seed)
-    _check_shares(accuracy, label_noise, heterogeneity, classes, machines)
+    require_at_least("classes", classes, 2)
+    for name, value, least in (("examples", examples, 1), ("features", features, classes + 1)):
+        require_at_least(name, value, least)
+    for name, value in (("test_examples", test_examples), ("trial", trial), ("seed", seed)):
+        require_at_least(name, value, 0)
+    require_between("accuracy", accuracy, 1 / classes, 1)
+    for name, value in (("label_noise", label_noise), ("heterogeneity", heterogeneity)):
+        require_fraction(name, value)
+    machine_of = divided(examples, machines, heterogeneity)
     require_positive("feature_bound", feature_bound)
     means, deviations = _population(features, classes, accuracy, feature_bound, seed)
     rng, test, flips = np.random.default_rng((seed, trial)).spawn(3)
-    machine_of = None if machines is None else np.repeat(np.arange(machines, dtype=np.int32), examples // machines)
     labels = rng.integers(classes, size=examples, dtype=np.int32)
     if machine_of is not None:
         labels = np.where(rng.random(examples) < heterogeneity, machine_of % classes, labels).astype(np.int32)
@@ -131,28 +136,3 @@ def separation(classes: int, accuracy: float) -> float:
 
     found: Any = scipy.optimize.bisect(missing, 0.0, 20.0)
     return float(found)
-
-
-def _check(
-    examples: int, features: int, classes: int, test_examples: int, machines: int | None, trial: int, seed: int
-) -> None:
-    least = {"examples": (examples, 1), "classes": (classes, 2), "test_examples": (test_examples, 0)}
-    least |= {"features": (features, classes + 1 if classes >= 2 else 1), "trial": (trial, 0), "seed": (seed, 0)}
-    for name in ("classes", "examples", "features", "test_examples", "trial", "seed"):
-        require_at_least(name, *least[name])
-    if machines is not None:
-        require_at_least("machines", machines, 1)
-        if examples % machines:
-            raise Refusal(f"examples must be a multiple of machines ({machines}), got {examples}")
-
-
-def _check_shares(
-    accuracy: float, label_noise: float, heterogeneity: float, classes: int, machines: int | None
-) -> None:
-    require_between("accuracy", accuracy, 1 / classes, 1)
-    for name, value in (("label_noise", label_noise), ("heterogeneity", heterogeneity)):
-        require_number(name, value)
-        if not 0 <= value <= 1:
-            raise Refusal(f"{name} must lie in 0..1, got {value}")
-    if heterogeneity and machines is None:
-        raise Refusal(f"machines must be given if heterogeneity is positive ({heterogeneity}), got None")

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +64,7 @@ def stream(
         require_at_least(name, value, least)
     require_at_least("seed", seed, 0)
     require_positive("spread", spread)
-    if not 0 <= heterogeneity <= 1:
-        raise Refusal(f"heterogeneity must lie in 0..1, got {heterogeneity}")
+    require_fraction("heterogeneity", heterogeneity)
     centres = np.random.default_rng(seed).normal(size=(classes, features))
     centres = (centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32)
     generate = Classes(centres, float(spread), float(heterogeneity))

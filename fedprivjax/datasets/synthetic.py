@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_number, require_positive
+from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.problem.losses import Absolute, GemanMcClure
 
@@ -57,25 +57,25 @@ def least_squares(
     (0.0, [25, 25, 25, 25])
     """
     _check_sizes(examples, features, test_examples, optimum_norm)
-    _check_machines(examples, machines, heterogeneity)
+    if not 0 <= heterogeneity < np.inf:
+        raise Refusal(f"heterogeneity must be finite and not negative, got {heterogeneity}")
+    machine_of = divided(examples, machines, heterogeneity)
     if not 0 <= noise < np.inf:
         raise Refusal(f"noise must be finite and not negative, got {noise}")
-    rng, train, test = np.random.default_rng(seed).spawn(3)
-    optimum = optimum_norm * _sphere(1, features, rng)[0]
+    optimum, rng, train, test = _optimum(features, optimum_norm, seed)
     directions = _sphere(machines or 1, features, rng)
     owned = optimum + heterogeneity * (directions - directions.mean(axis=0))
-    machine_of = np.repeat(np.arange(len(owned), dtype=np.int32), examples // len(owned))
     # a test example has a uniformly random machine, so the population is the same
     tested = test.integers(len(owned), size=test_examples)
     spread = float(np.mean(np.sum((owned - optimum) ** 2, axis=1)))
     return _dataset(
         "least_squares",
-        _regression(owned[machine_of], noise, train),
-        _regression(owned[tested], noise, test),
+        _regression(owned[np.zeros(examples, int) if machine_of is None else machine_of], noise, examples, train),
+        _regression(owned[tested], noise, test_examples, test),
         optimum=optimum,
         population=LeastSquaresPopulation(optimum.astype(np.float32), (spread / features + noise**2) / 2),
         label_bound=(float(np.linalg.norm(owned, axis=1).max()) + sqrt(3) * noise) * (1 + 1e-6),
-        machine_of=None if machines is None else machine_of,
+        machine_of=machine_of,
     )
 
 
@@ -98,8 +98,7 @@ def logistic(
     (2, 0.0)
     """
     _check_sizes(examples, features, test_examples, optimum_norm)
-    rng, train, test = np.random.default_rng(seed).spawn(3)
-    optimum = optimum_norm * _sphere(1, features, rng)[0]
+    optimum, _, train, test = _optimum(features, optimum_norm, seed)
     return _dataset(
         "logistic",
         _labelled(optimum, examples, train),
@@ -141,19 +140,17 @@ def least_absolute(
     (Absolute(), 0.0)
     """
     _check_sizes(examples, features, test_examples, optimum_norm)
-    _check_machines(examples, machines, 0.0)
+    machine_of = divided(examples, machines)
     require_positive("noise", noise)
-    rng, train, test = np.random.default_rng(seed).spawn(3)
-    optimum = optimum_norm * _sphere(1, features, rng)[0]
-    owners = np.arange(machines or 1, dtype=np.int32)
+    optimum, _, train, test = _optimum(features, optimum_norm, seed)
     return _dataset(
         "least_absolute",
-        _regression(np.broadcast_to(optimum, (examples, features)), noise / sqrt(3), train),
-        _regression(np.broadcast_to(optimum, (test_examples, features)), noise / sqrt(3), test),
+        _regression(optimum, noise / sqrt(3), examples, train),
+        _regression(optimum, noise / sqrt(3), test_examples, test),
         optimum=optimum,
         population=LeastAbsolutePopulation(optimum, noise),
         label_bound=(optimum_norm + noise) * (1 + 1e-6),
-        machine_of=None if machines is None else np.repeat(owners, examples // owners.size),
+        machine_of=machine_of,
         loss=Absolute(),
     )
 
@@ -194,19 +191,15 @@ def robust_regression(
     (GemanMcClure(scale=1.0), True)
     """
     _check_sizes(examples, features, test_examples, optimum_norm)
-    _check_machines(examples, machines, 0.0)
-    require_number("outliers", outliers)
+    machine_of = divided(examples, machines)
+    require_fraction("outliers", outliers)
     require_positive("noise", noise)
     require_positive("outlier_size", outlier_size)
-    if not 0 <= outliers <= 1:
-        raise Refusal(f"outliers must lie in 0..1, got {outliers}")
-    rng, train, test = np.random.default_rng(seed).spawn(3)
-    optimum = optimum_norm * _sphere(1, features, rng)[0]
-    owners = np.arange(machines or 1, dtype=np.int32)
+    optimum, _, train, test = _optimum(features, optimum_norm, seed)
 
     def drawn(rows: int, rng: np.random.Generator) -> Labelled:
         spread = np.where(rng.random(rows) < outliers, outlier_size / sqrt(3), noise)
-        return _regression(np.broadcast_to(optimum, (rows, features)), spread, rng)
+        return _regression(optimum, spread, rows, rng)
 
     return _dataset(
         "robust_regression",
@@ -214,7 +207,7 @@ def robust_regression(
         drawn(test_examples, test),
         optimum=optimum,
         label_bound=(optimum_norm + max(outlier_size, sqrt(3) * noise)) * (1 + 1e-6),
-        machine_of=None if machines is None else np.repeat(owners, examples // owners.size),
+        machine_of=machine_of,
         loss=GemanMcClure(1.0),
     )
 
@@ -317,16 +310,22 @@ def _coordinate_quadrature(features: int) -> tuple[np.ndarray, np.ndarray]:
     return nodes, vectors[0] ** 2
 
 
+def _optimum(features: int, norm: float, seed: int) -> tuple[np.ndarray, *tuple[np.random.Generator, ...]]:
+    """Return an optimum of this norm in a random direction, and the streams of the population and of both samples."""
+    rng, train, test = np.random.default_rng(seed).spawn(3)
+    return norm * _sphere(1, features, rng)[0], rng, train, test
+
+
 def _sphere(rows: int, features: int, rng: np.random.Generator) -> np.ndarray:
     normal = rng.standard_normal((rows, features))
     return normal / np.linalg.norm(normal, axis=1, keepdims=True)
 
 
-def _regression(owned: np.ndarray, noise: float | np.ndarray, rng: np.random.Generator) -> Labelled:
-    """Sample features and labels, one example per row of true parameters, with one noise scale or one per row."""
-    x = _sphere(len(owned), owned.shape[1], rng)
-    z = sqrt(3) * noise * rng.uniform(-1, 1, len(x))
-    return x.astype(np.float32), (np.sum(owned * x, axis=1) + z).astype(np.float32)
+def _regression(true: np.ndarray, noise: float | np.ndarray, rows: int, rng: np.random.Generator) -> Labelled:
+    """Sample features and labels, for one vector of true parameters or one per row, and likewise one noise scale."""
+    x = _sphere(rows, true.shape[-1], rng)
+    z = sqrt(3) * noise * rng.uniform(-1, 1, rows)
+    return x.astype(np.float32), (np.sum(true * x, axis=1) + z).astype(np.float32)
 
 
 def _labelled(optimum: np.ndarray, rows: int, rng: np.random.Generator) -> Labelled:
@@ -338,12 +337,9 @@ def _labelled(optimum: np.ndarray, rows: int, rng: np.random.Generator) -> Label
 def _dataset(
     name: str, train: Labelled, test: Labelled, *, optimum: np.ndarray, classes: int | None = None, **known
 ) -> Dataset:
-    tested = test[1].size > 0
     return Dataset(
-        features=train[0],
-        labels=train[1],
-        test_features=test[0] if tested else None,
-        test_labels=test[1] if tested else None,
+        *train,
+        *(test if test[1].size else (None, None)),
         feature_bound=1.0,
         classes=classes,
         name=name,
@@ -360,13 +356,20 @@ def _check_sizes(examples: int, features: int, test_examples: int, optimum_norm:
     require_positive("optimum_norm", optimum_norm)
 
 
-def _check_machines(examples: int, machines: int | None, heterogeneity: float) -> None:
-    if not 0 <= heterogeneity < np.inf:
-        raise Refusal(f"heterogeneity must be finite and not negative, got {heterogeneity}")
+def divided(examples: int, machines: int | None, heterogeneity: float = 0.0) -> np.ndarray | None:
+    """Return the machine of each example, int32 [examples], if examples are divided in order, or None without machines.
+
+    Raises:
+        Refusal: if machines would have unequal numbers of examples, or are needed for heterogeneity.
+
+    >>> divided(4, 2).tolist()
+    [0, 0, 1, 1]
+    """
     if machines is None:
         if heterogeneity:
             raise Refusal(f"machines must be given if heterogeneity is positive ({heterogeneity}), got None")
-        return
+        return None
     require_at_least("machines", machines, 1)
     if examples % machines:
         raise Refusal(f"examples must be a multiple of machines ({machines}), got {examples}")
+    return np.repeat(np.arange(machines, dtype=np.int32), examples // machines)
