@@ -1,4 +1,4 @@
-"""Python examples of README.md and of the methods' pages run as printed, with the output that stands below them."""
+"""Python examples of README.md, the FAQ and the methods' pages run as printed, with the output below them."""
 
 import re
 import subprocess
@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "notebooks/index.md", *sorted(ROOT.glob("notebooks/methods/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "notebooks" / name for name in ("index.md", "faq.md")),
+    *sorted(ROOT.glob("notebooks/methods/*.md")),
+]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 EXAMPLES = [
     pytest.param(code, output, id=f"{page.stem}-{index}")

@@ -147,8 +147,8 @@ def _gathered(raw: Mapping[str, Any], field: str, keys_of: Mapping[str, list[str
 class SweepSettings(Settings):
     """`[sweep]`: values that every protocol is run with, seeds, and execution.
 
-    With `trials`, the dataset is sampled again for each (its option `trial`), `seeds` are runs within a trial, a
-    protocol's own grid is tuned in each trial separately, and the value of a trial is the mean of its runs.
+    With `trials`, the dataset is sampled again for each trial (its option `trial`), and `seeds` are the runs within a
+    trial. A protocol's own grid is tuned in each trial separately. The value of a trial is the mean of its runs.
 
     Attributes:
         over: swept settings by name, each with its values. In a file they are keys of `[sweep]` itself.

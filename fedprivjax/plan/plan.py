@@ -98,9 +98,9 @@ class Plan(Once):
 
     @cached_property
     def uses(self) -> np.ndarray:
-        """Number of rounds that use each machine's most used record, for one example per message, int [machines].
+        """Number of rounds that use the most used record of each machine; int, shape [machines].
 
-        With dropouts it is at least the number without them.
+        It is defined for one record per message. With dropouts it is at least the number without them.
         """
         total = self.schedule.total
         if not self.repeats:

@@ -21,9 +21,10 @@ def warn_of_unused_data(plan: Plan, participation: Participation, shares: np.nda
 
 
 def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str:
-    """Return a remedy, as text, that uses more than half of the data.
+    """Return a suggestion, as text, for using more than half of the data.
 
-    The remedy is `BySize` with as many machines per round, or down to half as many. Otherwise it is to reuse records.
+    It is `BySize` with the same number of machines per round or, if needed, with fewer, down to half as many. If these
+    do not suffice, it is to reuse records.
     """
     asked = participation.per_round
     most = asked // 2

@@ -151,7 +151,7 @@ def _line(curve: Curve, odds: float) -> _Line:
 
 
 def _beside(lines: dict[float, _Line]) -> list[float]:
-    """Return the midpoints between the neighbours and the highest line at the kink with the largest μ."""
+    """Return the midpoints between the first line through the kink with the largest μ and its neighbours."""
     places = sorted(lines)
     at = places.index(_required_mu(lines)[1])
     return [(places[at] + other) / 2 for other in (*places[max(at - 1, 0) : at], *places[at + 1 : at + 2])]

@@ -164,7 +164,7 @@ class PrivacyGuarantee:
         return attack_metrics.true_positive_rate(self.curve, false_positive_rate)
 
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
-        """Return the smallest μ that holds for δ from `floor` on, with the privacy it loses. It is `mu` if stated."""
+        """Return the smallest μ that holds for all δ ≥ `floor`, with its regret. It is `mu` if that is stated."""
         return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(self, size: int) -> "PrivacyGuarantee":

@@ -225,8 +225,8 @@ class NoisyMinibatchSGD(RecordMethod):
     def _noiseless_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
         """1/β for the gradient of the whole objective; else the minimiser of Lemma E.4's bound, or inf if unknown.
 
-        The step of Theorem 2.1 is not used because it decreases as 1/R, to bound how far a run fits its own records:
-        all numbers of rounds would move equally far.
+        The step of Theorem 2.1 is not used. It decreases as 1/R to bound overfitting, so that further rounds would not
+        move the iterate further from the start.
         """
         cohort, smoothness = plan.schedule.cohort, problem.smoothness
         whole, all_machines = self.records.whole(problem), cohort >= plan.size.machines

@@ -52,8 +52,8 @@ def results_table(
 ) -> Sheet:
     """Return a table of a metric's mean ± 95% interval, one row per swept cell, one column per protocol.
 
-    The metric is that of the last evaluation, or with `rounds="mean"` its mean over rounds. It is for the iterate if
-    the protocol has it, else for the output. With fewer than three seeds there are no intervals.
+    The metric is taken at the last evaluation, or with `rounds="mean"` as the mean over evaluations. It is that of
+    `iterate` if the protocol has this iterate, else of the output. With fewer than three seeds there are no intervals.
     """
     metric = known(metric)
     runs, floor = _runs_of(best, metric, iterate, rounds), _floor(layout, best, metric)

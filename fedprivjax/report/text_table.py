@@ -36,7 +36,7 @@ class Column:
 
     @property
     def least(self) -> int:
-        """Smallest width in characters with line breaks between words, and none within numbers."""
+        """Smallest width in characters if text is broken between words. Numbers are never broken."""
         words = self.header.split()
         words += self.cells if self.justify == "right" else [word for cell in self.cells for word in cell.split()]
         return max(map(cell_len, words), default=1)

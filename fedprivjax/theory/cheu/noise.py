@@ -54,8 +54,8 @@ def gaussian_noise_constant(
             of a trusted server.
         releases: T, sums to which one user contributes; they share the budget.
 
-    Source: the analytic Gaussian mechanism (Balle & Wang 2018). For binomial noise this is a limit, and only the exact
-    accountant proves it.
+    Source: the analytic Gaussian mechanism (Balle & Wang 2018). For binomial noise this is a limit and not a proved
+    guarantee, which only the exact accountant gives.
 
     >>> round(gaussian_noise_constant(1.0, 1e-6, 10, levels_ratio=1.1) ** 0.5, 1)
     29.4
