@@ -66,7 +66,7 @@ def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Probl
     options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "noise_method": method}
     start = ready(protocol, problem, PARTICIPATION, **options)
     mechanism = start.mechanism if mechanism is None else mechanism
-    return partial(run_program, start.arguments._replace(problem=problem, mechanism=mechanism), start.recipe)
+    return partial(run_program, start.arguments._replace(problem=problem, mechanism=mechanism), start.static)
 
 
 def lines() -> Iterator[Line]:

@@ -34,7 +34,7 @@ def runner(machines: int, method: str, rounds: int = ROUNDS):
     problem = from_dataset(datasets.load("stream", features=785), constraint=Ball(0.05))
     options = {"rounds": rounds, "metrics": ("test_loss",), "eval_every": rounds, "noise_method": method}
     start = ready(DPMu2(mu=8.0), problem, Uniform(machines, PER_ROUND), **options)
-    return partial(run_program, start.arguments, start.recipe), start.mechanism.name
+    return partial(run_program, start.arguments, start.static), start.mechanism.name
 
 
 def ratios() -> dict[str, float]:

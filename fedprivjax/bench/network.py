@@ -49,7 +49,7 @@ def ratio() -> float:
     pool, samples = start.problem.pool, jnp.asarray(start.plan.samples)
     step = jnp.float32(start.protocol.step_size)
     return ratio_side_by_side(
-        partial(run_program, quiet, start.recipe), partial(by_hand, start.problem.start, pool, samples, step), repeats=3
+        partial(run_program, quiet, start.static), partial(by_hand, start.problem.start, pool, samples, step), repeats=3
     )
 
 
@@ -83,7 +83,7 @@ def by_hand(start: Any, pool: Any, samples: jax.Array, step: jax.Array) -> Any:
 def memory() -> dict[str, object]:
     """Return the noise mechanism's name and the peak resident memory of this process after one run with noise."""
     start = make(ROUNDS)
-    jax.block_until_ready(run_program(start.arguments, start.recipe))
+    jax.block_until_ready(run_program(start.arguments, start.static))
     return {"noise": start.mechanism.name, "megabytes": peak_megabytes()}
 
 

@@ -20,15 +20,15 @@ TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 def lines() -> Iterator[Line]:
     """Yield the times of a sweep of 3 privacy levels and 20 seeds."""
     if jax.default_backend() != "cpu":
-        yield Line("60-member sweep, a member over a run", per_member(), "times", "≤ 0.5")
+        yield Line("sweep of 60 configurations, one over a run", per_configuration(), "times", "≤ 0.5")
         return
     alone = in_a_process(__name__, XLA_FLAGS="")
-    yield Line("60-member sweep, a member over a run", alone, "times", "≤ 0.5")
+    yield Line("sweep of 60 configurations, one over a run", alone, "times", "≤ 0.5")
     two = in_a_process(__name__, XLA_FLAGS=TWO_DEVICES)
     yield Line("the same on two simulated devices", two, "times", "≤ 0.45")
 
 
-def per_member() -> float:
+def per_configuration() -> float:
     """Return the ratio of a configuration's time to a single run's, both compiled, with the sweep's host work."""
     problem = cell.make().problem
     options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": ROUNDS, "metrics": cell.METRICS, "eval_every": ROUNDS}
@@ -39,4 +39,4 @@ def per_member() -> float:
 
 
 if __name__ == "__main__":
-    json.dump(per_member(), sys.stdout)
+    json.dump(per_configuration(), sys.stdout)

@@ -35,7 +35,7 @@ def job(factor: str):
     problem = linear_problem(features, rng.integers(0, CLASSES, (1, RECORDS)), Softmax(CLASSES))
     protocol = TreeMomentum(epsilon=2.0, alpha=1 / RECORDS, clip=1.0, factor=factor)
     start = ready(protocol, problem, Full(1), rounds=RECORDS, metrics=(), eval_every=RECORDS)
-    return partial(run_program, start.arguments, start.recipe)
+    return partial(run_program, start.arguments, start.static)
 
 
 def ratio() -> float:

@@ -123,7 +123,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
     for job in jobs:
         firsts.setdefault(job.label, job)
     for label, job in firsts.items():
-        guarantee = job.prepare().members.events[0][0].guarantee(delta)
+        guarantee = job.prepare().configurations.events[0][0].guarantee(delta)
         out.print(f"[bold]{escape(label)}[/bold], first row of its part of the table:")
         out.print(str(guarantee), markup=False, highlight=False)
         out.print(f"  {guarantee.paragraph()}", markup=False, highlight=False)

@@ -37,7 +37,7 @@ from fedprivjax.problem.problem import Problem
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
 
 
-class Recipe(NamedTuple):
+class StaticArguments(NamedTuple):
     """Static configuration of a run's program: hashable. The shapes of the inputs determine the rest."""
 
     size: Size
@@ -64,7 +64,7 @@ class ReadyRun:
         protocol: calibrated protocol, with its target cleared.
         problem, plan, seeds: the run's other inputs.
         mechanism: sampler of the noise, or `Silent` if there is none.
-        recipe: recorded metrics and rounds between evaluations.
+        static: recorded metrics and rounds between evaluations.
         event: description of the protocol's releases on this plan, for privacy accounting.
         target: privacy target of the calibration.
         delta: δ at which the guarantee states ε.
@@ -75,7 +75,7 @@ class ReadyRun:
     plan: Plan
     seeds: Seeds
     mechanism: Mechanism
-    recipe: Recipe
+    static: StaticArguments
     event: Event
     target: Target
     delta: float
@@ -104,6 +104,19 @@ class ReadyRun:
             else self.problem.partition_table.sizes
         )
         return large_delta(self.delta, sizes, self.problem.machine_name)
+
+    @property
+    def influence(self) -> str:
+        """Description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
+        table, uses = self.problem.partition_table, self.plan.schedule.total
+        if table is None or self.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or np.ptp(uses) != 0:
+            return ""
+        least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
+        private = self.event.terms.unit == RECORD and self.protocol.noise_std and np.ndim(self.target.epsilon) == 0
+        small, large = map(self.problem.machine_name, (least, most))
+        louder = f", and {small} sets the noise" if private else ""
+        sized = f"{small} ({table.sizes[least]:,} of {table.sizes.sum():,} records)"
+        return f"every machine counts equally: {sized} as much as {large} ({table.sizes[most]:,}){louder}"
 
     @property
     def costs(self) -> dict[str, float]:
@@ -197,10 +210,10 @@ def ready(
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
-    recipe = make_recipe(calibrated, problem, plan, metrics, eval_every)
+    static = static_arguments(calibrated, problem, plan, metrics, eval_every)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
-    start = ReadyRun(calibrated, problem, plan, seeds, mechanism, recipe, event, target, delta)
+    start = ReadyRun(calibrated, problem, plan, seeds, mechanism, static, event, target, delta)
     if start.delta_warning:
         warn(start.delta_warning)
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
@@ -231,13 +244,15 @@ def _same(own: Any, asked: Any) -> bool:
     return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)
 
 
-def make_recipe(protocol: Protocol, problem: Problem, plan: Plan, metrics, eval_every: int | None) -> Recipe:
+def static_arguments(
+    protocol: Protocol, problem: Problem, plan: Plan, metrics, eval_every: int | None
+) -> StaticArguments:
     """Return the static configuration, with checked metrics and rounds between evaluations."""
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
     require_at_least("eval_every", eval_every, 1)
     metrics = default_metrics(problem) if metrics is None else require_list(metrics)
     info = info_names(protocol, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
-    return Recipe(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds))
+    return StaticArguments(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds))
 
 
 def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
@@ -251,10 +266,10 @@ def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, .
     return tuple(jax.eval_shape(first_round, as_leaves(protocol.traced), round_inputs(plan)))
 
 
-def evaluation_rounds(recipe: Recipe) -> np.ndarray:
+def evaluation_rounds(static: StaticArguments) -> np.ndarray:
     """Return the number of completed rounds at each evaluation; int, shape [evaluations]."""
-    rounds = np.arange(recipe.eval_every, recipe.size.rounds + 1, recipe.eval_every)
-    return rounds if rounds[-1] == recipe.size.rounds else np.append(rounds, recipe.size.rounds)
+    rounds = np.arange(static.eval_every, static.size.rounds + 1, static.eval_every)
+    return rounds if rounds[-1] == static.size.rounds else np.append(rounds, static.size.rounds)
 
 
 def round_inputs(plan: Plan) -> RoundInputs:

@@ -13,7 +13,7 @@ from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.engine.costs import Stopwatch
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
-from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, evaluation_rounds, ready
+from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.progress_callbacks import registered, report
 from fedprivjax.method.interface import Protocol
@@ -116,28 +116,28 @@ def execute(start: ReadyRun, on_progress: OnProgress | None = None) -> Run:
     watch = Stopwatch()
     params, values = watch(1, lambda: jax.block_until_ready(_computed(start, on_progress)))
     costs = start.costs | {"seconds": watch.each}
-    iterates = by_iterate(start.recipe.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
-    rounds = evaluation_rounds(start.recipe)
-    private = non_private(start.problem, start.recipe.metrics)
+    iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
+    rounds = evaluation_rounds(start.static)
+    private = non_private(start.problem, start.static.metrics)
     known = start.guarantee, costs, start.protocol, start.plan, private, start.problem.not_covered
     return Run(rounds, iterates[OUTPUT], iterates, params, *known)
 
 
 def _computed(start: ReadyRun, on_progress: OnProgress | None):
     if on_progress is None:
-        return run_program(start.arguments, start.recipe)
-    total = start.recipe.size.rounds
+        return run_program(start.arguments, start.static)
+    total = start.static.size.rounds
     with registered(lambda done: on_progress(done, total)) as callback:
-        return jax.block_until_ready(run_program(start.arguments, start.recipe, np.int32(callback)))
+        return jax.block_until_ready(run_program(start.arguments, start.static, np.int32(callback)))
 
 
-@typed_jit(static_argnames="recipe")
-def run_program(arguments: Arguments, recipe: Recipe, callback=None):
+@typed_jit(static_argnames="static")
+def run_program(arguments: Arguments, static: StaticArguments, callback=None):
     """Compiled program of one run, see `trajectory`."""
-    return trajectory(arguments, recipe, callback)
+    return trajectory(arguments, static, callback)
 
 
-def trajectory(arguments: Arguments, recipe: Recipe, callback=None):
+def trajectory(arguments: Arguments, static: StaticArguments, callback=None):
     """Return (reported parameters, metrics by name, [evaluations] or [evaluations, iterates]): the pure function.
 
     Args:
@@ -145,13 +145,13 @@ def trajectory(arguments: Arguments, recipe: Recipe, callback=None):
     """
     protocol, problem, mechanism, inputs, host_noise, key = arguments
     dimension = problem.dimension
-    block = ceil(recipe.eval_every / ceil(recipe.eval_every / BLOCK))
-    draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, recipe.size)
+    block = ceil(static.eval_every / ceil(static.eval_every / BLOCK))
+    draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, static.size)
     if jax.tree.leaves(noise_state) and not _draws(arguments, draw_state):
         noise_state = ()
     # noise without state is computed from a block's last sample; noise with state is carried from round to round
     carried = bool(jax.tree.leaves(noise_state))
-    zeros = {metric.name: jnp.zeros(()) for metric in recipe.metrics if metric.of == "info"}
+    zeros = {metric.name: jnp.zeros(()) for metric in static.metrics if metric.of == "info"}
 
     def noise_of(state, drawn, host_noise):
         return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
@@ -177,7 +177,7 @@ def trajectory(arguments: Arguments, recipe: Recipe, callback=None):
         carry, _ = scan_in_chunks(one_block, carry, rounds, block)
         (state, noise_state, totals), noise, draw_state = carry
         info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
-        values = evaluate(protocol, problem, state, noise, recipe.metrics, info)
+        values = evaluate(protocol, problem, state, noise, static.metrics, info)
         if callback is not None:
             report(callback, rounds[0].round[-1])
         return ((state, noise_state, zeros), noise, draw_state), values
@@ -186,11 +186,11 @@ def trajectory(arguments: Arguments, recipe: Recipe, callback=None):
         rounds = jax.tree.map(lambda leaf: leaf[:1], (inputs, mechanism.inputs, host_noise))
         return one_block((run, jnp.zeros(dimension), draw_state), rounds)[0][1]
 
-    run = protocol.init(problem, recipe.size, protocol_key(key)), noise_state, zeros
+    run = protocol.init(problem, static.size, protocol_key(key)), noise_state, zeros
     noise = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(first_noise))
     carry = run, noise, draw_state
     ((state, *_), *_), values = scan_in_chunks(
-        one_segment, carry, (inputs, mechanism.inputs, host_noise), recipe.eval_every
+        one_segment, carry, (inputs, mechanism.inputs, host_noise), static.eval_every
     )
     return protocol.output(state), values
 

@@ -90,7 +90,7 @@ def records(todo: list[Job]) -> dict[str, int]:
     """Return the smallest number of evaluations of each protocol's runs, by label."""
     counts: dict[str, int] = {}
     for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have the same number
-        count = len(evaluation_rounds(job.prepare().recipe))
+        count = len(evaluation_rounds(job.prepare().static))
         counts[job.label] = min(count, counts.get(job.label, count))
     return counts
 
@@ -235,7 +235,7 @@ def _preparing(label: str, shape: dict[str, Any], say: Say) -> Callable[[str, in
 
 
 def _recorded(start: ReadySweep, iterate: str) -> list[str]:
-    return [metric.name for metric in start.recipe.metrics if iterate == OUTPUT or metric.of == "params"]
+    return [metric.name for metric in start.static.metrics if iterate == OUTPUT or metric.of == "params"]
 
 
 def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:

@@ -16,7 +16,7 @@ from fedprivjax.method.server_checks import optimizers
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.sweeps.members import sweepable
+from fedprivjax.sweeps.configurations import sweepable
 
 KEYS = ("name", "label", "grid", "participation")  # keys of `[[protocol]]` other than the method's settings
 MOMENTS = "moments"

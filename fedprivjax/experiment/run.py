@@ -105,7 +105,7 @@ def run_jobs(
         data = _with_guarantees(start, done[job.identity])
         if job.alone is not None:
             if id(job.alone) not in baselines:
-                baselines[id(job.alone)] = alone(job.alone, start.recipe.metrics)
+                baselines[id(job.alone)] = alone(job.alone, start.static.metrics)
             data = with_alone(data, baselines[id(job.alone)], machines_of(job.alone))
         parts.setdefault(job.label, []).append((job.shape, data))
     return {label: described(_join(points)) for label, points in parts.items()}

@@ -14,7 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 
 PARTICIPATION, SAMPLES = 2**20 + 1, 2**20 + 2  # spawn keys, independent of `default_rng(seed)`, which user code may use
-RESAMPLED, MEMBER = 2**20, 2**20 + 3
+RESAMPLED, CONFIGURATION = 2**20, 2**20 + 3
 BINOMIAL = 2**20 + 4  # spawn key of the noise seed, for counts sampled on the host
 SHUFFLER = 3
 PROTOCOL = 2**32 - 1  # larger than every round number
@@ -64,23 +64,23 @@ def samples_rng(seeds: Seeds) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seeds.samples, spawn_key=(SAMPLES,)))
 
 
-def member_seed(seeds: Seeds, member: int) -> int:
+def configuration_seed(seeds: Seeds, configuration: int) -> int:
     """Return the seed of a configuration's host noise, for sweeps whose configurations do not share noise.
 
-    >>> member_seed(Seeds(1, 1, 1), 0) != member_seed(Seeds(1, 1, 1), 1)
+    >>> configuration_seed(Seeds(1, 1, 1), 0) != configuration_seed(Seeds(1, 1, 1), 1)
     True
     """
-    return int(np.random.SeedSequence(seeds.noise, spawn_key=(MEMBER, member)).generate_state(1)[0])
+    return int(np.random.SeedSequence(seeds.noise, spawn_key=(CONFIGURATION, configuration)).generate_state(1)[0])
 
 
-def binomial_stream(noise_seed: int, member: int | None = None) -> np.random.SeedSequence:
+def binomial_stream(noise_seed: int, configuration: int | None = None) -> np.random.SeedSequence:
     """Return the stream of binomial noise sampled on the host, for a noise seed or one of its configurations.
 
-    >>> draws = [binomial_stream(seed, member).generate_state(1)[0] for seed in (0, 1) for member in (None, 0, 1)]
+    >>> draws = [binomial_stream(seed, one).generate_state(1)[0] for seed in (0, 1) for one in (None, 0, 1)]
     >>> len(set(draws))
     6
     """
-    spawn_key = (BINOMIAL,) if member is None else (BINOMIAL, member)
+    spawn_key = (BINOMIAL,) if configuration is None else (BINOMIAL, configuration)
     return np.random.SeedSequence(noise_seed, spawn_key=spawn_key)
 
 

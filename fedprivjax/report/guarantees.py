@@ -92,7 +92,9 @@ def _in_common(settings: list[dict[str, float]]) -> str:
 def _rows(start: ReadySweep, delta: float) -> list[_Row]:
     rows: dict[tuple, _Row] = {}
     points = points_of({name: values.tolist() for name, values in start.axes.items()})
-    for point, noise_std, event in zip(points, start.members.noise_std.tolist(), _first_events(start), strict=True):
+    for point, noise_std, event in zip(
+        points, start.configurations.noise_std.tolist(), _first_events(start), strict=True
+    ):
         figures = event.summary(delta)
         alike = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in figures.items()))
         row = rows.setdefault(alike, _Row([], figures, [], [], event))
@@ -105,8 +107,8 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
 def _first_events(start: ReadySweep) -> list[Event]:
     """Return each configuration's event on the first sampled schedule, even if a swept axis resamples the schedule."""
     if len(start.index) == 1:
-        return [events[0] for events in start.members.events]
-    members = zip(start.members.protocols, start.grid, strict=True)
+        return [events[0] for events in start.configurations.events]
+    members = zip(start.configurations.protocols, start.grid, strict=True)
     return [protocol.event(member.problem, start.first.plan) for protocol, member in members]
 
 

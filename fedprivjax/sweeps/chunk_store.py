@@ -1,7 +1,6 @@
 """Storage of a sweep's finished chunks, from which an interrupted run resumes."""
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,8 +12,9 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import SHORT, code_version, digest, read_chunk, write_chunk
-from fedprivjax.engine.prepare import Recipe
+from fedprivjax.engine.prepare import StaticArguments
 from fedprivjax.engine.simulate import run_program
+from fedprivjax.sweeps.prepare import ReadySweep
 
 HOISTED = "jax_use_simplified_jaxpr_constants"
 
@@ -32,17 +32,24 @@ class ChunkStore:
     def settle(self) -> tuple[int, int]:
         """Return the chunk sizes of the run that was started in this folder, or store and return `sizes`.
 
+        Warn, and replace the stored sizes, if their file is damaged.
+
         Raises:
             Refusal: if the run was started by another version of the code.
         """
         path = self.folder / f"{self.fingerprint}.json"
-        begun = _begun(path) if path.is_file() else None
-        if begun is not None:
-            if begun["code"] != code_version():
+        if path.is_file():
+            try:
+                begun = json.loads(path.read_text(encoding="utf-8"))
+                (draws, configurations), code = begun["sizes"], begun["code"]
+                self.sizes = int(draws), int(configurations)
+            except (ValueError, KeyError, TypeError):
+                warn(f"{path} is damaged: chunks of other sizes are computed again")
+            else:
+                if code == code_version():
+                    return self.sizes
                 raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, and it has changed")
-            self.sizes = begun["sizes"]
-        else:
-            write_atomically(path, json.dumps({"sizes": self.sizes, "code": code_version()}))
+        write_atomically(path, json.dumps({"sizes": self.sizes, "code": code_version()}))
         return self.sizes
 
     def load(self, index: int) -> dict[str, np.ndarray] | None:
@@ -54,19 +61,21 @@ class ChunkStore:
         write_chunk(self._path(index), arrays)
 
     def _path(self, index: int) -> Path:
-        draws, members = self.sizes
-        return self.folder / f"{self.fingerprint}-{code_version()}-{draws}x{members}-{index:04d}.npz"
+        draws, configurations = self.sizes
+        return self.folder / f"{self.fingerprint}-{code_version()}-{draws}x{configurations}-{index:04d}.npz"
 
 
-def _begun(path: Path) -> dict[str, Any] | None:
-    """Return the stored code version and chunk sizes of a run. Warn, and return None, if the file is damaged."""
-    try:
-        begun = json.loads(path.read_text(encoding="utf-8"))
-        draws, members = begun["sizes"]
-        return {"code": begun["code"], "sizes": (int(draws), int(members))}
-    except (ValueError, KeyError, TypeError):
-        warn(f"{path} is damaged: chunks of other sizes are computed again")
-        return None
+def sweep_fingerprint(start: ReadySweep) -> str:
+    """Return a digest of everything that a sweep's numbers depend on: its inputs and the text of one program."""
+    host_noises = [
+        fingerprint(start.host_noise(draw, place))  # one at a time, because all of them may not fit in memory
+        for draw in range(len(start.starts))
+        for place in start.index[draw % len(start.index)].tolist()
+    ]
+    text = program_text(start.arguments(0, 0), start.static)
+    leaves = *start.configurations.leaves, start.index
+    drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
+    return fingerprint(text, start.first.problem.traced, leaves, drawn, host_noises, start.common_noise)
 
 
 def fingerprint(*parts) -> str:
@@ -75,31 +84,22 @@ def fingerprint(*parts) -> str:
     return digest(*[part for path, leaf in leaves for part in (jax.tree_util.keystr(path), _part(leaf))])[:SHORT]
 
 
-def program_text(arguments: Any, recipe: Recipe) -> str:
+def program_text(arguments: Any, static: StaticArguments) -> str:
     """Return the text of one run's program, equal in all processes. It includes the code of user functions.
 
-    The text of a program with host callbacks is always unique, because it does not contain the called functions.
+    Arrays that a function closes over stay constants of the program, regardless of the user's jax setting: as arguments
+    they would be missing from its text. The text of a program with host callbacks is always unique, because it does not
+    contain the called functions.
     """
-    with _constants_in_place():
-        text = run_program.lower(arguments, recipe).as_text()
-    return text if "callback" not in text else f"{text}\n{uuid4()}"
-
-
-@contextmanager
-def _constants_in_place():
-    """Keep arrays that a function closes over as constants of its program, regardless of the user's jax setting.
-
-    As arguments of the program they would be missing from its text.
-    """
-    before = jax.config.values.get(HOISTED)
-    if not before:
-        yield
-        return
-    jax.config.update(HOISTED, False)
+    hoisted = jax.config.values.get(HOISTED)
+    if hoisted:
+        jax.config.update(HOISTED, False)
     try:
-        yield
+        text = run_program.lower(arguments, static).as_text()
     finally:
-        jax.config.update(HOISTED, before)
+        if hoisted:
+            jax.config.update(HOISTED, hoisted)
+    return text if "callback" not in text else f"{text}\n{uuid4()}"
 
 
 def _part(leaf: Any) -> Any:

@@ -43,12 +43,12 @@ def spread(mesh: Mesh | None, sizes: tuple[int, int]) -> Spread | None:
 
 
 def over_devices(function, spread: Spread | None):
-    """Return `function(members, by_draw, both, shared, member_ids)` of a chunk, divided over a mesh.
+    """Return `function(configurations, by_draw, both, shared, configuration_ids)` of a chunk, divided over a mesh.
 
     Args:
-        function: function of arguments with leaves [draws, members, ...], [draws, ...], [draws, members, ...], without
-            these axes, and [members], where `members` is the axis of configurations. It returns leaves
-            [draws, members, ...].
+        function: function of arguments with leaves [draws, configurations, ...], [draws, ...],
+            [draws, configurations, ...], without these axes, and [configurations]. It returns leaves
+            [draws, configurations, ...].
     """
     if spread is None:
         return function

@@ -6,18 +6,18 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.plan.seeds import Seeds, as_seeds, member_seed
+from fedprivjax.plan.seeds import Seeds, as_seeds, configuration_seed
 
 
 def shared_draws(axes: Mapping[str, np.ndarray], resample: Sequence[str]) -> np.ndarray:
     """Return the configurations that share a draw: int [points of resampled axes, points of the other axes]."""
     for name in resample:
         require_choice("axis to resample", name, axes)
-    members = np.arange(np.prod([axis.size for axis in axes.values()], dtype=int))
-    members = members.reshape([axis.size for axis in axes.values()])
+    configurations = np.arange(np.prod([axis.size for axis in axes.values()], dtype=int))
+    configurations = configurations.reshape([axis.size for axis in axes.values()])
     outer = [place for place, name in enumerate(axes) if name in resample]
-    points = np.prod([members.shape[place] for place in outer], dtype=int)
-    return np.moveaxis(members, outer, range(len(outer))).reshape(points, -1)
+    points = np.prod([configurations.shape[place] for place in outer], dtype=int)
+    return np.moveaxis(configurations, outer, range(len(outer))).reshape(points, -1)
 
 
 def resampled_rows(index: np.ndarray, resampled: np.ndarray) -> np.ndarray:
@@ -38,7 +38,7 @@ def seeds_of_draw(seed: Seeds, resampled: np.ndarray, point: int, common_noise: 
     """
     own = seed if resampled[point] < 0 else seed.resample(int(resampled[point]))
     apart = np.flatnonzero(resampled == resampled[point]).size > 1 and not common_noise
-    return own._replace(noise=member_seed(own, point)) if apart else own
+    return own._replace(noise=configuration_seed(own, point)) if apart else own
 
 
 def number_of(seeds: int | Sequence[int | Seeds]) -> int:

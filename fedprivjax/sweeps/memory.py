@@ -26,15 +26,15 @@ def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: in
     Raises:
         ValueError: if the budget is too small for one run.
     """
-    per_draw, per_member = run_bytes(start)
-    if per_draw + per_member > budget:
-        raise Refusal(f"memory_budget must be at least {per_draw + per_member} bytes for one run, got {budget}")
+    per_draw, per_configuration = run_bytes(start)
+    if per_draw + per_configuration > budget:
+        raise Refusal(f"memory_budget must be at least {per_draw + per_configuration} bytes for one run, got {budget}")
     over_draws = devices if runs[0] >= devices else 1
-    over_members = devices if over_draws == 1 else 1
-    local = -(-runs[0] // over_draws), -(-runs[1] // over_members)
-    members = min(local[1], (budget - per_draw) // per_member)
-    draws = min(local[0], budget // (per_draw + members * per_member))
-    return over_draws * _even(local[0], draws), over_members * _even(local[1], members)
+    over_configurations = devices if over_draws == 1 else 1
+    local = -(-runs[0] // over_draws), -(-runs[1] // over_configurations)
+    configurations = min(local[1], (budget - per_draw) // per_configuration)
+    draws = min(local[0], budget // (per_draw + configurations * per_configuration))
+    return over_draws * _even(local[0], draws), over_configurations * _even(local[1], configurations)
 
 
 def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -53,7 +53,7 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
 
 def run_bytes(start: ReadyRun) -> tuple[int, int]:
     """Estimate the bytes of a draw and of one of its configurations, from the protocol's and mechanism's statements."""
-    protocol, problem, size = start.protocol, start.problem, start.recipe.size
+    protocol, problem, size = start.protocol, start.problem, start.static.size
     d, (_, per_round, rounds) = problem.dimension, size
     example = _floats(lambda: problem.take(0, 0))
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
@@ -71,8 +71,8 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     host_noise = sum(leaf.nbytes for leaf in jax.tree.leaves(start.host_noise))
     seen = max(tested, problem.examples if problem.stored else 0)
     evaluated = max(3 * tested * scores, 2 * min(CHUNK_NUMBERS, seen * way))
-    member = 6 * d + 2 * (state + noise_state) + evaluated + messages
-    return 4 * (drawn + start.mechanism.floats(d)), 4 * member + host_noise
+    configuration = 6 * d + 2 * (state + noise_state) + evaluated + messages
+    return 4 * (drawn + start.mechanism.floats(d)), 4 * configuration + host_noise
 
 
 def _drawn(start: ReadyRun) -> int:

@@ -1,8 +1,10 @@
 """Preparation of a sweep on the host: plans, calibration and all checks, without compilation."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -11,20 +13,17 @@ import numpy as np
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
-from fedprivjax.engine.prepare import Arguments, ReadyRun, Recipe, evaluation_rounds, ready
+from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.seeds import Seeds, member_seed
-from fedprivjax.privacy.terms import RECORD
+from fedprivjax.plan.seeds import Seeds, configuration_seed
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
+from fedprivjax.sweeps.configurations import SIZES, Configuration, Configurations, axes_of, calibrated, grid
 from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draw, shared_draws
-from fedprivjax.sweeps.members import SIZES, Configuration, Configurations, axes_of, calibrated, grid
 from fedprivjax.sweeps.memory import chunk_sizes
-from fedprivjax.sweeps.results import attributes
 
 MEMORY_BUDGET = 2 * 2**30
 
@@ -41,7 +40,7 @@ class ReadySweep:
         starts: one prepared run per draw, with the draw's plan and mechanism.
         axes: swept values by name.
         grid: configurations before calibration.
-        members: configurations of the grid, calibrated for their plans.
+        configurations: configurations of the grid, calibrated for their plans.
         seeds: seeds of the sweep.
         index: configurations that share a draw, int [points, configurations of a draw].
         sizes: numbers of draws and of configurations in a chunk.
@@ -51,7 +50,7 @@ class ReadySweep:
     starts: list[ReadyRun]
     axes: dict[str, np.ndarray]
     grid: list[Configuration]
-    members: Configurations
+    configurations: Configurations
     seeds: list[Seeds]
     index: np.ndarray
     sizes: tuple[int, int]
@@ -62,22 +61,8 @@ class ReadySweep:
         return self.starts[0]
 
     @property
-    def delta(self) -> float:
-        return self.first.delta
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.first.recipe
-
-    @property
-    def noise(self) -> str:
-        """Description of the noise sampler and of the sharing of noise."""
-        shared = (
-            "shared by the grid's configurations, whose guarantees do not compose"
-            if self.common_noise
-            else "sampled independently for each configuration"
-        )
-        return f"{self.first.mechanism.name}, {shared}"
+    def static(self) -> StaticArguments:
+        return self.first.static
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -87,9 +72,9 @@ class ReadySweep:
     @property
     def iterates(self) -> tuple[str, ...]:
         """Names of the iterates at which metrics of parameters are evaluated."""
-        return iterate_names(self.first.protocol, self.first.problem, self.recipe.size)
+        return iterate_names(self.first.protocol, self.first.problem, self.static.size)
 
-    def members_of(self, draws: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def configurations_of(self, draws: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the grid's configurations on these draws, int [draws, columns].
 
         Args:
@@ -99,25 +84,30 @@ class ReadySweep:
 
     def coordinates(self) -> dict[str, np.ndarray]:
         """Return the dataset's coordinates: swept values, seeds, evaluations and iterates."""
-        of_run = {"round": evaluation_rounds(self.recipe), "iterate": np.array(self.iterates)}
+        of_run = {"round": evaluation_rounds(self.static), "iterate": np.array(self.iterates)}
         return {**self.axes, "seed": seed_labels(self.seeds), **of_run}
 
     def attributes(self) -> dict[str, Any]:
-        """Return the dataset's attributes."""
-        private = non_private(self.first.problem, self.recipe.metrics)
-        problem = self.first.problem
-        sums = data_checksums(problem)
-        said = attributes(self.first.protocol, self.delta, self.noise, private, problem.not_covered, checksums=sums)
-        run = {
-            "data_used": self.first.plan.data_used,
-            "delta_warning": self._delta_warning,
-            "weights": _weights(self.first),
+        """Return the dataset's attributes: its origin, and the limits of its guarantees."""
+        first, problem = self.first, self.first.problem
+        apart, together = "sampled independently for each configuration", "shared by the grid's configurations"
+        noise = f"{together}, whose guarantees do not compose" if self.common_noise else apart
+        optional = {
+            "data_used": first.plan.data_used,
+            "delta_warning": next(filter(None, (start.delta_warning for start in self.starts)), ""),
+            "weights": first.influence,
         }
-        return said | {name: text for name, text in run.items() if text}
-
-    @property
-    def _delta_warning(self) -> str:
-        return next(filter(None, (start.delta_warning for start in self.starts)), "")
+        return {
+            "protocol": first.protocol.name,
+            "delta": first.delta,
+            "selection": "not accounted for: guarantees do not cover the choice of hyper-parameters by these results",
+            "non_private_metrics": ", ".join(non_private(problem, self.static.metrics)),
+            "non_private_data": "; ".join(problem.not_covered),
+            "noise": f"{first.mechanism.name}, {noise}",
+            "data": json.dumps(data_checksums(problem)),
+            "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
+            **{name: text for name, text in optional.items() if text},
+        }
 
     def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return privacy values by name: of every run, [seeds, configurations], and of every configuration.
@@ -125,14 +115,14 @@ class ReadySweep:
         The first are realised μ and ε. The second are the noise, the step size, the target ε (NaN if the noise was
         given) and the guarantee, each of shape [configurations].
         """
-        members = self.members
-        realised = members.realised(self.delta)
-        asked = [np.nan if member.target.noise_std is not None else member.target.worst_epsilon for member in self.grid]
+        realised, guarantees = self.configurations.realised(self.first.delta)
+        targets = [configuration.target for configuration in self.grid]
+        asked = [np.nan if target.noise_std is not None else target.worst_epsilon for target in targets]
         return realised, {
-            "noise_std": members.noise_std,
-            "step_size": members.step_size,
+            "noise_std": self.configurations.noise_std,
+            "step_size": self.configurations.step_size,
             "target_epsilon": np.array(asked),
-            "guarantee": members.guarantees(realised["realised_epsilon"], self.delta),
+            "guarantee": guarantees,
         }
 
     def costs(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -141,39 +131,27 @@ class ReadySweep:
         The first are `gradients_per_record` and `sent_bytes`. The second are the per-round costs of one machine, and
         `rounds_taken`.
         """
-        each = self.members.costs([member.problem for member in self.grid])
+        pairs = zip(self.configurations.protocols, self.grid, strict=True)
+        of_each = [protocol.costs(configuration.problem) for protocol, configuration in pairs]
+        each = {name: np.array([costs[name] for costs in of_each]) for name in of_each[0]}
         by_draw = np.array([taken(start.problem, start.plan) for start in self.starts])
         by_run = np.empty((len(self.seeds), self.index.size, by_draw.shape[1]))
         by_run[:, self.index] = by_draw.reshape(len(self.seeds), len(self.index), 1, -1)
         rounds, messages, uses = np.moveaxis(by_run, 2, 0)
         return totals(each, messages, uses), each | {"rounds_taken": rounds[0].astype(int)}
 
-    def host_noise(self, draw: int, member: int) -> Any:
+    def host_noise(self, draw: int, configuration: int) -> Any:
         """Return a configuration's host noise on a draw."""
         start = self.starts[draw]
-        seed = start.seeds.noise if self.common_noise else member_seed(start.seeds, member)
-        return start.host_noise_of(self.members.protocols[member], seed, start.problem.dimension)
+        seed = start.seeds.noise if self.common_noise else configuration_seed(start.seeds, configuration)
+        return start.host_noise_of(self.configurations.protocols[configuration], seed, start.problem.dimension)
 
-    def member(self, draw: int, member: int) -> Arguments:
+    def arguments(self, draw: int, configuration: int) -> Arguments:
         """Return the program's arguments for one run."""
         start = self.starts[draw]
-        protocol, constraint = jax.tree.map(lambda leaf: leaf[member], (self.members.protocol, self.members.constraint))
-        problem = replace(start.problem.traced, constraint=constraint)
-        return Arguments(protocol, problem, start.mechanism, start.inputs, self.host_noise(draw, member), start.key)
-
-
-def _weights(start: ReadyRun) -> str:
-    """Return a description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
-    table, uses = start.problem.partition_table, start.plan.schedule.total
-    if table is None or start.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or np.ptp(uses) != 0:
-        return ""
-    least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
-    sizes, total = table.sizes, int(table.sizes.sum())
-    private = start.event.terms.unit == RECORD and start.protocol.noise_std and np.ndim(start.target.epsilon) == 0
-    small, large = map(start.problem.machine_name, (least, most))
-    louder = f", and {small} sets the noise" if private else ""
-    sized = f"{small} ({sizes[least]:,} of {total:,} records) as much as {large} ({sizes[most]:,})"
-    return f"every machine counts equally: {sized}{louder}"
+        protocol, constraint = jax.tree.map(lambda leaf: leaf[configuration], self.configurations.leaves)
+        problem, noise = replace(start.problem.traced, constraint=constraint), self.host_noise(draw, configuration)
+        return Arguments(protocol, problem, start.mechanism, start.inputs, noise, start.key)
 
 
 def ready_sweep(
@@ -222,17 +200,22 @@ def ready_sweep(
     seeds = seed_list(seeds)
     points = grid(protocol, problem, axes, delta)
     resampled = resampled_rows(index, shared_draws(axes, resample))
-    seeded = [seeds_of_draw(seed, resampled, point, common_noise) for seed in seeds for point in range(len(index))]
     settings = {"rounds": rounds, "metrics": metrics, "eval_every": eval_every, "delta": delta, "order": order}
-    starts = _starts(
-        _examples(points, index), seeded, participation, {**settings, "noise_method": noise_method}, preparing
-    )
-    progress_callback = None if preparing is None else partial(preparing, "calibrating noise")
-    members = calibrated(points, _plans(starts, index), progress_callback)
-    for member in members.protocols:
-        member.check_method(noise_method)
+    starts = []
+    for seed, (point, example) in product(seeds, enumerate(_examples(points, index))):
+        if preparing is not None:
+            preparing("sampling schedules", len(starts) + 1, draws)
+        own = {"seed": seeds_of_draw(seed, resampled, point, common_noise), "noise_method": noise_method, **settings}
+        starts.append(ready(example.protocol, example.problem, participation, target=example.target, **own))
+    starts = [replace(start, mechanism=aligned) for start, aligned in zip(starts, _aligned(starts), strict=True)]
+    place = {configuration: point for point, row in enumerate(index) for configuration in row}
+    plans = [[start.plan for start in starts[place[each] :: len(index)]] for each in range(index.size)]
+    on_progress = None if preparing is None else partial(preparing, "calibrating noise")
+    configurations = calibrated(points, plans, on_progress)
+    for one in configurations.protocols:
+        one.check_method(noise_method)
     sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, devices)
-    return ReadySweep(starts, axes, points, members, seeds, index, sizes, common_noise)
+    return ReadySweep(starts, axes, points, configurations, seeds, index, sizes, common_noise)
 
 
 def _examples(points: Sequence[Configuration], index: np.ndarray) -> list[Configuration]:
@@ -240,35 +223,6 @@ def _examples(points: Sequence[Configuration], index: np.ndarray) -> list[Config
     private = [place for place, point in enumerate(points) if not point.target.non_private]
     of_any = private[0] if private else 0
     return [points[next((m for m in row if not points[m].target.non_private), of_any)] for row in index]
-
-
-def _starts(
-    examples: list[Configuration],
-    seeded: list[Seeds],
-    participation: Participation,
-    settings: dict[str, Any],
-    preparing: Callable[[str, int, int], Any] | None,
-) -> list[ReadyRun]:
-    """Prepare one run of every draw, with mechanisms of equal shapes.
-
-    Args:
-        examples: a configuration for each draw of a seed.
-        seeded: seeds of the draws, all draws of a seed together.
-        settings: other arguments of `ready`.
-    """
-    starts = []
-    for number, seed in enumerate(seeded):
-        if preparing is not None:
-            preparing("sampling schedules", number + 1, len(seeded))
-        one = examples[number % len(examples)]
-        starts.append(ready(one.protocol, one.problem, participation, target=one.target, seed=seed, **settings))
-    return [replace(start, mechanism=m) for start, m in zip(starts, _aligned(starts), strict=True)]
-
-
-def _plans(starts: Sequence[ReadyRun], index: np.ndarray) -> list[list[Plan]]:
-    """Return the plans of each configuration, [configurations][seeds]."""
-    place = {member: point for point, members in enumerate(index) for member in members}
-    return [[start.plan for start in starts[place[member] :: len(index)]] for member in range(index.size)]
 
 
 def _aligned(starts: Sequence[ReadyRun]) -> list[Any]:

@@ -1,7 +1,6 @@
 """Results with named axes: the dataset of a sweep, and functions to read it."""
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,28 +12,26 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF, described
+from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF
 
 INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error
 
 
 def sweep_dataset(
     values: Mapping[str, np.ndarray],
-    members: Mapping[str, np.ndarray],
+    configurations: Mapping[str, np.ndarray],
     coordinates: Mapping[str, np.ndarray],
     attributes: Mapping[str, Any],
-    words: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> xr.Dataset:
-    """Return the dataset of a sweep, with descriptions of every variable and coordinate.
+    """Return the dataset of a sweep, without descriptions of its variables.
 
     Args:
         values: values of runs by name, [seeds, configurations], optionally followed by [evaluations] or by
             [evaluations, iterates]; configurations in the grid's order.
-        members: values of configurations by name, [configurations]. Names of axes are ignored.
+        configurations: values of configurations by name, [configurations]. Names of axes are ignored.
         coordinates: swept axes in the grid's order, then `seed`, `round` and `iterate`. The last is dropped if no value
             uses it.
         attributes: attributes of the dataset.
-        words: additional attributes of variables, by name.
     """
     of_run = ("round", "iterate")
     grid = [name for name in coordinates if name not in ("seed", *of_run)]
@@ -45,11 +42,11 @@ def sweep_dataset(
         dims = [*grid, "seed", *of_run[: moved.ndim - 2]]
         variables[name] = (dims, moved.reshape(*shape, *moved.shape[1:]))
     variables["diverged"] = (variables["diverged"][0], variables["diverged"][1].astype(bool))
-    for name in (name for name in members if name not in grid):
-        variables[name] = (grid, members[name].reshape(shape))
+    for name in (name for name in configurations if name not in grid):
+        variables[name] = (grid, configurations[name].reshape(shape))
     used = {name for dims, _ in variables.values() for name in dims}
     kept = {name: values for name, values in coordinates.items() if name != "iterate" or name in used}
-    return described(xr.Dataset(variables, kept, dict(attributes)), words)
+    return xr.Dataset(variables, kept, dict(attributes))
 
 
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
@@ -67,28 +64,6 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
             f"dataset must have a single value along {', '.join(map(str, texts.dims))}, got {dict(texts.sizes)}"
         )
     return PrivacyGuarantee.from_json(str(texts.values.item()))
-
-
-def attributes(
-    protocol,
-    delta: float,
-    noise: str,
-    non_private: Sequence[str],
-    not_covered: Sequence[str] = (),
-    *,
-    checksums: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return a dataset's attributes: its origin, and the limits of its guarantees."""
-    return {
-        "protocol": protocol.name,
-        "delta": delta,
-        "selection": "not accounted for: guarantees do not cover the choice of hyper-parameters by these results",
-        "non_private_metrics": ", ".join(non_private),
-        "non_private_data": "; ".join(not_covered),
-        "noise": noise,
-        "data": json.dumps(dict(checksums)),
-        "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
-    }
 
 
 def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:

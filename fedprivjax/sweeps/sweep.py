@@ -19,8 +19,8 @@ from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.execute import execute
-from fedprivjax.sweeps.members import axes_of
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
 

@@ -76,12 +76,12 @@ def prefix_of_a_longer_run(trial: Trial) -> None:
 def _first_rounds(trial: Trial, rounds: int, eval_every: int):
     """Return the program's arguments and static configuration for the first rounds of the trial's run."""
     start = trial.start
-    arguments, size = start.arguments, start.recipe.size._replace(rounds=rounds)
+    arguments, size = start.arguments, start.static.size._replace(rounds=rounds)
     cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.host_noise, arguments.mechanism.inputs))
     mechanism: Any = arguments.mechanism
     mechanism = replace(mechanism, inputs=cut[2])
-    recipe = start.recipe._replace(size=size, eval_every=eval_every)
-    return arguments._replace(inputs=cut[0], host_noise=cut[1], mechanism=mechanism), recipe
+    static = start.static._replace(size=size, eval_every=eval_every)
+    return arguments._replace(inputs=cut[0], host_noise=cut[1], mechanism=mechanism), static
 
 
 def _recorded(trial: Trial, name: str, at: list[int]) -> np.ndarray:

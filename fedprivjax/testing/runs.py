@@ -41,7 +41,7 @@ def silent_without_noise(trial: Trial) -> None:
         assert not execute(start).metrics["noise_norm"].any(), f"a target {target} must be met without noise"
     arguments = trial.start.arguments
     zero = replace(arguments.protocol, noise_std=np.zeros((), np.float32))
-    _, values = run_program(arguments._replace(protocol=zero), trial.start.recipe)
+    _, values = run_program(arguments._replace(protocol=zero), trial.start.static)
     chex.assert_trees_all_close(values["probe"], _probe(trial.silent), rtol=1e-4, atol=1e-6)
     apart(silent.metrics["probe"], trial.run.metrics["probe"], "noise must change the run")
 
@@ -51,7 +51,7 @@ def machines_relabelled(trial: Trial) -> None:
     start = trial.start
     names = np.roll(np.arange(start.plan.size.machines), 1)
     other = _renamed(trial, names)
-    _, values = run_program(other.arguments, other.recipe)
+    _, values = run_program(other.arguments, other.static)
     chex.assert_trees_all_close(values["probe"], _probe(start), rtol=1e-5, atol=1e-6)
     one, two = start.guarantee.per_machine, other.event.guarantee(start.delta).per_machine
     np.testing.assert_allclose(two[names], one, rtol=1e-6)
@@ -61,14 +61,14 @@ def order_within_a_round(trial: Trial) -> None:
     """Check that reversing the slots of a round, machines and samples together, keeps the trajectory without noise."""
     arguments = trial.silent.arguments
     swapped = jax.tree.map(lambda leaf: leaf if leaf.ndim == 1 else leaf[:, ::-1], arguments.inputs)
-    _, values = run_program(arguments._replace(inputs=swapped), trial.silent.recipe)
+    _, values = run_program(arguments._replace(inputs=swapped), trial.silent.static)
     chex.assert_trees_all_close(values["probe"], _probe(trial.silent), rtol=1e-4, atol=1e-6)
     path = np.ravel(values["probe"])
     apart(path[-1:], path[len(path) // 2 : len(path) // 2 + 1], "a run must change the reported point")
 
 
 def _probe(start: ReadyRun):
-    return run_program(start.arguments, start.recipe)[1]["probe"]
+    return run_program(start.arguments, start.static)[1]["probe"]
 
 
 def _renamed(trial: Trial, names: np.ndarray) -> ReadyRun:

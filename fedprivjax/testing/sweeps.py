@@ -16,8 +16,8 @@ from fedprivjax.engine.simulate import Run, execute
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.problem.constraints import Ball
+from fedprivjax.sweeps.configurations import RADIUS
 from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
-from fedprivjax.sweeps.members import RADIUS
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import sweep
@@ -134,7 +134,7 @@ def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, .
     options = {**_settings(trial), "over": over, "seeds": SEEDS[:1], "common_noise": common_noise}
     start = ready_sweep(protocol, trial.problem, trial.participation, **options)
     arguments = chunk_arguments(start, np.arange(1), np.arange(members))
-    program = jax.make_jaxpr(lambda *arrays: run_chunk(*arrays, start.recipe))(*arguments)
+    program = jax.make_jaxpr(lambda *arrays: run_chunk(*arrays, start.static))(*arguments)
     return [shape for equation in _equations(program.jaxpr) for shape in _drawn(equation)], members
 
 

@@ -13,7 +13,7 @@ def test_the_round_by_hand_is_the_engines(monkeypatch):
     for name, value in {"MACHINES": 6, "PER_ROUND": 3, "SIDE": 5, "HIDDEN": (4,), "CLIP": 0.5}.items():
         monkeypatch.setattr(network, name, value)
     start = network.make.__wrapped__(4)
-    ours = run_program(start.arguments._replace(mechanism=Silent()), start.recipe)[0]
+    ours = run_program(start.arguments._replace(mechanism=Silent()), start.static)[0]
     step, samples = jnp.float32(start.protocol.step_size), jnp.asarray(start.plan.samples)
     theirs = network.by_hand(start.problem.start, start.problem.pool, samples, step)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)

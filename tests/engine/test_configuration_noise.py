@@ -18,7 +18,7 @@ from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.problem.build import general_problem
-from fedprivjax.sweeps.execute import sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import sweep_fingerprint
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
 

@@ -145,7 +145,7 @@ class Tacit(DPMu2):
 
 def flops(protocol, problem, record):
     start = ready(protocol, problem, Uniform(7, 5), rounds=ROUNDS, eval_every=EVERY, metrics=record)
-    return run_program.lower(start.arguments, start.recipe).compile().cost_analysis()["flops"]
+    return run_program.lower(start.arguments, start.static).compile().cost_analysis()["flops"]
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_declared_constants_reach_the_problem():
 def test_noise_and_step_follow_from_declared_constants():
     def members(**problem):
         protocol = {key: value for key, value in MINIBATCHES.items() if key != "step_size"}
-        return listed.jobs(make(protocol, **problem))[0].prepare().members
+        return listed.jobs(make(protocol, **problem))[0].prepare().configurations
 
     plain = members(lipschitz=1.0)
     np.testing.assert_allclose(members(lipschitz=2.0).noise_std, 2 * plain.noise_std)

@@ -20,7 +20,7 @@ from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varyin
 from fedprivjax.problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Tukey
 from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.protocols import PROTOCOLS, NoisySGD
-from fedprivjax.sweeps.members import sweepable
+from fedprivjax.sweeps.configurations import sweepable
 
 BUNDLED = experiment.bundled()
 SMALL = """
@@ -122,7 +122,7 @@ def prepared(name, change=lambda parsed: parsed):
     todo = listed.jobs(small)
     places = {(job.label, *job.shape.values()) for job in todo}
     assert len(places) == len(todo) >= len(parsed.protocol) * len(small.shapes)
-    assert all(np.isfinite(job.prepare().members.step_size).all() for job in todo)
+    assert all(np.isfinite(job.prepare().configurations.step_size).all() for job in todo)
 
 
 def at_one_point(parsed):
@@ -172,11 +172,11 @@ def test_small_settings_reach_the_objects():
     first, second = listed.jobs(experiment.parse(small()))
     assert (first.label, second.label) == ("ours", "noisy_sgd")
     assert first.prepare().first.protocol.noise_schedule == "gap"
-    assert first.prepare().recipe.size == (6, 3, 4)
+    assert first.prepare().static.size == (6, 3, 4)
     assert {name: axis.tolist() for name, axis in first.prepare().axes.items()} == {"mu": [1, 2], "clip": [0.5, 2]}
     assert first.prepare().first.problem.constraint.radius == 2.0
     assert not second.prepare().axes  # its own mu = inf is not swept over
-    assert not second.prepare().members.noise_std.any()
+    assert not second.prepare().configurations.noise_std.any()
 
 
 def test_swept_integers_are_shapes_and_the_rest_axes():
@@ -634,7 +634,7 @@ def test_a_missing_size_is_named(size):
 
 def test_a_given_schedule_fixes_per_round():
     given = {"kind": "given", "machines": 6, "schedule": [[0, 1], [2, 3]]}
-    assert listed.jobs(experiment.parse(small(participation=given)))[0].prepare().recipe.size == (6, 2, 2)
+    assert listed.jobs(experiment.parse(small(participation=given)))[0].prepare().static.size == (6, 2, 2)
     message = refusal(small(participation=given, sweep__per_round=[3]))
     assert message == "[[protocol]] 'ours': per_round must be 2 for kind 'given', got 3"
 
@@ -787,7 +787,7 @@ def test_a_setting_without_a_default_may_be_swept(own, swept):
     raw = small(protocol=[entry], sweep__mu=[2.0], expected=[], problem__partition={"kind": "iid"}, **swept)
     (job,) = listed.jobs(experiment.parse(raw, own))
     start = job.prepare()
-    assert [protocol.weight for protocol in start.members.protocols] == [2.0, 3.0]
+    assert [protocol.weight for protocol in start.configurations.protocols] == [2.0, 3.0]
 
 
 def test_two_folders_may_have_modules_of_one_name(own, tmp_path_factory):

@@ -45,7 +45,7 @@ def test_own_rounds_next_to_the_rounds_that_the_data_allow():
     made = make({"rounds": 3})
     assert of(made, "single") == (Uniform(20, 10), None)
     assert of(made, "several") == (Uniform(20, 10), 3)
-    rounds = {job.label: job.prepare().recipe.size.rounds for job in listed.jobs(made)}
+    rounds = {job.label: job.prepare().static.size.rounds for job in listed.jobs(made)}
     assert rounds["several"] == 3
     assert rounds["single"] == 71  # one pass over the smallest dataset
 

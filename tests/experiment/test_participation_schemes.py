@@ -144,7 +144,7 @@ def test_dataset_sizes_come_from_the_data():
     plans = [start.first.plan for start in (wasteful, start)]
     assert plans[0].part_used < 50 < 90 < plans[1].part_used
     assert start.attributes()["data_used"] == plans[1].data_used
-    (guarantee,) = start.members.guarantees(np.ones((2, 1)), 1e-5)
+    (guarantee,) = start.privacy()[1]["guarantee"]
     assert '"public sizes"' in str(guarantee)
 
 

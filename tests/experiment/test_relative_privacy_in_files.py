@@ -42,7 +42,7 @@ def raw(name, axis, **settings):
 )
 def test_a_file_gives_every_machine_its_own_privacy(name, axis, settings):
     (job,) = jobs(parse(raw(name, axis, relative_privacy=PROFILE, **settings)))
-    for level, events in zip((1.0, 2.0), job.prepare().members.events, strict=True):
+    for level, events in zip((1.0, 2.0), job.prepare().configurations.events, strict=True):
         each = events[0].guarantee(1e-5).per_machine
         np.testing.assert_allclose(each, level * np.array(PROFILE) / 4, rtol=1e-6)
 

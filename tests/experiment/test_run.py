@@ -140,7 +140,7 @@ def test_a_protocols_own_level_takes_it_out_of_the_sweep():
     first, second = listed.jobs(make(entries))
     assert list(first.prepare().axes) == ["mu"]
     assert not second.prepare().axes
-    members = second.prepare().members
+    members = second.prepare().configurations
     np.testing.assert_allclose(members.events[0][0].sensitivity / members.noise_std, 2.0)
 
 
@@ -167,7 +167,9 @@ def test_a_sweep_already_done_is_not_run_again(monkeypatch):
 
 def test_jobs_prepared_before_are_run_as_they_are():
     job = listed.jobs(make())[0]
-    silent = replace(job.prepare(), members=replace(job.prepare().members, noise_std=np.array([7.0, 8.0])))
+    silent = replace(
+        job.prepare(), configurations=replace(job.prepare().configurations, noise_std=np.array([7.0, 8.0]))
+    )
     found = runner.run_jobs([replace(job, prepare=lambda: silent)])["dp_mu2"]
     assert found["noise_std"].values.tolist() == [7.0, 8.0]
 
@@ -258,7 +260,7 @@ def test_selecting_by_an_unrecorded_metric_is_refused():
 def test_tiny_is_small_and_no_larger_than_the_original(participation, sweep, rounds):
     sweep = {"mu": [1, 2, 4, 8], "per_round": [1], **sweep}
     small = tiny(make(participation=participation, sweep=sweep))
-    assert [job.prepare().recipe.size.rounds for job in listed.jobs(small)] == [rounds]
+    assert [job.prepare().static.size.rounds for job in listed.jobs(small)] == [rounds]
     assert small.sweep.over["mu"] == [1, 8]
     assert small.sweep.seeds == 2
     assert runner.run(small)["dp_mu2"]["test_loss"].notnull().all()
@@ -305,7 +307,7 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
     assert len({job.identity for job in todo.values()}) == 6
     for (records, rounds), job in todo.items():
         start = job.prepare()
-        assert (start.first.problem.examples, start.recipe.size.rounds) == (records, rounds)
+        assert (start.first.problem.examples, start.static.size.rounds) == (records, rounds)
         run = simulate(start.first.protocol, start.first.problem, Full(1), rounds=rounds, metrics=METRICS, eval_every=1)
         cell = data.sel(records=records, rounds=rounds).isel(seed=0)
         found = norms.sel(records=records, rounds=rounds).isel(seed=0).dropna("round")
@@ -355,7 +357,7 @@ def test_tiny_has_no_more_rounds_than_the_whole_where_a_client_is_small(tmp_path
     )
     small = tiny(made)
     assert small.participation.rounds == rounds
-    assert listed.jobs(small)[0].prepare().recipe.size.rounds == rounds
+    assert listed.jobs(small)[0].prepare().static.size.rounds == rounds
 
 
 def test_tiny_has_few_records_if_sizes_are_equal():
@@ -373,7 +375,7 @@ def test_tiny_has_few_records_if_sizes_are_equal():
     assert few.problem.partition.records == 20
     (job,) = listed.jobs(few)
     start = job.prepare()
-    assert (start.first.problem.examples, start.recipe.size.rounds, start.first.plan.width) == (400, 2, 2)
+    assert (start.first.problem.examples, start.static.size.rounds, start.first.plan.width) == (400, 2, 2)
     assert len(start.first.problem.test.label) == 200
     assert few.protocol[0].grid == {"radius": [4.0], "step_scale": [0.5, 2.0]}
     for partition in ({"kind": "by_label", "classes_per_machine": 2}, {"kind": "iid", "sizes": "lognormal"}):
@@ -407,7 +409,7 @@ def test_tiny_has_few_machines_if_no_setting_depends_on_them(changed, machines, 
     said["participation"] = {**changed.get("participation", said["participation"]), "machines": 100}
     said["sweep"] |= changed.get("sweep", {})
     (job,) = runner.jobs(tiny(experiment.parse(said)))
-    size = job.prepare().recipe.size
+    size = job.prepare().static.size
     assert (size.machines, size.per_round) == (machines, per_round)
 
 
@@ -423,7 +425,7 @@ def test_tiny_makes_a_whole_epoch_if_a_method_needs_one():
     )
     assert tiny(made).participation.rounds == 20
     (job,) = listed.jobs(tiny(made))
-    assert job.prepare().recipe.size.rounds == 20
+    assert job.prepare().static.size.rounds == 20
 
 
 def test_tiny_keeps_all_records_if_a_method_needs_them():

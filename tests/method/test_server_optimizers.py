@@ -171,7 +171,7 @@ def _of_run(options):
 
 def test_two_processes_would_write_the_same_program():
     texts = {
-        program_text(start.arguments, start.recipe)
+        program_text(start.arguments, start.static)
         for start in (
             ready(NoisySGD(mu=4.0, step_size=0.1, server=ServerOptimizer(factory)), POOL, SOME_MACHINES, rounds=2)
             for factory in (partial(optax.adam, b1=0.8), lambda learning_rate: optax.adam(learning_rate, b1=0.8))

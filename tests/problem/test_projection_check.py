@@ -98,7 +98,7 @@ def test_sizes_are_tried_as_they_are_swept():
     right = Custom(radius=1.0, diameter=2.0, size=1.0, projection=ball)
     problem = linear_problem(X, Y, Softmax(2), feature_bound=10.0, constraint=right)
     options = {"seeds": 1, "rounds": 3}
-    assert ready_sweep(DPMu2(mu=1.0, clip=1.0), problem, Full(2), over={"size": [0.5, 1.0]}, **options).members
+    assert ready_sweep(DPMu2(mu=1.0, clip=1.0), problem, Full(2), over={"size": [0.5, 1.0]}, **options).configurations
     with pytest.raises(Refusal, match=r"norm at most its radius \(1\), got a point of norm 4"):
         ready_sweep(DPMu2(mu=1.0, clip=1.0), problem, Full(2), over={"size": [1.0, 4.0]}, **options)
 

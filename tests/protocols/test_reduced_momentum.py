@@ -301,8 +301,8 @@ def test_refusals_are_one_clear_line(words):
 def test_a_sweep_counts_rings_and_the_nodes_of_a_block():
     d, epoch, rounds = 1000, 36, 72
     wide = linear_problem(ONES[:, :epoch], ZEROS[:, :epoch], Softmax(d), feature_bound=1.0)
-    per_draw, per_member = run_bytes(made(wide, Full(1), rounds, batch=1))
-    assert per_member > 4 * 2 * epoch * d
+    per_draw, per_configuration = run_bytes(made(wide, Full(1), rounds, batch=1))
+    assert per_configuration > 4 * 2 * epoch * d
     assert per_draw > 4 * 64 * 2 * 2 * epoch.bit_length() * d
     with pytest.raises(Refusal, match="memory_budget must be at least"):
         chunk_sizes(made(wide, Full(1), rounds, batch=1), (1, 1), per_draw)

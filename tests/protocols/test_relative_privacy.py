@@ -161,7 +161,7 @@ def test_a_profile_of_epsilons_can_be_swept(name):
     law, more = Full(MACHINES), options(protocol)
     over = {"epsilon": [0.5, 8.0, np.inf], "clip": [0.2, 0.4]}
     start = ready_sweep(protocol.replace(clip=None), TABLE, law, over=over, seeds=2, **more)
-    for member, (asked, calibrated) in enumerate(zip(start.grid, start.members.protocols, strict=True)):
+    for member, (asked, calibrated) in enumerate(zip(start.grid, start.configurations.protocols, strict=True)):
         mechanism = next(
             one.mechanism for draw, one in enumerate(start.starts) if member in start.index[draw % len(start.index)]
         )
@@ -171,7 +171,9 @@ def test_a_profile_of_epsilons_can_be_swept(name):
         own = each.mechanism(TABLE, start.first.plan)
         np.testing.assert_array_equal(mechanism.inputs, own.inputs)
         np.testing.assert_allclose(
-            start.members.events[member][0].epsilons(DELTA).each, np.max(asked.target.epsilon) * SHARES, rtol=1e-6
+            start.configurations.events[member][0].epsilons(DELTA).each,
+            np.max(asked.target.epsilon) * SHARES,
+            rtol=1e-6,
         )
     assert [one.seeds for one in start.starts] == [seed for seed in start.seeds for _ in range(3)]
     apart = ready_sweep(protocol, TABLE, law, over={"epsilon": [0.5, 8.0]}, seeds=2, common_noise=False, **more)

@@ -49,12 +49,12 @@ def messages(arguments, keys, size):
     return jax.vmap(lambda key: replay(arguments._replace(key=key), size)[1][1][..., 0])(keys)
 
 
-@typed_jit(static_argnames="recipe")
-def steps(arguments, host_noises, keys, recipe):
+@typed_jit(static_argnames="static")
+def steps(arguments, host_noises, keys, static):
     """Distance of the server along the negative first axis in many runs, from the sum of its noisy means."""
 
     def one(host_noise, key):
-        return trajectory(arguments._replace(host_noise=host_noise, key=key), recipe)[1]["first"][-1, 1]
+        return trajectory(arguments._replace(host_noise=host_noise, key=key), static)[1]["first"][-1, 1]
 
     return -jax.vmap(one)(host_noises, keys)
 
@@ -66,7 +66,7 @@ def seen(trust, way, start, runs):
     if way == "steps":
         host_noises = [start.host_noise_of(start.protocol, run, 2) for run in runs] if trust == "shuffler" else None
         host_noises = None if host_noises is None else jax.tree.map(lambda *leaves: np.stack(leaves), *host_noises)
-        return np.asarray(steps(start.arguments, host_noises, keys, start.recipe), np.float64)
+        return np.asarray(steps(start.arguments, host_noises, keys, start.static), np.float64)
     sent = np.asarray(messages(start.arguments, keys, size), np.float64)
     return (sent * ((start.plan.samples == 0) if way == "messages" else 1)).sum(axis=(1, 2))
 

@@ -69,5 +69,5 @@ def test_a_round_costs_the_same_however_many_bits_a_message_has():
 def _seconds(start) -> float:
     arguments = start.arguments
     begin = time.perf_counter()
-    jax.block_until_ready(run_program(arguments, start.recipe))
+    jax.block_until_ready(run_program(arguments, start.static))
     return time.perf_counter() - begin

@@ -369,7 +369,7 @@ def test_settings_that_resample_the_schedule_share_a_row():
     (table,) = map(columns, guarantees.guarantee_tables([job], DELTA))
     assert len(table["ε (at most)"]) == 2
     start = job.prepare()
-    first = [start.members.events[place][0].epsilon(DELTA) for place in (0, 3)]
+    first = [start.configurations.events[place][0].epsilon(DELTA) for place in (0, 3)]
     printed = [float(cell.removesuffix(" !")) for cell in table["ε (at most)"]]
     np.testing.assert_allclose(printed, first, rtol=6e-3)
 

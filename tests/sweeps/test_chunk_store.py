@@ -17,9 +17,8 @@ import pytest
 
 from fedprivjax import Balanced, Ball, DPMu2, Full, Given, Seeds, Softmax, Uniform, linear_problem, sweep
 from fedprivjax.sweeps import chunk_store
-from fedprivjax.sweeps import execute as sweeps
-from fedprivjax.sweeps.chunk_store import ChunkStore, fingerprint
-from fedprivjax.sweeps.execute import execute, sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import ChunkStore, fingerprint, sweep_fingerprint
+from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 
 SOME = Uniform(6, 3)
@@ -169,7 +168,7 @@ def test_what_changes_no_number_begins_no_run_anew(prepared, softmax_problem):
 
 
 def test_without_a_folder_no_program_is_written_out(prepared, monkeypatch):
-    monkeypatch.setattr(sweeps, "program_text", lambda *_: pytest.fail("lowered"))
+    monkeypatch.setattr(chunk_store, "program_text", lambda *_: pytest.fail("lowered"))
     execute(prepared(), mesh=ONE)
 
 

@@ -20,8 +20,8 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import ready
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
+from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.execute import run_chunk
-from fedprivjax.sweeps.members import stacked
 from fedprivjax.sweeps.memory import chunk_sizes, chunks, run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
 
@@ -59,31 +59,31 @@ def test_chunks_cover_every_run_once_but_for_repeated_last_ones(seed):
 @pytest.mark.parametrize("seed", range(30))
 def test_a_budget_is_respected_and_used(job, seed):
     rng = np.random.default_rng(seed)
-    per_seed, per_member = run_bytes(job)
+    per_seed, per_configuration = run_bytes(job)
     runs = tuple(int(n) for n in rng.integers(1, 40, 2))
-    budget = int((per_seed + per_member) * 10 ** rng.uniform(0, 3))
+    budget = int((per_seed + per_configuration) * 10 ** rng.uniform(0, 3))
     seeds, members = chunk_sizes(job, runs, budget)
     assert 1 <= seeds <= runs[0]
     assert 1 <= members <= runs[1]
-    assert seeds * (per_seed + members * per_member) <= budget
+    assert seeds * (per_seed + members * per_configuration) <= budget
     # cutting evenly wastes less than half; seeds are split before another member fits
     if (seeds, members) != runs:
-        twice = 2 * seeds * (per_seed + members * per_member) + per_seed + 2 * seeds * per_member
+        twice = 2 * seeds * (per_seed + members * per_configuration) + per_seed + 2 * seeds * per_configuration
         assert twice > budget / 2
 
 
 def test_a_sweep_that_fits_is_one_chunk(job):
     assert chunk_sizes(job, (7, 9), 2**40) == (7, 9)
-    per_seed, per_member = run_bytes(job)
-    exactly = 7 * (per_seed + 9 * per_member)
+    per_seed, per_configuration = run_bytes(job)
+    exactly = 7 * (per_seed + 9 * per_configuration)
     assert chunk_sizes(job, (7, 9), exactly) == (7, 9)
     assert chunk_sizes(job, (7, 9), exactly - 1) == (4, 9)  # 7 in two nearly equal parts
 
 
 def test_members_of_one_seed_stay_together_while_they_fit(job):
-    per_seed, per_member = run_bytes(job)
-    assert chunk_sizes(job, (7, 9), per_seed + 9 * per_member) == (1, 9)
-    assert chunk_sizes(job, (7, 9), per_seed + 9 * per_member - 1) == (1, 5)
+    per_seed, per_configuration = run_bytes(job)
+    assert chunk_sizes(job, (7, 9), per_seed + 9 * per_configuration) == (1, 9)
+    assert chunk_sizes(job, (7, 9), per_seed + 9 * per_configuration - 1) == (1, 5)
 
 
 def test_a_budget_below_one_run_is_refused(job):
@@ -110,9 +110,9 @@ def test_what_takes_more_memory_is_counted_as_more(job):
 
 def compiled_bytes(start):
     """Bytes that XLA allocates for a whole sweep as one chunk, without its arguments."""
-    members, drawn = start.members, start.starts
+    members, drawn = start.configurations, start.starts
     lowered = run_chunk.lower(
-        jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, *leaf.shape)), (members.protocol, members.constraint)),
+        jax.tree.map(lambda leaf: np.broadcast_to(leaf, (2, *leaf.shape)), members.leaves),
         (
             stacked([one.mechanism for one in drawn]),
             stacked([one.inputs for one in drawn]),
@@ -121,7 +121,7 @@ def compiled_bytes(start):
         None,
         start.first.problem.traced,
         None,
-        start.recipe,
+        start.static,
     )
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
@@ -146,8 +146,8 @@ def test_the_estimate_is_what_the_compiled_program_takes_roughly(kind, participa
     protocol = DPMu2(clip=1.0, step_size=0.1)
     sizes = {"over": {"mu": [1.0, 2.0, 3.0]}, "seeds": 2, "rounds": 5}
     start = ready_sweep(protocol, problem, participation, noise_method="materialised", **sizes)
-    per_seed, per_member = run_bytes(start.first)
-    estimate = 2 * (per_seed + 3 * per_member)
+    per_seed, per_configuration = run_bytes(start.first)
+    estimate = 2 * (per_seed + 3 * per_configuration)
     taken = compiled_bytes(start)
     assert estimate / 10 < taken < 2 * estimate
 
@@ -170,8 +170,8 @@ def test_minibatches_and_local_steps_count(protocol):
     features, labels = RNG.normal(size=(20, 80, 200)), RNG.integers(0, 3, (20, 80))
     problem = linear_problem(features, labels, Softmax(3), feature_bound=40.0, constraint=Ball(1.0))
     start = ready_sweep(protocol, problem, Uniform(20, 10), over={"epsilon": [1.0, 2.0, 3.0]}, seeds=2, rounds=5)
-    per_seed, per_member = run_bytes(start.first)
-    estimate = 2 * (per_seed + 3 * per_member)
+    per_seed, per_configuration = run_bytes(start.first)
+    estimate = 2 * (per_seed + 3 * per_configuration)
     assert estimate / 10 < compiled_bytes(start) < 2 * estimate
 
 
@@ -191,9 +191,9 @@ def test_gradients_of_a_dense_model_are_held_by_record_and_only_where_they_are_c
     estimates = []
     for clip in (None, 1.0):
         start = ready_sweep(NoisyMinibatchSGD(batch=40, clip=clip, step_size=0.1), problem, Uniform(20, 10), **options)
-        per_seed, per_member = run_bytes(start.first)
-        estimate = 2 * (per_seed + 3 * per_member)
+        per_seed, per_configuration = run_bytes(start.first)
+        estimate = 2 * (per_seed + 3 * per_configuration)
         assert estimate / 10 < compiled_bytes(start) < 2 * estimate
-        estimates.append(per_member)
+        estimates.append(per_configuration)
     held = 4 * 4 * 10 * 40 * problem.dimension
     assert estimates[1] - estimates[0] == held

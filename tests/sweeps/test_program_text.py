@@ -8,7 +8,8 @@ from types import ModuleType
 import jax
 import pytest
 
-from fedprivjax.sweeps.execute import execute, sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import sweep_fingerprint
+from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 
 USERS = """
@@ -90,7 +91,7 @@ CHANGES = {
 }
 
 PRINTED = """
-from fedprivjax.sweeps.execute import sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import sweep_fingerprint
 from fedprivjax.sweeps.prepare import ready_sweep
 print(sweep_fingerprint(ready_sweep(protocol, problem, fpj.Uniform(6, 3), **settings)))
 """

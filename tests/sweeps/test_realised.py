@@ -119,8 +119,8 @@ def test_a_swept_setting_overrides_one_that_is_given(given, over, problem):
     plain = {name: value for name, value in both.items() if name not in over}
     alone = ready_sweep(DPMu2(**plain), problem, Full(6), over=over, **SMALL)
     beside = ready_sweep(DPMu2(**{**both, **given}), problem, Full(6), over=over, **SMALL)
-    np.testing.assert_array_equal(beside.members.noise_std, alone.members.noise_std)
-    np.testing.assert_array_equal(beside.members.step_size, alone.members.step_size)
+    np.testing.assert_array_equal(beside.configurations.noise_std, alone.configurations.noise_std)
+    np.testing.assert_array_equal(beside.configurations.step_size, alone.configurations.step_size)
     realised = [start.privacy()[0]["realised_epsilon"] for start in (beside, alone)]
     np.testing.assert_array_equal(*realised)
     assert [member.target for member in beside.grid] == [member.target for member in alone.grid]
@@ -138,7 +138,7 @@ class OfItsOwn(DPMu2):
 def test_a_custom_protocol_has_a_swept_epsilon_as_its_constructor_has_it(problem):
     swept = ready_sweep(OfItsOwn(clip=1.0, step_size=0.1), problem, Full(6), over={"epsilon": [2.0, 4.0]}, **SMALL)
     made = [ready(OfItsOwn(epsilon=e, clip=1.0, step_size=0.1), problem, Full(6), rounds=2) for e in (2.0, 4.0)]
-    np.testing.assert_array_equal(swept.members.noise_std, [start.protocol.noise_std for start in made])
+    np.testing.assert_array_equal(swept.configurations.noise_std, [start.protocol.noise_std for start in made])
 
 
 def test_a_swept_epsilon_overrides_one_of_each_machine(problem):
@@ -155,14 +155,15 @@ def test_every_members_guarantee_states_its_own_constant(problem, declared):
     protocol = NoisyMinibatchSGD(batch=2, epsilon=1.0, step_size=0.1)
     start = ready_sweep(protocol, problem, Full(6), over={"radius": [1.0, 2.0, 4.0]}, **SMALL)
     stated = [
-        [one for one in events[0].terms.assumptions if one.name == "lipschitz"] for events in start.members.events
+        [one for one in events[0].terms.assumptions if one.name == "lipschitz"]
+        for events in start.configurations.events
     ]
     expected = [2.0, 3.0, 5.0] if declared is None else [0.5] * 3
     assert [each[0].values["constant"] for each in stated] == expected
     assert [len(each) for each in stated] == [1, 1, 1]
-    noise = start.members.noise_std
+    noise = start.configurations.noise_std
     np.testing.assert_allclose(noise / noise[0], np.array(expected) / expected[0], rtol=1e-6)
-    assert "clip" not in str(start.members.events[0][0].guarantee(1e-5))
+    assert "clip" not in str(start.configurations.events[0][0].guarantee(1e-5))
 
 
 def prepared_in(machines, axis):

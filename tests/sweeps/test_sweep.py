@@ -32,9 +32,9 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
+from fedprivjax.sweeps.configurations import axes_of, sweepable
 from fedprivjax.sweeps.draws import seed_labels
 from fedprivjax.sweeps.execute import execute, run_chunk
-from fedprivjax.sweeps.members import axes_of, sweepable
 from fedprivjax.sweeps.prepare import ready_sweep
 
 RNG = np.random.default_rng(71)

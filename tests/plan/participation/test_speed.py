@@ -18,7 +18,7 @@ def started(participation):
     problem = linear_problem(features, rng.integers(0, 10, (100, 40)), Softmax(10))
     protocol = NoisyMinibatchSGD(noise_std=1.0, step_size=0.01, clip=1.0, batch=10)
     start = ready(protocol, problem, participation, rounds=ROUNDS, metrics=(), eval_every=ROUNDS)
-    return jax.device_put(start.arguments), start.recipe
+    return jax.device_put(start.arguments), start.static
 
 
 def seconds(run):

@@ -38,43 +38,32 @@ class Configurations:
 
     Attributes:
         protocols: calibrated protocol of each configuration.
-        protocol, constraint: leaves of all configurations, stacked on a leading axis.
+        leaves: protocol and constraint set of all configurations, stacked on a leading axis.
         noise_std, step_size: float64 [configurations].
         events: privacy event of each configuration on each of its plans, [configurations][seeds].
     """
 
     protocols: list[Any]
-    protocol: Any
-    constraint: Any
+    leaves: tuple[Any, Any]
     noise_std: np.ndarray
     step_size: np.ndarray
     events: list[list[Event]]
 
-    def realised(self, delta: float) -> dict[str, np.ndarray]:
-        """Return the realised μ and ε of each run on its own schedule, [seeds, configurations]."""
+    def realised(self, delta: float) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the realised μ and ε of each run on its own schedule, and each configuration's guarantee.
+
+        The first are arrays [seeds, configurations]. The guarantees hold on the least private schedule and are text,
+        object [configurations].
+        """
         mu = np.array([[event.mu for event in events] for events in self.events]).T
         stated = ~np.isnan(mu)
         epsilon = np.full(mu.shape, np.nan)
         epsilon[stated] = gdp.epsilon(mu[stated], delta)
-        for seed, member in np.argwhere(~stated):
-            epsilon[seed, member] = self.events[member][seed].epsilon(delta)
-        return {"realised_mu": mu, "realised_epsilon": epsilon}
-
-    def costs(self, problems: Sequence[Problem]) -> dict[str, np.ndarray]:
-        """Return per-round costs of one machine, by name: arrays of shape [configurations]."""
-        each = [protocol.costs(problem) for protocol, problem in zip(self.protocols, problems, strict=True)]
-        return {name: np.array([costs[name] for costs in each]) for name in each[0]}
-
-    def guarantees(self, epsilons: np.ndarray, delta: float) -> np.ndarray:
-        """Return every configuration's guarantee on its least private schedule, as text, object [configurations].
-
-        Args:
-            epsilons: realised ε of every run, [seeds, configurations].
-        """
-        mu = np.array([[event.mu for event in events] for events in self.events]).T
-        worst = np.argmax(np.where(np.isnan(mu), epsilons, mu), axis=0)  # μ first: ε may be 0 on all schedules
+        for seed, place in np.argwhere(~stated):
+            epsilon[seed, place] = self.events[place][seed].epsilon(delta)
+        worst = np.argmax(np.where(stated, mu, epsilon), axis=0)  # μ first: ε may be 0 on all schedules
         texts = [events[seed].guarantee(delta).to_json() for events, seed in zip(self.events, worst, strict=True)]
-        return np.array(texts, object)
+        return {"realised_mu": mu, "realised_epsilon": epsilon}, np.array(texts, object)
 
 
 def sweepable(
@@ -120,13 +109,13 @@ def axes_of(
 def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: float) -> list[Configuration]:
     """Return every configuration of the grid, in the order of the axes' product."""
     return [
-        _member(protocol, problem, dict(zip(axes, map(float, values), strict=True)), delta)
+        _configuration(protocol, problem, dict(zip(axes, map(float, values), strict=True)), delta)
         for values in product(*axes.values())
     ]
 
 
 def calibrated(
-    members: Sequence[Configuration], plans: Sequence[Sequence[Plan]], on_progress: OnProgress | None = None
+    configurations: Sequence[Configuration], plans: Sequence[Sequence[Plan]], on_progress: OnProgress | None = None
 ) -> Configurations:
     """Return the configurations with calibrated noise and steps.
 
@@ -134,19 +123,22 @@ def calibrated(
         plans: plans of each configuration, [configurations][seeds]. Its noise meets the target on all of them.
         on_progress: progress callback, called with (number, total) before each configuration is calibrated.
     """
-    settled = []
-    for number, (member, own) in enumerate(zip(members, plans, strict=True), 1):
+    protocols, events = [], []
+    for number, (configuration, own) in enumerate(zip(configurations, plans, strict=True), 1):
         if on_progress is not None:
-            on_progress(number, len(members))
-        settled.append(_calibrated(member, own))
-    protocols = [protocol for protocol, _ in settled]
+            on_progress(number, len(configurations))
+        protocol, on_plans = _calibrated(configuration, own)
+        protocols.append(protocol)
+        events.append(on_plans)
     return Configurations(
         protocols=protocols,
-        protocol=stacked([as_leaves(protocol.traced) for protocol in protocols]),
-        constraint=stacked([as_leaves(member.problem.constraint) for member in members]),
+        leaves=(
+            stacked([as_leaves(protocol.traced) for protocol in protocols]),
+            stacked([as_leaves(configuration.problem.constraint) for configuration in configurations]),
+        ),
         noise_std=np.array([protocol.noise_std for protocol in protocols]),
         step_size=np.array([np.nan if p.step_size is None else p.step_size * p.step_scale for p in protocols]),
-        events=[events for _, events in settled],
+        events=events,
     )
 
 
@@ -155,22 +147,24 @@ def stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def _calibrated(member: Configuration, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:
-    protocol, event = calibrate_and_check(member.protocol, member.problem, plans[0], member.target)
+def _calibrated(configuration: Configuration, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:
+    protocol, event = calibrate_and_check(configuration.protocol, configuration.problem, plans[0], configuration.target)
     events = [event]
     for plan in plans[1:]:
-        event = event_of(protocol, member.problem, plan)
-        if not protocol.target_is_claim and exceeds(event, member.target):
-            protocol, event = calibrate_and_check(member.protocol, member.problem, plan, member.target)
-            events = [event_of(protocol, member.problem, earlier) for earlier in plans[: len(events)]]
-            with clients_named(member.problem.client_names):
+        event = event_of(protocol, configuration.problem, plan)
+        if not protocol.target_is_claim and exceeds(event, configuration.target):
+            protocol, event = calibrate_and_check(
+                configuration.protocol, configuration.problem, plan, configuration.target
+            )
+            events = [event_of(protocol, configuration.problem, earlier) for earlier in plans[: len(events)]]
+            with clients_named(configuration.problem.client_names):
                 for earlier in events:
-                    require_met(protocol, earlier, member.target)
+                    require_met(protocol, earlier, configuration.target)
         events.append(event)
     return protocol, events
 
 
-def _member(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Configuration:
+def _configuration(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Configuration:
     sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *protocol.numbers())}
     its_problem = _with_sizes(problem, sizes) if sizes else problem
     target = {name: settings.pop(name) for name in LEVELS if name in settings}
