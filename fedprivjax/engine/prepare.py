@@ -19,7 +19,7 @@ from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, defaul
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
-from fedprivjax.plan.arguments import plain_numbers, require_arguments
+from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
@@ -202,8 +202,7 @@ def ready(
     >>> start.plan.size.rounds, round(start.guarantee.epsilon, 1)
     (71, 65.3)
     """
-    require_arguments(protocol, problem, participation)
-    protocol = plain_numbers(protocol)
+    protocol = require_arguments(protocol, problem, participation)
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)

@@ -17,8 +17,11 @@ INFINITE = ("mu", "epsilon")  # may be infinite, which means non-private
 POSITIVE = (*INFINITE, "step_size", "step_scale", "clip")
 
 
-def require_arguments(protocol: Any, problem: Any, participation: Any) -> None:
-    """Raise Refusal unless the arguments are a protocol, a problem and a participation scheme, in this order.
+def require_arguments(protocol: Any, problem: Any, participation: Any) -> Any:
+    """Return the protocol with plain numbers, as `require_protocol` does, and check the other arguments.
+
+    Raises:
+        Refusal: unless the arguments are a protocol, a problem and a participation scheme, in this order.
 
     >>> import numpy as np
     >>> from fedprivjax import DPMu2, Full, Softmax, linear_problem
@@ -27,9 +30,10 @@ def require_arguments(protocol: Any, problem: Any, participation: Any) -> None:
     fedprivjax.Refusal: protocol must come first, then problem and participation, got a Problem as protocol
     """
     _require_single_precision()
-    require_protocol(protocol)
+    protocol = require_protocol(protocol)
     require_problem(problem)
     check_participation(participation)
+    return protocol
 
 
 def _require_single_precision() -> None:
@@ -38,8 +42,12 @@ def _require_single_precision() -> None:
         raise Refusal("jax_enable_x64 must be off, because programs compute in float32, got on. Unset JAX_ENABLE_X64")
 
 
-def require_protocol(protocol: Any) -> None:
-    """Raise Refusal if `protocol` is not a protocol object, or if a setting that takes one number has several.
+def require_protocol(protocol: Any) -> Any:
+    """Return the protocol with plain numbers, see `plain_numbers`. Custom protocols need not repeat these checks.
+
+    Raises:
+        Refusal: if `protocol` is not a protocol object, or if a setting is invalid for every protocol, such as several
+            values of a setting that takes one number.
 
     >>> from fedprivjax import DPMu2
     >>> require_protocol(DPMu2)
@@ -56,9 +64,21 @@ def require_protocol(protocol: Any) -> None:
         )
     if isinstance(protocol, Decorated):
         require_decorated(protocol)
-    for name in [field.name for field in fields(protocol) if field.name in NUMBERS]:
-        require_one(name, getattr(protocol, name))
-    _require_settings(plain_numbers(protocol))
+    protocol = plain_numbers(protocol)
+    for field in fields(protocol):
+        name, value = field.name, getattr(protocol, field.name)
+        if name in NUMBERS:
+            require_one(name, value)
+        if not field.metadata.get("pytree_node", True):
+            continue
+        if isinstance(value, str):
+            static = "Declare a setting that is not a number as struct.field(pytree_node=False)"
+            raise Refusal(f"{name} must be a number, got {value!r}. {static}")
+        if name in POSITIVE and isinstance(value, int | float | np.number):
+            require_positive(name, value, infinite=name in INFINITE)
+        if name == "noise_std" and isinstance(value, int | float | np.number) and not 0 <= value < np.inf:
+            raise Refusal(f"noise_std must be finite and not negative, got {value}")
+    return protocol
 
 
 def plain_numbers(protocol: Any) -> Any:
@@ -94,19 +114,6 @@ def _settings(protocol: Any) -> dict[str, Any]:
 
 def _nested(values: Any) -> Any:
     return tuple(map(_nested, values)) if isinstance(values, list) else values
-
-
-def _require_settings(protocol: Any) -> None:
-    """Raise Refusal if a setting is invalid for every protocol. Custom protocols need not repeat these checks."""
-    for field in (field for field in fields(protocol) if field.metadata.get("pytree_node", True)):
-        name, value = field.name, getattr(protocol, field.name)
-        if isinstance(value, str):
-            static = "Declare a setting that is not a number as struct.field(pytree_node=False)"
-            raise Refusal(f"{name} must be a number, got {value!r}. {static}")
-        if name in POSITIVE and isinstance(value, int | float | np.number):
-            require_positive(name, value, infinite=name in INFINITE)
-        if name == "noise_std" and isinstance(value, int | float | np.number) and not 0 <= value < np.inf:
-            raise Refusal(f"noise_std must be finite and not negative, got {value}")
 
 
 def require_problem(problem: Any) -> None:

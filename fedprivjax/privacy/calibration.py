@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
-from fedprivjax.plan.arguments import plain_numbers, require_problem, require_protocol
+from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.validate_plan import require_same_sampler, require_valid_plan
 from fedprivjax.privacy.events import Event, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -40,9 +40,8 @@ def calibrate(
         Refusal: if there is no target or more than one, if a default needs constants that the problem lacks, or if the
             noise gives less privacy on this plan than the target requires.
     """
-    require_protocol(protocol)
+    protocol = require_protocol(protocol)
     require_problem(problem)
-    protocol = plain_numbers(protocol)
     return calibrate_and_check(protocol, problem, plan, target_of(protocol, mu=mu, epsilon=epsilon, delta=delta))[0]
 
 
@@ -56,9 +55,8 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
         μ-GDP per machine with the conversions to (ε, δ), or ε alone if records are sampled. Includes unit, relation,
         trust model, theorem and assumptions.
     """
-    require_protocol(protocol)
+    protocol = require_protocol(protocol)
     require_problem(problem)
-    protocol = plain_numbers(protocol)
     if not protocol.calibrated:
         protocol = calibrate(protocol, problem, plan, delta=delta)
     return event_of(protocol, problem, plan).guarantee(delta)

@@ -67,12 +67,13 @@ class ChunkStore:
 
 def sweep_fingerprint(start: ReadySweep) -> str:
     """Return a digest of everything that a sweep's numbers depend on: its inputs and the text of one program."""
+    one_run = start.arguments(0, 0)
+    text = program_text(one_run, start.static)
     host_noises = [
         fingerprint(start.host_noise(draw, place))  # one at a time, because all of them may not fit in memory
         for draw in range(len(start.starts))
         for place in start.index[draw % len(start.index)].tolist()
     ]
-    text = program_text(start.arguments(0, 0), start.static)
     leaves = *start.configurations.leaves, start.index
     drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
     return fingerprint(text, start.first.problem.traced, leaves, drawn, host_noises, start.common_noise)

@@ -52,7 +52,8 @@ def execute(
             progress(done, prod(start.runs))
     (privacy, by_configuration), (costs, once) = start.privacy(), start.costs()
     by_configuration |= {**once, "seconds": np.full(start.index.size, timed.each)}
-    data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, start.coordinates(), start.attributes())
+    coordinates, attributes = start.coordinates(), start.attributes()
+    data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, coordinates, attributes)
     return described(data, metric_words(start.static.metrics, start.first.problem))
 
 

@@ -61,7 +61,7 @@ def sweep(
     >>> dict(grid.test_accuracy.isel(round=-1).sizes)
     {'mu': 2, 'seed': 2}
     """
-    require_arguments(protocol, problem, participation)
+    protocol = require_arguments(protocol, problem, participation)
     require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "progress"])
     options.setdefault("devices", jax.device_count() if mesh is None else mesh.size)
     with step_callback(progress, protocol.name) as preparing:
