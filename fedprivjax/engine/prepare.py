@@ -10,7 +10,6 @@ import numpy as np
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.keywords import known_keywords
-from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.costs import taken, totals
@@ -26,7 +25,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.plan.validate_plan import require_valid_plan
-from fedprivjax.privacy.calibration import calibrate_and_check, target_of
+from fedprivjax.privacy.calibration import calibrate_and_check, given_target, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta
@@ -207,7 +206,7 @@ def ready(
     require_choice("noise method", noise_method, METHODS)
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
-    target = target_of(protocol, delta=delta) if target is None else _only_target(protocol, target, delta)
+    target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     static = static_arguments(calibrated, problem, plan, metrics, eval_every)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
@@ -218,29 +217,6 @@ def ready(
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     return start
-
-
-def _only_target(protocol: Protocol, target: Target, delta: float) -> Target:
-    """Return the given target for this protocol.
-
-    Raises:
-        Refusal: the protocol has another target, or the target's δ differs from `delta`.
-    """
-    for name in ("mu", "epsilon", "noise_std"):
-        own = getattr(protocol, name)
-        proportions = name == "epsilon" and np.ndim(own) and protocol.noise_std is not None
-        if own is not None and not proportions and not _same(own, getattr(target, name)):
-            raise Refusal(f"{name} must be left out of {protocol.name} if a target is given, got {own}")
-    if target.delta is not None and target.delta != delta:
-        raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
-    return protocol.machine_target(target)
-
-
-def _same(own: Any, asked: Any) -> bool:
-    """Return True if a target is the protocol's, which is the largest of the machines' under `relative_privacy`."""
-    if asked is None:
-        return False
-    return np.array_equal(own, asked) or (np.ndim(own) == 0 and np.max(asked) == own)
 
 
 def static_arguments(

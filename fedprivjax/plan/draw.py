@@ -99,7 +99,10 @@ def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sam
         return Plan(schedule, *_minibatches(problem, schedule, order, sampler, seeds), order=order, sampler=sampler)
     rng = None if order == "stored" else samples_rng(seeds)
     if sampler is not None:
-        return _pooled(problem, schedule, order, sampler, rng)
+        batch = int(sampler.batch)  # type: ignore[arg-type]
+        samples = assign_pool(problem, schedule, rng, batch) if problem.stored else assign_computed(schedule, batch)
+        weights = np.where(schedule.present[..., None], np.float32(1 / batch), np.zeros(batch, np.float32))
+        return Plan(schedule, samples, weights, order=order, sampler=sampler, stored=problem.stored)
     if order in EPOCHS:
         plan = Plan(schedule, assign_epochs(problem, schedule, samples_rng(seeds), order), order=order)
         plan = plan if schedule.dropped is None else replace(plan, planned_uses=epoch_uses(problem, schedule))
@@ -113,14 +116,6 @@ def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sam
         )
         plan = Plan(schedule, samples, order=order)
     return _with_absent_slots(plan) if schedule.varies else plan
-
-
-def _pooled(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, rng) -> Plan:
-    """Return a plan of minibatches that are taken from a pool or computed. Weights are 0 in empty slots."""
-    batch = int(sampler.batch)  # type: ignore[arg-type]
-    samples = assign_pool(problem, schedule, rng, batch) if problem.stored else assign_computed(schedule, batch)
-    weights = np.where(schedule.present[..., None], np.float32(1 / batch), np.zeros(batch, np.float32))
-    return Plan(schedule, samples, weights, order=order, sampler=sampler, stored=problem.stored)
 
 
 def _with_absent_slots(plan: Plan) -> Plan:

@@ -7,11 +7,11 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import require_problem, require_protocol
-from fedprivjax.plan.validate_plan import require_same_sampler, require_valid_plan
+from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.events import Event, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
-from fedprivjax.privacy.target import PLAN, Target
+from fedprivjax.privacy.target import PLAN, TARGETS, Target
 from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
 from fedprivjax.problem.projection_check import require_true_projection
 
@@ -75,6 +75,23 @@ def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: 
     if protocol.noise_std is not None and np.ndim(epsilon):
         epsilon = None
     return protocol.machine_target(Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta))
+
+
+def given_target(protocol, target: Target, delta: float) -> Target:
+    """Return the given target for this protocol. The protocol may have the same target, or the largest machine's.
+
+    Raises:
+        Refusal: if the protocol has another target, or the target's δ differs from `delta`.
+    """
+    for name in TARGETS:
+        own, given = getattr(protocol, name), getattr(target, name)
+        proportions = name == "epsilon" and np.ndim(own) and protocol.noise_std is not None
+        same = given is not None and (np.array_equal(own, given) or (np.ndim(own) == 0 and np.max(given) == own))
+        if own is not None and not proportions and not same:
+            raise Refusal(f"{name} must be left out of {protocol.name} if a target is given, got {own}")
+    if target.delta is not None and target.delta != delta:
+        raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
+    return protocol.machine_target(target)
 
 
 def calibrate_and_check(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
@@ -150,7 +167,9 @@ def _require_runnable(protocol, problem, plan) -> None:
         raise Refusal(
             f"machine_weights must not be set for {protocol.name}, which weights all messages equally. {remedy}"
         )
-    require_same_sampler(plan, protocol.minibatches, protocol.name)
+    if plan.sampler != protocol.minibatches:  # such as with replacement, if the accountant assumes without
+        drawn, needed = (sampler or "one sample per message" for sampler in (plan.sampler, protocol.minibatches))
+        raise Refusal(f"plan must be drawn by the sampler of {protocol.name}, {needed}, got a plan drawn by {drawn}")
 
 
 def require_met(protocol, event: Event, target: Target) -> None:

@@ -68,15 +68,16 @@ class ChunkStore:
 def sweep_fingerprint(start: ReadySweep) -> str:
     """Return a digest of everything that a sweep's numbers depend on: its inputs and the text of one program."""
     one_run = start.arguments(0, 0)
-    text = program_text(one_run, start.static)
-    host_noises = [
-        fingerprint(start.host_noise(draw, place))  # one at a time, because all of them may not fit in memory
+    host_noises = (  # one at a time, because all of them may not fit in memory
+        start.host_noise(draw, place)
         for draw in range(len(start.starts))
         for place in start.index[draw % len(start.index)].tolist()
-    ]
+    )
+    noises = [fingerprint(noise) for noise in host_noises]
     leaves = *start.configurations.leaves, start.index
     drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
-    return fingerprint(text, start.first.problem.traced, leaves, drawn, host_noises, start.common_noise)
+    text = program_text(one_run, start.static)
+    return fingerprint(text, start.first.problem.traced, leaves, drawn, noises, start.common_noise)
 
 
 def fingerprint(*parts) -> str:

@@ -148,10 +148,10 @@ class ReadySweep:
 
     def arguments(self, draw: int, configuration: int) -> Arguments:
         """Return the program's arguments for one run."""
-        start = self.starts[draw]
+        start, host_noise = self.starts[draw], self.host_noise(draw, configuration)
         protocol, constraint = jax.tree.map(lambda leaf: leaf[configuration], self.configurations.leaves)
-        problem, noise = replace(start.problem.traced, constraint=constraint), self.host_noise(draw, configuration)
-        return Arguments(protocol, problem, start.mechanism, start.inputs, noise, start.key)
+        problem = replace(start.problem.traced, constraint=constraint)
+        return Arguments(protocol, problem, start.mechanism, start.inputs, host_noise, start.key)
 
 
 def ready_sweep(
