@@ -25,7 +25,7 @@ from fedprivjax.plan.samplers import Full, Sampler, require_records
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
-from fedprivjax.privacy.accountants.sampled import require_known
+from fedprivjax.privacy.accountants.sampled import SampledReleases, require_known
 from fedprivjax.privacy.events import Claim, GroupTarget, RecordEvent, Releases, TargetRatio
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
@@ -319,23 +319,16 @@ class RecordMechanism:
         m = self.kinds(problem)
         noise = noise_std * self._relative(m, plan.size.rounds)
         releases = np.broadcast_to(self._releases(m, plan.size.rounds), noise.shape)
-        rule, whole = self._rule(m), {"whole_message": self.whole_message}
+        rule = self._rule(m)
         batches = rule["sampler"].batches(m.records)
 
+        def claimed(i: int, delta: float) -> float:
+            sampler, records = rule["sampler"].with_batch(int(batches[i])), int(rule["records"][i])
+            sampled = SampledReleases(sampler, records, int(releases[i]), delta, whole_message=self.whole_message)
+            return claimed_epsilon(self.noise_rule, float(noise[i]), sampled, float(m.lipschitz[i]))
+
         def epsilon(delta: float) -> float:
-            return max(
-                claimed_epsilon(
-                    self.noise_rule,
-                    float(noise[i]),
-                    sampler=rule["sampler"].with_batch(int(batches[i])),
-                    lipschitz=float(m.lipschitz[i]),
-                    records=int(rule["records"][i]),
-                    rounds=int(releases[i]),
-                    delta=delta,
-                    **whole,
-                )
-                for i in range(noise.size)
-            )
+            return max(claimed(i, delta) for i in range(noise.size))
 
         return Claim(CLAIMS[self.noise_rule], epsilon)
 

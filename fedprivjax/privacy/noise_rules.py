@@ -11,9 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
+from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.plan.samplers import Sampler, as_sampler
-from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.sampled import (
+    SampledReleases,
+    noise_multiplier_for,
+    sampled_epsilon,
+    shift_distribution,
+)
 from fedprivjax.privacy.per_machine import group_identical
 
 NOISE_RULES = {
@@ -29,84 +34,53 @@ CLAIMS = {
 
 
 def noise_std(
-    rule: str,
-    *,
-    sampler: Sampler | str,
-    lipschitz: float,
-    records: int,
-    rounds: int,
-    epsilon: float,
-    delta: float,
-    batch: int | None = None,
-    acknowledged: bool = False,
-    whole_message: bool = False,
+    rule: str, releases: SampledReleases, *, lipschitz: float, epsilon: float, acknowledged: bool = False
 ) -> float:
-    """Return σ per coordinate of one machine's message, or 0 if epsilon is infinite.
+    """Return σ per coordinate of one machine's message for a target ε at the releases' δ, or 0 if ε is infinite.
 
     Args:
         rule: a key of `NOISE_RULES`.
-        sampler, batch: as in `privacy.accountants.sampled`. In one pass (`Disjoint`) each record is in one message
-            only, and "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`.
+        releases: in one pass (`Disjoint`) each record is in one message only, and "advanced" is
+            `σ² = 32·L²·ln(1.25/δ)/(εK)²`. If whole messages are clipped, a record moves the mean by up to 2C, as if L
+            were C times the message's number of records. "paper_moments" keeps the formula of the experiments.
         lipschitz: L, or the norm C to which whole messages are clipped.
-        records: number of the machine's records, n.
-        rounds: number of the machine's messages, R.
-        epsilon, delta: target (ε, δ).
+        epsilon: target ε.
         acknowledged: True to accept that the ε claimed by "paper_moments" is invalid.
-        whole_message: True if the mean is clipped instead of each record's gradient. A record then moves the mean by
-            up to 2C, as if L were C times the message's number of records. "paper_moments" keeps the formula of the
-            experiments.
 
     Raises:
         ValueError: if the target or the batch is outside the rule's theorem.
 
     Source: Lowy & Razaviyayn 2023, Theorems 2.1 and 2.3, and section 3.
 
-    >>> round(noise_std("advanced", sampler="replacement", lipschitz=1.0, records=1000, batch=100, rounds=10,
-    ...                 epsilon=1.0, delta=1e-5), 3)
+    >>> releases = SampledReleases("replacement", records=1000, batch=100, rounds=10, delta=1e-5)
+    >>> round(noise_std("advanced", releases, lipschitz=1.0, epsilon=1.0), 3)
     0.678
     """
     require_choice("noise_rule", rule, NOISE_RULES)
-    drawn_by = as_sampler(sampler, batch)
     require_positive("lipschitz", lipschitz)
     require_positive("epsilon", epsilon, infinite=True)
-    require_between("delta", delta, 0, 1)
-    for name, value in (("records", records), ("rounds", rounds)):
-        require_at_least(name, value, 1)
-    size = drawn_by.batch_of(records)
     if epsilon == inf:
         return 0.0
     if rule in CLAIMS:
-        _check_claim(rule, drawn_by, records, rounds, epsilon, delta, acknowledged, whole_message)
-        return _claiming(rule, drawn_by, lipschitz, records, rounds, delta, whole_message) / epsilon
-    settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
-    return lipschitz / (1 if whole_message else size) * noise_multiplier_for(epsilon, sampler=drawn_by, **settings)
+        _check_claim(rule, releases, epsilon, acknowledged)
+        return _claiming(rule, releases, lipschitz) / epsilon
+    return lipschitz / _averaged(releases) * noise_multiplier_for(epsilon, releases)
 
 
-def claimed_epsilon(
-    rule: str,
-    noise_std: float,
-    *,
-    sampler: Sampler | str,
-    lipschitz: float,
-    records: int,
-    rounds: int,
-    delta: float,
-    batch: int | None = None,
-    whole_message: bool = False,
-) -> float:
+def claimed_epsilon(rule: str, noise_std: float, releases: SampledReleases, lipschitz: float) -> float:
     """Return the ε that a rule of `CLAIMS` claims for a noise, or NaN outside the rule's theorem.
 
     It is the inverse of `noise_std`.
 
-    >>> settings = {"sampler": "subset", "lipschitz": 1.0, "records": 1000, "batch": 500, "rounds": 10, "delta": 1e-5}
-    >>> round(claimed_epsilon("advanced", noise_std("advanced", epsilon=2.0, **settings), **settings), 9)
+    >>> releases = SampledReleases("subset", records=1000, batch=500, rounds=10, delta=1e-5)
+    >>> noise = noise_std("advanced", releases, lipschitz=1.0, epsilon=2.0)
+    >>> round(claimed_epsilon("advanced", noise, releases, lipschitz=1.0), 9)
     2.0
     """
     require_choice("rule", rule, CLAIMS)
-    drawn_by = as_sampler(sampler, batch)
-    epsilon = _claiming(rule, drawn_by, lipschitz, records, rounds, delta, whole_message) / noise_std
+    epsilon = _claiming(rule, releases, lipschitz) / noise_std
     try:
-        _check_claim(rule, drawn_by, records, rounds, epsilon * (1 - 1e-9), delta, True, whole_message)
+        _check_claim(rule, releases, epsilon * (1 - 1e-9), acknowledged=True)
     except Refusal:
         return nan
     return epsilon
@@ -129,15 +103,17 @@ def noise_stds(
     True
     """
     drawn_by = as_sampler(sampler, None if batch is None else np.asarray(batch).tolist())
-    flags = {"acknowledged": acknowledged, "whole_message": whole_message}
     settings["batch"] = 0 if drawn_by.batch is None else drawn_by.batch
     columns = dict(zip(settings, map(np.atleast_1d, np.broadcast_arrays(*settings.values())), strict=True))
     first, group = group_identical(list(columns.values()))  # identical machines are accounted for once
     needed = []
     for machine in first:
         one: dict[str, Any] = {name: column[machine].item() for name, column in columns.items()}
-        one |= {name: int(one[name]) for name in ("records", "rounds")}
-        needed.append(noise_std(rule, sampler=drawn_by.with_batch(int(one.pop("batch"))), **one, **flags))
+        records, rounds, batch = (int(one[name]) for name in ("records", "rounds", "batch"))
+        sampler = drawn_by.with_batch(batch)
+        releases = SampledReleases(sampler, records, rounds, one["delta"], whole_message=whole_message)
+        target = {"lipschitz": one["lipschitz"], "epsilon": one["epsilon"], "acknowledged": acknowledged}
+        needed.append(noise_std(rule, releases, **target))
     return np.array(needed)[group]
 
 
@@ -161,29 +137,16 @@ def proportions(
     return lipschitz * np.sqrt(np.log(1 / delta)) / records
 
 
-def true_epsilon(
-    noise_std: float,
-    *,
-    sampler: Sampler | str,
-    lipschitz: float,
-    records: int,
-    rounds: int,
-    delta: float,
-    batch: int | None = None,
-    whole_message: bool = False,
-) -> float:
+def true_epsilon(noise_std: float, releases: SampledReleases, lipschitz: float) -> float:
     """Return the ε of a noise, as bounded by `sampled_epsilon`.
 
-    >>> settings = {"sampler": "replacement", "lipschitz": 1.0, "records": 1000, "batch": 100, "rounds": 10}
-    >>> true_epsilon(noise_std("advanced", epsilon=1.0, delta=1e-5, **settings), delta=1e-5, **settings) < 0.06
+    >>> releases = SampledReleases("replacement", records=1000, batch=100, rounds=10, delta=1e-5)
+    >>> true_epsilon(noise_std("advanced", releases, lipschitz=1.0, epsilon=1.0), releases, lipschitz=1.0) < 0.06
     True
     """
     require_positive("noise_std", noise_std)
     require_positive("lipschitz", lipschitz)
-    drawn_by = as_sampler(sampler, batch)
-    averaged = 1 if whole_message else drawn_by.batch_of(records)
-    settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
-    return sampled_epsilon(noise_std * averaged / lipschitz, sampler=drawn_by, **settings)
+    return sampled_epsilon(noise_std * _averaged(releases) / lipschitz, releases)
 
 
 def minimum_batch(*, records: int, rounds: int, epsilon: float, delta: float) -> float:
@@ -205,61 +168,47 @@ def moments_batch(*, records: int, rounds: int, epsilon: float) -> int:
     return max(1, int(records * sqrt(epsilon / (4 * rounds))))
 
 
-def _claiming(
-    rule: str, sampler: Sampler, lipschitz: float, records: int, rounds: int, delta: float, whole_message: bool
-) -> float:
+def _averaged(releases: SampledReleases) -> int:
+    """Return the divisor of a bounded vector in the released mean: K, or 1 if the mean itself is clipped."""
+    return 1 if releases.whole_message else releases.batch
+
+
+def _claiming(rule: str, releases: SampledReleases, lipschitz: float) -> float:
     """Return σ·ε by the rule's formula."""
+    records, rounds, delta = releases.records, releases.rounds, releases.delta
     if rule == "paper_moments":
         return lipschitz * sqrt(8 * rounds * log(1 / delta)) / records
-    drawn = _drawn(sampler, records, whole_message)
-    unit = lipschitz * drawn if whole_message else lipschitz
-    if sampler.one_pass:
+    drawn = _drawn(releases)
+    unit = lipschitz * drawn if releases.whole_message else lipschitz
+    if releases.sampler.one_pass:
         return unit * sqrt(32 * log(1.25 / delta)) / drawn
     return unit * 16 * sqrt(rounds * log(2.5 * rounds / delta) * log(2 / delta)) / records
 
 
-def _drawn(sampler: Sampler, records: int, whole_message: bool) -> float:
+def _drawn(releases: SampledReleases) -> float:
     """Return K, or n times the probability that a record occurs if messages are clipped as a whole."""
-    if whole_message:
-        return records * float(shift_distribution(sampler, records).chances.sum())
-    return sampler.batch_of(records)
+    if releases.whole_message:
+        return releases.records * float(shift_distribution(releases.sampler, releases.records).chances.sum())
+    return releases.batch
 
 
-def _check_claim(
-    rule: str,
-    sampler: Sampler,
-    records: int,
-    rounds: int,
-    epsilon: float,
-    delta: float,
-    acknowledged: bool,
-    whole_message: bool,
-) -> None:
-    """Raise Refusal if the settings are outside the rule's theorem."""
+def _check_claim(rule: str, releases: SampledReleases, epsilon: float, acknowledged: bool) -> None:
+    """Raise Refusal if ε or the batch is outside the conditions of the rule's theorem."""
+    delta, one_pass = releases.delta, releases.sampler.one_pass
     if rule == "paper_moments":
-        return _check_moments(epsilon, delta, acknowledged)
-    drawn = _drawn(sampler, records, whole_message)
-    return _check_advanced(sampler.one_pass, records, drawn, rounds, epsilon, delta)
-
-
-def _check_advanced(one_pass: bool, records: int, batch: float, rounds: int, epsilon: float, delta: float) -> None:
-    """Raise Refusal if ε or the batch is outside the conditions of the theorem."""
+        if acknowledged is not True:
+            raise Refusal(
+                "acknowledged must be true for noise_rule 'paper_moments', whose claimed ε is invalid for sampled "
+                "batches. Results report a valid ε"
+            )
+        most = 2 * log(1 / delta)
+        if epsilon > most:
+            raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'paper_moments', got {epsilon}")
+        return
     most = 8 * log(1 / delta) if one_pass else 2 * log(2 / delta)
     if epsilon > most:
         raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'advanced' at delta {delta:g}, got {epsilon}")
-    if one_pass:
-        return
-    least = minimum_batch(records=records, rounds=rounds, epsilon=epsilon, delta=delta)
-    if batch < least:
+    least = minimum_batch(records=releases.records, rounds=releases.rounds, epsilon=epsilon, delta=delta)
+    batch = _drawn(releases)
+    if batch < least and not one_pass:
         raise Refusal(f"batch must be at least {least:.4g} for the rule 'advanced' at epsilon {epsilon:g}, got {batch}")
-
-
-def _check_moments(epsilon: float, delta: float, acknowledged: bool) -> None:
-    if acknowledged is not True:
-        raise Refusal(
-            "acknowledged must be true for noise_rule 'paper_moments', whose claimed ε is invalid for sampled batches. "
-            "Results report a valid ε"
-        )
-    if epsilon > 2 * log(1 / delta):
-        most = 2 * log(1 / delta)
-        raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'paper_moments', got {epsilon}")

@@ -33,7 +33,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.binomial import BinomialSums, Bits, vector
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.noise_rules import noise_std
 from fedprivjax.problem.program import typed_jit
@@ -129,15 +129,15 @@ def of_each_round(whole):
 def of_sampler(counted):
     """Return the ε of the sampler `counted`, and a lower bound on ε of sampling with replacement."""
     settings = {"records": 20, "rounds": 10, "delta": 1e-5}
-    attained = attainable_epsilon(2.0, sampler=Replacement(5), **settings)
-    return sampled_epsilon(2.0, sampler=counted, **settings), attained
+    attained = attainable_epsilon(2.0, SampledReleases(sampler=Replacement(5), **settings))
+    return sampled_epsilon(2.0, SampledReleases(sampler=counted, **settings)), attained
 
 
 def of_rule(rule):
     """Return the target ε of a noise rule, and a lower bound on ε with its noise."""
-    settings = {"sampler": Replacement(40), "records": 1000, "rounds": 35, "delta": 1e-6}
-    std = noise_std(rule, lipschitz=1.0, epsilon=12.0, acknowledged=True, **settings)
-    return 12.0, attainable_epsilon(40 * std, **settings)
+    releases = SampledReleases(Replacement(40), records=1000, rounds=35, delta=1e-6)
+    std = noise_std(rule, releases, lipschitz=1.0, epsilon=12.0, acknowledged=True)
+    return 12.0, attainable_epsilon(40 * std, releases)
 
 
 def of_halves(kind):

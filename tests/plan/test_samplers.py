@@ -25,7 +25,7 @@ from fedprivjax.plan.samplers import (
 )
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
-from fedprivjax.privacy.accountants.sampled import _bound, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.noise_rules import noise_stds
 
 RECORDS, BATCH, ROUNDS = 6, 3, 20_000
@@ -207,8 +207,10 @@ def test_a_custom_sampler_needs_no_registration():
     batches = draw_minibatches(FirstHalf(3), ROWS, schedule, np.random.default_rng(0))
     assert set(map(tuple, batches.samples[:, 0].tolist())) == {(0, 1, 2), (3, 4, 5)}
     settings = {"records": RECORDS, "rounds": 4, "delta": 1e-5}
-    assert sampled_epsilon(3.0, sampler=FirstHalf(3), **settings) == sampled_epsilon(3.0, sampler=Subset(3), **settings)
-    assert attainable_epsilon(3.0, sampler=FirstHalf(3), **settings) > 0
+    assert sampled_epsilon(3.0, SampledReleases(sampler=FirstHalf(3), **settings)) == sampled_epsilon(
+        3.0, SampledReleases(sampler=Subset(3), **settings)
+    )
+    assert attainable_epsilon(3.0, SampledReleases(sampler=FirstHalf(3), **settings)) > 0
 
 
 @dataclass(frozen=True)
@@ -228,9 +230,8 @@ class Favoured(Sampler):
 @pytest.mark.parametrize("most", [0.2, 0.8])
 def test_a_sampler_is_accounted_for_with_all_its_fields(most):
     settings = {"sampler": Favoured(3, most), "records": 20, "delta": 1e-5}
-    bound = _bound(3.0, settings["sampler"], 20, 4, 1e-5, False)
-    assert bound != _bound(3.0, Favoured(3), 20, 4, 1e-5, False)
-    assert sampled_epsilon(3.0, rounds=4, **settings) == bound
+    bound = sampled_epsilon(3.0, SampledReleases(rounds=4, **settings))
+    assert bound != sampled_epsilon(3.0, SampledReleases(Favoured(3), 20, 4, 1e-5))
     assert Sampled(settings["sampler"]).epsilon(1.5, 20, 3, 4, delta=1e-5) == bound
     each = noise_stds("accountant", lipschitz=1.0, rounds=4, epsilon=bound, **settings)
     assert each[0] * 3 == pytest.approx(3.0, rel=1e-3)

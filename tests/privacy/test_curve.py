@@ -6,7 +6,7 @@ from cases import sparing
 from scipy.stats import norm
 
 from fedprivjax.privacy import PrivacyGuarantee, gdp
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.attack_metrics import advantage, smallest_mu, trade_off, true_positive_rate
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import up
@@ -19,7 +19,7 @@ SAMPLED = {"sampler": "subset", "batch": 10, "records": 100, "rounds": 20}
 
 
 def sampled(delta):
-    return sampled_epsilon(2.0, delta=delta, **SAMPLED)
+    return sampled_epsilon(2.0, SampledReleases(delta=delta, **SAMPLED))
 
 
 def accounted(mu):

@@ -57,7 +57,7 @@ def test_a_million_machines_cost_less_than_sorting_them_once():
 def test_a_million_machines_noises_are_accounted_for_by_their_kinds(monkeypatch):
     asked = []
 
-    def counted(rule, **settings):
+    def counted(rule, releases, **settings):
         asked.append(settings)
         return settings["lipschitz"]
 

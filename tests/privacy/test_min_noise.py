@@ -41,7 +41,13 @@ def solved(monkeypatch):
 
 def forget():
     """Clear the caches of this process."""
-    for cached in (sampled._bound, sampled._loss, sampled._one_release, sampled._least, quick_bound._quick):
+    for cached in (
+        sampled.sampled_epsilon,
+        sampled._loss,
+        sampled.one_release,
+        sampled.noise_multiplier_for,
+        quick_bound.quick_epsilon,
+    ):
         cached.cache_clear()
 
 

@@ -7,6 +7,7 @@ import pytest
 from cases import sparing
 
 from fedprivjax.privacy import noise_rules
+from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.privacy.noise_rules import NOISE_RULES, minimum_batch, moments_batch, noise_std, true_epsilon
 
 DELTA = 1238**-2.0
@@ -18,7 +19,13 @@ MOMENTS = {0.75: 0.71369, 1.5: 1.68904, 3.0: 4.71240, 6.0: 14.2415, 12.0: 47.274
 
 
 def std(rule, epsilon, **changes):
-    return noise_std(rule, epsilon=epsilon, **{**MNIST, **changes})
+    settings = {**MNIST, **changes}
+    acknowledged, lipschitz = settings.pop("acknowledged", False), settings.pop("lipschitz")
+    return noise_std(rule, SampledReleases(**settings), lipschitz=lipschitz, epsilon=epsilon, acknowledged=acknowledged)
+
+
+def true(noise, *, lipschitz, **settings):
+    return true_epsilon(noise, SampledReleases(**settings), lipschitz)
 
 
 @pytest.mark.parametrize(("lipschitz", "records", "rounds", "epsilon"), [(1.0, 1238, 35, 6.0), (21.5, 600, 80, 0.5)])
@@ -65,19 +72,19 @@ def test_the_least_batch_is_where_the_gaussian_mechanism_applies(epsilon):
 @pytest.mark.parametrize("epsilon", ADVANCED)
 def test_the_advanced_rule_is_valid_and_conservative(epsilon):
     settings = {**MNIST, "delta": DELTA}
-    assert true_epsilon(std("advanced", epsilon), **settings) == pytest.approx(ADVANCED[epsilon], rel=1e-3)
+    assert true(std("advanced", epsilon), **settings) == pytest.approx(ADVANCED[epsilon], rel=1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 8 * log(1e5)])
 def test_the_rule_for_one_pass_is_valid_up_to_its_largest_epsilon(epsilon):
     settings = {**SMALL, "sampler": "disjoint", "batch": 3}
-    given = true_epsilon(noise_std("advanced", epsilon=epsilon, **settings), **settings)
+    given = true(std("advanced", epsilon, **settings), **settings)
     assert epsilon / 4 < given < epsilon
 
 
 @pytest.mark.parametrize("epsilon", MOMENTS)
 def test_realised_epsilon_of_the_experiments_rule(epsilon):
-    given = true_epsilon(std("paper_moments", epsilon, acknowledged=True), **MNIST)
+    given = true(std("paper_moments", epsilon, acknowledged=True), **MNIST)
     assert given == pytest.approx(MOMENTS[epsilon], rel=2e-3)
 
 
@@ -103,8 +110,8 @@ def test_required_noise_as_a_multiple_of_the_experiments(sampler, epsilon, ratio
 )
 def test_the_accountant_meets_the_target_tightly(sampler):
     settings = {**SMALL, "sampler": sampler, "lipschitz": 7.0}
-    found = noise_std("accountant", epsilon=2.0, **settings)
-    assert true_epsilon(found * (1 + 1e-12), **settings) <= 2.0 < true_epsilon(found * (1 - 1e-3), **settings)
+    found = std("accountant", 2.0, **settings)
+    assert true(found * (1 + 1e-12), **settings) <= 2.0 < true(found * (1 - 1e-3), **settings)
 
 
 @pytest.mark.parametrize("rule", NOISE_RULES)
@@ -112,7 +119,7 @@ def test_scales(rule):
     """Noise is linear in L, and the true ε depends only on the ratio of noise to L."""
     one, seven = (std(rule, 3.0, lipschitz=lipschitz, acknowledged=True) for lipschitz in (1.0, 7.0))
     assert seven == pytest.approx(7 * one, rel=1e-12)
-    of = [true_epsilon(value, **{**MNIST, "lipschitz": bound}) for value, bound in ((one, 1.0), (4 * one, 4.0))]
+    of = [true(value, **{**MNIST, "lipschitz": bound}) for value, bound in ((one, 1.0), (4 * one, 4.0))]
     assert of[0] == of[1]
     assert std(rule, 1.5, acknowledged=True) > one
 
@@ -126,9 +133,9 @@ def test_another_constant_would_be_noticed(monkeypatch):
     """With 128 instead of 256, or ln(1/δ) instead of ln(2/δ), the true ε differs from the table."""
     right = std("advanced", 6.0)
     for wrong in (right / sqrt(2), right * sqrt(log(1 / DELTA) / log(2 / DELTA))):
-        assert abs(true_epsilon(wrong, **MNIST) / ADVANCED[6.0] - 1) > 0.01
+        assert abs(true(wrong, **MNIST) / ADVANCED[6.0] - 1) > 0.01
     monkeypatch.setattr(noise_rules, "noise_multiplier_for", lambda *_, **__: 3.77)
-    assert true_epsilon(std("accountant", 6.0), **MNIST) > 14
+    assert true(std("accountant", 6.0), **MNIST) > 14
 
 
 def test_batches_of_the_experiments():
@@ -212,11 +219,11 @@ def test_refusals(rule, epsilon, changes, message):
 @pytest.mark.parametrize("value", [0.0, -1.0, inf])
 def test_a_true_epsilon_needs_noise(value):
     with pytest.raises(ValueError, match=r"^noise_std must be (positive|finite), got"):
-        true_epsilon(value, **MNIST)
+        true(value, **MNIST)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e5, 2e6])
 def test_a_target_that_protects_nothing_is_still_calibrated(epsilon):
     z = std("accountant", epsilon, batch=20, records=100)
-    assert 0 < true_epsilon(z, **{**MNIST, "batch": 20, "records": 100}) <= epsilon
+    assert 0 < true(z, **{**MNIST, "batch": 20, "records": 100}) <= epsilon

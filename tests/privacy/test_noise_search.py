@@ -12,6 +12,7 @@ from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.noise_search import search_min_noise
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
+from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.privacy.events import RecordEvent, Releases, TargetRatio
 from fedprivjax.privacy.min_noise import min_noise_for_all
 from fedprivjax.privacy.target import Target
@@ -51,7 +52,8 @@ def test_targets_that_no_noise_or_any_noise_meets():
 def test_the_quick_bound_is_slightly_above_the_fine_one(sampler, records, rounds, z, whole):
     for delta in (1e-3, 1e-8):
         settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": whole}
-        assert 1 <= quick_epsilon(z, **settings) / sampled.sampled_epsilon(z, **settings) < 1.02
+        releases = SampledReleases(**settings)
+        assert 1 <= quick_epsilon(z, releases) / sampled.sampled_epsilon(z, releases) < 1.02
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_the_quick_bound_is_slightly_above_the_fine_one(sampler, records, rounds
 )
 def test_the_quick_bound_is_not_below_for_tiny_delta(sampler, records, rounds, z, delta):
     settings = {"sampler": sampler, "records": records, "rounds": rounds, "delta": delta, "whole_message": True}
-    assert quick_epsilon(z, **settings) >= sampled.sampled_epsilon(z, **settings)
+    assert quick_epsilon(z, SampledReleases(**settings)) >= sampled.sampled_epsilon(z, SampledReleases(**settings))
 
 
 @pytest.mark.parametrize(
@@ -75,12 +77,13 @@ def test_the_quick_bound_is_not_below_for_tiny_delta(sampler, records, rounds, z
 def test_rounding_makes_no_bound_less_than_the_gaussian_mechanism_s_own(rounds, mu, delta):
     """Two samples of a machine's only record give no amplification, and are composed like any others."""
     settings = {"sampler": Replacement(2), "records": 1, "rounds": rounds, "delta": delta, "whole_message": True}
-    assert 1 <= sampled.sampled_epsilon(2 * rounds**0.5 / mu, **settings) / gdp.epsilon(mu, delta) < 1.1
+    bound = sampled.sampled_epsilon(2 * rounds**0.5 / mu, SampledReleases(**settings))
+    assert 1 <= bound / gdp.epsilon(mu, delta) < 1.1
 
 
 @pytest.mark.parametrize(("sampler", "records", "rounds", "z"), SETTINGS)
 def test_convolutions_are_dp_accountings(sampler, records, rounds, z):
-    one = sampled._one_release(z, sampler, records, False)
+    one = sampled.one_release(z, sampler, records, False)
     theirs = one.self_compose(rounds)
     for delta in (1e-3, 1e-6):
         low, high = epsilon_between(composed(one, rounds), delta)

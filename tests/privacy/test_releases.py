@@ -21,7 +21,7 @@ from fedprivjax.plan.uses import Uses
 from fedprivjax.privacy import PrivacyGuarantee, gdp
 from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER
 from fedprivjax.privacy.accountants.records import Sampled, Shuffled
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.noise_rules import claimed_epsilon, noise_std
 from fedprivjax.privacy.per_machine import Grouped
@@ -138,10 +138,10 @@ def test_a_shufflers_results_enclose_its_bound(records):
 
 def test_a_claim_is_the_inverse_of_its_rule_and_none_outside_the_theorem():
     for rule, batch in (("advanced", 400), ("paper_moments", 50)):
-        settings = {"sampler": "subset", "lipschitz": 2.0, "records": 1000, "batch": batch, "rounds": 7, "delta": DELTA}
-        sigma = noise_std(rule, epsilon=1.5, acknowledged=True, **settings)
-        assert claimed_epsilon(rule, sigma, **settings) == pytest.approx(1.5, rel=1e-9)
-        assert np.isnan(claimed_epsilon(rule, sigma / 1000, **settings))
+        releases = SampledReleases("subset", 1000, 7, DELTA, batch)
+        sigma = noise_std(rule, releases, lipschitz=2.0, epsilon=1.5, acknowledged=True)
+        assert claimed_epsilon(rule, sigma, releases, 2.0) == pytest.approx(1.5, rel=1e-9)
+        assert np.isnan(claimed_epsilon(rule, sigma / 1000, releases, 2.0))
 
 
 def test_one_composed_loss_serves_every_delta():
@@ -149,7 +149,7 @@ def test_one_composed_loss_serves_every_delta():
     from fedprivjax.privacy.accountants import sampled
 
     before = sampled._loss.cache_info().misses
-    found = [sampled_epsilon(1.7, delta=delta, **settings) for delta in (1e-3, 1e-5, 1e-7, 1e-9)]
+    found = [sampled_epsilon(1.7, SampledReleases(delta=delta, **settings)) for delta in (1e-3, 1e-5, 1e-7, 1e-9)]
     assert sampled._loss.cache_info().misses == before + 1
     assert sampled._loss.cache_info().maxsize <= 64
     assert found == sorted(found)

@@ -10,10 +10,9 @@ from cases import sparing
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
-from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy.accountants import sampled
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
-from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, sampled_epsilon
 
 RECORDS, BATCH, ROUNDS = 1238, 443, 35
 MNIST = {"records": RECORDS, "batch": BATCH, "rounds": ROUNDS, "delta": RECORDS**-2.0}
@@ -70,24 +69,26 @@ def test_the_noise_multiplier_of_the_experiments():
 @pytest.mark.parametrize("epsilon", sparing(TRUE, [1.5, 6.0]))
 def test_realised_epsilon_of_the_experiments(epsilon, column):
     sampler, (least, most) = ("subset", "replacement")[column], TRUE[epsilon][column]
-    assert attainable_epsilon(claimed(epsilon), sampler=sampler, **MNIST) == pytest.approx(least, rel=0.006)
-    assert sampled_epsilon(claimed(epsilon), sampler=sampler, **MNIST) == pytest.approx(most, rel=0.002)
+    releases = SampledReleases(sampler=sampler, **MNIST)
+    assert attainable_epsilon(claimed(epsilon), releases) == pytest.approx(least, rel=0.006)
+    assert sampled_epsilon(claimed(epsilon), releases) == pytest.approx(most, rel=0.002)
 
 
 @pytest.mark.slow
 def test_claims_that_are_refuted():
-    held = {epsilon: attainable_epsilon(claimed(epsilon), sampler="replacement", **MNIST) < epsilon for epsilon in TRUE}
+    releases = SampledReleases(sampler="replacement", **MNIST)
+    held = {epsilon: attainable_epsilon(claimed(epsilon), releases) < epsilon for epsilon in TRUE}
     assert list(held.values()) == [True, True, True, False, False, False]
 
 
-LOSS, ONE = sampled._loss.__wrapped__, sampled._one_release.__wrapped__
+LOSS, ONE = sampled._loss.__wrapped__, sampled.one_release.__wrapped__
 
 
 def faulty(monkeypatch, distribution):
     monkeypatch.setattr(sampled, "shift_distribution", distribution)
     monkeypatch.setattr(sampled, "_loss", LOSS)  # nothing faulty is cached
-    monkeypatch.setattr(sampled, "_one_release", ONE)
-    return sampled._bound.__wrapped__(claimed(6.0), Replacement(BATCH), RECORDS, ROUNDS, MNIST["delta"], False)
+    monkeypatch.setattr(sampled, "one_release", ONE)
+    return sampled_epsilon.__wrapped__(claimed(6.0), SampledReleases(sampler="replacement", **MNIST))
 
 
 def test_the_table_would_show_half_a_sensitivity_and_repetitions_left_out(monkeypatch):
@@ -97,7 +98,7 @@ def test_the_table_would_show_half_a_sensitivity_and_repetitions_left_out(monkey
         times, chances = original(*args)
         return times[:1], chances[:1]
 
-    assert sampled_epsilon(2 * claimed(6.0), sampler="replacement", **MNIST) < right / 2
+    assert sampled_epsilon(2 * claimed(6.0), SampledReleases(sampler="replacement", **MNIST)) < right / 2
     assert faulty(monkeypatch, lambda *args: (original(*args)[0] / 2, original(*args)[1])) < right / 2
     assert faulty(monkeypatch, once_only) < 0.9 * right
     assert faulty(monkeypatch, original) == pytest.approx(right, rel=0.002)
@@ -135,11 +136,11 @@ def test_monte_carlo_refutes_the_claim_of_six():
 def test_monte_carlo_of_what_is_attained(epsilon):
     """At the attained ε, δ is reached (and slightly exceeded, as losses are rounded down). At the bound it is not."""
     z = claimed(epsilon)
-    attained = attainable_epsilon(z, sampler="replacement", **MNIST)
+    attained = attainable_epsilon(z, SampledReleases(sampler="replacement", **MNIST))
     found, error = leak(attained, z, RECORDS, BATCH, ROUNDS)
     assert error < 0.02 * found
     assert -4 * error < found - MNIST["delta"] < 0.05 * MNIST["delta"] + 4 * error
-    most, error = leak(sampled_epsilon(z, sampler="replacement", **MNIST), z, RECORDS, BATCH, ROUNDS)
+    most, error = leak(sampled_epsilon(z, SampledReleases(sampler="replacement", **MNIST)), z, RECORDS, BATCH, ROUNDS)
     assert most + 4 * error < MNIST["delta"] / 2
 
 
@@ -157,7 +158,7 @@ def test_one_release_attains_the_worst_of_its_pairs(sampler):
     pairs = [((times, chances), (-times, chances))]
     if sampler != "poisson":  # its mean reveals the sample's size if other records are not 0
         pairs += [((2 * times, chances), alone), (alone, (2 * times, chances))]
-    epsilon = attainable_epsilon(z, sampler=sampler, **settings)
+    epsilon = attainable_epsilon(z, SampledReleases(sampler=sampler, **settings))
     assert max(hockey_stick(epsilon, *pair, z) for pair in pairs) == pytest.approx(1e-3, rel=0.01)
 
 
@@ -165,7 +166,7 @@ def test_one_release_attains_the_worst_of_its_pairs(sampler):
 def test_one_release_has_the_subsampled_profile(sampler):
     """δ(ε) = Σ_j P[j]·δ_j(ln(1 + (e^ε − 1)/η)) with the Gaussian profiles at shift 2j/z."""
     settings, z = {**SMALL, "rounds": 1}, 1.5
-    epsilon = sampled_epsilon(z, sampler=sampler, **settings)
+    epsilon = sampled_epsilon(z, SampledReleases(sampler=sampler, **settings))
     times, chances = (values[1:] for values in occurrences(sampler, SMALL["records"], SMALL["batch"]))
     inner, shift = np.log1p(np.expm1(epsilon) / chances.sum()), 2 * times / z
     profiles = norm.cdf(shift / 2 - inner / shift) - np.exp(inner) * norm.cdf(-shift / 2 - inner / shift)
@@ -174,7 +175,7 @@ def test_one_release_has_the_subsampled_profile(sampler):
 
 @pytest.mark.parametrize("epsilon", sparing(POISSON, [1.5, 6.0]))
 def test_poisson_equals_dp_accounting(epsilon):
-    found = sampled_epsilon(claimed(epsilon), sampler="poisson", **MNIST)
+    found = sampled_epsilon(claimed(epsilon), SampledReleases(sampler="poisson", **MNIST))
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
     release = dp_accounting.PoissonSampledDpEvent(
         BATCH / RECORDS, dp_accounting.GaussianDpEvent(noise_multiplier=claimed(epsilon))
@@ -187,20 +188,20 @@ def test_poisson_equals_dp_accounting(epsilon):
 @pytest.mark.parametrize("z", [0.5, 2.0, 30.0])
 @pytest.mark.parametrize(("sampler", "releases"), [("full", 6), ("disjoint", 1)])
 def test_full_batches_and_a_single_pass_are_gaussian_mechanisms(sampler, releases, z):
-    epsilon, shift = sampled_epsilon(z, sampler=sampler, **SMALL), 2 * sqrt(releases) / z
+    epsilon, shift = sampled_epsilon(z, SampledReleases(sampler=sampler, **SMALL)), 2 * sqrt(releases) / z
     delta = norm.cdf(shift / 2 - epsilon / shift) - np.exp(epsilon) * norm.cdf(-shift / 2 - epsilon / shift)
     assert delta == pytest.approx(1e-5, rel=1e-6)
-    assert attainable_epsilon(z, sampler=sampler, **SMALL) == epsilon
+    assert attainable_epsilon(z, SampledReleases(sampler=sampler, **SMALL)) == epsilon
 
 
 @pytest.mark.parametrize("z", [2.0, 30.0])
 @pytest.mark.parametrize("sampler", ["subset", "poisson"])
 def test_a_sample_of_all_records_is_full(sampler, z):
-    full = sampled_epsilon(z, sampler="full", **SMALL)
+    full = sampled_epsilon(z, SampledReleases(sampler="full", **SMALL))
     everything = {**SMALL, "batch": SMALL["records"]}
-    assert sampled_epsilon(z, sampler=sampler, **everything) == full
-    assert attainable_epsilon(z, sampler=sampler, **everything) == pytest.approx(full, rel=5e-3)
-    almost = sampled_epsilon(z, sampler=sampler, **{**SMALL, "records": 10_000, "batch": 9_999})
+    assert sampled_epsilon(z, SampledReleases(sampler=sampler, **everything)) == full
+    assert attainable_epsilon(z, SampledReleases(sampler=sampler, **everything)) == pytest.approx(full, rel=5e-3)
+    almost = sampled_epsilon(z, SampledReleases(sampler=sampler, **{**SMALL, "records": 10_000, "batch": 9_999}))
     assert almost == pytest.approx(full, rel=5e-3)
 
 
@@ -208,18 +209,17 @@ def test_a_sample_of_all_records_is_full(sampler, z):
 @pytest.mark.parametrize("rounds", sparing([1, 35, 15505], [1, 35]))
 def test_the_lower_bound_is_near_the_truth_for_any_number_of_rounds(rounds, mu):
     settings = {**SMALL, "batch": SMALL["records"], "rounds": rounds}
-    exact = sampled_epsilon(2 * sqrt(rounds) / mu, sampler="full", **settings)
-    assert 0.99 * exact < attainable_epsilon(2 * sqrt(rounds) / mu, sampler="subset", **settings) <= exact
+    exact = sampled_epsilon(2 * sqrt(rounds) / mu, SampledReleases(sampler="full", **settings))
+    attained = attainable_epsilon(2 * sqrt(rounds) / mu, SampledReleases(sampler="subset", **settings))
+    assert 0.99 * exact < attained <= exact
 
 
 @pytest.mark.slow
 def test_every_local_step_released():
     """Spec section 10: 1.47 and 24.8 at the claims 0.75 and 1.5, attained by 443 × 35 steps on one record each."""
-    steps = {**MNIST, "batch": 1, "rounds": 443 * 35}
+    steps = SampledReleases(**{**MNIST, "sampler": "subset", "batch": 1, "rounds": 443 * 35})
     for claim, attained in ((0.75, 1.47), (1.5, 24.8)):
-        assert attainable_epsilon(claimed(claim) / sqrt(443), sampler="subset", **steps) == pytest.approx(
-            attained, rel=0.012
-        )
+        assert attainable_epsilon(claimed(claim) / sqrt(443), steps) == pytest.approx(attained, rel=0.012)
 
 
 @pytest.mark.parametrize("sampler", sparing(SAMPLERS, ["subset", "poisson", "disjoint", "full"]))
@@ -228,14 +228,14 @@ def test_every_local_step_released():
 )
 def test_the_lower_bound_is_never_above_the_upper_bound(sampler, records, batch, rounds):
     for z in (1.5, 6.0, 40.0):
-        settings = {"sampler": sampler, "records": records, "batch": batch, "rounds": rounds, "delta": 1e-5}
-        assert 0 <= attainable_epsilon(z, **settings) <= sampled_epsilon(z, **settings) < inf
+        releases = SampledReleases(sampler, records, rounds, 1e-5, batch)
+        assert 0 <= attainable_epsilon(z, releases) <= sampled_epsilon(z, releases) < inf
 
 
 def test_the_two_poisson_values_agree():
     """One pair is the worst for Poisson samples, so the attained ε equals the bound except for rounding."""
-    most = sampled_epsilon(claimed(6.0), sampler="poisson", **MNIST)
-    assert 0.99 * most < attainable_epsilon(claimed(6.0), sampler="poisson", **MNIST) <= most
+    most = sampled_epsilon(claimed(6.0), SampledReleases(sampler="poisson", **MNIST))
+    assert 0.99 * most < attainable_epsilon(claimed(6.0), SampledReleases(sampler="poisson", **MNIST)) <= most
 
 
 def increasing(values):
@@ -246,7 +246,7 @@ def increasing(values):
 @pytest.mark.parametrize("account", [sampled_epsilon, attainable_epsilon])
 def test_monotone(sampler, account):
     def at(z=4.0, **changes):
-        return account(z, sampler=sampler, **{**SMALL, **changes})
+        return account(z, SampledReleases(sampler=sampler, **{**SMALL, **changes}))
 
     assert increasing([at(z) for z in (16.0, 8.0, 4.0, 2.0)])
     assert increasing([at(rounds=rounds) for rounds in (1, 2, 8, 32)])
@@ -257,7 +257,7 @@ def test_monotone(sampler, account):
 
 def test_amplification_orders_the_samplers():
     """At most one occurrence is better than perhaps two, and a secret sample is better than all records."""
-    found = {sampler: sampled_epsilon(4.0, sampler=sampler, **SMALL) for sampler in SAMPLERS}
+    found = {sampler: sampled_epsilon(4.0, SampledReleases(sampler=sampler, **SMALL)) for sampler in SAMPLERS}
     assert found["poisson"] < found["subset"] < found["full"] < found["replacement"]
     assert found["disjoint"] < found["subset"]
 
@@ -265,7 +265,7 @@ def test_amplification_orders_the_samplers():
 @pytest.mark.parametrize("sampler", sparing(["replacement", "subset", "poisson"], ["subset", "poisson"]))
 def test_composition_is_better_than_the_sum(sampler):
     def at(rounds, delta):
-        return sampled_epsilon(4.0, sampler=sampler, records=20, batch=8, rounds=rounds, delta=delta)
+        return sampled_epsilon(4.0, SampledReleases(sampler=sampler, records=20, batch=8, rounds=rounds, delta=delta))
 
     for once in (1, 4):
         several = at(4 * once, 1e-5)
@@ -279,28 +279,28 @@ def test_composition_is_better_than_the_sum(sampler):
     sparing(NEEDED, [(name, BATCH, 6.0) for name in ("replacement", "subset", "poisson")]),
 )
 def test_required_noise(sampler, batch, epsilon):
-    z = noise_multiplier_for(epsilon, sampler=sampler, **{**MNIST, "batch": batch})
+    z = noise_multiplier_for(epsilon, SampledReleases(sampler=sampler, **{**MNIST, "batch": batch}))
     assert z == pytest.approx(NEEDED[sampler, batch, epsilon], rel=2e-3)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("epsilon", sparing([0.3, 4.0], [0.3]))
 def test_the_noise_for_a_target_is_sufficient_and_tight(sampler, epsilon):
-    z = noise_multiplier_for(epsilon, sampler=sampler, **SMALL)
-    assert sampled_epsilon(z * (1 + 1e-12), sampler=sampler, **SMALL) <= epsilon
-    assert sampled_epsilon(z * (1 - 5e-4), sampler=sampler, **SMALL) > epsilon
+    z = noise_multiplier_for(epsilon, SampledReleases(sampler=sampler, **SMALL))
+    assert sampled_epsilon(z * (1 + 1e-12), SampledReleases(sampler=sampler, **SMALL)) <= epsilon
+    assert sampled_epsilon(z * (1 - 5e-4), SampledReleases(sampler=sampler, **SMALL)) > epsilon
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_extremes(sampler):
-    assert sampled_epsilon(inf, sampler=sampler, **SMALL) == 0
-    assert attainable_epsilon(inf, sampler=sampler, **SMALL) == 0
-    assert sampled_epsilon(1e7, sampler=sampler, **SMALL) < 1e-3
+    assert sampled_epsilon(inf, SampledReleases(sampler=sampler, **SMALL)) == 0
+    assert attainable_epsilon(inf, SampledReleases(sampler=sampler, **SMALL)) == 0
+    assert sampled_epsilon(1e7, SampledReleases(sampler=sampler, **SMALL)) < 1e-3
 
 
 def test_too_little_noise_gives_infinite_epsilon():
-    assert sampled_epsilon(0.01, sampler="replacement", **SMALL) == inf
-    assert sampled_epsilon(0.1, sampler="subset", **SMALL) > 1000
+    assert sampled_epsilon(0.01, SampledReleases(sampler="replacement", **SMALL)) == inf
+    assert sampled_epsilon(0.1, SampledReleases(sampler="subset", **SMALL)) > 1000
 
 
 @pytest.mark.parametrize("account", [sampled_epsilon, attainable_epsilon])
@@ -327,7 +327,7 @@ def test_too_little_noise_gives_infinite_epsilon():
 )
 def test_refusals(account, z, changes, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        account(z, **{"sampler": "subset", **SMALL, **changes})
+        account(z, SampledReleases(**{"sampler": "subset", **SMALL, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -341,8 +341,8 @@ def test_refusals(account, z, changes, message):
 )
 def test_targets_that_are_refused(epsilon, changes, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        noise_multiplier_for(epsilon, **{"sampler": "subset", **SMALL, **changes})
+        noise_multiplier_for(epsilon, SampledReleases(**{"sampler": "subset", **SMALL, **changes}))
 
 
 def test_a_batch_above_the_records_is_accepted_with_replacement():
-    assert sampled_epsilon(9.0, sampler="replacement", **{**SMALL, "batch": 40}) < inf
+    assert sampled_epsilon(9.0, SampledReleases(sampler="replacement", **{**SMALL, "batch": 40})) < inf

@@ -9,7 +9,7 @@ from cases import sparing
 from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.events import GaussianEvent, RecordEvent, Releases
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
@@ -42,8 +42,8 @@ def by_hand(noise_std, sampler="subset", account=sampled_epsilon, shift=SHIFT):
     """ε per machine with z = σK/L, where a replaced record shifts a message by 2L/K."""
     found = np.zeros(RECORDS.size)
     for i in np.flatnonzero(MESSAGES):
-        settings = {"records": int(RECORDS[i]), "batch": int(BATCH[i]), "rounds": int(MESSAGES[i])}
-        found[i] = account(2 * noise_std / shift[i], sampler=sampler, delta=DELTA, **settings)
+        releases = SampledReleases(sampler, int(RECORDS[i]), int(MESSAGES[i]), DELTA, int(BATCH[i]))
+        found[i] = account(2 * noise_std / shift[i], releases)
     return found
 
 
@@ -70,7 +70,8 @@ def test_the_most_messages_decide_among_otherwise_identical_machines():
     messages = np.array([1, 2, 40])
     alike = {"shift": np.full(3, 0.25), "records": np.full(3, 20), "batch": np.full(3, 8), "messages": messages}
     event = make(1.2, **alike)
-    expected = sampled_epsilon(4.0 * 0.3 * 2 / 0.25, sampler="subset", records=20, batch=8, rounds=40, delta=DELTA)
+    releases = SampledReleases("subset", records=20, batch=8, rounds=40, delta=DELTA)
+    expected = sampled_epsilon(4.0 * 0.3 * 2 / 0.25, releases)
     assert event.epsilon(DELTA) == pytest.approx(expected, rel=1e-6)
     assert event.epsilon(DELTA) == each_of(event)[2]
     assert (np.diff(each_of(event)) > 0).all()
@@ -126,7 +127,7 @@ def test_rounding_never_understates(sampler):
     """ε is above the exact one by at most a part in 10⁷, and never below."""
     one = {"shift": np.array([1.0]), "records": np.array([20]), "batch": np.array([8]), "messages": np.array([6])}
     settings = {"sampler": sampler, "records": 20, "batch": 8, "rounds": 6, "delta": DELTA}
-    exact = np.array([sampled_epsilon(2 * noise, **settings) for noise in noises()])
+    exact = np.array([sampled_epsilon(2 * noise, SampledReleases(**settings)) for noise in noises()])
     stated = np.array([each_of(make(noise, sampler, **one))[0] for noise in noises()])
     assert (stated >= exact * (1 - 1e-14)).all()
     np.testing.assert_allclose(stated, exact, rtol=1e-7)

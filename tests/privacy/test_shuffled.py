@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.accountants.shuffled import _composed, shuffled_epsilon, shuffled_noise_multiplier, shuffling
 from fedprivjax.theory.lowy_razaviyayn import shuffled_machines
 
@@ -34,7 +34,7 @@ def test_no_amplification_beyond_the_theorems_range():
 @pytest.mark.parametrize("z", [0.5, 2.0, 8.0])
 @pytest.mark.parametrize("per_round", [1, 100, 10**4, 10**6])
 def test_never_above_the_bound_without_a_shuffler(z, per_round):
-    in_sight = sampled_epsilon(z, sampler="subset", records=50, batch=1, rounds=500, delta=1e-6)
+    in_sight = sampled_epsilon(z, SampledReleases(sampler="subset", records=50, batch=1, rounds=500, delta=1e-6))
     found = shuffled_epsilon(z, **{**SETTINGS, "per_round": per_round})
     assert found <= in_sight
     if per_round <= 100:

@@ -16,7 +16,7 @@ from fedprivjax import Full as Everyone
 from fedprivjax import Logistic, calibrate, draw_plan, general_problem, linear_problem, transcript
 from fedprivjax.plan.samplers import Disjoint, Full, Poisson, Replacement, Subset
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
-from fedprivjax.privacy.accountants.sampled import noise_multiplier_for, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, sampled_epsilon
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
 from fedprivjax.protocols import ReleasedMinibatchSGD
 
@@ -72,15 +72,15 @@ def test_the_closed_forms_are_the_integrals(chance):
 @pytest.mark.parametrize(("z", "epsilon"), [(1.0, 6.58), (2.0, 1.684)])
 def test_a_poisson_sample_of_ten_in_a_hundred(z, epsilon):
     assert attained(0.1, z) == pytest.approx(epsilon, abs=5e-3)
-    stated = sampled_epsilon(z, sampler=Poisson(BATCH), **ONE)
+    stated = sampled_epsilon(z, SampledReleases(sampler=Poisson(BATCH), **ONE))
     assert stated == pytest.approx(epsilon, abs=5e-3)
-    assert sampled_epsilon(z, sampler=Poisson(BATCH), **{**ONE, "whole_message": False}) < epsilon / 3
+    assert sampled_epsilon(z, SampledReleases(sampler=Poisson(BATCH), **{**ONE, "whole_message": False})) < epsilon / 3
 
 
 @SAMPLERS
 @pytest.mark.parametrize("z", [0.5, 1.0, 2.0, 5.0, 20.0])
 def test_one_messages_leakage_is_within_the_stated_epsilon(sampler, z):
-    stated, truth = sampled_epsilon(z, sampler=sampler, **ONE), attained(CHANCE[sampler], z)
+    stated, truth = sampled_epsilon(z, SampledReleases(sampler=sampler, **ONE)), attained(CHANCE[sampler], z)
     assert truth * (1 - 1e-9) <= stated <= truth * 1.002 + 1e-4  # this pair is the worst
 
 
@@ -88,27 +88,28 @@ def test_one_messages_leakage_is_within_the_stated_epsilon(sampler, z):
 @pytest.mark.parametrize("rounds", sparing([1, 20], [1]))
 def test_attained_epsilon_is_below_the_stated(sampler, rounds):
     for z in (1.0, 4.0, 15.0):
-        settings = {**ONE, "sampler": sampler, "rounds": rounds}
-        least, most = attainable_epsilon(z, **settings), sampled_epsilon(z, **settings)
+        releases = SampledReleases(**{**ONE, "sampler": sampler, "rounds": rounds})
+        least, most = attainable_epsilon(z, releases), sampled_epsilon(z, releases)
         assert 0 < least <= most * (1 + 1e-9)
         assert least > 0.85 * most  # empty Poisson samples, and the two directions together, cost the rest
 
 
 @SAMPLERS
 def test_noise_for_a_target(sampler):
-    z = noise_multiplier_for(2.0, sampler=sampler, **ONE)
+    releases = SampledReleases(sampler=sampler, **ONE)
+    z = noise_multiplier_for(2.0, releases)
     assert attained(CHANCE[sampler], z) == pytest.approx(2.0, rel=1e-3)
-    std = noise_std("accountant", sampler=sampler, lipschitz=3.0, epsilon=2.0, **ONE)
+    std = noise_std("accountant", releases, lipschitz=3.0, epsilon=2.0)
     assert std == pytest.approx(3 * z)
-    assert true_epsilon(std, sampler=sampler, lipschitz=3.0, **ONE) == sampled_epsilon(z, sampler=sampler, **ONE)
+    assert true_epsilon(std, releases, lipschitz=3.0) == sampled_epsilon(z, releases)
 
 
 @SAMPLERS
 @pytest.mark.parametrize("epsilon", [0.05, 1.0])
 def test_the_rule_by_advanced_composition_is_valid(sampler, epsilon):
-    settings = {**ONE, "rounds": 20, "sampler": sampler, "lipschitz": 3.0}
-    std = noise_std("advanced", epsilon=epsilon, **settings)
-    assert 0 < true_epsilon(std, **settings) < epsilon
+    releases = SampledReleases(**{**ONE, "rounds": 20, "sampler": sampler})
+    std = noise_std("advanced", releases, lipschitz=3.0, epsilon=epsilon)
+    assert 0 < true_epsilon(std, releases, lipschitz=3.0) < epsilon
 
 
 ZEROS = np.zeros((1, RECORDS, 2), np.float32)
@@ -176,7 +177,7 @@ def test_clipped_records_in_poisson_samples_move_a_sum_about_a_fixed_centre(rate
     """dp-accounting's pair, +L and −L if the record is sampled, is the worst of all pairs."""
     delta = 1e-3
     settings = {"records": 100, "rounds": 1, "delta": delta}
-    epsilon = sampled_epsilon(z, sampler=Poisson(int(100 * rate)), **settings)
+    epsilon = sampled_epsilon(z, SampledReleases(sampler=Poisson(int(100 * rate)), **settings))
     ends = [
         length * np.array([np.cos(angle), np.sin(angle)])
         for length in (0.5, 1.0)

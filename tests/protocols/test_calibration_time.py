@@ -24,7 +24,7 @@ def federation():
 
 def seconds(protocol, problem, plan):
     """CPU seconds over all threads, as in a new process, and the noise."""
-    for cached in (sampled._bound, sampled._loss, sampled._one_release, quick_bound._quick):
+    for cached in (sampled.sampled_epsilon, sampled._loss, sampled.one_release, quick_bound.quick_epsilon):
         cached.cache_clear()
     before = os.times()
     noise_std = calibrate(protocol, problem, plan, epsilon=2.0, delta=1e-5).noise_std

@@ -26,6 +26,7 @@ from fedprivjax.datasets import table
 from fedprivjax.plan.minibatches import Minibatches, repeated_uses
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
 from fedprivjax.problem.problem import Table
@@ -40,16 +41,8 @@ DIFFERENT = replace(PROBLEM, own_lipschitz=LIPSCHITZ)
 
 
 def wanted(i, rule, batch, releases=ROUNDS, sampler="subset"):
-    return noise_std(
-        rule,
-        sampler=sampler,
-        lipschitz=LIPSCHITZ[i],
-        records=RECORDS,
-        batch=batch,
-        rounds=releases,
-        epsilon=EPSILON[i],
-        delta=DELTA[i],
-    )
+    sampled = SampledReleases(sampler, RECORDS, releases, DELTA[i], batch)
+    return noise_std(rule, sampled, lipschitz=LIPSCHITZ[i], epsilon=EPSILON[i])
 
 
 def stds(protocol):
@@ -100,8 +93,8 @@ def test_the_guarantee_is_that_of_the_noise_which_is_really_drawn(sampler):
     plan = draw_plan(DIFFERENT, Full(MACHINES), ROUNDS, sampler=protocol.minibatches)
     stated = guarantee(calibrate(protocol, DIFFERENT, plan, delta=1e-4), DIFFERENT, plan, delta=1e-5).per_machine
     for i, std in enumerate(stds(protocol)):
-        sizes = {"records": RECORDS, "batch": (1, 3, 2)[i], "rounds": ROUNDS, "delta": 1e-5}
-        low, high = (true_epsilon(std * off, sampler=sampler, lipschitz=LIPSCHITZ[i], **sizes) for off in (1.06, 0.94))
+        sampled = SampledReleases(sampler, RECORDS, ROUNDS, 1e-5, (1, 3, 2)[i])
+        low, high = (true_epsilon(std * off, sampled, LIPSCHITZ[i]) for off in (1.06, 0.94))
         assert low < stated[i] < high
 
 
@@ -132,8 +125,8 @@ def test_unequal_numbers_of_records():
     )
     protocol = NoisyMinibatchSGD(epsilon=1.0, delta="records", batch=5, noise_rule="advanced", step_size=0.1)
     view = transcript(protocol, problem, Full(3), rounds=ROUNDS, seed=2, delta=0.01)
-    settings = {"sampler": "subset", "lipschitz": 1.0, "batch": 5, "rounds": ROUNDS, "epsilon": 1.0}
-    expected = [noise_std("advanced", records=n, delta=n**-2.0, **settings) for n in sizes]
+    releases = [SampledReleases("subset", n, ROUNDS, n**-2.0, batch=5) for n in sizes]
+    expected = [noise_std("advanced", one, lipschitz=1.0, epsilon=1.0) for one in releases]
     np.testing.assert_allclose(view.messages.std(axis=(0, 2)), expected, rtol=0.06)
 
 

@@ -11,54 +11,37 @@ from math import isinf, log, sqrt
 import numpy as np
 import scipy
 
-from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.checks.values import require_positive
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
-from fedprivjax.privacy.accountants.sampled import checked, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon, shift_distribution
 
 CELLS = 100_000  # number of cells of a discretised mixture density
 
 Mixture = tuple[np.ndarray, np.ndarray]  # shifts and weights
 
 
-def attainable_epsilon(
-    noise_multiplier: float,
-    *,
-    sampler: Sampler | str,
-    records: int,
-    rounds: int,
-    delta: float,
-    batch: int | None = None,
-    whole_message: bool = False,
-) -> float:
+@cache
+def attainable_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
     """Return a lower bound on the ε that `sampled_epsilon` bounds from above. A claim below it is refuted.
 
-    The arguments are as in `sampled_epsilon`.
-
     >>> from math import isclose
-    >>> settings = {"sampler": "full", "records": 10, "rounds": 4, "delta": 1e-5}
-    >>> isclose(attainable_epsilon(2.0, **settings), sampled_epsilon(2.0, **settings), rel_tol=1e-3)
+    >>> releases = SampledReleases("full", records=10, rounds=4, delta=1e-5)
+    >>> isclose(attainable_epsilon(2.0, releases), sampled_epsilon(2.0, releases), rel_tol=1e-3)
     True
     """
-    drawn_by = checked(noise_multiplier, as_sampler(sampler, batch), records, rounds, delta)
-    if isinf(noise_multiplier):
-        return 0.0
-    if not drawn_by.secret:
-        settings = {"records": records, "rounds": rounds, "delta": delta, "whole_message": whole_message}
-        return sampled_epsilon(noise_multiplier, sampler=drawn_by, **settings)
-    return _worst(noise_multiplier, drawn_by, records, rounds, delta, whole_message)
-
-
-@cache
-def _worst(z: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
-    times, chances = shift_distribution(sampler, records, whole)
+    sampler, whole = releases.sampler, releases.whole_message
+    if isinf(noise_multiplier) or not sampler.secret:
+        return sampled_epsilon(noise_multiplier, releases)
+    require_positive("noise_multiplier", noise_multiplier)
+    times, chances = shift_distribution(sampler, releases.records, whole)
     times, chances = np.append(0.0, times), np.append(1 - chances.sum(), chances)
     pairs: list[tuple[Mixture, Mixture]] = [((times, chances), (-times, chances))]
     if whole:
-        pairs += _turned(chances[1:].sum(), sampler.empty(records, sampler.batch_of(records)))
+        pairs += _turned(chances[1:].sum(), sampler.empty(releases.records, releases.batch))
     elif not sampler.independent:  # a sampled record replaces another one, at −L or +L
         alone = np.zeros(1), np.ones(1)
         pairs += [((2 * times, chances), alone), (alone, (-2 * times, chances))]
-    return max(_attained(one, other, z, rounds, delta) for one, other in pairs)
+    return max(_attained(one, other, noise_multiplier, releases.rounds, releases.delta) for one, other in pairs)
 
 
 def _turned(chance: float, empty: float) -> list[tuple[Mixture, Mixture]]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fedprivjax.privacy.accountants.composition import MOST
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_results
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
-from fedprivjax.privacy.accountants.sampled import sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class Sampled(RecordAccountant):
     columns = ("ε (at least)", "ε (at most)")
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        return sampled_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
+        return sampled_epsilon(2 * ratio, self._sampled(records, batch, releases, delta))
 
     def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        return quick_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
+        return quick_epsilon(2 * ratio, self._sampled(records, batch, releases, delta))
 
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
         sampler = self.sampler.with_batch(batch)
@@ -105,7 +105,7 @@ class Sampled(RecordAccountant):
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the proved upper bound, and the lower bound that an adversary attains on a linear loss."""
-        least = attainable_epsilon(2 * ratio, **self._settings(records, batch, releases, delta))
+        least = attainable_epsilon(2 * ratio, self._sampled(records, batch, releases, delta))
         return {"ε (at least)": least, "ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta)}
 
     @property
@@ -126,12 +126,10 @@ class Sampled(RecordAccountant):
         from dp_accounting.privacy_accountant import NeighboringRelation
         from dp_accounting.rdp import RdpAccountant
 
-        settings = self._settings(records, batch, releases, delta)
-        sampler = settings["sampler"]
-        if not sampler.amplifies(records, batch):
-            return gaussian_results(np.full(sampler.releases(releases, records, batch), ratio), delta)
-        least = attainable_epsilon(2 * ratio, **settings)
-        attained = AccountantResult("attained on a linear loss (PLD)", least, LOWER)
+        sampled = self._sampled(records, batch, releases, delta)
+        if not sampled.amplified:
+            return gaussian_results(np.full(sampled.with_record, ratio), delta)
+        attained = AccountantResult("attained on a linear loss (PLD)", attainable_epsilon(2 * ratio, sampled), LOWER)
         try:
             tree = self.dp_event(ratio, records, batch, releases)
         except Refusal:
@@ -160,10 +158,10 @@ class Sampled(RecordAccountant):
             raise Refusal(f"sampler must be supported by dp-accounting to be a dp-accounting event, got {self}")
         return SelfComposedDpEvent(sampled, releases)
 
-    def _settings(self, records: int, batch: int, releases: int, delta: float) -> dict[str, Any]:
-        # the accountant's noise multiplier is σ divided by half the shift, L/K or C
-        sizes = {"records": records, "rounds": releases, "delta": delta}
-        return {"sampler": self.sampler.with_batch(batch), "whole_message": self.whole_message, **sizes}
+    def _sampled(self, records: int, batch: int, releases: int, delta: float) -> SampledReleases:
+        """Return the releases. Their noise multiplier is twice the ratio: σ divided by half the shift, L/K or C."""
+        sampler = self.sampler.with_batch(batch)
+        return SampledReleases(sampler, records, releases, delta, whole_message=self.whole_message)
 
 
 def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "DpEvent | None":
@@ -217,6 +215,6 @@ class Shuffled(RecordAccountant):
         in_sight = Sampled(Subset(1)).accountant_results(ratio, records, batch, releases, delta=delta)
         upper = [one._replace(accountant=f"{one.accountant}, in sight") for one in in_sight if one.kind != LOWER]
         upper = [one._replace(kind=UPPER) for one in upper]
-        settings = {"sampler": Subset(1), "records": records, "rounds": releases, "delta": delta}
-        least = attainable_epsilon(2 * ratio * sqrt(self.per_round), **settings)
+        total = SampledReleases(Subset(1), records, releases, delta)
+        least = attainable_epsilon(2 * ratio * sqrt(self.per_round), total)
         return *upper, AccountantResult("attained from the sum (PLD)", least, LOWER)

@@ -16,9 +16,10 @@ dp-accounting's pair for Poisson samples, ±C around a fixed centre, is not the 
 a message from −C to +C.
 """
 
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import ceil, inf, isinf, log, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,64 +39,81 @@ LONGEST = 5000.0  # larger losses of one release are treated as infinite
 KEPT = 32  # number of cached composed losses, some megabytes each
 
 
-def sampled_epsilon(
-    noise_multiplier: float,
-    *,
-    sampler: Sampler | str,
-    records: int,
-    rounds: int,
-    delta: float,
-    batch: int | None = None,
-    whole_message: bool = False,
-) -> float:
-    """Return an upper bound on ε at δ of `rounds` releases of one machine, for replacing one of its records.
+@dataclass(frozen=True)
+class SampledReleases:
+    """Releases of one machine on sampled records, and the δ at which their ε is stated.
+
+    Attributes:
+        sampler: a sampler, or its name together with `batch`.
+        records: number of the machine's records, n.
+        rounds: number of releases in which the machine takes part. Participation is public.
+        delta: δ in (0, 1).
+        batch: batch size K; None if `sampler` is a sampler, or "full".
+        whole_message: True if the mean is clipped instead of each record's vector.
+
+    Raises:
+        ValueError: if a setting is out of range.
+    """
+
+    sampler: Any
+    records: int
+    rounds: int
+    delta: float
+    batch: Any = None
+    whole_message: bool = False
+
+    def __post_init__(self):
+        sampler = as_sampler(self.sampler, self.batch)
+        require_at_least("records", self.records, 1)
+        require_at_least("rounds", self.rounds, 1)
+        object.__setattr__(self, "batch", sampler.batch_of(self.records))
+        object.__setattr__(self, "sampler", sampler.with_batch(self.batch))
+        require_between("delta", self.delta, 0, 1)
+
+    @property
+    def amplified(self) -> bool:
+        """True if sampling amplifies privacy."""
+        return self.sampler.amplifies(self.records, self.batch)
+
+    @property
+    def with_record(self) -> int:
+        """Largest number of releases that may contain a given record."""
+        return self.sampler.releases(self.rounds, self.records, self.batch)
+
+
+@cache
+def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
+    """Return an upper bound on ε of a machine's releases, for replacing one of its records.
 
     The bound is exact if the sampler is "full" or "disjoint", or takes all records.
 
     Args:
         noise_multiplier: z = σ·K/L, or σ/C for messages that are clipped as a whole. inf is perfect privacy.
-        sampler: a sampler, or its name together with `batch`.
-        records: number of the machine's records, n.
-        rounds: number of releases in which the machine takes part. Participation is public.
-        delta: δ in (0, 1).
-        batch: batch size K if the sampler is a name. Ignored by "full".
-        whole_message: True if the mean is clipped instead of each record's vector.
 
-    Raises:
-        ValueError: if a setting is out of range.
-
-    >>> round(sampled_epsilon(2.0, sampler="full", records=10, rounds=4, delta=1e-5), 3)
+    >>> round(sampled_epsilon(2.0, SampledReleases("full", records=10, rounds=4, delta=1e-5)), 3)
     9.997
     >>> from fedprivjax.plan.samplers import Poisson
     >>> settings = {"sampler": Poisson(10), "records": 100, "rounds": 1, "delta": 1e-5}
-    >>> [round(sampled_epsilon(1.0, whole_message=whole, **settings), 2) for whole in (False, True)]
+    >>> [round(sampled_epsilon(1.0, SampledReleases(whole_message=whole, **settings)), 2) for whole in (False, True)]
     [1.79, 6.58]
     """
-    drawn_by = checked(noise_multiplier, as_sampler(sampler, batch), records, rounds, delta)
-    return 0.0 if isinf(noise_multiplier) else _bound(noise_multiplier, drawn_by, records, rounds, delta, whole_message)
-
-
-@cache
-def _bound(z: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
-    batch = sampler.batch_of(records)
-    if not sampler.amplifies(records, batch):
-        return float(gdp.epsilon(2 * sqrt(sampler.releases(rounds, records, batch)) / z, delta))
-    loss = _loss(z, sampler, records, rounds, whole)
-    return inf if loss is None else epsilon_between(loss, delta)[1]
+    require_positive("noise_multiplier", noise_multiplier, infinite=True)
+    if isinf(noise_multiplier):
+        return 0.0
+    if not releases.amplified:
+        return float(gdp.epsilon(2 * sqrt(releases.with_record) / noise_multiplier, releases.delta))
+    loss = _loss(noise_multiplier, releases.sampler, releases.records, releases.rounds, releases.whole_message)
+    return inf if loss is None else epsilon_between(loss, releases.delta)[1]
 
 
 @lru_cache(maxsize=KEPT)
 def _loss(z: float, sampler: Sampler, records: int, rounds: int, whole: bool) -> "PrivacyLossDistribution | None":
     """Return the composed privacy loss of all releases, for every δ, or None if one loss exceeds `LONGEST`."""
-    one = _one_release(z, sampler, records, whole)
+    one = one_release(z, sampler, records, whole)
     return None if one is None else composed(one, rounds)
 
 
 @lru_cache(maxsize=KEPT)
-def _one_release(z: float, sampler: Sampler, records: int, whole: bool) -> "PrivacyLossDistribution | None":
-    return one_release(z, sampler, records, whole)
-
-
 def one_release(
     z: float, sampler: Sampler, records: int, whole: bool, coarse: int = 1
 ) -> "PrivacyLossDistribution | None":
@@ -109,34 +127,19 @@ def one_release(
     return _subsampled(z, *shift_distribution(sampler, records, whole), coarse)
 
 
-def noise_multiplier_for(
-    epsilon: float,
-    *,
-    sampler: Sampler | str,
-    records: int,
-    rounds: int,
-    delta: float,
-    batch: int | None = None,
-    whole_message: bool = False,
-) -> float:
+@cache
+def noise_multiplier_for(epsilon: float, releases: SampledReleases) -> float:
     """Return the smallest z (from above) whose `sampled_epsilon` is at most ε.
 
-    >>> round(noise_multiplier_for(9.997, sampler="full", records=10, rounds=4, delta=1e-5), 2)
+    >>> round(noise_multiplier_for(9.997, SampledReleases("full", records=10, rounds=4, delta=1e-5)), 2)
     2.0
     """
     require_positive("epsilon", epsilon)
-    drawn_by = checked(1.0, as_sampler(sampler, batch), records, rounds, delta)
-    return _least(epsilon, drawn_by, records, rounds, delta, whole_message)
-
-
-@cache
-def _least(epsilon: float, sampler: Sampler, records: int, rounds: int, delta: float, whole: bool) -> float:
-    mu, batch = float(gdp.mu(epsilon, delta)), sampler.batch_of(records)
-    if not sampler.amplifies(records, batch):
-        return HEADROOM * 2 * sqrt(sampler.releases(rounds, records, batch)) / mu
-    guess = 2 * batch / records * sqrt(rounds) / mu
-    least = search_min_noise(lambda z: _bound(z, sampler, records, rounds, delta, whole), epsilon, guess)
-    return require_known(least, epsilon)
+    mu = float(gdp.mu(epsilon, releases.delta))
+    if not releases.amplified:
+        return HEADROOM * 2 * sqrt(releases.with_record) / mu
+    guess = 2 * releases.batch / releases.records * sqrt(releases.rounds) / mu
+    return require_known(search_min_noise(lambda z: sampled_epsilon(z, releases), epsilon, guess), epsilon)
 
 
 def require_known(noise: float, epsilon: float) -> float:
@@ -150,16 +153,6 @@ def shift_distribution(sampler: Sampler, records: int, whole_message: bool = Fal
     """Return the distribution of a release's shift from one record, in units of the largest shift per occurrence."""
     occurrences = sampler.occurrences(records, sampler.batch_of(records))
     return Occurrences(np.ones(1), np.array([occurrences.chances.sum()])) if whole_message else occurrences
-
-
-def checked(noise_multiplier: float, sampler: Sampler, records: int, rounds: int, delta: float) -> Sampler:
-    """Return the sampler with one machine's batch. Raise Refusal if a setting is out of range."""
-    require_positive("noise_multiplier", noise_multiplier, infinite=True)
-    for name, value in (("records", records), ("rounds", rounds)):
-        require_at_least(name, value, 1)
-    batch = sampler.batch_of(records)
-    require_between("delta", delta, 0, 1)
-    return sampler.with_batch(batch)
 
 
 def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, coarse: int) -> "PrivacyLossDistribution | None":

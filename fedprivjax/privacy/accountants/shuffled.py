@@ -21,7 +21,7 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.noise_search import search_min_noise
-from fedprivjax.privacy.accountants.sampled import require_known, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, require_known, sampled_epsilon
 
 SHARES = (0.02, 0.1, 0.3)  # fractions of δ spent on each of shuffling's two parts; the best is used
 LARGEST = 20.0  # upper end of the search for ε₀, far above any that shuffling amplifies
@@ -87,7 +87,7 @@ def shuffled_epsilon(
     if machines is not None:
         require_at_least("machines", machines, per_round)
         rate *= per_round / machines
-    in_sight = sampled_epsilon(noise_multiplier, sampler=Subset(1), records=records, rounds=rounds, delta=delta)
+    in_sight = sampled_epsilon(noise_multiplier, SampledReleases(Subset(1), records, rounds, delta))
     return min(in_sight, *(_composed(noise_multiplier, rate, per_round, rounds, delta, share) for share in SHARES))
 
 
