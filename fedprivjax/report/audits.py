@@ -1,6 +1,6 @@
 """Results of audits: tables, and a plot of the claimed ε(δ) with the proved lower bounds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,28 +14,44 @@ from fedprivjax.report.colours import colour
 from fedprivjax.report.text_table import Sheet
 
 DELTAS = np.geomspace(1e-7, 0.1, 25)
+Cells = Mapping[str, Callable[[Any], str]]  # text of a cell from an audit, by column header
 
 
-def audit_table(audits: dict[str, Audit]) -> Sheet:
+def audit_table(audits: Mapping[str, Audit]) -> Sheet:
     """Return a table with a row per protocol: claimed ε, accountant's ε, lower bound at 95% confidence, and outcome."""
-    table = Sheet(f"audited against claimed; bounds at {1 - LEVEL:.0%}, of scaled-down runs")
-    for name in ("protocol", "trust"):
-        table.add_column(name)
-    columns = ("δ", "claimed ε", "accountant's ε", "canary's part", "ε proved", "… by μ", "runs", "verdict")
-    for name in columns:
-        table.add_column(name, "right")
+    title = f"audited against claimed; bounds at {1 - LEVEL:.0%}, of scaled-down runs"
+    between = {"accountant's ε": _accounted, "canary's part": _achieved}
+    return _table(title, audits, between, "… by μ", {"runs": lambda one: f"2 · {one.bounds.runs[0]}"})
+
+
+def one_run_table(audits: Mapping[str, OneRunAudit]) -> Sheet:
+    """Return a table by protocol: claimed ε, and the lower bound from correct guesses of canaries at 95%."""
+    between = {
+        "canaries": lambda one: str(one.bounds.canaries),
+        "guessed": lambda one: str(one.bounds.guesses),
+        "right": lambda one: str(one.bounds.right),
+    }
+    return _table(
+        f"audited in one run against claimed; bounds at {1 - LEVEL:.0%}", audits, between, "ε proved by μ", {}
+    )
+
+
+def _table(title: str, audits: Mapping[str, Any], between: Cells, by_mu: str, after: Cells) -> Sheet:
+    """Return a table of claims and lower bounds, with further columns between the two and after them."""
+    table = Sheet(title)
+    table.add_columns("protocol", "trust", justify="left")
+    table.add_columns("δ", "claimed ε", *between, "ε proved", by_mu, *after, "verdict")
     for label, one in audits.items():
-        claim, bounds = one.guarantee, one.best.bounds
+        claim, bounds = one.guarantee, one.bounds
         table.add_row(
             label,
             claim.trust,
             f"{claim.delta:g}",
             f"{claim.epsilon:.4g}",
-            _accounted(one),
-            "–" if one.attained is None or claim.mu is None else f"{one.attained / claim.mu:.0%}",
+            *(cell(one) for cell in between.values()),
             f"{bounds.epsilon_lower:.3g}",
             "–" if claim.mu is None else f"{bounds.gdp_epsilon_lower:.3g}",
-            f"2 · {bounds.runs[0]}",
+            *(cell(one) for cell in after.values()),
             "REFUTED" if one.refuted else "not refuted",
         )
     return table
@@ -57,29 +73,10 @@ def _accounted(one: Audit) -> str:
     return f"{'' if line.verdict == AGREES else '≥ '}{line.accountant_epsilon:.4g}"
 
 
-def one_run_table(audits: dict[str, OneRunAudit]) -> Sheet:
-    """Return a table by protocol: claimed ε, and the lower bound from correct guesses of canaries at 95%."""
-    table = Sheet(f"audited in one run against claimed; bounds at {1 - LEVEL:.0%}")
-    for name in ("protocol", "trust"):
-        table.add_column(name)
-    columns = ("δ", "claimed ε", "canaries", "guessed", "right", "ε proved", "ε proved by μ", "verdict")
-    for name in columns:
-        table.add_column(name, "right")
-    for label, one in audits.items():
-        claim, bounds = one.guarantee, one.bounds
-        table.add_row(
-            label,
-            claim.trust,
-            f"{claim.delta:g}",
-            f"{claim.epsilon:.4g}",
-            str(bounds.canaries),
-            str(bounds.guesses),
-            str(bounds.right),
-            f"{bounds.epsilon_lower:.3g}",
-            "–" if claim.mu is None else f"{bounds.gdp_epsilon_lower:.3g}",
-            "REFUTED" if one.refuted else "not refuted",
-        )
-    return table
+def _achieved(one: Audit) -> str:
+    """Return the ratio of the canary's μ to the claimed one."""
+    claimed = one.guarantee.mu
+    return "–" if one.attained is None or claimed is None else f"{one.attained / claimed:.0%}"
 
 
 def plot(audits: Mapping[str, Audit | OneRunAudit]) -> Figure:

@@ -14,11 +14,9 @@ def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet
     given = other.sweep.seeds
     seeds = given if isinstance(given, int) else len(given)
     over = f"all cells and {seeds} seed{'s' * (seeds > 1)}"
-    table = Sheet(f"chosen on {other.problem.dataset}, by the best mean over {over}", keys=1)
-    for name in ("method", "chosen"):
-        table.add_column(name)
-    for name in (metric.title, "of points", "diverged"):
-        table.add_column(name, "right")
+    table = Sheet(f"chosen on {other.problem.dataset}, by the best mean over {over}")
+    table.add_columns("method", "chosen", justify="left")
+    table.add_columns(metric.title, "of points", "diverged")
     for label, one in choices.items():
         table.add_row(label, formatted(one.values), metric.text(one.score), str(one.points), str(one.diverged))
     return table

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import xarray as xr
 
 from fedprivjax.report.layout import Layout
-from fedprivjax.report.number_format import count_text, points_of
+from fedprivjax.report.number_format import count_text, number_text, points_of
 from fedprivjax.report.text_table import Sheet
 
 COUNTED = {
@@ -54,13 +53,12 @@ def costs_table(layout: Layout, best: Mapping[str, xr.Dataset], over: str) -> Sh
     axes = [name for name in layout.varied if any(name in names for names in own.values())]
     many = any((costs["of_round"] > 1).any() for costs in runs.values())
     table = Sheet(f"what a run costs, mean over {over}; seconds with compiling", keys=1 + len(axes))
-    table.add_column("protocol")
-    columns = (*axes, *COUNTED.values(), *["in a round: messages (bits)"] * many, "seconds")
-    for name in columns:
-        table.add_column(name, "right")
+    table.add_columns("protocol", justify="left")
+    table.add_columns(*axes, *COUNTED.values(), *["in a round: messages (bits)"] * many, "seconds")
     for label, costs in runs.items():
         for point in points_of({name: layout.varied[name] for name in own[label]}):
-            table.add_row(label, *(_coordinate(point, name) for name in axes), *_cells(costs.sel(point), many))
+            at = [f"{point[name]:g}" if name in point else "" for name in axes]
+            table.add_row(label, *at, *_cells(costs.sel(point), many))
     return table
 
 
@@ -72,19 +70,10 @@ def _differs(costs: xr.Dataset, axis: str) -> bool:
     return any(bool((each.max(axis) - each.min(axis) > SAME * each.max(axis)).any()) for each in counted)
 
 
-def _coordinate(point: Mapping[str, float], name: str) -> str:
-    return f"{point[name]:g}" if name in point else ""
-
-
 def _cells(costs: xr.Dataset, many: bool) -> list[str]:
     """Return the numbers of a row, each the mean of the cells that share the row."""
     value = {str(name): float(each.mean()) for name, each in costs.items()}
     sent = count_text(value["messages"]), count_text(value["bytes"])
-    counted = [f"{value['taken']:.0f}", _number(value["gradients"]), *sent]
+    counted = [f"{value['taken']:.0f}", number_text(value["gradients"], "–"), *sent]
     of_round = [f"{value['of_round']:.3g} ({value['bits_of_round']:.3g})"] * many
-    return [*counted, *of_round, _number(value["seconds"])]
-
-
-def _number(value: float) -> str:
-    """Return a number to three digits, or a dash for NaN."""
-    return "–" if np.isnan(value) else f"{value:.3g}"
+    return [*counted, *of_round, number_text(value["seconds"], "–")]

@@ -115,9 +115,8 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     this = _shown(results, iterate)
     if metric is None:
         return this.tables()
-    name = _recorded(this, metric)
-    one = results_table(this.layout, this.best, metric, this.layout.iterate, this.layout.rounds(name))
-    return Tables([one], footnotes(this.layout, this.best))
+    _recorded(this, metric)
+    return Tables([results_table(this.layout, this.best, metric)], footnotes(this.layout, this.best))
 
 
 def plot(

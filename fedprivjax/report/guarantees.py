@@ -26,16 +26,15 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
     tables: dict[tuple[str, ...], Sheet] = {}
     for job in jobs:
         for row in _rows(job.prepare(), delta):
-            table = tables.setdefault(tuple(row.figures), _guarantees(title, list(row.figures)))
-            figures = [_figure(name, value) for name, value in row.figures.items()]
-            figures = figures if row.noise_std[0] else ["non-private", *[""] * (len(figures) - 1)]
-            table.add_row(
-                job.label,
-                _in_common([_shared(job, row.points)]),
-                _range(row.noise_std),
-                *figures,
-                _range(row.sensitivity),
-            )
+            names = tuple(row.summary)
+            if names not in tables:
+                tables[names] = Sheet(title)
+                tables[names].add_columns("protocol", justify="left")
+                tables[names].add_columns("setting", "noise_std", *names, "sensitivity")
+            values = [epsilon_text(value) if "ε" in name else f"{value:.4g}" for name, value in row.summary.items()]
+            values = values if row.noise_std[0] else ["non-private", *[""] * (len(values) - 1)]
+            setting = _in_common([_shared(job, row.points)])
+            tables[names].add_row(job.label, setting, _range(row.noise_std), *values, _range(row.sensitivity))
     return list(tables.values())
 
 
@@ -47,7 +46,7 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
     title = f"two ways to each ε at δ = {delta:g}, for the worst machine on the first seed's schedule"
     table = Sheet(title)
     for name in ("protocol", "setting", "theorem's ε", "accountant", "its ε", "verdict", "smallest valid ε"):
-        table.add_column(name, "right" if "ε" in name else "left")
+        table.add_columns(name, justify="right" if "ε" in name else "left")
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
     claims: dict[str, str] = {}
     for job in jobs:
@@ -55,15 +54,15 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
             line = entry(row.event, delta)
             if row.event.claim is not None:
                 claims[job.label] = line.theorem
-            figures = [_or_nothing(line.epsilon), line.accountant, _or_nothing(line.accountant_epsilon)]
-            said = (job.label, *figures, line.verdict, _or_nothing(line.valid))
-            rows.setdefault(said, []).append(_shared(job, row.points))
-    for (label, *figures), settings in rows.items():
-        table.add_row(label, _in_common(settings), *figures)
+            accountant = (line.accountant, _or_dash(line.accountant_epsilon))
+            cells = (job.label, _or_dash(line.epsilon), *accountant, line.verdict, _or_dash(line.valid))
+            rows.setdefault(cells, []).append(_shared(job, row.points))
+    for (label, *cells), settings in rows.items():
+        table.add_row(label, _in_common(settings), *cells)
     return Group(table, *(Text(f"{label}: the claim is that of {theorem}") for label, theorem in claims.items()))
 
 
-def _or_nothing(epsilon: float) -> str:
+def _or_dash(epsilon: float) -> str:
     return epsilon_text(epsilon) if np.isfinite(epsilon) else "–"
 
 
@@ -71,7 +70,7 @@ class _Row(NamedTuple):
     """Configurations of a sweep with equal privacy: points, values, noise, sensitivity, and the first one's event."""
 
     points: list[dict[str, float]]
-    figures: dict[str, float]
+    summary: dict[str, float]
     noise_std: list[float]
     sensitivity: list[float]
     event: Event
@@ -92,12 +91,11 @@ def _in_common(settings: list[dict[str, float]]) -> str:
 def _rows(start: ReadySweep, delta: float) -> list[_Row]:
     rows: dict[tuple, _Row] = {}
     points = points_of({name: values.tolist() for name, values in start.axes.items()})
-    for point, noise_std, event in zip(
-        points, start.configurations.noise_std.tolist(), _first_events(start), strict=True
-    ):
-        figures = event.summary(delta)
-        alike = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in figures.items()))
-        row = rows.setdefault(alike, _Row([], figures, [], [], event))
+    noise_stds = start.configurations.noise_std.tolist()
+    for point, noise_std, event in zip(points, noise_stds, _first_events(start), strict=True):
+        summary = event.summary(delta)
+        equal = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in summary.items()))
+        row = rows.setdefault(equal, _Row([], summary, [], [], event))
         row.points.append(point)
         row.noise_std.append(noise_std)
         row.sensitivity.append(event.sensitivity)
@@ -110,18 +108,6 @@ def _first_events(start: ReadySweep) -> list[Event]:
         return [events[0] for events in start.configurations.events]
     members = zip(start.configurations.protocols, start.grid, strict=True)
     return [protocol.event(member.problem, start.first.plan) for protocol, member in members]
-
-
-def _guarantees(title: str, figures: list[str]) -> Sheet:
-    table = Sheet(title)
-    table.add_column("protocol")
-    for name in ("setting", "noise_std", *figures, "sensitivity"):
-        table.add_column(name, "right")
-    return table
-
-
-def _figure(name: str, value: float) -> str:
-    return epsilon_text(value) if "ε" in name else f"{value:.4g}"
 
 
 def _range(values: list[float]) -> str:

@@ -23,6 +23,17 @@ def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
     return points
 
 
+def number_text(value: float, missing: str = "", *, whole: bool = False) -> str:
+    """Return a number to three digits, or as an integer if `whole`; NaN is `missing`.
+
+    >>> number_text(3.14159), number_text(1234.0, whole=True), number_text(float("nan"), "–")
+    ('3.14', '1234', '–')
+    """
+    if isnan(value):
+        return missing
+    return f"{value:.0f}" if whole else f"{value:.3g}"
+
+
 def epsilon_text(value: float) -> str:
     """Return an ε to three digits, marked with "!" above `LARGE_EPSILON`.
 
@@ -53,7 +64,7 @@ def count_text(value: float) -> str:
     >>> count_text(2.88e6), count_text(450.0), count_text(999.7)
     ('2.88 M', '450', '1 k')
     """
-    if isnan(value) or value < 999.5:
-        return "" if isnan(value) else f"{value:.3g}"
+    if not value >= 999.5:
+        return number_text(value)
     power = min(int(log10(value * (1 + 5e-4)) // 3), len(PREFIXES) - 1)
     return f"{value / 1000**power:.3g} {PREFIXES[power]}"

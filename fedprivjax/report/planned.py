@@ -11,16 +11,12 @@ from rich.text import Text
 from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import TRUST
-from fedprivjax.report.number_format import count_text
+from fedprivjax.report.number_format import count_text, number_text
 from fedprivjax.report.text_table import Sheet
 
 SECTIONS = (
     (EXPLICIT, POPULATION, "excess loss on the population, proved constants: smaller is better"),
-    (
-        EXPLICIT,
-        TRAINING,
-        "excess loss on the training records, proved constants: not on the population",
-    ),
+    (EXPLICIT, TRAINING, "excess loss on the training records, proved constants: not on the population"),
     (ORDER, None, "rates without constants: not comparable"),
     (GRADIENT, None, "norm of the gradient: not comparable with a loss"),
     (MISSING, None, "no bound"),
@@ -50,17 +46,16 @@ def pilot_tables(at: xr.Dataset) -> Iterator[Sheet]:
     if "pilot" not in at.attrs:
         return
     table = Sheet(at.attrs["pilot"])
-    table.add_column("method")
+    table.add_columns("method", justify="left")
     columns = {"accuracy in %": "pilot_accuracy", "seconds": "pilot_seconds", "ε": "pilot_epsilon"}
     columns |= {"rounds": "pilot_rounds", "batch": "batch", "step": "pilot_step"}
-    for name in columns:
-        table.add_column(name, "right")
+    table.add_columns(*columns)
     for label in ranked(at):
         row = at.sel(protocol=label)
         mean, half = (100 * float(row[name]) for name in ("pilot_accuracy", "pilot_interval"))
         shown = "diverged" if np.isnan(mean) else f"{mean:.1f}" + ("" if np.isnan(half) else f" ± {half:.1f}")
         numbers = ((name, float(row[column])) for name, column in list(columns.items())[1:])
-        table.add_row(str(label), shown, *(_number(value, whole=name in WHOLE) for name, value in numbers))
+        table.add_row(str(label), shown, *(number_text(value, whole=name in WHOLE) for name, value in numbers))
     yield table
 
 
@@ -77,37 +72,28 @@ def bound_tables(at: xr.Dataset) -> Iterator[Sheet]:
         rows = [at.sel(protocol=label) for label in labels]
         shown = [term for term in terms if any(np.nan_to_num(row["bound_term"].sel(term=term)).any() for row in rows)]
         table = Sheet(words)
-        table.add_column("method")
-        for name in ("bound", *(SHORT[term] for term in shown), "bound_kind"):
-            table.add_column(name, "right")
+        table.add_columns("method", justify="left")
+        table.add_columns("bound", *(SHORT[term] for term in shown), "bound_kind")
         for label, row in zip(labels, rows, strict=True):
-            parts = [_number(float(row["bound_term"].sel(term=term))) for term in shown]
+            parts = [number_text(float(row["bound_term"].sel(term=term))) for term in shown]
             table.add_row(label, _bound(row), *parts, row["bound_kind"].item())
         yield table
 
 
 def cost_table(at: xr.Dataset) -> Sheet:
     """Return a table of each method's noise, ε and cost of a run, in the order of the bounds."""
-    title = (
-        f"what it takes: each method's own noise_std, the worst machine's ε at δ = {at.attrs['delta']:g}, costs in all"
-    )
-    table = Sheet(title)
-    table.add_column("method")
-    columns = {
-        "noise_std": "noise_std",
-        "realised_epsilon": "ε",
-        "step_size": "step",
-        "rounds": "rounds",
-        "batch": "batch",
-    }
+    noise = "each method's own noise_std, the worst machine's ε"
+    table = Sheet(f"what it takes: {noise} at δ = {at.attrs['delta']:g}, costs in all")
+    columns = {"noise_std": "noise_std", "ε": "realised_epsilon", "step": "step_size"}
+    columns |= {name: name for name in WHOLE}
     counted = ("gradients", "messages", "bytes")
-    for name in (*columns.values(), *counted):
-        table.add_column(name, "right")
+    table.add_columns("method", justify="left")
+    table.add_columns(*columns, *counted)
     for _, labels in sections(at):
         table.add_section()
         for label in labels:
             row = at.sel(protocol=label)
-            cells = [_number(float(row[name]), whole=name in WHOLE) for name in columns]
+            cells = [number_text(float(row[name]), whole=name in WHOLE) for name in columns.values()]
             table.add_row(label, *cells, *(count_text(float(row[name])) for name in counted))
     return table
 
@@ -140,7 +126,7 @@ def _headline(at: xr.Dataset) -> str:
     if not (comparable < trivial).any():
         return f"actual ε = {level:g}: no bound on the population's loss is below G·D = {trivial:g}, which is trivial"
     best = comparable["protocol"].values[int(np.nanargmin(comparable.values))]
-    least = _number(float(comparable.min()))
+    least = number_text(float(comparable.min()))
     return f"actual ε = {level:g}: the smallest proved bound is {least}, of {best} (trivial: G·D = {trivial:g})"
 
 
@@ -189,10 +175,4 @@ def _bound(row: xr.Dataset) -> str:
     if np.isnan(value):
         return "missing"
     most = {EXPLICIT: row.attrs["trivial"], GRADIENT: row.attrs["lipschitz"]}.get(kind, np.inf)
-    return _number(value) + (" vacuous" if value >= most else "")
-
-
-def _number(value: float, *, whole: bool = False) -> str:
-    if np.isnan(value):
-        return ""
-    return f"{value:.0f}" if whole else f"{value:.3g}"
+    return number_text(value) + (" vacuous" if value >= most else "")

@@ -1,12 +1,12 @@
 """Tables of results: means with intervals, realised ε and costs, with footnotes."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.alone import STEPS
-from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
@@ -28,6 +28,8 @@ from fedprivjax.report.plots import TOLERANCE, misses_target
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred
 
+Point = Mapping[str, float]
+Cells = dict[str, Callable[[Point, Point], str]]  # text of a cell from its point and the row above, by column header
 SAME = "″"  # the protocol does not depend on the settings that changed since the row above
 
 
@@ -36,54 +38,38 @@ def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet
 
     The realised ε has a table only if it differs from the target ε in the other tables' rows.
     """
-    metrics = _shown_metrics(layout, best)
-    found = [results_table(layout, best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics]
+    found = [results_table(layout, best, metric) for metric in _shown_metrics(layout, best)]
     realised = [realised_table(layout, best)] if layout.targeted and realised_differs(layout, best) else []
     telling = told(best)
     return [*found, *realised, *([costs_table(layout, telling, _runs(best))] if telling else [])]
 
 
-def results_table(
-    layout: Layout,
-    best: Mapping[str, xr.Dataset],
-    metric: str | Metric,
-    iterate: str = OUTPUT,
-    rounds: str = "last",
-) -> Sheet:
+def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | Metric) -> Sheet:
     """Return a table of a metric's mean ± 95% interval, one row per swept cell, one column per protocol.
 
-    The metric is taken at the last evaluation, or with `rounds="mean"` as the mean over evaluations. It is that of
-    `iterate` if the protocol has this iterate, else of the output. With fewer than three seeds there are no intervals.
+    The metric is taken at the last evaluation, or as the mean over evaluations if the layout averages it. It is that of
+    the layout's iterate if the protocol has it, else of the output. With fewer than three seeds there are no intervals.
     """
     metric = known(metric)
-    runs, floor = _runs_of(best, metric, iterate, rounds), _floor(layout, best, metric)
+    runs, floor = _runs_of(layout, best, metric), _floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
-    what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
-    table = Sheet(f"{title_of(metric, iterate, rounds)}, {what}; ε at δ = {layout.delta:g}", keys=0)
-    _add_axes(table, layout.varied, ["mu"])
-    for label in runs:
-        table.add_column(label, "right")
+    cells: Cells = {
+        label: partial(_cell, *mean_interval(values), metric, interval, floor) for label, values in runs.items()
+    }
     if floor is not None:
-        table.add_column(CONSTANT, "right")
-    alone = alone_of(best, metric)
-    for words in alone:
-        table.add_column(words, "right")
-    summaries = [mean_interval(values) for values in runs.values()]
-    previous: dict[str, float] = {}
-    for point in points_of(layout.varied):
-        _end_section(table, layout, point, previous)
-        cells = [_cell(*summary, point, previous, metric, interval, floor) for summary in summaries]
-        cells += [] if floor is None else [SAME if previous else metric.text(floor)]
-        cells += [_cell(*each, point, previous, metric, bool(each[1].notnull().all())) for each in alone.values()]
-        table.add_row(*_coordinates(layout, point, ["mu"]), *cells)
-        previous = point
-    return table
+        cells[CONSTANT] = lambda _, previous: SAME if previous else metric.text(floor)
+    for words, (mean, half) in alone_of(best, metric).items():
+        cells[words] = partial(_cell, mean, half, metric, bool(half.notnull().all()), None)
+    title = title_of(metric, layout.iterate, layout.rounds(metric.name))
+    what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
+    return _grid_table(f"{title}, {what}; ε at δ = {layout.delta:g}", layout, layout.varied, ["mu"], cells)
 
 
-def _runs_of(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, rounds: str) -> dict[str, xr.DataArray]:
+def _runs_of(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, xr.DataArray]:
     """Return the metric's value for each run of the protocols that recorded it, by label; shape [..., seed]."""
+    rounds = layout.rounds(metric.name)
     return {
-        label: _varied(figure(data, metric.name, preferred(data, metric.name, iterate), rounds))
+        label: _varied(figure(data, metric.name, preferred(data, metric.name, layout.iterate), rounds))
         for label, data in best.items()
         if has(data, metric.name)
     }
@@ -112,17 +98,8 @@ def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
         if np.isfinite(data["realised_epsilon"]).any()
     }
     axes = {name: values for name, values in layout.axes.items() if len(values) > 1 or name in LEVELS}
-    table = Sheet(f"realised ε at δ = {layout.delta:g}, the worst of {_runs(best)}", keys=0)
-    _add_axes(table, axes, LEVELS)
-    for label in worst:
-        table.add_column(f"{label}{_own(layout, label)}", "right")
-    previous: dict[str, float] = {}
-    for point in points_of(axes):
-        _end_section(table, layout, point, previous)
-        cells = [epsilon_text(float(_at(values, point))) for values in worst.values()]
-        table.add_row(*_coordinates(layout, point, LEVELS), *cells)
-        previous = point
-    return table
+    cells: Cells = {f"{label}{_own(layout, label)}": partial(_realised, values) for label, values in worst.items()}
+    return _grid_table(f"realised ε at δ = {layout.delta:g}, the worst of {_runs(best)}", layout, axes, LEVELS, cells)
 
 
 def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
@@ -154,7 +131,7 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
 def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return definitions of the baselines that are shown, and comparisons of protocols with them."""
     metrics = _shown_metrics(layout, best)
-    of = {metric.name: _runs_of(best, metric, layout.iterate, layout.rounds(metric.name)) for metric in metrics}
+    of = {metric.name: _runs_of(layout, best, metric) for metric in metrics}
     floors = {metric.name: _floor(layout, best, metric) for metric in metrics}
     lines = []
     if any(floor is not None for floor in floors.values()):
@@ -236,29 +213,30 @@ def _runs(best: Mapping[str, xr.Dataset]) -> str:
     return f"{count} {unit if count > 1 else unit.removesuffix('s')}"
 
 
-def _add_axes(table: Sheet, names: Iterable[str], beside: Collection[str]) -> None:
-    """Add a column for each axis, followed by its target ε if the axis is in `beside`."""
-    for name in names:
-        table.add_column(name, "right")
-        if name in beside:
-            table.add_column("target ε", "right")
+def _grid_table(
+    title: str, layout: Layout, axes: Mapping[str, list[float]], beside: Collection[str], cells: Cells
+) -> Sheet:
+    """Return a table with a row per point of a grid. A target ε follows each axis in `beside`.
+
+    There is a line between rows if the first of several varied axes changes.
+    """
+    table = Sheet(title)
+    for name in axes:
+        table.add_columns(name, *["target ε"] * (name in beside))
     table.keys = len(table.columns)
-
-
-def _coordinates(layout: Layout, point: dict[str, float], beside: Collection[str]) -> list[str]:
-    cells = []
-    for name, value in point.items():
-        cells.append(f"{value:g}")
-        if name in beside:
-            cells.append(epsilon_text(target_epsilon(name, value, layout.delta)))
-    return cells
-
-
-def _end_section(table: Sheet, layout: Layout, point: dict[str, float], previous: dict[str, float]) -> None:
-    """Add a line between rows if the first of several varied axes changes."""
+    table.add_columns(*cells)
     first = next(iter(layout.varied), "")
-    if len(layout.varied) > 1 and previous and point[first] != previous[first]:
-        table.add_section()
+    previous: dict[str, float] = {}
+    for point in points_of(axes):
+        if len(layout.varied) > 1 and previous and point[first] != previous[first]:
+            table.add_section()
+        coordinates = []
+        for name, value in point.items():
+            target = [epsilon_text(target_epsilon(name, value, layout.delta))] if name in beside else []
+            coordinates += [f"{value:g}", *target]
+        table.add_row(*coordinates, *(cell(point, previous) for cell in cells.values()))
+        previous = point
+    return table
 
 
 def _varied(runs: xr.DataArray) -> xr.DataArray:
@@ -266,19 +244,21 @@ def _varied(runs: xr.DataArray) -> xr.DataArray:
     return runs.squeeze([name for name in runs.dims if runs.sizes[name] == 1 and name != "seed"], drop=True)
 
 
-def _at(values: xr.DataArray, point: dict[str, float]) -> xr.DataArray:
-    return values.sel({name: value for name, value in point.items() if name in values.dims})
+def _realised(values: xr.DataArray, point: Point, _: Point) -> str:
+    """Return the realised ε at a point."""
+    return epsilon_text(float(values.sel({name: value for name, value in point.items() if name in values.dims})))
 
 
 def _cell(
     mean: xr.DataArray,
     half: xr.DataArray,
-    point: dict,
-    previous: dict,
     metric: Metric,
-    interval: bool = True,
-    floor: float | None = None,
+    interval: bool,
+    floor: float | None,
+    point: Point,
+    previous: Point,
 ) -> str:
+    """Return a mean with its interval, or `SAME` if nothing changed that the protocol depends on."""
     own = {name: value for name, value in point.items() if name in mean.dims}
     if previous and own == {name: previous[name] for name in own}:
         return SAME

@@ -1,6 +1,6 @@
 """A table as columns of text, for terminals of any width, notebooks, HTML pages and data frames."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from io import StringIO
@@ -26,7 +26,7 @@ class Column:
     """A column with its header and cells. Numbers are aligned right, text left."""
 
     header: str
-    justify: Justify = "left"
+    justify: Justify
     cells: list[str] = field(default_factory=list)
 
     @property
@@ -47,8 +47,7 @@ class Sheet:
     """A table. If it is too wide it is split into several, each starting with the first `keys` columns.
 
     >>> sheet = Sheet("accuracy")
-    >>> sheet.add_column("mu", "right")
-    >>> sheet.add_column("ours")
+    >>> sheet.add_columns("mu", "ours")
     >>> sheet.add_row("1", "0.5 ± 0.1")
     >>> [column.header for column in sheet.columns], sheet.rows
     (['mu', 'ours'], [['1', '0.5 ± 0.1']])
@@ -59,9 +58,9 @@ class Sheet:
     columns: list[Column] = field(default_factory=list)
     sections: set[int] = field(default_factory=set)
 
-    def add_column(self, header: str, justify: Justify = "left") -> None:
-        """Add a column. All columns must be added before the first row."""
-        self.columns.append(Column(header, justify))
+    def add_columns(self, *headers: str, justify: Justify = "right") -> None:
+        """Add columns. All columns must be added before the first row."""
+        self.columns += [Column(header, justify) for header in headers]
 
     def add_row(self, *cells: str) -> None:
         """Add a row, with one cell per column."""
@@ -84,8 +83,9 @@ class Sheet:
 
         return pd.DataFrame(self.rows, columns=[column.header for column in self.columns])
 
-    def parts(self, width: int) -> Iterator[Text | Table]:
-        """Yield the titles and tables that fit a width in characters."""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table]:
+        """Yield the titles and tables that fit the console's width."""
+        width = options.max_width
         groups = list(self._groups(width))
         for place, columns in enumerate(groups):
             part = f" ({place + 1} of {len(groups)})" if len(groups) > 1 else ""
@@ -96,9 +96,6 @@ class Sheet:
             for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True), start=1):
                 table.add_row(*map(Text, cells), end_section=row in self.sections)
             yield table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text | Table]:
-        return self.parts(options.max_width)
 
     def __str__(self) -> str:
         return plain(self)

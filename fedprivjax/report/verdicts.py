@@ -28,8 +28,8 @@ def _verdict_table(found: list[Verdict]) -> Sheet:
         what, text = f"exponent of {words} in {expected.axis} (least squares of logarithms ± 95% interval)", _exponent
     table = Sheet(f"{expected.protocol}: {what}{source}; {describe(expected)}")
     spread = "standard error" if expected.rule in ("within_se", "slope") else "sd"
-    for name in ("cell", "ours", spread, "expected", "difference", "verdict"):
-        table.add_column(name, "left" if name == "verdict" else "right")
+    table.add_columns("cell", "ours", spread, "expected", "difference")
+    table.add_columns("verdict", justify="left")
     for v in found:
         where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
         value, difference = "", ""

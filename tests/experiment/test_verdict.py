@@ -274,7 +274,7 @@ def test_titles_name_the_axis_of_a_mean():
         "gradient norm averaged over rounds (mean ± 95% interval); not judged, by the mean over rounds"
     )
     assert "over rounds" not in last.title
-    table = tables.results_table(layout(made), best, "gradient_norm", rounds="mean")
+    table = tables.results_table(layout(made), best, "gradient_norm")
     assert table.title.startswith("gradient norm averaged over rounds, mean over 2 ")
     assert table.columns[-1].cells[0] == "2.00000"
 

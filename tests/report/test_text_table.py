@@ -9,10 +9,7 @@ from fedprivjax.report.text_table import Sheet, html_table, plain
 
 def wide(count=6, keys=2):
     sheet = Sheet("accuracy of all that there is", keys=keys)
-    for name in ("mu", "target ε"):
-        sheet.add_column(name, "right")
-    for number in range(count):
-        sheet.add_column(f"a rather long label {number}", "right")
+    sheet.add_columns("mu", "target ε", *(f"a rather long label {number}" for number in range(count)))
     for row in range(3):
         sheet.add_row(str(row), f"{row}.5 !", *(f"{10 * row + number}.25 ± 0.10" for number in range(count)))
     return sheet
@@ -34,8 +31,8 @@ def test_nothing_is_lost_or_broken_at_any_width(width):
 
 def test_words_are_broken_between_words_only_and_too_long_ones_at_the_edge():
     sheet = Sheet("")
-    sheet.add_column("said")
-    sheet.add_column("n", "right")
+    sheet.add_columns("said", justify="left")
+    sheet.add_columns("n")
     sheet.add_row("one two three four", "1")
     lines = plain(sheet, 16).splitlines()
     assert [word for line in lines[4:-1] for word in line.strip("│ ").replace("1", "").strip("│ ").split()] == (
@@ -47,7 +44,7 @@ def test_words_are_broken_between_words_only_and_too_long_ones_at_the_edge():
 
 def test_markup_of_users_is_text():
     sheet = Sheet("[red]title[/red]")
-    sheet.add_column("[bold]label")
+    sheet.add_columns("[bold]label", justify="left")
     sheet.add_row("[/] <b>cell</b>")
     shown = plain(sheet)
     assert all(words in shown for words in ("[red]title[/red]", "[bold]label", "[/] <b>cell</b>"))
