@@ -18,7 +18,7 @@ from fedprivjax.auditing.neighbouring import (
     worlds,
 )
 from fedprivjax.auditing.running import Progress, Runs, score_runs
-from fedprivjax.auditing.scores import Counting, ViewDistribution, fixed_scores, mixtures, separation, visible, whitened
+from fedprivjax.auditing.scores import Counting, ViewDistribution, clearest, fixed_scores, mixtures, separation
 from fedprivjax.auditing.views import MOST, ViewOptions, Views, chunk_of, different, observed, own_releases
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
@@ -36,7 +36,7 @@ PREPARING = 8192  # runs per neighbouring dataset that fix weights and threshold
 PREPARED = 2**20  # offset of their seeds from those of the counted runs
 CANDIDATES = 12  # largest number of records tried in the search for the most exposed one
 TIE = 1e-6  # relative difference below which two machines' claims count as equal
-ATTAINED = 0.5  # smallest fraction of the claimed μ that a canary must achieve
+ATTAINED = 0.5  # smallest fraction of the claimed μ that canaries must achieve
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Audit:
         refuting score with the largest bound.
         """
         refuting = [found for found in self.found if found.name in self.refuted]
-        return max(refuting, key=_proved) if refuting else self.found[0]
+        return max(refuting, key=lambda one: (one.strict.epsilon_lower, one.strict.mu_lower), default=self.found[0])
 
     @property
     def bounds(self) -> LowerBounds:
@@ -101,13 +101,7 @@ class Audit:
     @property
     def refuted(self) -> tuple[str, ...]:
         """Names of the scores whose lower bounds exceed the claim, at the verdict's level."""
-        mu, epsilon = self.guarantee.mu, self.guarantee.epsilon
-        beyond = [
-            found.name
-            for found in self.found
-            if found.strict.epsilon_lower > epsilon or (mu is not None and found.strict.mu_lower > mu)
-        ]
-        return tuple(beyond)
+        return tuple(found.name for found in self.found if found.strict.refute(self.guarantee))
 
     def __str__(self) -> str:
         claim, bounds = self.guarantee, self.best.bounds
@@ -142,10 +136,6 @@ class Audit:
             "verdict_level": self.verdict,
             "refuted_by": list(self.refuted),
         }
-
-
-def _proved(found: Found) -> tuple[float, float]:
-    return found.strict.epsilon_lower, found.strict.mu_lower
 
 
 class NothingClaimed(Refusal):
@@ -217,14 +207,10 @@ def audit(
     done = score_runs(Runs(pair, options, seed, folder, progress), distribution, scores, counting)
     proofs = 1 if guarantee.mu is None else 2  # of a score against the claim: by ε, and by μ where one is claimed
     strict = verdict / (proofs * len(done))
-    found = [
-        Found(
-            score.name,
-            lower_bounds(*worlds, score.threshold, score.middle, delta, LEVEL),
-            lower_bounds(*worlds, score.threshold, score.middle, delta, strict),
-        )
-        for score, worlds in done
-    ]
+    found = []
+    for score, numbers in done:
+        bounds = [lower_bounds(*numbers, score.threshold, score.middle, delta, level) for level in (LEVEL, strict)]
+        found.append(Found(score.name, *bounds))
     return Audit(protocol.name, guarantee, tuple(found), attained, verdict)
 
 
@@ -257,7 +243,7 @@ def prepared(
     if rows == [pair.canary]:
         return pair, distribution, options
     tried = [distribution._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, options)]
-    reached = [max(separation(one, whitened(one, seen)) for seen in visible(one)) for one in tried]
+    reached = [separation(one, clearest(one)) for one in tried]
     best = int(np.argmax(np.round(reached, 2)))  # the first among equals
     pair = worlds(protocol, federation, rows[best], delta=delta, seed=seed)
     if different(pair) != options.schedule:  # participation may depend on this record only
@@ -336,10 +322,15 @@ def _attained(distribution: ViewDistribution, guarantee: PrivacyGuarantee) -> fl
         raise Refusal("canary must change the adversary's view, and it does not. Choose another record or more rounds")
     if guarantee.mu is None:
         return None
-    attained = max(separation(distribution, whitened(distribution, seen)) for seen in visible(distribution))
-    if attained < ATTAINED * guarantee.mu:
-        raise Refusal(
-            f"canary must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
-            f"got {attained / guarantee.mu:.0%} (μ = {attained:.3g} of {guarantee.mu:.3g})"
-        )
+    attained = separation(distribution, clearest(distribution))
+    require_attained("canary", attained, guarantee.mu)
     return attained
+
+
+def require_attained(name: str, attained: float, claimed: float) -> None:
+    """Raise Refusal if canaries achieve a μ that is much smaller than the claimed one."""
+    if attained < ATTAINED * claimed:
+        raise Refusal(
+            f"{name} must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
+            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g})"
+        )

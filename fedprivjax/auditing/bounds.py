@@ -22,6 +22,7 @@ from scipy.special import ndtr, ndtri
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_number
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 LEAST = 4  # smallest number of runs per neighbouring dataset
 _CANDIDATES = ndtr(np.linspace(-4.0, 4.0, 321))  # quantiles tried as thresholds, dense in both tails
@@ -31,27 +32,40 @@ _Value = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class LowerBounds:
+class PrivacyBounds:
     """Lower bounds on a mechanism's privacy parameters, each wrong with probability at most `level`.
 
     Attributes:
         epsilon_lower: no (ε, δ)-DP mechanism has a smaller ε; assumes nothing about the mechanism.
         mu_lower: no μ-GDP mechanism has a smaller μ.
         delta: the δ of `epsilon_lower`.
-        level: probability, over the runs, that one of the two bounds is too large.
-        runs: number of counted runs on each of the two datasets.
+        level: probability, over coins and noise of all runs, that one of the two bounds is too large.
     """
 
     epsilon_lower: float
     mu_lower: float
     delta: float
     level: float
-    runs: tuple[int, int]
 
     @property
     def gdp_epsilon_lower(self) -> float:
         """ε at δ of a `mu_lower`-GDP mechanism, comparable with the ε of a GDP guarantee."""
         return float(gdp.epsilon(self.mu_lower, self.delta))
+
+    def refute(self, claim: PrivacyGuarantee) -> bool:
+        """Return True if a lower bound exceeds the claim."""
+        return self.epsilon_lower > claim.epsilon or (claim.mu is not None and self.mu_lower > claim.mu)
+
+
+@dataclass(frozen=True)
+class LowerBounds(PrivacyBounds):
+    """Lower bounds from the scores of runs on two neighbouring datasets.
+
+    Attributes:
+        runs: number of counted runs on each of the two datasets.
+    """
+
+    runs: tuple[int, int]
 
 
 def rate_upper(errors: ArrayLike, trials: int, level: float) -> Any:
@@ -139,7 +153,7 @@ def expected_threshold(mu: float, delta: float, runs: int, level: float = 0.05) 
     [2.2, 3.5]
     """
     _require_levels(level, delta)
-    _require_runs(runs)
+    require_at_least("runs", runs, LEAST)
     require_number("mu", mu)
     if not 0 <= mu < np.inf:
         raise Refusal(f"mu must be finite and at least 0, got {mu}")
@@ -162,7 +176,7 @@ def sampled_threshold(null: ArrayLike, other: ArrayLike, delta: float, runs: int
     True
     """
     _require_levels(level, delta)
-    _require_runs(runs)
+    require_at_least("runs", runs, LEAST)
     worlds = _scores(null, other)
     thresholds = np.quantile(np.concatenate(worlds), _CANDIDATES)
     positive, negative = _errors(worlds, thresholds)
@@ -276,18 +290,11 @@ def _require_levels(level: float, delta: float = 0.5) -> None:
     require_between("level", level, 0, 1)
 
 
-def _require_runs(runs: int) -> None:
-    require_at_least("runs", runs, LEAST)
-
-
 def _scores(null: ArrayLike, other: ArrayLike) -> _Rates:
-    return _world("null", null), _world("other", other)
-
-
-def _world(name: str, values: ArrayLike) -> np.ndarray:
-    values = np.asarray(values, float)
-    if values.ndim != 1 or values.size < LEAST:
-        raise Refusal(f"{name} must be a list of at least {LEAST} scores, got shape {list(values.shape)}")
-    if not np.isfinite(values).all():
-        raise Refusal(f"{name} must be finite, got {values[~np.isfinite(values)][0]}")
-    return values
+    worlds = np.asarray(null, float), np.asarray(other, float)
+    for name, values in zip(("null", "other"), worlds, strict=True):
+        if values.ndim != 1 or values.size < LEAST:
+            raise Refusal(f"{name} must be a list of at least {LEAST} scores, got shape {list(values.shape)}")
+        if not np.isfinite(values).all():
+            raise Refusal(f"{name} must be finite, got {values[~np.isfinite(values)][0]}")
+    return worlds

@@ -35,40 +35,29 @@ PULL = 0.5  # ratio of the other records' gradient norms to the clip, with the q
 
 
 @dataclass(frozen=True)
-class Linear(LinearLoss):
-    """The loss `label·score`. Its gradient is `label·features` at every point: G is the features' bound, L is 0."""
+class CanaryLoss(LinearLoss):
+    """The loss `label·(score + curvature·score²/2)`, with gradient `label·(1 + curvature·score)·features`.
 
-    def value(self, score, label):
-        return label * score
-
-    def lipschitz(self, feature_bound: float, radius: float = np.inf) -> float:
-        return feature_bound
-
-    def smoothness(self, feature_bound: float) -> float:
-        return 0.0
-
-    def label_range(self):
-        return (-1.0, 1.0)
-
-
-@dataclass(frozen=True)
-class Quadratic(Linear):
-    """The loss `label·(score + curvature·score²/2)`, with gradient `label·(1 + curvature·score)·features`."""
+    With curvature 0, the linear loss, the gradient is the same at every point.
+    """
 
     curvature: float = 0.0
 
     @property
     def convex(self) -> bool:
-        return False  # not convex for a negative label
+        return self.curvature == 0  # not convex for a negative label otherwise
 
     def value(self, score, label):
         return label * (score + self.curvature * score**2 / 2)
 
     def lipschitz(self, feature_bound: float, radius: float = np.inf) -> float:
-        return feature_bound * (1 + self.curvature * feature_bound * radius)
+        return feature_bound * (1 + self.curvature * feature_bound * radius if self.curvature else 1)
 
     def smoothness(self, feature_bound: float) -> float:
         return self.curvature * feature_bound**2
+
+    def label_range(self):
+        return (-1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -120,19 +109,19 @@ class Federation:
         labels[canary] = label / 2 if label > 0 and clip is not None and length >= 2 else label
         table = np.arange(rows).reshape(machines, self.records) if split else None
         bound = 1.0 if clip is None else None
-        loss = self._loss(clip, size)
+        loss = CanaryLoss(self._curvature(clip, size))
         problem = linear_problem(
             features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), partition_table=table
         )
         return replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
 
-    def _loss(self, clip: Any, size: float) -> Linear:
-        """Return the loss for features of this norm. The quadratic loss keeps positive slopes in all runs."""
+    def _curvature(self, clip: Any, size: float) -> float:
+        """Return the loss's curvature for features of norm `size`, such that slopes stay positive in all runs."""
         if self.loss == LINEAR:
-            return Linear()
+            return 0.0
         if clip is None:
             raise Refusal(f"loss must be {LINEAR!r} for a protocol without a clip, got {self.loss!r}. Set clip")
-        return Quadratic(1 / (4 * EDGE * size))
+        return 1 / (4 * EDGE * size)
 
     def taking_part(self, problem: Problem) -> Participation:
         """Return the participation scheme on a dataset. An override that depends on the data is a detectable leak."""
@@ -168,21 +157,17 @@ def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, 
     require_choice("participation", participation, SCHEDULES)
     sampler = protocol.minibatches
     batch = 1 if sampler is None or sampler.batch is None else int(np.max(sampler.batch))
-    last: Refusal | None = None
+    messages = rounds if sampler is None or sampler.one_pass else 4
+    records = batch * max(messages, -(-RECORDS // batch))
+    refusals = []
     for scheme in SCHEDULES[participation]:
-        messages = rounds if sampler is None or sampler.one_pass else 4
-        records = batch * max(messages, -(-RECORDS // batch))
         federation = Federation(scheme, rounds, records, loss=loss)
         try:
             _begun(protocol, federation, 0, -1.0, 1e-5, 0)
+            return federation
         except Refusal as error:
-            last = last or error
-            continue
-        return federation
-    if participation == FIXED:
-        assert last is not None
-        raise last
-    raise NotAllowed(str(last))
+            refusals.append(error)
+    raise refusals[0] if participation == FIXED else NotAllowed(str(refusals[0]))
 
 
 @dataclass(frozen=True)
@@ -252,16 +237,19 @@ def records_used(start: ReadyRun, machine: int) -> list[int]:
     if start.plan.secret and table is not None:
         rows = table.rows[machine]
         return rows[rows >= 0].tolist()
-    slots = start.plan.samples.reshape(*schedule.participants.shape, -1)
     own = (schedule.participants == machine) & schedule.present
-    return list(dict.fromkeys(slots[own].ravel().tolist()))
+    return list(dict.fromkeys(_samples(start)[own].ravel().tolist()))
+
+
+def _samples(start: ReadyRun) -> np.ndarray:
+    """Return the pool rows that each message uses, shape [rounds, per_round, width]."""
+    return start.plan.samples.reshape(*start.plan.schedule.participants.shape, -1)
 
 
 def _first_used(start: ReadyRun) -> int:
     """Return the pool's first record if machines own their records, otherwise the first record used by a message."""
-    schedule = start.plan.schedule
-    slots = start.plan.samples.reshape(*schedule.participants.shape, -1)
-    return 0 if start.problem.partition_table is not None else int(slots[schedule.present][0, 0])
+    own = start.problem.partition_table is not None
+    return 0 if own else int(_samples(start)[start.plan.schedule.present][0, 0])
 
 
 def labels_of(problem: Problem) -> np.ndarray:
@@ -276,14 +264,13 @@ def with_labels(problem: Problem, labels) -> Problem:
 
 def _owner(start: ReadyRun, canary: int) -> int:
     """Return the canary's machine: its owner, or the first machine that uses it."""
-    plan, table = start.plan, start.problem.partition_table
+    schedule, table = start.plan.schedule, start.problem.partition_table
     if table is not None:
         return int(np.flatnonzero((table.rows == canary).any(axis=1))[0])
-    samples = plan.samples.reshape(*plan.schedule.participants.shape, -1)
-    uses = np.argwhere((samples == canary) & plan.schedule.present[..., None])
+    uses = schedule.participants[(_samples(start) == canary).any(axis=2) & schedule.present]
     if not uses.size:
         raise Refusal(f"canary must be a record that the schedule uses, got {canary}")
-    return int(plan.schedule.participants[uses[0][0], uses[0][1]])
+    return int(uses[0])
 
 
 def _with_short_steps(protocol, start: ReadyRun, *, exactly: bool):

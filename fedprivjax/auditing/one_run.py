@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from fedprivjax.auditing.audit import for_replaced, require_claim
+from fedprivjax.auditing.audit import for_replaced, require_attained, require_claim
 from fedprivjax.auditing.neighbouring import records_used
 from fedprivjax.auditing.one_run_bounds import OneRunBounds, expected_guesses, one_run_bounds
 from fedprivjax.auditing.scores import best_weights
@@ -26,7 +25,7 @@ from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_positive
 from fedprivjax.engine.prepare import ReadyRun, ready
-from fedprivjax.engine.transcript import Lens, replay, require_noisy_messages
+from fedprivjax.engine.transcript import replay, require_noisy_messages
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.canaries import direction, with_canaries
@@ -34,38 +33,21 @@ from fedprivjax.problem.problem import Problem
 
 COINS = 1  # separates the coins' random stream from the run's
 PATHS = 10  # noise-only directions per number in the measured covariance
-ATTAINED = 0.5  # smallest fraction of the claimed μ that canaries must achieve
 
 
-@struct.dataclass
-class OwnDirections(Lens):
-    """Records each participant's message along its machine's canary directions and along noise-only directions.
+def own_messages_along(directions, inputs, query, sent, steps):
+    """Return a round's messages along their machine's canary directions, then along noise-only directions.
 
-    Attributes:
-        directions: directions of all canaries, machine by machine, then noise-only directions; [canaries + others, d].
-        each: number of canaries per machine.
-        others: number of noise-only directions.
+    Args:
+        directions: canary directions [machines, each, d], and noise-only directions [others, d].
     """
-
-    directions: Any
-    each: int = struct.field(pytree_node=False)
-    others: int = struct.field(pytree_node=False)
-
-    def see(self, inputs, query, sent, steps):
-        own = self.directions[inputs.machine[:, None] * self.each + jnp.arange(self.each)[None]]
-        return (), jnp.concatenate(
-            [jnp.einsum("mkd,md->mk", own, sent), sent @ self.directions[-self.others :].T], axis=1
-        )
+    own, pure = directions
+    return (), jnp.concatenate([jnp.einsum("mkd,md->mk", own[inputs.machine], sent), sent @ pure.T], axis=1)
 
 
-@struct.dataclass
-class EveryDirection(Lens):
-    """Records the query points along the canaries' directions and along noise-only directions."""
-
-    directions: Any
-
-    def see(self, inputs, query, sent, steps):
-        return self.directions @ query, ()
+def query_along(directions, inputs, query, sent, steps):
+    """Return a round's query point along all directions, [directions, d]."""
+    return directions @ query, ()
 
 
 class Projections(NamedTuple):
@@ -97,8 +79,7 @@ class OneRunAudit:
     @property
     def refuted(self) -> bool:
         """True if a lower bound exceeds the claim, at the level of a verdict."""
-        mu = self.guarantee.mu
-        return self.strict.epsilon_lower > self.guarantee.epsilon or (mu is not None and self.strict.mu_lower > mu)
+        return self.strict.refute(self.guarantee)
 
     def as_mapping(self) -> dict[str, Any]:
         """The audit as a JSON-serialisable mapping."""
@@ -175,15 +156,12 @@ def audit_one_run(
     norm = problem.lipschitz if start.protocol.clip is None else canary * float(np.max(start.protocol.clip))
     planted, tried = (with_canaries(problem, rows.ravel(), signs.ravel() * norm) for signs in (coins, others))
     seen = _own_messages if start.protocol.trust == "none" else _points
-    noisy, silent = seen(start, planted, each), seen(_silenced(start), tried, each)
+    without_noise = replace(start, protocol=replace(start.protocol, noise_std=0.0))
+    noisy, silent = seen(start, planted, each), seen(without_noise, tried, each)
     scores, attained = weigh(noisy, silent.own * others[..., None])
     guarantee = for_replaced(start.guarantee)
     claimed = attained if guarantee.mu is None else guarantee.mu
-    if attained < ATTAINED * claimed:
-        raise Refusal(
-            f"canaries must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
-            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g})"
-        )
+    require_attained("canaries", attained, claimed)
     served = None if guarantee.mu is not None else delta
 
     def proved(error: float) -> OneRunBounds:
@@ -229,20 +207,16 @@ def _drawn_coins(shape: tuple[int, ...], seed: int) -> np.ndarray:
     return np.random.default_rng([seed, COINS]).random((2, *shape))
 
 
-def _silenced(start: ReadyRun) -> ReadyRun:
-    """Return the same run without noise."""
-    return replace(start, protocol=replace(start.protocol, noise_std=0.0))
-
-
 def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Projections:
     """Return the first messages of every machine, the same number for each."""
     schedule = start.plan.schedule
     sent = np.bincount(schedule.participants[schedule.present], minlength=schedule.machines)
     least = int(sent.min())
     others = ceil(PATHS * least / schedule.machines)
-    directions = _directions(schedule.machines * each + others, problem.dimension)
-    lens = OwnDirections(directions, each, others)
-    _, (_, seen, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
+    every = _directions(schedule.machines * each + others, problem.dimension)
+    directions = every[:-others].reshape(schedule.machines, each, -1), every[-others:]
+    arguments = start.arguments._replace(problem=problem.traced)
+    _, (_, seen, _, _) = replay(arguments, start.plan.size, own_messages_along, directions)
     kept = schedule.present & (schedule.counts <= least)
     rows = np.zeros((schedule.machines, least, each + others))
     rows[schedule.participants[kept], schedule.counts[kept] - 1] = np.asarray(seen, float)[kept]
@@ -253,8 +227,9 @@ def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Projections:
 def _points(start: ReadyRun, problem: Problem, each: int) -> Projections:
     """Return the steps between successive query points."""
     machines, canaries = start.plan.size.machines, start.plan.size.machines * each
-    lens = EveryDirection(_directions(canaries + PATHS * start.plan.size.rounds, problem.dimension))
-    _, (points, _, _, _) = replay(start.arguments._replace(problem=problem.traced), start.plan.size, lens)
+    directions = _directions(canaries + PATHS * start.plan.size.rounds, problem.dimension)
+    arguments = start.arguments._replace(problem=problem.traced)
+    _, (points, _, _, _) = replay(arguments, start.plan.size, query_along, directions)
     steps = np.diff(np.asarray(points, float), axis=0).T
     return Projections(steps[:canaries].reshape(machines, each, -1), steps[canaries:])
 

@@ -6,40 +6,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from fedprivjax.auditing.bounds import PrivacyBounds
 from fedprivjax.auditing.guess_bounds import epsilon_lower, mu_lower, require_guesses
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_number
-from fedprivjax.privacy import gdp
 
 _FRACTIONS = np.geomspace(0.01, 1.0, 16)  # fractions of the canaries tried as numbers of guesses
 
 
 @dataclass(frozen=True)
-class OneRunBounds:
-    """Lower bounds on a mechanism's privacy parameters from one run, each wrong with probability at most `level`.
+class OneRunBounds(PrivacyBounds):
+    """Lower bounds from the correct guesses on one run's canaries.
 
     Attributes:
-        epsilon_lower: no (ε, δ)-DP mechanism has a smaller ε; assumes nothing about the mechanism.
-        mu_lower: no μ-GDP mechanism has a smaller μ.
-        delta: the δ of `epsilon_lower`.
-        level: probability, over coins and noise, that one of the two bounds is too large.
         right: number of correct guesses.
         guesses: number of guessed canaries.
         canaries: number of canaries.
     """
 
-    epsilon_lower: float
-    mu_lower: float
-    delta: float
-    level: float
     right: int
     guesses: int
     canaries: int
-
-    @property
-    def gdp_epsilon_lower(self) -> float:
-        """ε at δ of a `mu_lower`-GDP mechanism, comparable with the ε of a GDP guarantee."""
-        return float(gdp.epsilon(self.mu_lower, self.delta))
 
 
 def one_run_bounds(
@@ -121,15 +108,13 @@ def expected_guesses(mu: float, canaries: int, delta: float | None = None, level
     accuracy = np.array([_accuracy(mu, part) for part in guesses / canaries])
     spread = np.sqrt(guesses * accuracy * (1 - accuracy))
     ends = [np.clip(np.floor(guesses * accuracy + side * spread), 0, guesses).astype(int) for side in (-1, 1)]
-    bounds = [_bounds(end, guesses, canaries, delta, level) for end in ends]
-    return int(guesses[np.argmax(np.sum(bounds, axis=0))])
-
-
-def _bounds(right: np.ndarray, guesses: np.ndarray, canaries: int, delta: float | None, level: float) -> np.ndarray:
     if delta is None:
-        return mu_lower(right, guesses, canaries, level)
-    pairs = zip(right, guesses, strict=True)
-    return np.array([epsilon_lower(*pair, canaries, delta, level) for pair in pairs])
+        bounds = [mu_lower(end, guesses, canaries, level) for end in ends]
+    else:
+        bounds = [
+            [epsilon_lower(*pair, canaries, delta, level) for pair in zip(end, guesses, strict=True)] for end in ends
+        ]
+    return int(guesses[np.argmax(np.sum(bounds, axis=0))])
 
 
 def _accuracy(mu: float, fraction: float) -> float:

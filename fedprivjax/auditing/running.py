@@ -18,12 +18,7 @@ Progress = Callable[[int, int], None]
 OTHER = 2**21  # offset of the second dataset's seeds
 
 
-class Chunk(NamedTuple):
-    """Stored results of runs: scores [worlds, scores, runs], and sums and products of their views by world."""
-
-    scores: np.ndarray
-    totals: np.ndarray
-    products: np.ndarray
+Chunk = dict[str, np.ndarray]  # "scores" [worlds, scores, runs], "totals" and "products" of their views by world
 
 
 class Runs(NamedTuple):
@@ -58,7 +53,7 @@ def score_runs(
         [_moments(first, world, half, distribution) for world in range(2)], distribution.columns, counting
     )
     second = _phase(runs, distribution, [*scores, fitted], range(half, counting.runs), counting)
-    early, late = (np.concatenate([chunk.scores for chunk in chunks], axis=2) for chunks in (first, second))
+    early, late = (np.concatenate([chunk["scores"] for chunk in chunks], axis=2) for chunks in (first, second))
     joined = np.concatenate([early, late[:, :-1]], axis=2)
     numbers = [(joined[0, place], joined[1, place]) for place in range(len(scores))]
     return list(zip([*scores, fitted], [*numbers, (late[0, -1], late[1, -1])], strict=True))
@@ -70,59 +65,48 @@ def _phase(
     size, done = chunk_of(runs.pair.start), []
     for begin in range(numbers.start, numbers.stop, size):
         part = range(begin, min(begin + size, numbers.stop))
-        done.append(_finished(runs, part) or _computed(runs, distribution, scores, part))
+        done.append(_chunk(runs, distribution, scores, part))
         if runs.progress is not None:
             runs.progress(part.stop, counting.runs)
     return done
 
 
-def _computed(runs: Runs, distribution: ViewDistribution, scores: list[Score], part: range) -> Chunk:
+def _chunk(runs: Runs, distribution: ViewDistribution, scores: list[Score], part: range) -> Chunk:
+    """Return the stored results of the runs `part`, or compute and store them."""
+    file = None if runs.folder is None else runs.folder / f"{part.start:09d}-{part.stop:09d}.npz"
+    found = None if file is None else read_chunk(file)
+    if found is not None:
+        return found
     starts = zip(runs.pair.starts, (runs.seed, runs.seed + OTHER), strict=True)
     views = [observed(start, seed, part.start, runs.options)[0].values[: len(part)] for start, seed in starts]
     moments = [Moments.of(one, distribution.middle) for one in views]
-    chunk = Chunk(
-        np.array([[score.function(one) for score in scores] for one in views]),
-        np.array([one.total for one in moments]),
-        np.array([one.products for one in moments]),
-    )
-    if runs.folder is not None:
-        write_chunk(_file(runs.folder, part), chunk._asdict())
-    return chunk
-
-
-def _finished(runs: Runs, part: range) -> Chunk | None:
-    arrays = None if runs.folder is None else read_chunk(_file(runs.folder, part))
-    return None if arrays is None else Chunk(**arrays)
+    found = {
+        "scores": np.array([[score.function(one) for score in scores] for one in views]),
+        "totals": np.array([one.total for one in moments]),
+        "products": np.array([one.products for one in moments]),
+    }
+    if file is not None:
+        write_chunk(file, found)
+    return found
 
 
 def _moments(chunks: list[Chunk], world: int, runs: int, distribution: ViewDistribution) -> Moments:
-    totals, products = (
-        np.sum([part[world] for part in parts], axis=0) for parts in list(zip(*chunks, strict=True))[1:]
-    )
+    totals, products = (np.sum([chunk[name][world] for chunk in chunks], axis=0) for name in ("totals", "products"))
     return Moments(runs, distribution.middle, totals, products)
 
 
 def _claim(runs: Runs, counting: Counting) -> None:
-    """Reserve a folder for this audit.
+    """Reserve a folder for this audit, by a digest of its settings, of all input arrays of its runs, and of the code.
 
     Raises:
         Refusal: if the folder holds runs of another audit or of another version of the code.
     """
     if runs.folder is None:
         return
-    identity, file = _identity(runs, counting), runs.folder / "identity"
+    start, file = runs.pair.start, runs.folder / "identity"
+    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.options}|{runs.seed}"
+    numbers = start.arguments._replace(key=jax.random.key_data(start.key))
+    identity = digest(code_version(), settings, *map(np.asarray, jax.tree.leaves(numbers)))
     if file.is_file() and file.read_text() != identity:
         raise Refusal(f"folder must be empty or of the same audit and code, got {runs.folder}")
     write_atomically(file, identity)
-
-
-def _identity(runs: Runs, counting: Counting) -> str:
-    """Return a digest of the audit's settings, of all input arrays of its runs, and of the code."""
-    start = runs.pair.start
-    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.options}|{runs.seed}"
-    numbers = start.arguments._replace(key=jax.random.key_data(start.key))
-    return digest(code_version(), settings, *map(np.asarray, jax.tree.leaves(numbers)))
-
-
-def _file(folder: Path, part: range) -> Path:
-    return folder / f"{part.start:09d}-{part.stop:09d}.npz"

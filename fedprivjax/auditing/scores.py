@@ -6,7 +6,7 @@ with the same noise. For a correct protocol the linear score is therefore the li
 distribution.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,21 +125,23 @@ def visible(distribution: ViewDistribution) -> list[np.ndarray]:
     return [~memory | (rounds == t) for t in np.unique(rounds[memory])] if memory.any() else [~memory]
 
 
+def clearest(distribution: ViewDistribution, candidates: Iterable[np.ndarray] | None = None) -> np.ndarray:
+    """Return the candidate weights of the largest separation. Default: the best weights of each visible set."""
+    if candidates is None:
+        candidates = (whitened(distribution, seen) for seen in visible(distribution))
+    return max(candidates, key=lambda weights: separation(distribution, weights))
+
+
 def best_linear(distribution: ViewDistribution, counting: Counting, claimed: float | None) -> list[Score]:
     """Return the likelihood ratio of the Gaussian distribution, with the threshold of the claim.
 
     If less noise than claimed is measured, the same score with the threshold of the measured distribution follows.
     """
-    weights = max(
-        (whitened(distribution, seen) for seen in visible(distribution)), key=lambda one: separation(distribution, one)
-    )
+    weights = clearest(distribution)
     reached = separation(distribution, weights)
     if claimed is None or reached <= LOUDER * claimed:
-        return [
-            linear(
-                "likelihood ratio", distribution, weights, counting, None if claimed is None else min(claimed, reached)
-            )
-        ]
+        mu = None if claimed is None else min(claimed, reached)
+        return [linear("likelihood ratio", distribution, weights, counting, mu)]
     names = {"likelihood ratio": claimed, "likelihood ratio, as measured": None}
     return [linear(name, distribution, weights, counting, mu) for name, mu in names.items()]
 
@@ -147,8 +149,7 @@ def best_linear(distribution: ViewDistribution, counting: Counting, claimed: flo
 def alone(distribution: ViewDistribution, counting: Counting) -> Score:
     """Return the score of the single most informative column."""
     each = np.eye(distribution.shift.size) * np.sign(distribution.shift)[:, None]
-    best = max(each, key=lambda one: separation(distribution, one))
-    return linear("a message alone", distribution, best, counting)
+    return linear("a message alone", distribution, clearest(distribution, each), counting)
 
 
 def differences(
@@ -156,21 +157,18 @@ def differences(
 ) -> Score | None:
     """Return the score of the most informative sum or difference of comparable columns, or None without any."""
     first = np.argsort(-np.abs(distribution.shift) / np.sqrt(np.maximum(np.diag(distribution.covariance), 1e-300)))[:4]
+    each = np.eye(distribution.shift.size)
     pairs = [
-        (f, g)
+        (each[f], each[g])
         for f in first
         for g, other in enumerate(distribution.columns)
         if f != g and alike(distribution.columns[f], other)
     ]
     if not pairs:
         return None
-    candidates = []
-    for f, g in pairs:
-        for ratio in (1.0, -1.0):
-            weights = np.zeros(distribution.shift.size)
-            weights[f], weights[g] = 1.0, -ratio
-            candidates.append(weights * np.sign(weights @ distribution.shift))
-    return linear(name, distribution, max(candidates, key=lambda one: separation(distribution, one)), counting)
+    candidates = [weights for one, other in pairs for weights in (one - other, one + other)]
+    signed = [weights * np.sign(weights @ distribution.shift) for weights in candidates]
+    return linear(name, distribution, clearest(distribution, signed), counting)
 
 
 def over_rounds(one: Column, other: Column) -> bool:
@@ -278,9 +276,6 @@ class Moments(NamedTuple):
         moved = views - origin
         return cls(views.shape[0], origin, moved.sum(axis=0), moved.T @ moved)
 
-    def __add__(self, other: "Moments") -> "Moments":  # type: ignore[override]
-        return Moments(self.runs + other.runs, self.origin, self.total + other.total, self.products + other.products)
-
     @property
     def mean(self) -> np.ndarray:
         return self.origin + self.total / self.runs
@@ -296,7 +291,4 @@ def discriminant(moments: Sequence[Moments], columns: tuple[Column, ...], counti
     means = [world.mean for world in moments]
     covariance = (moments[0].covariance + moments[1].covariance) / 2
     distribution = ViewDistribution(means[1] - means[0], (means[0] + means[1]) / 2, covariance, columns)
-    weights = max(
-        (whitened(distribution, seen) for seen in visible(distribution)), key=lambda one: separation(distribution, one)
-    )
-    return linear("a fitted discriminant", distribution, weights, counting)
+    return linear("a fitted discriminant", distribution, clearest(distribution), counting)

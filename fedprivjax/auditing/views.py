@@ -11,7 +11,7 @@ import numpy as np
 from fedprivjax.auditing.neighbouring import AXES, Worlds, labels_of, with_labels
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import Arguments, ReadyRun
-from fedprivjax.engine.transcript import Released, released_steps, replay
+from fedprivjax.engine.transcript import released_steps, replay, with_local_steps
 from fedprivjax.method.round import flat_rows
 from fedprivjax.method.views import FullView
 from fedprivjax.plan.minibatches import draw_minibatches
@@ -72,7 +72,7 @@ def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn
         problem = with_labels(arguments.problem, labels)
         inputs = arguments.inputs._replace(samples=samples, weights=weights) if drawn else arguments.inputs
         run = arguments._replace(key=key, problem=problem, inputs=inputs)
-        state, (queries, (sent, steps), internal, info) = replay(run, size, Released())
+        state, (queries, (sent, steps), internal, info) = replay(run, size, with_local_steps)
         protocol = arguments.protocol
         ends = [protocol.query(state), protocol.output(state), *protocol.iterates(state).values()]
         ends = [flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], end)) for end in ends]
@@ -134,80 +134,65 @@ def _seen(start: ReadyRun, raw: RawViews, place: int, seed: int, options: ViewOp
     def joined(leaf):
         return leaf.reshape(runs * rounds, *leaf.shape[2:])
 
-    def along(leaf):
-        leaf = leaf[..., min(place, leaf.shape[-1] - 1)]
-        return joined(leaf)
-
     steps = None if raw.steps is None else joined(raw.steps[..., place, None])
-    internal = jax.tree.map(along, raw.internal)
+    internal = jax.tree.map(lambda leaf: joined(leaf[..., min(place, leaf.shape[-1] - 1)]), raw.internal)
     seen = start.protocol.view(
         FullView(joined(points[:, :rounds, None]), joined(messages[..., None]), internal, seed, steps)
     )
-    parts = [(np.diff(points, axis=1), [Column("step", t) for t in range(1, points.shape[1])])]
+    parts = [_by_round("step", np.diff(points, axis=1)[..., None])]
     if seen.messages is not None:
         messages = seen.messages.reshape(runs, rounds, -1)
-        parts.append(_messages(start, messages))
+        parts.append(_messages("message", start, messages))
         if options.bends and seen.steps is None:
             moved = np.pad(np.diff(points[:, :rounds], axis=1), ((0, 0), (1, 0)))
-            parts.append(_bent(*_messages(start, messages * np.sign(moved)[:, :, None])))
+            parts.append(_messages("bent", start, messages * np.sign(moved)[:, :, None]))
     if seen.steps is not None:
         steps = seen.steps.reshape(runs, rounds, *seen.steps.shape[1:3])
-        parts.append(_local_steps(start, steps))
+        parts.append(_by_sender("local", start, steps))
         if options.bends:
             drift = np.cumsum(steps, axis=3) - steps
-            parts.append(_bent(*_local_steps(start, steps * np.sign(drift))))
-    for slot, leaf in enumerate(jax.tree.leaves(seen.internal)):
-        numbers = leaf.reshape(runs, rounds, -1)
-        columns = [Column("memory", t + 1, slot=100 * slot + k) for t in range(rounds) for k in range(numbers.shape[2])]
-        parts.append((numbers.reshape(runs, -1), columns))
-    for slot, name in enumerate(options.public):
+            parts.append(_by_sender("bent", start, steps * np.sign(drift)))
+    for place, leaf in enumerate(jax.tree.leaves(seen.internal)):
+        parts.append(_by_round("memory", leaf.reshape(runs, rounds, -1), 100 * place))
+    for place, name in enumerate(options.public):
         require_choice("public", name, list(raw.info))
-        parts.append(
-            (raw.info[name].reshape(runs, rounds), [Column("released", t + 1, slot=slot) for t in range(rounds)])
-        )
+        parts.append(_by_round("released", raw.info[name].reshape(runs, rounds, 1), place))
     if options.schedule:
-        parts.append(_participants(start, runs))
+        participants = start.plan.schedule.participants.astype(float)
+        parts.append(_by_round("participant", np.broadcast_to(participants, (runs, *participants.shape))))
     values = np.concatenate([values for values, _ in parts], axis=1)
     return Views(values, tuple(column for _, columns in parts for column in columns))
 
 
-def _messages(start: ReadyRun, messages: np.ndarray) -> tuple[np.ndarray, list[Column]]:
-    """Return messages [runs, rounds, slots] as columns, without empty slots.
+def _by_round(kind: str, numbers: np.ndarray, first_slot: int = 0) -> tuple[np.ndarray, list[Column]]:
+    """Return numbers without a sender, [runs, rounds, slots], as columns."""
+    runs, rounds, slots = numbers.shape
+    columns = [Column(kind, t + 1, slot=first_slot + j) for t, j in np.ndindex(rounds, slots)]
+    return numbers.reshape(runs, -1), columns
+
+
+def _by_sender(kind: str, start: ReadyRun, numbers: np.ndarray) -> tuple[np.ndarray, list[Column]]:
+    """Return numbers of participants, [runs, rounds, slots, steps], as columns, without empty slots."""
+    schedule, many = start.plan.schedule, numbers.shape[3]
+    rows = [(int(t), int(j), k) for t, j in zip(*np.nonzero(schedule.present), strict=True) for k in range(many)]
+    columns = [Column(kind, t + 1, int(schedule.participants[t, j]), many * j + k) for t, j, k in rows]
+    return numbers[:, schedule.present].reshape(len(numbers), -1), columns
+
+
+def _messages(kind: str, start: ReadyRun, messages: np.ndarray) -> tuple[np.ndarray, list[Column]]:
+    """Return messages [runs, rounds, slots] as columns.
 
     A shuffler's messages are sorted by value, since their order carries no information.
     """
-    _, rounds, slots = messages.shape
     if start.protocol.trust == "none":
-        schedule = start.plan.schedule
-        rows = list(zip(*np.nonzero(schedule.present), strict=True))
-        columns = [Column("message", int(t) + 1, int(schedule.participants[t, j]), int(j)) for t, j in rows]
-        return messages[:, schedule.present], columns
-    columns = [Column("message", t + 1, slot=j) for t in range(rounds) for j in range(slots)]
-    return np.sort(messages, axis=2).reshape(messages.shape[0], -1), columns
-
-
-def _local_steps(start: ReadyRun, steps: np.ndarray) -> tuple[np.ndarray, list[Column]]:
-    """Return local steps [runs, rounds, slots, steps] as columns, without empty slots."""
-    schedule, many = start.plan.schedule, steps.shape[3]
-    rows = [(int(t), int(j), k) for t, j in zip(*np.nonzero(schedule.present), strict=True) for k in range(many)]
-    columns = [Column("local", t + 1, int(schedule.participants[t, j]), many * j + k) for t, j, k in rows]
-    return steps[:, schedule.present].reshape(len(steps), -1), columns
-
-
-def _bent(values: np.ndarray, columns: list[Column]) -> tuple[np.ndarray, list[Column]]:
-    return values, [column._replace(kind="bent") for column in columns]
+        return _by_sender(kind, start, messages[..., None])
+    return _by_round(kind, np.sort(messages, axis=2))
 
 
 def own_releases(columns: tuple[Column, ...], machine: int) -> np.ndarray:
     """Return a mask of the machine's own releases, bool [columns]: its visible local steps, else messages."""
     finest = "local" if any(column.kind == "local" for column in columns) else "message"
     return np.array([column.kind == finest and column.machine == machine for column in columns])
-
-
-def _participants(start: ReadyRun, runs: int) -> tuple[np.ndarray, list[Column]]:
-    participants = start.plan.schedule.participants
-    columns = [Column("participant", t + 1, slot=j) for t, j in np.ndindex(participants.shape)]
-    return np.broadcast_to(participants.ravel().astype(float), (runs, participants.size)), columns
 
 
 def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):

@@ -1,11 +1,11 @@
 """The adversary's view of a run by trust model, with every message and every machine's noise materialised."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
@@ -69,7 +69,7 @@ def transcript(
     options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "metrics": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
     require_noisy_messages(start)
-    state, (queries, (sent, steps), internal, _) = replay(start.arguments, start.plan.size, Released())
+    state, (queries, (sent, steps), internal, _) = replay(start.arguments, start.plan.size, with_local_steps)
     steps = None if steps is None else np.asarray(steps)
     full = FullView(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
     seen = start.protocol.view(full)
@@ -108,39 +108,27 @@ def released_steps(start: ReadyRun) -> int:
     return 0 if steps is None else steps.shape[1]
 
 
-class Lens:
-    """Recorder of a round's query and messages, in full. A custom one is a `flax.struct.dataclass`."""
-
-    def see(self, inputs: RoundInputs, query: jax.Array, sent: jax.Array, steps: jax.Array | None) -> tuple[Any, Any]:
-        """Return the recorded values of the query and of the messages.
-
-        Args:
-            query: point at which machines are queried, [d].
-            sent: messages, [per_round, d].
-            steps: local steps, [per_round, steps, d], or None.
-        """
-        return query, sent
+def all_messages(directions, inputs: RoundInputs, query: jax.Array, sent: jax.Array, steps: jax.Array | None):
+    """Return a round's query and messages, a recorder of `replay`."""
+    return query, sent
 
 
-@struct.dataclass
-class Whole(Lens):
-    """Recorder of all messages, without local steps."""
+def with_local_steps(directions, inputs: RoundInputs, query: jax.Array, sent: jax.Array, steps: jax.Array | None):
+    """Return a round's query, and (messages, local steps or None), a recorder of `replay`."""
+    return query, (sent, steps)
 
 
-@struct.dataclass
-class Released(Lens):
-    """Recorder of all messages with their local steps or None, as (sent, steps)."""
-
-    def see(self, inputs, query, sent, steps):
-        return query, (sent, steps)
-
-
-@typed_jit(static_argnames="size")
-def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B008
+@typed_jit(static_argnames=("size", "record"))
+def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_messages, directions: Any = ()):
     """Compiled program of a transcript: (last state, views).
 
-    The views have leaves [rounds, ...]: the lens's records of the queries and of the messages, the server's memory, and
-    the scalars that rounds report.
+    The views have leaves [rounds, ...]: the records of the queries and of the messages, the server's memory, and the
+    scalars that rounds report.
+
+    Args:
+        record: function of the directions, the round's inputs, its query [d], messages [per_round, d] and local steps
+            [per_round, steps, d] or None. It returns the records of the query and of the messages.
+        directions: arrays that `record` needs.
     """
     protocol, problem, mechanism, inputs, host_noise, key = arguments
     dimension = problem.dimension
@@ -163,7 +151,7 @@ def replay(arguments: Arguments, size: Size, lens: Lens = Whole()):  # noqa: B00
         steps = None if steps is None else of_present(inputs, steps)
         state, info = protocol.round(problem, state, inputs, noise, own_key)
         return (state, draw_state, noise_state, memory, own_states), (
-            *lens.see(inputs, query, sent, steps),
+            *record(directions, inputs, query, sent, steps),
             protocol.internal(state),
             info,
         )

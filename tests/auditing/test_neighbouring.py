@@ -9,8 +9,8 @@ from fedprivjax import DPMu2, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Unifor
 from fedprivjax.auditing.neighbouring import (
     AXES,
     RADIUS,
+    CanaryLoss,
     Federation,
-    Linear,
     labels_of,
     small_federation,
     with_labels,
@@ -61,7 +61,7 @@ def test_records_gradients_lie_along_the_canarys_axis_and_attain_the_bound(name)
     np.testing.assert_allclose(features[:, AXES[0]], length, rtol=1e-6)
     assert not features[:, 1:].any()
     for score in (-2.0, 3.0):
-        assert jax.grad(Linear().value)(score, -1.0) == -1.0
+        assert jax.grad(CanaryLoss().value)(score, -1.0) == -1.0
     if protocol.clip is None:
         assert problem.lipschitz == pytest.approx(1.0)
 

@@ -60,9 +60,9 @@ def test_messages_of_empty_slots_are_left_out(monkeypatch):
     start = begun(at(4.0), problem(4, 30), Dropouts(Full(4), 0.4), 12)
     schedule = start.plan.schedule
 
-    def told(arguments, size, lens):
+    def told(arguments, size, record, directions):
         numbers = np.where(schedule.present, schedule.counts, np.nan)
-        return None, (None, np.repeat(numbers[..., None], 1 + lens.others, axis=2), None, None)
+        return None, (None, np.repeat(numbers[..., None], 1 + len(directions[1]), axis=2), None, None)
 
     monkeypatch.setattr("fedprivjax.auditing.one_run.replay", told)
     own = _own_messages(start, start.problem, 1).own

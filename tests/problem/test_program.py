@@ -11,7 +11,6 @@ from flax import struct
 
 import fedprivjax
 from fedprivjax import Ball, L1Ball, NoisySGD
-from fedprivjax.engine.transcript import Released, Whole
 from fedprivjax.noise import RoundedNormal
 from fedprivjax.noise.binomial import LiteralBits
 from fedprivjax.problem.program import classes_of, typed_jit
@@ -42,7 +41,6 @@ PAIRS = [
     (Ball(1.0), L1Ball(1.0)),
     (NoisySGD(noise_std=1.0), Doubled(noise_std=1.0)),
     (RoundedNormal(jnp.ones(3)), LiteralBits(jnp.ones(3))),
-    (Whole(), Released()),
 ]
 
 
