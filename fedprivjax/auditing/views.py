@@ -142,10 +142,10 @@ def _seen(start: ReadyRun, raw: RawViews, place: int, seed: int, options: ViewOp
     parts = [_by_round("step", np.diff(points, axis=1)[..., None])]
     if seen.messages is not None:
         messages = seen.messages.reshape(runs, rounds, -1)
-        parts.append(_messages("message", start, messages))
+        parts.append(_messages(start, messages))
         if options.bends and seen.steps is None:
             moved = np.pad(np.diff(points[:, :rounds], axis=1), ((0, 0), (1, 0)))
-            parts.append(_messages("bent", start, messages * np.sign(moved)[:, :, None]))
+            parts.append(_messages(start, messages * np.sign(moved)[:, :, None], "bent"))
     if seen.steps is not None:
         steps = seen.steps.reshape(runs, rounds, *seen.steps.shape[1:3])
         parts.append(_by_sender("local", start, steps))
@@ -179,7 +179,7 @@ def _by_sender(kind: str, start: ReadyRun, numbers: np.ndarray) -> tuple[np.ndar
     return numbers[:, schedule.present].reshape(len(numbers), -1), columns
 
 
-def _messages(kind: str, start: ReadyRun, messages: np.ndarray) -> tuple[np.ndarray, list[Column]]:
+def _messages(start: ReadyRun, messages: np.ndarray, kind: str = "message") -> tuple[np.ndarray, list[Column]]:
     """Return messages [runs, rounds, slots] as columns.
 
     A shuffler's messages are sorted by value, since their order carries no information.

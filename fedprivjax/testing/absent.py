@@ -6,15 +6,10 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.prepare import ReadyRun, round_inputs
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.plan.participation import Varying
-from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.testing.noise import aggregated
-from fedprivjax.testing.trial import Trial
-
-FEW = 3  # rounds to run, without compilation
+from fedprivjax.testing.trial import Trial, first_rounds
 
 
 def absent_machines_leave_no_trace(trial: Trial) -> None:
@@ -26,8 +21,8 @@ def absent_machines_leave_no_trace(trial: Trial) -> None:
     if start is None:
         return
     other = replace(start.plan, **_with_other_absent_machines(start))
-    for t, (one, two) in enumerate(zip(_few_rounds(start, start.plan), _few_rounds(start, other), strict=True)):
-        same = jax.tree.map(lambda left, right: np.array_equal(left, right, equal_nan=True), one, two)
+    for t, (one, two) in enumerate(zip(first_rounds(start), first_rounds(start, plan=other), strict=True)):
+        same = jax.tree.map(lambda left, right: np.array_equal(left, right, equal_nan=True), one[2], two[2])
         assert all(jax.tree.leaves(same)), (
             f"empty slots must not change the state, and did in round {t + 1}. Multiply messages by inputs.filled, "
             f"update no state of slots where it is 0, and divide by inputs.cohort or inputs.divisor"
@@ -86,13 +81,3 @@ def _with_other_absent_machines(start: ReadyRun) -> dict:
     absent = ~schedule.present.reshape(*schedule.present.shape, *[1] * (samples.ndim - 2))
     samples = np.where(absent, (samples + 1) % start.problem.examples, samples).astype(samples.dtype)
     return {"schedule": replace(schedule, participants=participants), "samples": samples}
-
-
-def _few_rounds(start: ReadyRun, plan: Plan):
-    """Yield the state after each of the first rounds without noise."""
-    protocol, problem, inputs = as_leaves(start.protocol.traced), start.problem.traced, round_inputs(plan)
-    state = protocol.init(problem, plan.size, protocol_key(start.key))
-    for t in range(min(FEW, plan.size.rounds)):
-        of_round = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
-        state, _ = protocol.round(problem, state, of_round, None, protocol_key(start.key, of_round.round))
-        yield state

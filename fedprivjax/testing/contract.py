@@ -7,7 +7,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
-from fedprivjax.testing import absent, costs, noise, privacy, programs, queries, runs, sweeps
+from fedprivjax.testing import absent, gradients, noise, privacy, programs, runs, sweeps
 from fedprivjax.testing.trial import Trial, half_of_the_machines
 
 Property = Callable[[Trial], None]
@@ -23,8 +23,8 @@ PROPERTIES: dict[str, Property] = {
     "order within a round": runs.order_within_a_round,
     "absent machines leave no trace": absent.absent_machines_leave_no_trace,
     "dropouts count as planned": absent.dropouts_count_as_planned,
-    "the query is where gradients are taken": queries.query_is_where_gradients_are_taken,
-    "the number of gradients is as stated": costs.number_of_gradients_is_as_stated,
+    "the query is where gradients are taken": gradients.query_is_where_gradients_are_taken,
+    "the number of gradients is as stated": gradients.number_of_gradients_is_as_stated,
     "a sweep equals a loop": sweeps.sweep_equals_a_loop,
     "every leaf can be swept": sweeps.every_leaf_can_be_swept,
     "a noise sample is shared by all configurations": sweeps.noise_is_shared_by_configurations,

@@ -1,21 +1,24 @@
 """A protocol under test, with cached runs that all properties share."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.prepare import ReadyRun, ready
+from fedprivjax.engine.prepare import ReadyRun, ready, round_inputs
 from fedprivjax.engine.simulate import Run, execute
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.seeds import Seeds
+from fedprivjax.plan.seeds import Seeds, protocol_key
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
 
@@ -27,6 +30,7 @@ def _probe(problem, snapshot):
 
 PROBE = Metric("probe", _probe)  # the reported point along a direction without symmetries
 METRICS = (PROBE, "noise_norm")
+FEW = 3  # rounds to run without compilation
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +112,23 @@ class Trial:
 def default_of(protocol, name: str) -> Any:
     """Return a setting's default, or None for a setting of a component."""
     return None if "." in name else {field.name: field.default for field in fields(protocol)}[name]
+
+
+def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem | None = None) -> Iterator[tuple]:
+    """Yield (inputs, state before, state after) of each of the first rounds, without noise and compilation.
+
+    Args:
+        start: prepared run.
+        plan, problem: replacements of the run's own, or None.
+    """
+    protocol, inputs = as_leaves(start.protocol.traced), round_inputs(start.plan if plan is None else plan)
+    problem = start.problem.traced if problem is None else problem
+    state = protocol.init(problem, start.plan.size, protocol_key(start.key))
+    for t in range(min(FEW, start.plan.size.rounds)):
+        of_round = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
+        before = state
+        state, _ = protocol.round(problem, before, of_round, None, protocol_key(start.key, of_round.round))
+        yield of_round, before, state
 
 
 def half_of_the_machines(problem: Problem) -> Uniform:

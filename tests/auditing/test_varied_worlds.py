@@ -92,7 +92,7 @@ def test_an_empty_slot_shows_nothing_and_uses_no_record():
     seen, columns = views._messages(start, np.arange(36.0).reshape(2, 6, 3))
     np.testing.assert_array_equal(seen, np.arange(36.0).reshape(2, 6, 3)[:, schedule.present])
     assert [column.machine for column in columns] == schedule.participants[schedule.present].tolist()
-    steps, of_steps = views._local_steps(start, np.arange(108.0).reshape(2, 6, 3, 3))
+    steps, of_steps = views._by_sender("local", start, np.arange(108.0).reshape(2, 6, 3, 3))
     assert steps.shape == (2, 3 * np.count_nonzero(schedule.present))
     assert own_releases((*columns, *of_steps), 0).sum() == 3 * sum(column.machine == 0 for column in columns)
     assert own_releases(tuple(columns), 0).sum() == sum(column.machine == 0 for column in columns)

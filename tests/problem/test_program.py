@@ -25,7 +25,6 @@ PLAIN = {  # files whose compiled functions take arrays only, or are compiled an
     "features/mapped.py",
     "problem/networks.py",
     "problem/program.py",
-    "testing/costs.py",
 }
 
 
