@@ -71,7 +71,7 @@ def groups() -> dict[str, Entries]:
     found["partitions"] = {entry: (text, datasets.partition) for entry, text in KINDS.items()}
     found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}
     found["feature maps"] = {entry: (text, MAPS[entry]) for entry, text in FEATURES.items()}
-    found["samplers"] = {entry: (sampler.words, sampler) for entry, sampler in SAMPLERS.items()}
+    found["samplers"] = {entry: (sampler.description, sampler) for entry, sampler in SAMPLERS.items()}
     found["metrics"] = dict.fromkeys(METRICS, ("", None))
     return found
 

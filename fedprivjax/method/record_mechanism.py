@@ -21,7 +21,8 @@ from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Full, Sampler, require_records
+from fedprivjax.plan.samplers import Full, Sampler
+from fedprivjax.plan.samplers.interface import require_records
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled

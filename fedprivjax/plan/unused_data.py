@@ -6,7 +6,7 @@ import numpy as np
 
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.participation.capped_sampling import rounds_filled
+from fedprivjax.plan.participation.weighted_sampling import rounds_filled
 from fedprivjax.plan.plan import Plan
 
 HALF = 50  # percent of the data; a run limited by the smallest dataset that uses less causes a warning
@@ -30,9 +30,9 @@ def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str
     most = asked // 2
     less = bisect_left(range(asked), HALF, hi=most + 1, key=lambda less: _part_by_size(shares, asked - less))
     if less <= most:
-        law = f"BySize({participation.machines}, {asked - less})"
+        scheme = f"BySize({participation.machines}, {asked - less})"
         key = f", per_round = {asked - less}" if less else ""
-        return f'{law}, in a file kind = "by_size"{key}, uses {_part_by_size(shares, asked - less):.3g}%'
+        return f'{scheme}, in a file kind = "by_size"{key}, uses {_part_by_size(shares, asked - less):.3g}%'
     if plan.sampler is None or plan.sampler.pooled:
         return "methods of minibatches from a machine's own records, such as noisy_minibatch_sgd, do not end there"
     return 'samplers that use records again, such as sampler = "poisson", do not end there'

@@ -162,7 +162,7 @@ def test_a_sampler_by_its_name(name):
     assert (sampler == as_sampler(name, 5)) == (name == "full")
     assert as_sampler(name, [1, 2]) == as_sampler(name, np.array([1, 2]))
     assert hash(as_sampler(name, [1, 2])) == hash(as_sampler(name, (1, 2)))
-    assert len(sampler.words) > 10
+    assert len(sampler.description) > 10
 
 
 def test_samplers_of_one_batch_differ():
@@ -191,7 +191,7 @@ class FirstHalf(Sampler):
 
     batch: int
     name: ClassVar[str] = "half"
-    words: ClassVar[str] = "one half or the other"
+    description: ClassVar[str] = "one half or the other"
     secret: ClassVar[bool] = True
 
     def message(self, sizes, batches, most, width, rng):
@@ -220,7 +220,7 @@ class Favoured(Sampler):
     batch: int
     most: float = 0.1
     name: ClassVar[str] = "favoured"
-    words: ClassVar[str] = "some records more often"
+    description: ClassVar[str] = "some records more often"
     secret: ClassVar[bool] = True
 
     def occurrences(self, records, batch):

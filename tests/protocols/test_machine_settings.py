@@ -280,7 +280,7 @@ class Public(Sampler):
     batch: int
     places: tuple[int, ...]
     name: ClassVar[str] = "public"
-    words: ClassVar[str] = "the same places in every message"
+    description: ClassVar[str] = "the same places in every message"
     repeats: ClassVar[bool] = True
 
     def message(self, sizes, batches, most, width, rng):

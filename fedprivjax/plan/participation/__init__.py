@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 
-from fedprivjax.plan.participation.by_size import BySize
-from fedprivjax.plan.participation.deterministic import Cyclic, Given
 from fedprivjax.plan.participation.dropouts import Dropouts
-from fedprivjax.plan.participation.fixed import Balanced, Full, Uniform
+from fedprivjax.plan.participation.fixed import Balanced, Cyclic, Full, Given, Uniform
 from fedprivjax.plan.participation.interface import Participation
 from fedprivjax.plan.participation.one_pass import Cohorts, OnePass
 from fedprivjax.plan.participation.validate import check_participation, draw_schedule
 from fedprivjax.plan.participation.varying import TAIL, Varying
-from fedprivjax.plan.participation.weighted import Weighted
+from fedprivjax.plan.participation.weighted import BySize, Weighted
 
 __all__ = [
     "SCHEMES",

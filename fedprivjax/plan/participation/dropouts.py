@@ -11,6 +11,9 @@ from fedprivjax.plan.participation.sizes import moment, thinned, thinned_cohorts
 from fedprivjax.plan.participation.validate import checked_draw
 from fedprivjax.plan.schedule import Schedule
 
+SIZES = ("machines", "per_round", "at_most_once", "depends_on_sizes")
+UNCHANGED = (*SIZES, "examples", "most_rounds", "rounds_of_shares")  # those of the scheme that schedules the machines
+
 
 @dataclass(frozen=True, eq=False)
 class Dropouts(Participation):
@@ -37,20 +40,14 @@ class Dropouts(Participation):
     def __post_init__(self):
         if not isinstance(self.scheme, Participation):
             raise Refusal(f"scheme must be a Participation, such as Uniform(100, 10), got {str(self.scheme)[:80]}")
+        for name in UNCHANGED:
+            object.__setattr__(self, name, getattr(self.scheme, name, None))
         rates = _numbers(self.rate)
         if rates.ndim and rates.shape != (self.machines,):
             raise Refusal(f"dropouts must be one rate or one for each of {self.machines} machines, got {rates.size}")
         wrong = rates[~((rates >= 0) & (rates < 1))]
         if wrong.size:
             raise Refusal(f"dropouts must be at least 0 and below 1, got {wrong.flat[0]}")
-
-    @property
-    def machines(self) -> int:
-        return self.scheme.machines
-
-    @property
-    def per_round(self) -> int:
-        return self.scheme.per_round
 
     @property
     def rates(self) -> np.ndarray:
@@ -62,14 +59,6 @@ class Dropouts(Participation):
         return bool(self.scheme.varies or self.rates.any())
 
     @property
-    def at_most_once(self) -> bool:
-        return self.scheme.at_most_once
-
-    @property
-    def depends_on_sizes(self) -> bool:
-        return self.scheme.depends_on_sizes
-
-    @property
     def cohort_size_pmf(self) -> np.ndarray:
         """Exact probability mass function of the number of machines that send, from 1, float64 [per_round].
 
@@ -77,7 +66,7 @@ class Dropouts(Participation):
             Refusal: if rates differ and the scheme is not exchangeable, because the distribution then differs between
                 rounds. A sampled schedule has `expected` and `mean`.
         """
-        if np.ndim(self.rate) == 0 or np.ptp(self.rates) == 0:
+        if self._equal_rates:
             return thinned(self.scheme.cohort_size_pmf, float(self.rates[0]))
         if not self.scheme.exchangeable:
             raise Refusal(f"dropouts must be one rate for {self.scheme} to have one cohort-size distribution")
@@ -86,15 +75,6 @@ class Dropouts(Participation):
     @property
     def rounds_given(self) -> int | None:
         return self.scheme.rounds_given
-
-    def examples(self, rounds: int) -> int:
-        return self.scheme.examples(rounds)
-
-    def most_rounds(self, examples: int) -> int:
-        return self.scheme.most_rounds(examples)
-
-    def rounds_of_shares(self, shares: np.ndarray) -> int:
-        return self.scheme.rounds_of_shares(shares)
 
     def fitted(self, shares: np.ndarray | None) -> "Dropouts":
         return replace(self, scheme=self.scheme.fitted(shares))
@@ -116,13 +96,13 @@ class Dropouts(Participation):
         empty = np.flatnonzero(~(planned.scheduled & ~dropped).any(axis=1))
         nearest = np.where(planned.scheduled, chance, -1.0)[empty] / rates[empty]
         dropped[empty, nearest.argmax(axis=1)] = False
-        law = self._law_of(rates)
-        return replace(planned, dropped=dropped, mean=1 / moment(law, -1), expected=moment(law, 1))
+        defined = self._equal_rates or self.scheme.exchangeable
+        pmf = self.cohort_size_pmf if defined else thinned_cohorts(rates)  # the mixture of the rounds' distributions
+        return replace(planned, dropped=dropped, mean=1 / moment(pmf, -1), expected=moment(pmf, 1))
 
-    def _law_of(self, rates: np.ndarray) -> np.ndarray:
-        """Return `cohort_size_pmf`, or if it is undefined, the mixture of its rounds' cohort-size distributions."""
-        alike = np.ndim(self.rate) == 0 or self.scheme.exchangeable or np.ptp(self.rates) == 0
-        return self.cohort_size_pmf if alike else thinned_cohorts(rates)
+    @property
+    def _equal_rates(self) -> bool:
+        return np.ndim(self.rate) == 0 or np.ptp(self.rates) == 0
 
 
 def _numbers(rate) -> np.ndarray:

@@ -47,6 +47,9 @@ class Participation(Decorated):
     exchangeable: Any = False
     depends_on_sizes: Any = False
 
+    def __post_init__(self):
+        check_sizes(self.machines, self.per_round)
+
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         """Sample a schedule of `rounds` rounds, with `rng` as the only source of randomness.
 
@@ -62,9 +65,7 @@ class Participation(Decorated):
         """
         if self.varies:
             raise Undefined(f"{type(self).__name__} must define cohort_size_pmf, because its number of machines varies")
-        law = np.zeros(self.per_round)
-        law[-1] = 1.0
-        return law
+        return np.eye(self.per_round)[-1]
 
     @property
     def mean_size(self) -> float:
@@ -112,10 +113,10 @@ class Participation(Decorated):
         Raises:
             Refusal: if a size is not a setting of the scheme.
         """
-        law: Any = self  # every scheme is a dataclass
-        for name in sizes.keys() - getattr(law, "__dataclass_fields__", {}).keys():
+        scheme: Any = self  # every scheme is a dataclass
+        for name in sizes.keys() - getattr(scheme, "__dataclass_fields__", {}).keys():
             raise Refusal(f"{name} must be a setting of the participation to be swept, got {self}")
-        return replace(law, **sizes)
+        return replace(scheme, **sizes)
 
 
 def check_sizes(machines: int, per_round: int) -> None:

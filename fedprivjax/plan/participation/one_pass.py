@@ -7,7 +7,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.participation.dropouts import Dropouts
-from fedprivjax.plan.participation.interface import Participation, check_sizes
+from fedprivjax.plan.participation.interface import Participation
 from fedprivjax.plan.participation.sizes import moment, thinned
 from fedprivjax.plan.schedule import Schedule
 
@@ -29,7 +29,7 @@ class OnePass(Participation):
     exchangeable = True
 
     def __post_init__(self):
-        check_sizes(self.machines, self.per_round)
+        super().__post_init__()
         if not 0 <= self.dropouts < 1:
             raise Refusal(f"dropouts must be at least 0 and below 1, got {self.dropouts}")
 
@@ -39,9 +39,8 @@ class OnePass(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        law = np.zeros(self.per_round)
-        law[-1] = 1.0
-        return thinned(law, self.dropouts) if self.varies else law
+        planned = replace(self, dropouts=0.0)
+        return thinned(planned.cohort_size_pmf, self.dropouts) if self.varies else super().cohort_size_pmf
 
     @property
     def rounds_given(self) -> int | None:
@@ -109,8 +108,8 @@ class Cohorts(Participation):
         first = np.cumsum(sizes) - sizes
         slots = (first[:, None] + np.arange(sizes.max())) % self.machines  # empty slots hold machines of other rounds
         rows = rng.permutation(self.machines)[slots].astype(np.int32)
-        law = _shares_of(sizes)
-        return Schedule(self.machines, rows, sizes, 1 / moment(law, -1), announced=True, expected=moment(law, 1))
+        pmf = _shares_of(sizes)
+        return Schedule(self.machines, rows, sizes, 1 / moment(pmf, -1), announced=True, expected=moment(pmf, 1))
 
 
 def _shares_of(sizes: np.ndarray) -> np.ndarray:

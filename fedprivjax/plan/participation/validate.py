@@ -67,7 +67,7 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
     if drawn.varies and not participation.varies:
         raise Refusal(f"{name}.varies must be True if its schedule has empty slots, got False")
     if own and drawn.participants.size <= MOST_COMPARED:
-        _check_alike(name, drawn, participation.draw(rounds, before))
+        _check_reproducible(name, drawn, participation.draw(rounds, before))
     return drawn
 
 
@@ -79,7 +79,7 @@ def _check_arguments(name: str, draw: Any, *given: Any) -> None:
         raise Refusal(f"{name}.draw must take (rounds, rng), got {taken}") from None
 
 
-def _check_alike(name: str, first: Schedule, second: Schedule) -> None:
+def _check_reproducible(name: str, first: Schedule, second: Schedule) -> None:
     """Raise Refusal if two schedules from equal generators differ.
 
     Seeds must reproduce a schedule, because a sweep's configurations share it and a resumed run samples it again.
@@ -89,24 +89,24 @@ def _check_alike(name: str, first: Schedule, second: Schedule) -> None:
         raise Refusal(f"{name}.draw must use no randomness except rng, got different schedules from equal generators")
 
 
-def _as_int32(name: str, law: Participation, drawn: Schedule) -> Schedule:
+def _as_int32(name: str, scheme: Participation, drawn: Schedule) -> Schedule:
     """Return the schedule with int32 participants. Differences of unsigned integers would have no sign."""
     rows = drawn.participants
     if not isinstance(rows, np.ndarray) or not np.issubdtype(rows.dtype, np.integer):
         given = rows.dtype if isinstance(rows, np.ndarray) else type(rows).__name__
         raise Refusal(f"{name}.draw must give participants as an array of integers, got {given}")
-    if rows.size and (rows.min() < 0 or rows.max() >= law.machines):
-        raise Refusal(f"{name}.draw must give machines in 0..{law.machines - 1}, got {rows.min()}..{rows.max()}")
+    if rows.size and (rows.min() < 0 or rows.max() >= scheme.machines):
+        raise Refusal(f"{name}.draw must give machines in 0..{scheme.machines - 1}, got {rows.min()}..{rows.max()}")
     return drawn if rows.dtype == np.int32 else replace(drawn, participants=rows.astype(np.int32))
 
 
-def _check_participants(name: str, law: Participation, drawn: Schedule, rounds: int) -> None:
+def _check_participants(name: str, scheme: Participation, drawn: Schedule, rounds: int) -> None:
     rows = drawn.participants
-    if drawn.machines != law.machines:
-        raise Refusal(f"{name}.draw must give a schedule of machines ({law.machines}), got {drawn.machines}")
-    widest = 1 if drawn.announced else law.per_round  # announced cohorts are as wide as their largest
-    if rows.ndim != 2 or len(rows) != rounds or not widest <= rows.shape[1] <= law.per_round:
-        wanted = f"[rounds, per_round] = [{rounds}, {law.per_round}]"
+    if drawn.machines != scheme.machines:
+        raise Refusal(f"{name}.draw must give a schedule of machines ({scheme.machines}), got {drawn.machines}")
+    widest = 1 if drawn.announced else scheme.per_round  # announced cohorts are as wide as their largest
+    if rows.ndim != 2 or len(rows) != rounds or not widest <= rows.shape[1] <= scheme.per_round:
+        wanted = f"[rounds, per_round] = [{rounds}, {scheme.per_round}]"
         raise Refusal(f"{name}.draw must give participants {wanted}, got {list(rows.shape)}")
     if (np.diff(rows, axis=1) > 0).all():
         return
@@ -135,9 +135,9 @@ def _check_slots(name: str, drawn: Schedule) -> None:
         raise Refusal(f"{name}.draw must leave a machine in every round, got a round in which all drop out")
 
 
-def _with_moments(name: str, law: Participation, drawn: Schedule) -> Schedule:
-    mean = 1 / law.inverse_moment() if drawn.mean is None else drawn.mean
-    expected = law.mean_size if drawn.expected is None else drawn.expected
+def _with_moments(name: str, scheme: Participation, drawn: Schedule) -> Schedule:
+    mean = 1 / scheme.inverse_moment() if drawn.mean is None else drawn.mean
+    expected = scheme.mean_size if drawn.expected is None else drawn.expected
     for moment, value in (("1/E[1/M]", mean), ("E[M]", expected)):
         if not 1 - 1e-9 <= value <= drawn.participants.shape[1] * (1 + 1e-9):
             raise Refusal(f"{name} must have {moment} from 1 to {drawn.participants.shape[1]} machines, got {value}")

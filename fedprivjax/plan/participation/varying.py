@@ -9,7 +9,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.participation.fixed import Uniform
 from fedprivjax.plan.participation.interface import Participation, check_sizes
-from fedprivjax.plan.participation.sizes import binomial_law
+from fedprivjax.plan.participation.sizes import binomial_pmf
 from fedprivjax.plan.schedule import Schedule
 
 TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort size is sampled again
@@ -65,7 +65,7 @@ class Varying(Participation):
         require_at_least("machines", machines, 1)
         require_between("rate", rate, 0, 1)
         require_positive("tail", tail)
-        return cls(machines, tuple(binomial_law(machines, rate, tail)))
+        return cls(machines, tuple(binomial_pmf(machines, rate, tail)))
 
     @property
     def per_round(self) -> int:

@@ -3,14 +3,12 @@
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.plan.samplers.epochs import Cyclic, Epochs, Reshuffled, epoch_places, places_in_order
-from fedprivjax.plan.samplers.fixed import Disjoint, Full, OnePassPool
-from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler, require_records
+from fedprivjax.plan.samplers.epochs import Cyclic, Disjoint, Epochs, Full, OnePassPool, Reshuffled
+from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 from fedprivjax.plan.samplers.subsampling import Poisson, Replacement, Subset
 
 __all__ = [
     "SAMPLERS",
-    "Batch",
     "Cyclic",
     "Disjoint",
     "Epochs",
@@ -23,9 +21,6 @@ __all__ = [
     "Sampler",
     "Subset",
     "as_sampler",
-    "epoch_places",
-    "places_in_order",
-    "require_records",
 ]
 
 SAMPLERS: dict[str, type[Sampler]] = {

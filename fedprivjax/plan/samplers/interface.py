@@ -34,7 +34,7 @@ class Sampler(Decorated):
 
     Attributes:
         name: name in experiment files and messages.
-        words: description of the sampler.
+        description: description in lists and guarantees.
         secret: True if every message is sampled independently and its records are secret, which amplifies privacy.
         independent: True if records are sampled independently, so that replacing one does not affect the others.
         repeats: True if a record may occur twice in a message, and a batch may be larger than the dataset.
@@ -47,7 +47,7 @@ class Sampler(Decorated):
 
     kind, decorator = "sampler", FROZEN
     name: ClassVar[str]
-    words: ClassVar[str]
+    description: ClassVar[str]
     secret: ClassVar[bool] = False
     independent: ClassVar[bool] = False
     repeats: ClassVar[bool] = False

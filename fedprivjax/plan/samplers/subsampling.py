@@ -22,7 +22,7 @@ class Replacement(Sampler):
 
     batch: Batch
     name: ClassVar[str] = "replacement"
-    words: ClassVar[str] = "batch records sampled with replacement, so that a record may occur twice"
+    description: ClassVar[str] = "batch records sampled with replacement, so that a record may occur twice"
     secret: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
 
@@ -44,7 +44,7 @@ class Subset(Sampler):
 
     batch: Batch
     name: ClassVar[str] = "subset"
-    words: ClassVar[str] = "a uniformly random subset of batch records"
+    description: ClassVar[str] = "a uniformly random subset of batch records"
     secret: ClassVar[bool] = True
 
     def message(self, sizes, batches, most, width, rng):
@@ -60,7 +60,7 @@ class Poisson(Sampler):
 
     batch: Batch
     name: ClassVar[str] = "poisson"
-    words: ClassVar[str] = "each record independently with probability batch/records; the sum is divided by batch"
+    description: ClassVar[str] = "each record independently with probability batch/records; the sum is divided by batch"
     secret: ClassVar[bool] = True
     independent: ClassVar[bool] = True
 

@@ -116,7 +116,7 @@ class Sampled(RecordAccountant):
             return f"{clipping}exact composition of Gaussian mechanisms (GDP)"
         tight = self.sampler.independent and not self.whole_message
         how = "its pair for replaced records" if tight else "a bound on the subsampled profile, in both directions"
-        return f"{clipping}privacy loss distributions of dp-accounting, from {how}; {self.sampler.words}"
+        return f"{clipping}privacy loss distributions of dp-accounting, from {how}; {self.sampler.description}"
 
     def accountant_results(
         self, ratio: float, records: int, batch: int, releases: int, *, delta: float

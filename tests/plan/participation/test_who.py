@@ -9,7 +9,7 @@ from frequencies import within
 
 from fedprivjax import Balanced, BySize, Cyclic, Full, Refusal, Uniform, Weighted
 from fedprivjax.plan.participation import weighted_sampling
-from fedprivjax.plan.participation.capped_sampling import rounds_filled
+from fedprivjax.plan.participation.weighted_sampling import rounds_filled
 
 WEIGHTS = np.array([0.0, 1.0, 2.0, 3.0, 6.0])
 
