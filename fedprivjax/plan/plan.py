@@ -25,10 +25,10 @@ DRAWN = ("samples", "weights")  # fields that a secret plan samples on first use
 class Plan(Once):
     """A run plan: the public schedule, and the record indices of each message, int32 [rounds, per_round].
 
-    Samples are indices into the problem's pool. If examples are computed, they number the machine's own examples from
-    0. Minibatches have samples [rounds, per_round, width], and weights of the same shape. Minibatches that are sampled
-    independently for each message may be `secret`, which amplifies privacy. `replace(plan, secret=False)` gives the
-    guarantee against an adversary that knows them.
+    Samples are record indices in the problem's pool. If examples are computed, samples are indices of the machine's own
+    examples, from 0. Minibatches have samples [rounds, per_round, width], and weights of the same shape. Minibatches
+    that are sampled independently for each message may be `secret`, which amplifies privacy.
+    `replace(plan, secret=False)` gives the guarantee against an adversary that knows them.
 
     Attributes:
         schedule: participation schedule.

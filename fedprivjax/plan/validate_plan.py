@@ -13,11 +13,11 @@ ROUNDING = 1e-6  # relative rounding error of a float32 weight
 
 
 def require_valid_plan(plan: Plan, problem: Problem) -> None:
-    """Raise Refusal if a record of a plan, drawn or made by hand, has more influence than its sampler allows.
+    """Raise Refusal if a record of a sampled or user-supplied plan has more influence than its sampler allows.
 
     * Each record must exist and belong to its machine.
     * Its weight is at most that of one record of a batch, and 0 in empty slots.
-    * It occurs once in a message, if the sampler repeats no record and its uses are not counted one by one.
+    * It occurs at most once in a message, unless the sampler may repeat records or the accountant counts every use.
 
     The result is cached per plan. Secret samples that are not drawn yet are checked when they are drawn, or here if the
     plan has other records or weights than the problem. The message names the first round with an invalid record.

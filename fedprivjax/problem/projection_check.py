@@ -177,7 +177,7 @@ class _Trial:
         return beyond, nearest
 
     def _no_jump(self, first: np.ndarray, second: np.ndarray) -> None:
-        """Check that pairs of points, and pairs between them found by bisection, do not move apart."""
+        """Check that the projection moves no pair of points apart, nor pairs between them, found by bisection."""
         images = self._projected(first), self._projected(second)
         self._apart(first, *images)
         for _ in range(BISECTIONS):

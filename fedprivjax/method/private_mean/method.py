@@ -75,7 +75,7 @@ class UserMethod(Protocol):
 
     @property
     def private_mean(self) -> PrivateMean:
-        """Private mean of the trust model."""
+        """Private mean of gradients in the protocol's trust model."""
         if self.trust != SHUFFLER:
             return GaussianMean(self.trust, self.clip, self.noises)
         return BitMean(self.trust, self.clip, self.vector_sum, self.levels, self.rounding, self.accounting, self.honest)
@@ -146,9 +146,9 @@ class UserMethod(Protocol):
         return replace(self, noises=None).private_mean.min_noise(problem, plan, target)
 
     def _noises(self, plan: Plan, target: Target) -> tuple[float, ...] | None:
-        """Each user's noise divided by the largest if their ε differ, else None.
+        """Each user's noise divided by the largest noise if their ε differ, else None.
 
-        It is sufficient for the largest number of rounds of any user.
+        The noise is sufficient for a user that takes part in as many rounds as any user does.
         """
         if self.relative_privacy is None:
             target.require_one()

@@ -22,7 +22,7 @@ class Normals(NamedTuple):
 
 
 def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
-    """Return the nodes that cover the last `epoch` rounds, or all rounds if there are fewer: COMPOSE, in slots.
+    """Return the nodes that cover the last `epoch` rounds, or all rounds if there are fewer (the paper's COMPOSE).
 
     Returns:
         level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and a mask

@@ -49,7 +49,7 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
 
 
 def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Load with a shuffler, without logarithms, for numbers of rounds and plots: `M/(εnN)²`.
+    """Load with a shuffler without its logarithms: `M/(εnN)²`, for plots and informal numbers of rounds.
 
     >>> shuffled_bare_load(machines=10, per_round=4, records=2, epsilon=0.1)
     1.0
