@@ -128,7 +128,10 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
 
 
 def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
-    """Return the stated noise scale in the mean of the first round's messages of `noise_std` each, and its samples."""
+    """Return the stated noise scale of the first round's mean message, and samples of that noise.
+
+    Every message has noise of scale `noise_std`.
+    """
     messages = start.plan.schedule.present[0].sum()
     return start.protocol.noise_std / np.sqrt(messages), aggregated(start, mechanism, 1)[0]
 

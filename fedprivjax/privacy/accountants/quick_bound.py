@@ -19,7 +19,9 @@ COARSE = 16  # spacing divided by the finer grid's: takes a tenth of the time
 
 @cache
 def quick_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
-    """Return an upper bound on `sampled_epsilon` if that is finite, or its value if it is fast to compute.
+    """Return an upper bound on `sampled_epsilon`, valid if `sampled_epsilon` is finite.
+
+    If `sampled_epsilon` itself is fast to compute, its value is returned.
 
     >>> from fedprivjax.plan.samplers import Subset
     >>> releases = SampledReleases(Subset(10), records=100, rounds=50, delta=1e-5)
