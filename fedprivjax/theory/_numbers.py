@@ -31,6 +31,11 @@ def single(constants: _Constants) -> _Constants:
     return scalars
 
 
+def positive_or_inf(name: str, value: ArrayLike) -> np.ndarray:
+    array = _array(name, value)
+    return _refuse(name, array, ~(array > 0), "positive")
+
+
 def positive(name: str, value: ArrayLike) -> np.ndarray:
     array = _array(name, value)
     return _refuse(name, array, ~((array > 0) & np.isfinite(array)), "positive and finite")

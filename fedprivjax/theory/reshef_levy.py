@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.theory._numbers import counts, nonnegative, one, plain, positive
+from fedprivjax.theory._numbers import counts, nonnegative, one, plain, positive, positive_or_inf
 
 _SCHEDULES = ("uniform", "proportional", "gap")
 
@@ -200,7 +200,7 @@ def step_size(
     cost = 1.0 if trust == "server" else machines
     if isinstance(noise_schedule, str) and noise_schedule == "proportional":
         cost *= 1 + np.log(rounds)
-    signal = _privacy(mu) * positive("diameter", diameter) / positive("increment", increment)
+    signal = positive_or_inf("mu", mu) * positive("diameter", diameter) / positive("increment", increment)
     return _capped(signal * per_round / (2 * rounds * np.sqrt(dimension * cost)), rounds, smoothness)
 
 
@@ -225,7 +225,7 @@ def fresh_noise_step(
     0.0625
     """
     counts(per_round=per_round, rounds=rounds, dimension=dimension)
-    signal = _privacy(mu) * positive("diameter", diameter) / positive("increment", increment)
+    signal = positive_or_inf("mu", mu) * positive("diameter", diameter) / positive("increment", increment)
     return _capped(signal * np.sqrt(3 * per_round / dimension) / (2 * rounds**1.5), rounds, smoothness)
 
 
@@ -304,7 +304,7 @@ def noisy_sgd_bound(
 def _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation):
     diameter = positive("diameter", diameter)
     start = nonnegative("optimum_gradient", optimum_gradient) + 2 * nonnegative("smoothness", smoothness) * diameter
-    privacy = 2 * positive("increment", increment) * np.sqrt(dimension) / (_privacy(mu) * spread)
+    privacy = 2 * positive("increment", increment) * np.sqrt(dimension) / (positive_or_inf("mu", mu) * spread)
     sampling = nonnegative("deviation", deviation) / np.sqrt(rounds * machines)
     return plain(4 * diameter * ((start + privacy) / rounds + sampling))
 
@@ -320,11 +320,3 @@ def _capped(step: np.ndarray, rounds: int, smoothness: ArrayLike | None):
 def _second_moment(rounds: int, lipschitz: ArrayLike, dimension: int, noise_std: ArrayLike) -> np.ndarray:
     counts(rounds=rounds, dimension=dimension)
     return positive("lipschitz", lipschitz) ** 2 + dimension * nonnegative("noise_std_of_mean", noise_std) ** 2
-
-
-def _privacy(mu: ArrayLike) -> np.ndarray:
-    mu = np.asarray(mu, float)
-    wrong = mu[~(mu > 0)]
-    if wrong.size:
-        raise Refusal(f"mu must be positive, got {wrong.flat[0]}")
-    return mu

@@ -16,6 +16,7 @@ from fedprivjax.theory._numbers import (
     nonnegative,
     plain,
     positive,
+    positive_or_inf,
     probability,
 )
 from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
@@ -43,7 +44,7 @@ def privacy_load(
     0.017982
     """
     counts(rounds=rounds)
-    delta, epsilon = np.broadcast_arrays(probability("delta", delta), _privacy(epsilon))
+    delta, epsilon = np.broadcast_arrays(probability("delta", delta), positive_or_inf("epsilon", epsilon))
     most = 2 * np.log(2 / delta)
     wrong = (epsilon > most) & np.isfinite(epsilon)
     if wrong.any():
@@ -60,7 +61,7 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
     >>> bare_load(records=100, epsilon=0.5)
     0.0004
     """
-    return plain(1 / (at_least_one("records", records) * _privacy(epsilon)) ** 2)
+    return plain(1 / (at_least_one("records", records) * positive_or_inf("epsilon", epsilon)) ** 2)
 
 
 def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
@@ -82,10 +83,3 @@ def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) 
 def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
     """Return `min{n, 1/(dξ)}`, the smaller of the statistical and the private precision."""
     return np.minimum(problem.records, inverse(problem.dimension * nonnegative("load", load)))
-
-
-def _privacy(epsilon: ArrayLike) -> np.ndarray:
-    epsilon = np.asarray(epsilon, float)
-    if not (epsilon > 0).all():
-        raise Refusal(f"epsilon must be positive, got {epsilon[~(epsilon > 0)].flat[0]}")
-    return epsilon

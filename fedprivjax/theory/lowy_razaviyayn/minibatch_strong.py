@@ -10,16 +10,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.theory._numbers import (
-    Load,
-    counts,
-    load_at,
-    min_rounds,
-    nonnegative,
-    ordered,
-    plain,
-    positive,
-)
+from fedprivjax.theory._numbers import Load, counts, load_at, min_rounds, nonnegative, ordered, plain, positive
 from fedprivjax.theory.lowy_razaviyayn.loads import precision
 from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatures
 from fedprivjax.theory.lowy_razaviyayn.variance import Variance

@@ -1,5 +1,3 @@
-from .composition import composition_epsilon as composition_epsilon
-from .composition import composition_zcdp as composition_zcdp
 from .momentum import GradientBound as GradientBound
 from .momentum import MomentumSettings as MomentumSettings
 from .momentum import momentum_bound as momentum_bound
@@ -11,6 +9,8 @@ from .nodes import node_count as node_count
 from .nodes import node_sensitivity as node_sensitivity
 from .nodes import reduced_node_counts as reduced_node_counts
 from .nodes import sensitivity_cap as sensitivity_cap
+from .privacy import composition_epsilon as composition_epsilon
+from .privacy import composition_zcdp as composition_zcdp
 from .privacy import momentum_epsilon as momentum_epsilon
 from .privacy import momentum_max_epsilon as momentum_max_epsilon
 from .privacy import momentum_multiplier as momentum_multiplier
