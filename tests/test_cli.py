@@ -566,7 +566,7 @@ def test_the_example_of_a_custom_table_runs_and_plots_the_partition(call, tmp_pa
     assert "8 machines: 0 = 'Ashford'" in said
     assert "classes: 0 = 'well', 1 = 'ill'" in said
     assert "NON-PRIVATE preparation" not in said  # all of it is public
-    assert (tmp_path / "people" / "who_holds_what.png").is_file()
+    assert (tmp_path / "people" / "partition.png").is_file()
 
 
 @pytest.fixture

@@ -97,11 +97,11 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
 
     results = load_results(folder)
     try:
-        held = _held(results.spec)
+        partition = _partition_plot(results.spec)
     except (Refusal, OSError) as error:
-        held = None
+        partition = None
         out.print(f"data partition is not redrawn: {error}", markup=False, highlight=False, soft_wrap=True)
-    _show(results.spec, results, folder, held)
+    _show(results.spec, results, folder, partition)
 
 
 @app.command()
@@ -157,7 +157,7 @@ def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: 
             raise
         how = _how_to_go_on(folder, finished if keep else 0, ready.runs)
         raise Refusal(f"{error.filename or folder} must be writable, got {error.strerror or error}: {how}") from error
-    return _show(experiment, load_results(folder), folder, None if judge else _held(experiment))
+    return _show(experiment, load_results(folder), folder, None if judge else _partition_plot(experiment))
 
 
 def _of_writing(error: OSError, folder: Path) -> bool:
@@ -167,7 +167,7 @@ def _of_writing(error: OSError, folder: Path) -> bool:
     return error.filename is None or Path(error.filename).absolute().is_relative_to(folder.absolute())
 
 
-def _show(experiment, results, folder: Path, held):
+def _show(experiment, results, folder: Path, partition):
     """Print the tables, and write the plots and the page."""
     from fedprivjax.experiment.results import choices_in
     from fedprivjax.experiment.tuning import selected
@@ -175,20 +175,20 @@ def _show(experiment, results, folder: Path, held):
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
 
-    this = shown(experiment, selected(experiment, results), held, choices_in(folder, experiment))
+    this = shown(experiment, selected(experiment, results), partition, choices_in(folder, experiment))
     out.print(this.tables())
-    figures = this.figures()
-    written = [*save(figures, folder), write_page(this, results, figures)]
+    plots = this.plots()
+    written = [*save(plots, folder), write_page(this, results, plots)]
     names = ", ".join(["results.nc", *(file.name for file in written)])
     out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
     return this.best
 
 
-def _held(experiment):
+def _partition_plot(experiment):
     """Print a line on the data, and return the plot of the partition, or None if no partition is fixed."""
     from fedprivjax.datasets import Dataset
     from fedprivjax.experiment.build import machines_of, make_data
-    from fedprivjax.report.data_split_plot import data_lines, who_holds_what
+    from fedprivjax.report.partition_plot import data_lines, plot_partition
 
     shape = experiment.shapes[0]
     if "trial" in shape:
@@ -202,7 +202,7 @@ def _held(experiment):
     if table is None or len(table) > MOST_SHOWN:
         return None
     names = {"class_names": data.class_names, "machine_names": data.machine_names}
-    return who_holds_what(data.labels, table, classes=data.classes, **names)
+    return plot_partition(data.labels, table, classes=data.classes, **names)
 
 
 def _how_to_go_on(folder: Path, runs: int, total: int) -> str:

@@ -15,7 +15,7 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
 from fedprivjax.report.colours import colour
-from fedprivjax.report.costs import SAME, run_costs, told
+from fedprivjax.report.costs import SAME, run_costs, with_costs
 from fedprivjax.report.drawing import (
     at,
     draw_path,
@@ -53,7 +53,7 @@ def metric_against_costs(
     examples are computed on demand.
     """
     metric, rows = known(metric), panels_of(best)
-    best = {label: data for label, data in told(best).items() if metric.name in data}
+    best = {label: data for label, data in with_costs(best).items() if metric.name in data}
     chosen = placed(best, usual_point(best) | dict(point or {}))
     limits = limits_of(best, metric)
     axes_shown = [name for name in AXES if _known(best, name)]
@@ -86,7 +86,7 @@ def usual_point(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
 
 def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
     """Return True if there are several protocols and their rounds or bytes differ at some point."""
-    runs = [run_costs(data) for data in told(best).values()]
+    runs = [run_costs(data) for data in with_costs(best).values()]
     return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("taken", "bytes"))
 
 

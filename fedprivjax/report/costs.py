@@ -17,7 +17,7 @@ COUNTED = {
 SAME = 0.005  # relative difference up to which costs share a row
 
 
-def told(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
     """Return the datasets with recorded costs. Datasets of versions that did not record them are dropped."""
     return {label: data for label, data in best.items() if "sent_bytes" in data}
 

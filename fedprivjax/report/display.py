@@ -23,7 +23,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.choices import choice_table
 from fedprivjax.report.layout import Layout, layout, layout_of
-from fedprivjax.report.plots import figures, metric_against, metric_against_epsilon, metric_over_rounds
+from fedprivjax.report.plots import all_plots, metric_against, metric_against_epsilon, metric_over_rounds
 from fedprivjax.report.tables import footnotes, results_table, results_tables
 from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.sweeps.results import has
@@ -64,35 +64,34 @@ class Shown:
     Attributes:
         layout: axes, δ, iterate and notes.
         best: datasets by label, each protocol's grid reduced to its best point.
-        held: plot of the data partition, or None.
-        choice: table of the points tuned on other data, or None.
+        partition: plot of the data partition, or None.
+        tuned: table of the points tuned on other data, or None.
     """
 
     layout: Layout
     best: Mapping[str, xr.Dataset]
-    held: Figure | None = None
-    choice: Sheet | None = None
+    partition: Figure | None = None
+    tuned: Sheet | None = None
 
     def tables(self) -> Tables:
         """Return every table, and the footnotes."""
-        choice = [] if self.choice is None else [self.choice]
-        return Tables([*results_tables(self.layout, self.best), *choice], footnotes(self.layout, self.best))
+        tuned = [] if self.tuned is None else [self.tuned]
+        return Tables([*results_tables(self.layout, self.best), *tuned], footnotes(self.layout, self.best))
 
-    def figures(self) -> dict[str, Figure]:
+    def plots(self) -> dict[str, Figure]:
         """Return every informative plot, by name."""
-        held = {} if self.held is None else {"who_holds_what": self.held}
-        this = self.layout
-        return {**held, **figures(self.best, this.bars, this.averaged, this.iterate, this.own, this.at, this.baselines)}
+        partition = {} if self.partition is None else {"partition": self.partition}
+        return partition | all_plots(self.best, self.layout)
 
 
 def shown(
     experiment: Experiment,
     best: Mapping[str, xr.Dataset],
-    held: Figure | None = None,
+    partition: Figure | None = None,
     choices: Mapping[str, Choice] | None = None,
 ) -> Shown:
     """Return an experiment's selected results, laid out by its settings."""
-    return Shown(layout(experiment), best, held, choice_table(experiment, choices) if choices else None)
+    return Shown(layout(experiment), best, partition, choice_table(experiment, choices) if choices else None)
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
@@ -136,7 +135,7 @@ def plot(
     """
     this = _shown(results, iterate)
     if metric is None and against is None:
-        made = this.figures()
+        made = this.plots()
         if not made:
             raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
         return next(iter(made.values()))

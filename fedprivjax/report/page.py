@@ -27,40 +27,40 @@ LEAST, MOST = 72, 115  # smallest and largest pixels per inch of a plot; below t
 
 
 @dataclass(frozen=True)
-class Promise:
+class GuaranteeText:
     """Text of a guarantee, and the points of a sweep at which it holds."""
 
     points: str
     paragraph: str
 
 
-def write_page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> Path:
+def write_page(shown: Shown, results: Results, plots: Mapping[str, Figure]) -> Path:
     """Write `report.html` into the results folder, and return its path."""
     file = results.folder / PAGE
-    write_atomically(file, page(shown, results, figures))
+    write_atomically(file, page(shown, results, plots))
     return file
 
 
-def page(shown: Shown, results: Results, figures: Mapping[str, Figure]) -> str:
+def page(shown: Shown, results: Results, plots: Mapping[str, Figure]) -> str:
     """Return the page as HTML. All user-defined text is escaped."""
     tables = shown.tables()
-    plots = {name: _plot(name, figure) for name, figure in figures.items()}
-    lead = next((name for name in plots if name.endswith(LEAD)), None)
+    drawn = {name: _plot(name, figure) for name, figure in plots.items()}
+    lead = next((name for name in drawn if name.endswith(LEAD)), None)
     return _template().render(
         title=shown.layout.title or str(results.folder),
         notes=shown.layout.notes,
         tables=[(sheet.title, Markup(html_table(sheet, caption=False))) for sheet in tables.sheets],
         remarks=_joined(line for line in tables.notes if line != shown.layout.notes),
-        lead=None if lead is None else plots.pop(lead),
-        plots=list(plots.values()),
-        promises={label: promises(data) for label, data in shown.best.items()},
+        lead=None if lead is None else drawn.pop(lead),
+        plots=list(drawn.values()),
+        guarantees={label: guarantee_texts(data) for label, data in shown.best.items()},
         not_covered=not_covered(shown.best),
         settings=results.settings,
         origin=_rows(results.provenance),
     )
 
 
-def promises(data: xr.Dataset) -> list[Promise]:
+def guarantee_texts(data: xr.Dataset) -> list[GuaranteeText]:
     """Return the distinct guarantees of a protocol's configurations as text, in the grid's order."""
     texts = data["guarantee"]
     points: dict[str, list[str]] = {}
@@ -68,10 +68,10 @@ def promises(data: xr.Dataset) -> list[Promise]:
         cell = texts[index]
         words = ", ".join(f"{name} = {float(cell[name]):g}" for name in texts.dims)
         points.setdefault(str(cell.item()), []).append(words)
-    said: dict[str, list[str]] = {}
+    paragraphs: dict[str, list[str]] = {}
     for text, where in points.items():
-        said.setdefault(PrivacyGuarantee.from_json(text).paragraph(), []).extend(where)
-    return [Promise("; ".join(filter(None, where)), paragraph) for paragraph, where in said.items()]
+        paragraphs.setdefault(PrivacyGuarantee.from_json(text).paragraph(), []).extend(where)
+    return [GuaranteeText("; ".join(filter(None, where)), paragraph) for paragraph, where in paragraphs.items()]
 
 
 def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:

@@ -13,7 +13,7 @@ NAMED = 30  # largest number of machines that are named on the axis
 LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels
 
 
-def who_holds_what(
+def plot_partition(
     labels: Any,
     table: Any,
     *,
@@ -30,7 +30,7 @@ def who_holds_what(
         class_names, machine_names: names to show instead of numbers.
         classes: number of classes, or None for numeric labels.
 
-    >>> figure = who_holds_what([0, 1, 1, 0], [[0, 1], [2, -1]], classes=2)
+    >>> figure = plot_partition([0, 1, 1, 0], [[0, 1], [2, -1]], classes=2)
     >>> [float(patch.get_height()) for patch in figure.axes[0].patches]
     [1.0, 0.0, 1.0, 1.0]
     """

@@ -1,6 +1,6 @@
 """Plots of results, as matplotlib figures."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
 from fedprivjax.report.colours import colour
-from fedprivjax.report.costs import told
+from fedprivjax.report.costs import with_costs
 from fedprivjax.report.drawing import (
     aside,
     at,
@@ -34,9 +34,9 @@ from fedprivjax.report.drawing import (
     plain_ticks,
     point_title,
 )
-from fedprivjax.report.layout import shown_in
+from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.sweeps.results import figure as figure_of
-from fedprivjax.sweeps.results import has, of_iterate, preferred, rounds_of
+from fedprivjax.sweeps.results import has, of_iterate, preferred
 
 TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is drawn
 LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
@@ -172,28 +172,14 @@ def metric_against(
     return finish(figure, axes, metric, _words(metric, rounds), limits)
 
 
-def figures(
-    best: Mapping[str, xr.Dataset],
-    bars: str = "interval",
-    averaged: Collection[str] = (),
-    iterate: str = OUTPUT,
-    own: Collection[Metric] = (),
-    point: Mapping[str, float] | None = None,
-    baselines: Collection[str] = ("constant",),
-) -> dict[str, Figure]:
-    """Return every plot with more than one value on its horizontal axis, by name.
-
-    Args:
-        averaged: metrics drawn as the mean over rounds instead of the last evaluation.
-        iterate: iterate to draw, if a protocol has it, else its output.
-        own: user-defined metrics.
-        point: values of swept settings in plots over rounds and costs, if not the default ones.
-        baselines: baselines to draw, see `[evaluation] baselines`.
-    """
+def all_plots(best: Mapping[str, xr.Dataset], layout: Layout) -> dict[str, Figure]:
+    """Return every plot with more than one value on its horizontal axis, by name."""
     made: dict[str, Figure] = {}
-    of: dict[str, Any] = {"bars": bars, "iterate": iterate, "constant": "constant" in baselines}
-    recorded = [one for one in shown_in("against_epsilon", own) if all(has(data, one.name) for data in best.values())]
-    over = [(metric, rounds_of(metric.name, averaged)) for metric in recorded]
+    constant = "constant" in layout.baselines
+    of: dict[str, Any] = {"bars": layout.bars, "iterate": layout.iterate, "constant": constant}
+    shown = shown_in("against_epsilon", layout.own)
+    metrics = [metric for metric in shown if all(has(data, metric.name) for data in best.values())]
+    over = [(metric, layout.rounds(metric.name)) for metric in metrics]
     if _sweeps_epsilon(best):
         for metric, rounds in over:
             made[f"{metric.name}_against_epsilon"] = metric_against_epsilon(best, metric, **of, rounds=rounds)
@@ -202,16 +188,15 @@ def figures(
                 made[f"{metric.name}_against_target_epsilon"] = figure
     for axis in curves(best):
         for metric, rounds in over:
-            if not _sweeps_epsilon(best) or _positive(best, metric, iterate, rounds):
+            if not _sweeps_epsilon(best) or _positive(best, metric, layout.iterate, rounds):
                 made[f"{metric.name}_against_{axis}"] = metric_against(best, axis, metric, **of, rounds=rounds)
-    for metric in shown_in("over_rounds", own):
+    of = {"point": layout.at, "iterate": layout.iterate}
+    for metric in shown_in("over_rounds", layout.own):
         if all(metric.name in data and _has_path(data[metric.name]) for data in best.values()):
-            made[f"{metric.name}_over_rounds"] = metric_over_rounds(best, metric, point, iterate=iterate)
-    for metric in shown_in("against_costs", own) if differ_in_costs(best) else ():
-        if sum(metric.name in data and _has_path(data[metric.name]) for data in told(best).values()) > 1:
-            made[f"{metric.name}_against_costs"] = metric_against_costs(
-                best, metric, point, iterate=iterate, constant="constant" in baselines
-            )
+            made[f"{metric.name}_over_rounds"] = metric_over_rounds(best, metric, **of)
+    for metric in shown_in("against_costs", layout.own) if differ_in_costs(best) else ():
+        if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(best).values()) > 1:
+            made[f"{metric.name}_against_costs"] = metric_against_costs(best, metric, **of, constant=constant)
     return made
 
 

@@ -21,7 +21,7 @@ from fedprivjax.report.baselines import (
     constant_of,
     is_better,
 )
-from fedprivjax.report.costs import costs_table, told
+from fedprivjax.report.costs import costs_table, with_costs
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.number_format import epsilon_text, points_of, target_epsilon, title_of
 from fedprivjax.report.plots import TOLERANCE, misses_target
@@ -40,8 +40,8 @@ def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet
     """
     found = [results_table(layout, best, metric) for metric in _shown_metrics(layout, best)]
     realised = [realised_table(layout, best)] if layout.targeted and realised_differs(layout, best) else []
-    telling = told(best)
-    return [*found, *realised, *([costs_table(layout, telling, _runs(best))] if telling else [])]
+    costed = with_costs(best)
+    return [*found, *realised, *([costs_table(layout, costed, _runs(best))] if costed else [])]
 
 
 def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | Metric) -> Sheet:

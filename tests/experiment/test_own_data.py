@@ -144,7 +144,7 @@ def test_one_command_runs_and_reports_a_user_table(place, call):
     assert len(TOML.splitlines()) < 25
     status, said, _ = call("run", "own/my.toml", "--out", "there")
     assert status == 0
-    pictures = {"who_holds_what.png", "test_accuracy_against_epsilon.png", "test_loss_over_rounds.png"}
+    pictures = {"partition.png", "test_accuracy_against_epsilon.png", "test_loss_over_rounds.png"}
     assert pictures < {path.name for path in (place.parent / "there").iterdir()}
     assert "0 = 'ill', 1 = 'well'" in said
     assert "3 machines: 0 = 'B \"old\"', 1 = \"St. Mary's, North\", 2 = 'Ånäs'" in said

@@ -14,7 +14,10 @@ from fedprivjax.experiment.jobs import recorded, records
 from fedprivjax.experiment.planned import plan_settings
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy.calibration import target_of
-from fedprivjax.report.plots import figures
+from fedprivjax.report.layout import Layout
+from fedprivjax.report.plots import all_plots
+
+PLAIN = Layout({}, 1e-5)  # default settings of plots
 
 SINGLE = {"name": "noisy_sgd", "label": "single", "clip": 1.0}
 SEVERAL = {"name": "noisy_minibatch_sgd", "label": "several", "clip": 1.0, "batch": 2}
@@ -162,7 +165,7 @@ def test_evaluations_end_with_each_methods_rounds(ran):
     _, todo, found = ran
     assert {label: data["round"].values.tolist() for label, data in found.items()} == {"single": [3, 6], "several": [2]}
     assert records(todo) == {"single": 2, "several": 1}
-    assert figures(found)
+    assert all_plots(found, PLAIN)
 
 
 def test_a_mean_over_rounds_needs_several_evaluations_of_the_method(ran):

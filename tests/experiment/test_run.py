@@ -322,7 +322,7 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
 def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
     made, data = sized
     best = {"ours": data}
-    names = [path.name for path in save(plots.figures(best, averaged=made.evaluation.averaged), tmp_path)]
+    names = [path.name for path in save(plots.all_plots(best, layout(made)), tmp_path)]
     assert names == [
         "gradient_norm_against_records.png",
         "noise_rms_against_records.png",

@@ -1,5 +1,7 @@
 """What a run costs, as a table and as plots."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -11,6 +13,8 @@ from fedprivjax.report.against_costs import differ_in_costs, metric_against_cost
 from fedprivjax.report.costs import costs_table
 from fedprivjax.report.layout import Layout, layout
 from fedprivjax.report.tables import results_tables
+
+PLAIN = Layout({}, 1e-5)  # default settings of plots
 
 DELTA, SEEDS = 1e-5, 4
 AXES = {"per_round": [2, 3], "mu": [0.3, 0.5, 4.0]}
@@ -150,8 +154,8 @@ def test_costs_are_drawn_if_protocols_differ_in_them():
     alike = {"ours": dataset("mu"), "theirs": dataset("mu", seed=1, gradients=6.0)}
     assert not differ_in_costs(alike)
     assert not differ_in_costs({"ours": BEST["ours"]})
-    assert "test_accuracy_against_costs" in plots.figures(BEST)
-    assert not any("costs" in name for name in plots.figures(alike))
+    assert "test_accuracy_against_costs" in plots.all_plots(BEST, PLAIN)
+    assert not any("costs" in name for name in plots.all_plots(alike, PLAIN))
     assert len(plot(described(BEST), against="costs").axes) == 3
     with pytest.raises(Refusal, match="unknown axis of a plot 'costs'"):
         plot(described(alike), against="costs")
@@ -176,7 +180,7 @@ def spec(**evaluation):
 def test_a_file_may_say_where_runs_are_drawn():
     at = layout(experiment.parse(spec(at={"mu": 4.0}))).at
     assert at == {"mu": 4.0}
-    drawn = plots.figures(BEST, point=at)["test_accuracy_against_costs"]
+    drawn = plots.all_plots(BEST, replace(PLAIN, at=at))["test_accuracy_against_costs"]
     mean = BEST["ours"]["test_accuracy"].sel(mu=4.0).mean("seed")
     np.testing.assert_allclose(drawn.axes[0].lines[0].get_ydata(), mean)
     with pytest.raises(Refusal, match=r"^unknown key in evaluation.at 'clip' \(known: mu\)"):

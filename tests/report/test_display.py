@@ -14,8 +14,10 @@ from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.display import Shown, shown
-from fedprivjax.report.layout import layout_of
+from fedprivjax.report.layout import Layout, layout_of
 from fedprivjax.report.page import page
+
+PLAIN = Layout({}, 1e-5)  # default settings of plots
 
 EVIL = "<script>alert('x') & [bold]"
 
@@ -78,7 +80,7 @@ def test_a_sweeps_dataset_needs_no_file(results):
 
 
 def test_plots_are_those_of_the_command_line(results):
-    usual = plots.figures(results.best)
+    usual = plots.all_plots(results.best, PLAIN)
     assert list(usual) == ["excess_risk_against_epsilon", "excess_risk_over_rounds"]
     for figure, asked in ((usual["excess_risk_against_epsilon"], {}), (usual["excess_risk_over_rounds"], ROUNDS)):
         again = fpj.plot(results, **asked)
@@ -121,7 +123,7 @@ def test_values_without_results_are_rejected(results, tmp_path):
 
 def test_the_page_is_complete_and_needs_no_other_file(results):
     this = shown(results.spec, results.best)
-    text = page(this, results, this.figures())
+    text = page(this, results, this.plots())
     assert "<script" not in text
     assert "[bold]" in text
     assert "&lt;script&gt;" in text
@@ -144,7 +146,7 @@ def test_the_page_is_complete_and_needs_no_other_file(results):
 
 def test_a_metric_against_epsilon_is_at_the_top_of_the_page(results):
     this = shown(results.spec, results.best)
-    drawn = this.figures()
+    drawn = this.plots()
     (lead,) = [name.replace("_", " ") for name in drawn if name.endswith("_against_epsilon")]
     text = page(this, results, drawn)
     assert text.count(f'alt="{lead}"') == 1
@@ -154,7 +156,7 @@ def test_a_metric_against_epsilon_is_at_the_top_of_the_page(results):
 def test_one_protocol_of_two_seeds_without_axes(results):
     data = {"ours": results[EVIL].isel(mu=[0], seed=[0, 1])}
     this = Shown(layout_of(data), data)
-    (sheet, *_), figures = this.tables().sheets, this.figures()
+    (sheet, *_), figures = this.tables().sheets, this.plots()
     assert (sheet.title.split(";")[0], sheet.frame.shape) == ("excess risk, mean over 2 seeds", (1, 1))
     assert "±" not in str(this.tables())
     assert list(figures) == ["excess_risk_over_rounds"]

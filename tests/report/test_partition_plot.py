@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 
 from fedprivjax.datasets import from_frame, load, table
-from fedprivjax.report.data_split_plot import data_lines, who_holds_what
+from fedprivjax.report.partition_plot import data_lines, plot_partition
 
 
 def test_bars_are_each_machines_examples_by_class():
     labels = np.array([0, 1, 1, 2, 0, 2, 2])
     rows = table([np.array([0, 1, 2]), np.array([3, 5, 6, 4])])[0]
-    figure = who_holds_what(labels, rows, classes=3, class_names=["a", "b", "c"], machine_names=["north", "south"])
+    figure = plot_partition(labels, rows, classes=3, class_names=["a", "b", "c"], machine_names=["north", "south"])
     (axis,) = figure.axes
     heights = np.array([patch.get_height() for patch in axis.patches]).reshape(3, 2)
     assert heights.tolist() == [[1, 1], [2, 0], [0, 3]]
@@ -24,7 +24,7 @@ def test_bars_are_each_machines_examples_by_class():
 
 def test_numbers_are_shown_by_size_and_percentiles():
     labels = np.arange(101.0)
-    figure = who_holds_what(labels, [np.arange(101), np.array([7]), np.array([], int)])
+    figure = plot_partition(labels, [np.arange(101), np.array([7]), np.array([], int)])
     sizes, below = figure.axes
     assert [patch.get_height() for patch in sizes.patches] == [101, 1, 0]
     box = below.patches[0]
@@ -35,7 +35,7 @@ def test_numbers_are_shown_by_size_and_percentiles():
 @pytest.mark.parametrize(("machines", "classes"), [(31, 3), (2, 25)])
 def test_many_machines_and_classes_are_not_named_one_by_one(machines, classes):
     labels = np.arange(machines * classes) % classes
-    figure = who_holds_what(labels, np.arange(machines * classes).reshape(machines, classes), classes=classes)
+    figure = plot_partition(labels, np.arange(machines * classes).reshape(machines, classes), classes=classes)
     assert bool(figure.legends) == (classes == 3)
     assert len(figure.axes[0].get_xticklabels()) < 20
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -8,7 +10,10 @@ from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.bounds import bound_against_epsilon
 from fedprivjax.report.drawing import save
+from fedprivjax.report.layout import Layout
 from fedprivjax.sweeps.results import with_alone
+
+PLAIN = Layout({}, 1e-5)  # default settings of plots
 
 DELTA = 1e-3
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
@@ -132,7 +137,7 @@ def test_one_seed_has_no_band():
     ],
 )
 def test_every_plot_that_the_results_allow_is_written(data, names, tmp_path):
-    assert [path.name for path in save(plots.figures({"ours": data}), tmp_path)] == names
+    assert [path.name for path in save(plots.all_plots({"ours": data}, PLAIN), tmp_path)] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
 
@@ -158,7 +163,7 @@ def test_the_realised_epsilon_is_the_coordinate_if_it_differs_from_the_target(be
     np.testing.assert_allclose(numbers(axis.containers[0][0].get_xdata()), levels)
     assert axis.get_xlabel().startswith("realised ε, worst run  (" if realised else "ε  (")
     names = ["test_accuracy_against_epsilon.png", "test_accuracy_against_target_epsilon.png"]
-    written = [path.name for path in save(plots.figures(best), tmp_path) if "epsilon" in path.name]
+    written = [path.name for path in save(plots.all_plots(best, PLAIN), tmp_path) if "epsilon" in path.name]
     assert written == names[: 1 + realised]
 
 
@@ -221,11 +226,13 @@ def test_one_evaluation_has_no_path_and_values_below_zero_no_logarithmic_axis(tm
     for place, round in enumerate(ROUNDS):  # each size has a last round of its own
         runs = data["excess_risk"][{"machines": place}]
         data["excess_risk"][{"machines": place}] = runs.where(data["round"] == round)
-    assert [path.name for path in save(plots.figures({"ours": data}), tmp_path)] == ["excess_risk_against_machines.png"]
-    assert plots.figures({"ours": data.assign(excess_risk=-data["excess_risk"])}).keys() == {
+    assert [path.name for path in save(plots.all_plots({"ours": data}, PLAIN), tmp_path)] == [
+        "excess_risk_against_machines.png"
+    ]
+    assert plots.all_plots({"ours": data.assign(excess_risk=-data["excess_risk"])}, PLAIN).keys() == {
         "excess_risk_against_machines"
     }
-    assert plots.figures({"ours": data.isel(machines=[0, 2])}) == {}
+    assert plots.all_plots({"ours": data.isel(machines=[0, 2])}, PLAIN) == {}
 
 
 @pytest.mark.parametrize("size", ["rounds", "records"])
@@ -240,7 +247,8 @@ def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(si
     roots = np.sqrt(data["noise_mean_square"].sel(mu=1.0).mean("round")).mean("seed")
     np.testing.assert_allclose(numbers(line.get_ydata()), roots)
     name = f"noise_rms_against_{size}"
-    drawn = [plots.figures({"ours": data}, averaged=names)[name] for names in (["noise_rms"], [])]
+    layouts = [replace(PLAIN, averaged=names) for names in (("noise_rms",), ())]
+    drawn = [plots.all_plots({"ours": data}, each)[name] for each in layouts]
     averaged, last = (numbers(figure.axes[0].containers[0].lines[0].get_ydata()) for figure in drawn)
     np.testing.assert_allclose(averaged, roots)
     np.testing.assert_allclose(last, np.sqrt(data["noise_mean_square"].sel(mu=1.0).isel(round=-1)).mean("seed"))
@@ -303,16 +311,16 @@ def test_two_seeds_have_no_bars(seeds, drawn):
 
 
 def test_one_privacy_level_makes_no_plot_against_it():
-    assert list(plots.figures({"ours": dataset("mu").isel(mu=[1])})) == ["test_loss_over_rounds"]
+    assert list(plots.all_plots({"ours": dataset("mu").isel(mu=[1])}, PLAIN)) == ["test_loss_over_rounds"]
 
 
 def test_a_swept_setting_is_an_axis_if_no_privacy_level_is_swept():
     alone = {"ours": dataset("step_scale")}
     names = ["test_accuracy_against_step_scale", "test_loss_over_rounds"]
-    assert list(plots.figures(alone)) == names
-    figure = plots.figures(alone)[names[0]]
+    assert list(plots.all_plots(alone, PLAIN)) == names
+    figure = plots.all_plots(alone, PLAIN)[names[0]]
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_xscale()) == ("step_scale", "log")
-    assert list(plots.figures({"ours": dataset("mu", "step_scale")})) == [
+    assert list(plots.all_plots({"ours": dataset("mu", "step_scale")}, PLAIN)) == [
         "test_accuracy_against_epsilon",
         "test_loss_over_rounds",
     ]
