@@ -7,7 +7,6 @@ after a day.
 
 import os
 import secrets
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -95,12 +94,8 @@ def _fill(file: BinaryIO, content: Content) -> None:
 
 
 def _special(path: Path) -> bool:
-    """Return True if the path exists and is neither a regular file nor a folder."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    """Return True if the path is a link, or exists and is neither a regular file nor a folder."""
+    return os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
 
 
 def _sync(folder: Path) -> None:

@@ -89,8 +89,16 @@ def code_digest(*folders: Path, packages: tuple[str, ...] = (), exclude: tuple[s
         folders: folders, searched recursively.
         packages: names of installed packages.
         exclude: names of excluded files, without ".py".
+
+    Raises:
+        FileNotFoundError: if a folder does not exist or holds no Python file. Its digest would never change.
     """
-    files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.stem not in exclude]
+    files: list[Path] = []
+    for folder in folders:
+        found = sorted(folder.rglob("*.py"))
+        if not found:
+            raise FileNotFoundError(f"folders must hold Python files, got {folder}")
+        files += [file for file in found if file.stem not in exclude]
     return digest(*[file.read_bytes() for file in files], *[version(package) for package in packages])
 
 

@@ -117,6 +117,14 @@ def test_code_and_versions_are_in_the_name(tmp_path):
     assert now(exclude=("two",)) == without
 
 
+@pytest.mark.parametrize("name", ["missing", "empty", "file.py"])
+def test_code_must_be_a_folder_of_python_files(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.py").write_text("x = 1")
+    with pytest.raises(FileNotFoundError, match=rf"^folders must hold Python files, got .*{name}$"):
+        code_digest(tmp_path, tmp_path / name)
+
+
 def test_a_file_with_any_byte_of_its_header_damaged_is_computed_anew_or_right(folder):
     maker = Maker()
     found(maker)

@@ -44,7 +44,7 @@ class CanaryLoss(LinearLoss):
     curvature: float = 0.0
 
     @property
-    def convex(self) -> bool:
+    def convex(self) -> bool:  # type: ignore[override]
         return self.curvature == 0  # not convex for a negative label otherwise
 
     def value(self, score, label):

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.auditing.neighbouring import Worlds
-from fedprivjax.auditing.scores import Counting, Moments, Score, ViewDistribution, discriminant
+from fedprivjax.auditing.scores import Counting, Score, ViewDistribution, discriminant, moments, sums
 from fedprivjax.auditing.views import ViewOptions, chunk_of, observed
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.disk_cache import code_version, digest, read_chunk, write_chunk
@@ -46,29 +46,27 @@ def score_runs(
 
     The last score is a discriminant fitted on the first half of the runs, with values of the second half.
     """
-    half = counting.runs // 2
+    size, half = chunk_of(runs.pair.start), counting.runs // 2
     _claim(runs, counting)
-    first = _phase(runs, distribution, scores, range(half), counting)
-    fitted = discriminant(
-        [_moments(first, world, half, distribution) for world in range(2)], distribution.columns, counting
-    )
-    second = _phase(runs, distribution, [*scores, fitted], range(half, counting.runs), counting)
-    early, late = (np.concatenate([chunk["scores"] for chunk in chunks], axis=2) for chunks in (first, second))
+
+    def chunks(scores: list[Score], begin: int, end: int) -> list[Chunk]:
+        done = []
+        for start in range(begin, end, size):
+            part = range(start, min(start + size, end))
+            done.append(_chunk(runs, distribution, scores, part))
+            if runs.progress is not None:
+                runs.progress(part.stop, counting.runs)
+        return done
+
+    first = chunks(scores, 0, half)
+    totals, products = (np.sum([chunk[name] for chunk in first], axis=0) for name in ("totals", "products"))
+    worlds = (moments(*world, half, distribution.middle) for world in zip(totals, products, strict=True))
+    fitted = discriminant(worlds, distribution.columns, counting)
+    second = chunks([*scores, fitted], half, counting.runs)
+    early, late = (np.concatenate([chunk["scores"] for chunk in done], axis=2) for done in (first, second))
     joined = np.concatenate([early, late[:, :-1]], axis=2)
     numbers = [(joined[0, place], joined[1, place]) for place in range(len(scores))]
     return list(zip([*scores, fitted], [*numbers, (late[0, -1], late[1, -1])], strict=True))
-
-
-def _phase(
-    runs: Runs, distribution: ViewDistribution, scores: list[Score], numbers: range, counting: Counting
-) -> list[Chunk]:
-    size, done = chunk_of(runs.pair.start), []
-    for begin in range(numbers.start, numbers.stop, size):
-        part = range(begin, min(begin + size, numbers.stop))
-        done.append(_chunk(runs, distribution, scores, part))
-        if runs.progress is not None:
-            runs.progress(part.stop, counting.runs)
-    return done
 
 
 def _chunk(runs: Runs, distribution: ViewDistribution, scores: list[Score], part: range) -> Chunk:
@@ -79,20 +77,12 @@ def _chunk(runs: Runs, distribution: ViewDistribution, scores: list[Score], part
         return found
     starts = zip(runs.pair.starts, (runs.seed, runs.seed + OTHER), strict=True)
     views = [observed(start, seed, part.start, runs.options)[0].values[: len(part)] for start, seed in starts]
-    moments = [Moments.of(one, distribution.middle) for one in views]
-    found = {
-        "scores": np.array([[score.function(one) for score in scores] for one in views]),
-        "totals": np.array([one.total for one in moments]),
-        "products": np.array([one.products for one in moments]),
-    }
+    totals, products = zip(*(sums(one, distribution.middle) for one in views), strict=True)
+    numbers = np.array([[score.function(one) for score in scores] for one in views])
+    found = {"scores": numbers, "totals": np.array(totals), "products": np.array(products)}
     if file is not None:
         write_chunk(file, found)
     return found
-
-
-def _moments(chunks: list[Chunk], world: int, runs: int, distribution: ViewDistribution) -> Moments:
-    totals, products = (np.sum([chunk[name][world] for chunk in chunks], axis=0) for name in ("totals", "products"))
-    return Moments(runs, distribution.middle, totals, products)
 
 
 def _claim(runs: Runs, counting: Counting) -> None:

@@ -6,7 +6,7 @@ with the same noise. For a correct protocol the linear score is therefore the li
 distribution.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -262,33 +262,29 @@ def fixed_scores(distribution: ViewDistribution, counting: Counting, claimed: fl
     return [score for score in several if score is not None]
 
 
-class Moments(NamedTuple):
-    """Sums over views: number of runs, sum about an origin [columns], and sum of products [columns, columns]."""
+def sums(views: np.ndarray, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of views [runs, columns] about an origin, [columns], and of their products, [columns, columns].
 
-    runs: int
-    origin: np.ndarray
-    total: np.ndarray
-    products: np.ndarray
-
-    @classmethod
-    def of(cls, views: np.ndarray, origin: np.ndarray) -> "Moments":
-        """Return the moments of views [runs, columns]. An origin near their mean avoids cancellation."""
-        moved = views - origin
-        return cls(views.shape[0], origin, moved.sum(axis=0), moved.T @ moved)
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self.origin + self.total / self.runs
-
-    @property
-    def covariance(self) -> np.ndarray:
-        off = self.total / self.runs
-        return self.products / self.runs - np.multiply.outer(off, off)
+    An origin near the views' mean avoids cancellation.
+    """
+    moved = views - origin
+    return moved.sum(axis=0), moved.T @ moved
 
 
-def discriminant(moments: Sequence[Moments], columns: tuple[Column, ...], counting: Counting) -> Score:
-    """Return the linear discriminant of the views on the two datasets, fitted on runs that are not counted."""
-    means = [world.mean for world in moments]
-    covariance = (moments[0].covariance + moments[1].covariance) / 2
-    distribution = ViewDistribution(means[1] - means[0], (means[0] + means[1]) / 2, covariance, columns)
+def moments(total: np.ndarray, products: np.ndarray, runs: int, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean [columns] and covariance [columns, columns] of views from their `sums`."""
+    off = total / runs
+    return origin + off, products / runs - np.multiply.outer(off, off)
+
+
+def discriminant(
+    worlds: Iterable[tuple[np.ndarray, np.ndarray]], columns: tuple[Column, ...], counting: Counting
+) -> Score:
+    """Return the linear discriminant of the views on the two datasets, fitted on runs that are not counted.
+
+    Args:
+        worlds: mean and covariance of the views on each dataset.
+    """
+    (null, of_null), (other, of_other) = worlds
+    distribution = ViewDistribution(other - null, (null + other) / 2, (of_null + of_other) / 2, columns)
     return linear("a fitted discriminant", distribution, clearest(distribution), counting)

@@ -12,21 +12,23 @@ from fedprivjax.testing.trial import Trial, half_of_the_machines
 
 Property = Callable[[Trial], None]
 
-PROPERTIES: dict[str, Property] = {
+OF_RUNS: dict[str, Property] = {
     "stable structure and dtypes": programs.stable_structure,
     "jit equals eager": programs.jit_equals_eager,
     "new numbers do not recompile": programs.new_numbers_do_not_recompile,
     "a prefix of a longer run": programs.prefix_of_a_longer_run,
     "seeds determine the run": runs.seeds_determine_the_run,
-    "silent without noise": runs.silent_without_noise,
     "machines relabelled": runs.machines_relabelled,
     "order within a round": runs.order_within_a_round,
     "absent machines leave no trace": absent.absent_machines_leave_no_trace,
-    "dropouts count as planned": absent.dropouts_count_as_planned,
     "the query is where gradients are taken": gradients.query_is_where_gradients_are_taken,
     "the number of gradients is as stated": gradients.number_of_gradients_is_as_stated,
     "a sweep equals a loop": sweeps.sweep_equals_a_loop,
     "every leaf can be swept": sweeps.every_leaf_can_be_swept,
+}
+OF_PRIVACY: dict[str, Property] = {  # not defined for a protocol that declares itself non-private
+    "silent without noise": runs.silent_without_noise,
+    "dropouts count as planned": absent.dropouts_count_as_planned,
     "a noise sample is shared by all configurations": sweeps.noise_is_shared_by_configurations,
     "the noise has the stated distribution": noise.noise_has_stated_distribution,
     "the guarantee can be saved and printed": privacy.guarantee_can_be_saved,
@@ -34,16 +36,7 @@ PROPERTIES: dict[str, Property] = {
     "the transcript follows the run": privacy.transcript_follows_the_run,
     "the view fits the trust model": privacy.view_fits_trust_model,
 }
-OF_PRIVACY = (  # not defined for a protocol that declares itself non-private
-    "silent without noise",
-    "dropouts count as planned",
-    "a noise sample is shared by all configurations",
-    "the noise has the stated distribution",
-    "the guarantee can be saved and printed",
-    "the target is met",
-    "the transcript follows the run",
-    "the view fits the trust model",
-)
+PROPERTIES = OF_RUNS | OF_PRIVACY
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,5 +1,6 @@
 """Property of the noise: all samplers have the same distribution, with the stated scale."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,14 +24,20 @@ def noise_has_stated_distribution(trial: Trial) -> None:
     The scale of a message follows from its μ, or is `noise_std` if no μ is stated. Both tests must reject 2/3 and 3/2
     of the scale.
     """
-    cheapest, written_out = (_paths(trial, method, seed) for seed, method in enumerate(("auto", trial.method)))
+    start = trial.start
+    mechanisms = (start.protocol.mechanism(trial.problem, start.plan, method) for method in ("auto", trial.method))
+    cheapest, written_out = (aggregated(start, mechanism, seed) for seed, mechanism in enumerate(mechanisms))
     if cheapest is None:  # the noise is inside local steps, not in the aggregate
         _follows_noise_std(trial)
         return
     if written_out is not None:
-        _equal_in_distribution(cheapest, written_out)
+        difference = f"got {_misfit(cheapest, written_out):.1f} standard errors of difference"
+        message = f"noise samplers must be equal in distribution, {difference}"
+        _require_scale(lambda scale: _misfit(scale * cheapest, written_out), 1.5 * LIMIT, message)
     stated, numbers = _stated_noise(trial)
-    _of_scale(numbers, stated)
+    deviation, error = numbers.std(), 1 / np.sqrt(2 * numbers.size)
+    message = f"noise must have the stated scale {stated:.4g}, got {deviation:.4g}"
+    _require_scale(lambda scale: abs(scale * deviation / stated - 1) / error, LIMIT, message)
 
 
 def _follows_noise_std(trial: Trial) -> None:
@@ -50,24 +57,11 @@ def _follows_noise_std(trial: Trial) -> None:
     assert 0 < 1.99 * sizes[0] < sizes[1] < 2.01 * sizes[0], f"noise must follow noise_std, got sizes {sizes}"
 
 
-def _equal_in_distribution(path, other) -> None:
-    """Check that two samples of noise over rounds, [rounds, numbers], have equal covariances, unequal if rescaled."""
-    assert _misfit(path, other) < 1.5 * LIMIT, (
-        f"noise samplers must be equal in distribution, got {_misfit(path, other):.1f} standard errors of difference"
-    )
+def _require_scale(misfit: Callable[[float], float], limit: float, message: str) -> None:
+    """Check that noise times 1 fits its stated distribution, and that noise times 2/3 or 3/2 does not."""
+    assert misfit(1.0) < limit, message
     for scale in (2 / 3, 3 / 2):
-        assert _misfit(scale * path, other) > 1.5 * LIMIT, "the noise has too few samples to reject another scale"
-
-
-def _of_scale(numbers, stated: float) -> None:
-    """Check that independent normals have the stated standard deviation, and that other scales are rejected."""
-    error = 1 / np.sqrt(2 * numbers.size)
-    off = abs(numbers.std() / stated - 1) / error
-    assert off < LIMIT, f"noise must have the stated scale {stated:.4g}, got {numbers.std():.4g}"
-    for scale in (2 / 3, 3 / 2):
-        assert abs(scale * numbers.std() / stated - 1) / error > LIMIT, (
-            "the noise has too few samples to reject another scale"
-        )
+        assert misfit(scale) > limit, "the noise has too few samples to reject another scale"
 
 
 def _misfit(path, other) -> float:
@@ -76,12 +70,6 @@ def _misfit(path, other) -> float:
     variance = np.diag(two)
     error = np.sqrt(2 * (np.multiply.outer(variance, variance) + two**2) / path.shape[1])
     return float(np.max(np.abs(one - two) / error))
-
-
-def _paths(trial: Trial, method: str, seed: int) -> Any:
-    """Return noise in the aggregate from the mechanism of a method, [rounds, numbers], or None if it has none."""
-    start = trial.start
-    return aggregated(start, start.protocol.mechanism(trial.problem, start.plan, method), seed)
 
 
 def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:

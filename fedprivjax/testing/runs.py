@@ -95,7 +95,4 @@ def _moved(value: Any, names: np.ndarray) -> Any:
     """Return per-machine values in the order of the new names, and any other value unchanged."""
     if isinstance(value, str) or np.ndim(value) != 1 or len(value) != names.size:
         return value
-    moved = [None] * names.size
-    for old, new in enumerate(names):
-        moved[new] = value[old]
-    return tuple(moved)
+    return tuple(value[old] for old in np.argsort(names))

@@ -135,21 +135,14 @@ def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, .
     start = ready_sweep(protocol, trial.problem, trial.participation, **options)
     arguments = chunk_arguments(start, np.arange(1), np.arange(members))
     program = jax.make_jaxpr(lambda *arrays: run_chunk(*arrays, start.static))(*arguments)
-    return [shape for equation in _equations(program.jaxpr) for shape in _drawn(equation)], members
+    return list(_drawn(program)), members
 
 
-def _drawn(equation) -> list[tuple[int, ...]]:
-    return [tuple(out.aval.shape) for out in equation.outvars] if equation.primitive.name in DRAWS else []
-
-
-def _equations(jaxpr) -> Iterator[Any]:
-    """Yield every equation of a program, including those of its loops and calls."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
-            if _is_jaxpr(inner):
-                yield from _equations(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return isinstance(value, Jaxpr | ClosedJaxpr)
+def _drawn(program: Any) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of all samples in a program, including those of its loops and calls."""
+    for equation in program.eqns:
+        if equation.primitive.name in DRAWS:
+            yield from (tuple(out.aval.shape) for out in equation.outvars)
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            if isinstance(inner, Jaxpr | ClosedJaxpr):
+                yield from _drawn(inner)

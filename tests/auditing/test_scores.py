@@ -13,7 +13,6 @@ from fedprivjax.auditing.neighbouring import worlds
 from fedprivjax.auditing.scores import (
     LARGEST,
     Counting,
-    Moments,
     ViewDistribution,
     alone,
     best_linear,
@@ -22,9 +21,11 @@ from fedprivjax.auditing.scores import (
     fixed_scores,
     linear,
     mixed,
+    moments,
     over_machines,
     over_rounds,
     separation,
+    sums,
     visible,
     whitened,
 )
@@ -159,17 +160,16 @@ def test_memory_at_several_rounds_is_what_a_score_without_the_rule_would_take():
 def moments_of(law, sign, runs=3000):
     root = np.linalg.cholesky(law.covariance)
     views = law.middle + sign * law.shift / 2 + np.random.default_rng(sign + 7).normal(size=(runs, len(root))) @ root.T
-    return Moments.of(views, law.middle)
+    return moments(*sums(views, law.middle), runs, law.middle)
 
 
 def test_moments_add_up():
     views = np.random.default_rng(0).normal(3.0, 2.0, size=(70, 4))
     origin = np.full(4, 2.5)
-    one, other = Moments.of(views[:30], origin), Moments.of(views[30:], origin)
-    joined = Moments(one.runs + other.runs, origin, one.total + other.total, one.products + other.products)
-    assert joined.runs == 70
-    np.testing.assert_allclose(joined.mean, views.mean(axis=0))
-    np.testing.assert_allclose(joined.covariance, np.cov(views.T, bias=True))
+    joined = (one + other for one, other in zip(sums(views[:30], origin), sums(views[30:], origin), strict=True))
+    mean, covariance = moments(*joined, 70, origin)
+    np.testing.assert_allclose(mean, views.mean(axis=0))
+    np.testing.assert_allclose(covariance, np.cov(views.T, bias=True))
 
 
 def test_the_discriminant_finds_the_likelihood_ratio():
