@@ -194,9 +194,8 @@ def audit(
     require_between("verdict", verdict, 0, 1)
     federation = small_federation(protocol) if federation is None else federation
     federation = federation if loss is None else replace(federation, loss=loss)
-    pair, distribution, options = prepared(
-        protocol, federation, delta, seed, public, min(PREPARING, max(runs // 2, MOST))
-    )
+    preparing = min(PREPARING, max(runs // 2, MOST))
+    pair, distribution, options = prepared(protocol, federation, delta, seed, public, preparing)
     guarantee = for_replaced(pair.start.guarantee)
     attained = _attained(distribution, guarantee)
     counting = Counting(delta, runs, LEVEL)

@@ -200,13 +200,8 @@ def lower_bounds(
     (50, 70)
     """
     worlds = _scores(null, other)
-    return LowerBounds(
-        epsilon_lower=epsilon_lower(*worlds, threshold, delta, level),
-        mu_lower=mu_lower(*worlds, middle, level),
-        delta=float(delta),
-        level=float(level),
-        runs=(worlds[0].size, worlds[1].size),
-    )
+    epsilon, mu = epsilon_lower(*worlds, threshold, delta, level), mu_lower(*worlds, middle, level)
+    return LowerBounds(epsilon, mu, float(delta), float(level), (worlds[0].size, worlds[1].size))
 
 
 def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
@@ -225,13 +220,8 @@ def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05)
     _require_levels(level, delta)
     worlds = _scores(null, other)
     first, second = ((worlds[0][start::2], worlds[1][start::2]) for start in (0, 1))
-    return LowerBounds(
-        epsilon_lower=_fitted(_log_ratio(delta), first, second, level),
-        mu_lower=_fitted(_separation, first, second, level),
-        delta=float(delta),
-        level=float(level),
-        runs=(second[0].size, second[1].size),
-    )
+    epsilon, mu = (_fitted(value, first, second, level) for value in (_log_ratio(delta), _separation))
+    return LowerBounds(epsilon, mu, float(delta), float(level), (second[0].size, second[1].size))
 
 
 def _fitted(value: _Value, first: _Rates, second: _Rates, level: float) -> float:
