@@ -1,8 +1,10 @@
 """Conversion of datasets to problems."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
@@ -56,65 +58,48 @@ def from_dataset(
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
     require_loss(loss)
-    if isinstance(dataset, Dataset) and dataset.class_names and not loss.classifies:
-        known = ", ".join(dataset.class_names[:3])
-        raise Refusal(
-            f"loss must be one that classifies, for labels are {len(dataset.class_names)} classes ({known}, …)"
-        )
     _check_classes(dataset, loss)
-    if isinstance(dataset, Stream):
-        if partition_table is not None:
-            raise Refusal("partition_table must be None for a stream: every machine computes its own examples")
-        if machine_weights is not None:
-            raise Refusal("machine_weights must be None for a stream: its machines hold no records")
-    elif partition_table is None and dataset.machine_of is not None:
-        partition_table = rows(by_machine(dataset.machine_of))[0]
+    options = {"constraint": constraint, "start": start, "lipschitz": lipschitz, "distance": distance}
+    if isinstance(dataset, Dataset):
+        if partition_table is None and dataset.machine_of is not None:
+            partition_table = rows(by_machine(dataset.machine_of))[0]
+        options |= {"partition_table": partition_table, "machine_weights": machine_weights}
+    elif partition_table is not None:
+        raise Refusal("partition_table must be None for a stream: every machine computes its own examples")
+    elif machine_weights is not None:
+        raise Refusal("machine_weights must be None for a stream: its machines hold no records")
     if network is not None:
-        options = {"constraint": constraint, "lipschitz": lipschitz, "distance": distance}
-        owned = (
-            {}
-            if isinstance(dataset, Stream)
-            else {"partition_table": partition_table, "machine_weights": machine_weights}
-        )
-        fitted = _network_problem(dataset, loss, network, start_seed, start, **options, **owned)
-        return described(fitted, dataset)
+        return described(_network_problem(dataset, loss, network, start_seed, **options), dataset)
+    options |= {"feature_bound": dataset.feature_bound, "test": _test(dataset)}
+    if isinstance(dataset, Stream):
+        return procedural_problem(dataset.generate, loss, seed=dataset.seed, **options)
     plain = loss.unsmoothed
     known = type(plain) is type(usual)  # the optimum and the Lipschitz constant are valid for one loss only
-    exact = known and getattr(plain, "score_bound", None) is None
-    if isinstance(dataset, Stream):
-        test = dataset.test_features, dataset.test_labels
-        options = {"feature_bound": dataset.feature_bound, "constraint": constraint, "start": start}
-        options = {**options, "lipschitz": lipschitz, "distance": distance}
-        return procedural_problem(dataset.generate, loss, seed=dataset.seed, test=test, **options)
-    tested = dataset.test_features is not None
-    problem = linear_problem(
-        dataset.features,
-        dataset.labels,
-        loss,
-        feature_bound=dataset.feature_bound,
-        constraint=constraint,
-        test=(dataset.test_features, dataset.test_labels) if tested else None,
-        start=start,
-        optimum=dataset.optimum if exact else None,
-        excess=dataset.population if exact else None,
-        partition_table=partition_table,
-        lipschitz=lipschitz,
-        distance=distance,
-        machine_weights=machine_weights,
-    )
-    problem = described(problem, dataset)
+    if known and getattr(plain, "score_bound", None) is None:
+        options |= {"optimum": dataset.optimum, "excess": dataset.population}
+    problem = described(linear_problem(dataset.features, dataset.labels, loss, **options), dataset)
     if known and lipschitz is None and dataset.noise_lipschitz is not None:
         note = "as in the authors' code a statistic of private data: noise calibrated with it is not private"
         return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
     return problem
 
 
+def _test(dataset: Dataset | Stream, inputs: Callable[[np.ndarray], np.ndarray] = np.asarray):
+    """Return the held-out examples, with features converted by `inputs`, or None if there are none."""
+    return None if dataset.test_features is None else (inputs(dataset.test_features), dataset.test_labels)
+
+
 def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
     """Raise Refusal for a loss of fewer classes than the data have. Warn if all training labels are one class."""
+    if dataset.class_names and not loss.classifies:
+        known = ", ".join(dataset.class_names[:3])
+        raise Refusal(
+            f"loss must be one that classifies, for labels are {len(dataset.class_names)} classes ({known}, …)"
+        )
     if dataset.classes is None or not loss.classifies:
         return
     plain, most = type(loss.unsmoothed).__name__, int(loss.label_range()[1]) + 1
-    target = dataset.name if isinstance(dataset, Stream) else dataset.target or dataset.name
+    target = dataset.target or dataset.name
     if most < dataset.classes:
         wanted = f"loss must take the {dataset.classes} classes of {target!r}, got {plain}, which takes {most}"
         raise Refusal(f"{wanted}. Set loss = 'softmax' (Softmax({dataset.classes}))")
@@ -125,8 +110,6 @@ def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
 
 def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
     """Return the problem with two facts of its dataset: the parts not covered by a guarantee, and clients' names."""
-    if isinstance(dataset, Stream):
-        return problem
     table, names = problem.partition_table, dataset.machine_names
     if table is not None and len(names) == len(table.rows):
         table = Table(table.rows, names)
@@ -134,26 +117,22 @@ def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
 
 
 def _network_problem(
-    dataset: Dataset | Stream, loss: LinearLoss, network: Any, seed: int, start: Any, **options: Any
+    dataset: Dataset | Stream, loss: LinearLoss, network: Any, seed: int, *, start: Any, **options: Any
 ) -> Problem:
     """Return the problem of a network's scores under a loss, on a dataset."""
     function = NetworkLoss(ready_network(network, loss), loss)
-    inputs = (lambda features: features) if isinstance(dataset, Stream) else dataset.inputs
-    test = None
-    if dataset.test_features is not None and dataset.test_labels is not None:
-        test = inputs(dataset.test_features), dataset.test_labels
-    options |= {"correct": NetworkCorrect(function), "test": test}
+    options |= {"correct": NetworkCorrect(function), "test": _test(dataset, dataset.inputs)}
     if isinstance(dataset, Stream):
         start = first_parameters(function.network, dataset.test_features.shape[1:], seed, start)
         return procedural_problem(dataset.generate, function, seed=dataset.seed, start=start, **options)
     require_labels(dataset.labels, loss)
-    pool = inputs(dataset.features), dataset.labels
+    pool = dataset.inputs(dataset.features), dataset.labels
     start = first_parameters(function.network, pool[0].shape[1:], seed, start)
     return general_problem(function, pool, start, **options)
 
 
 def _usual_loss(dataset: Dataset | Stream) -> LinearLoss:
-    if isinstance(dataset, Dataset) and dataset.loss is not None:
+    if dataset.loss is not None:
         return dataset.loss
     if dataset.classes is None:
         return Squared(dataset.label_bound)

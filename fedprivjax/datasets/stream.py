@@ -22,7 +22,7 @@ class Stream:
         feature_bound: public bound on the L2 norm of a feature vector, which holds by construction.
         classes: number of classes.
         seed: seed of the examples.
-        name, source, label_bound: as in `Dataset`.
+        name, source, label_bound, loss, class_names, machine_names, not_covered, target: as in `Dataset`.
         machine_of: None, since every machine generates unlimited examples.
     """
 
@@ -36,6 +36,13 @@ class Stream:
     source: str = "synthetic, drawn from a fixed seed"
     label_bound: float = inf
     machine_of: None = None
+    loss: None = None
+    class_names = machine_names = not_covered = ()
+    target = ""
+
+    def inputs(self, features: np.ndarray) -> np.ndarray:
+        """Return features as a network sees them: unchanged."""
+        return features
 
 
 def stream(

@@ -219,18 +219,18 @@ def procedural_problem(
     """
     require_at_least("seed", seed, 0)
     shapes = jax.eval_shape(generate, jax.random.key(0), jnp.zeros((), jnp.int32))
-    options = {"lipschitz": lipschitz, "distance": distance, "excess": excess}
+    options = {"constraint": constraint, "lipschitz": lipschitz, "distance": distance}
+    options |= {"test": test, "optimum": optimum, "excess": excess}
     if not isinstance(loss, LinearLoss):
         if start is None:
             raise Refusal("start must be given unless the loss is that of a linear predictor")
         toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
-        options = {**options, "smoothness": smoothness, "correct": correct}
-        built = general_problem(loss, toy, start, constraint=constraint, test=test, optimum=optimum, **options)
+        built = general_problem(loss, toy, start, smoothness=smoothness, correct=correct, **options)
         return replace(built, pool=Procedural(np.uint32(seed), generate))
     if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].ndim != 1 or shapes[1].shape != ():
         raise Refusal(f"generate must return (features [features], label []), got {shapes}")
-    options = {**options, "feature_bound": feature_bound, "constraint": constraint, "test": test, "start": start}
-    built = linear_problem(np.zeros((1, *shapes[0].shape)), np.zeros(1), loss, optimum=optimum, **options)
+    options |= {"feature_bound": feature_bound, "start": start}
+    built = linear_problem(np.zeros((1, *shapes[0].shape)), np.zeros(1), loss, **options)
     pool = Procedural(np.uint32(seed), _Labelled(generate, feature_bound, loss.label_range()))
     return replace(built, pool=pool, own_smoothness=smoothness)
 
