@@ -1,13 +1,15 @@
 """Checks that custom classes have the decorator that their base class requires."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from jax.tree_util import all_leaves
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import RENAMED, require_current
+from fedprivjax.checks.values import require_keywords
 
 PYTREE, FROZEN = "flax.struct.dataclass", "dataclass(frozen=True)"
 
@@ -18,6 +20,7 @@ class Decorated:
     Attributes:
         kind: name of the class in messages.
         decorator: decorator that a subclass needs.
+        elsewhere: remedies for settings that belong to another class, by name.
 
     >>> class Custom(Decorated):
     ...     kind, decorator = "sampler", FROZEN
@@ -29,16 +32,29 @@ class Decorated:
 
     kind: ClassVar[str]
     decorator: ClassVar[str]
+    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls, *args: Any, **settings: Any):
-        """Raise Refusal if a setting has a former name, or if a class without its decorator is given arguments."""
+        """Raise Refusal for an unknown setting, or if a class without its decorator is given arguments."""
         if (args or settings) and cls.__init__ is object.__init__:
             raise without_decorator(cls)
-        for former in settings.keys() & RENAMED:
-            known = inspect.signature(cls.__init__).parameters
-            if former not in known:
-                require_current(f"setting of {cls.__name__}", former, known)
+        known = settings_of(cls)
+        if known is None:
+            return super().__new__(cls)
+        for name in (name for name in settings if name not in known):
+            if "__dataclass_fields__" not in vars(cls):
+                raise without_decorator(cls)
+            if name in cls.elsewhere:
+                raise Refusal(f"unknown setting of {cls.__name__} {name!r}. {cls.elsewhere[name]}")
+            require_keywords(cls.__name__, [name], known)
         return super().__new__(cls)
+
+
+@cache
+def settings_of(cls: type) -> tuple[str, ...] | None:
+    """Return the argument names of a class's constructor, or None if it takes any."""
+    known = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    return None if any(one.kind is one.VAR_KEYWORD for one in known) else tuple(one.name for one in known)
 
 
 def require_decorated(value: Decorated) -> None:

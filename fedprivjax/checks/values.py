@@ -25,6 +25,7 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
 }
 RENAMED: dict[str, tuple[str, ...]] = {  # former names, and their possible replacements
+    "ByShare": ("BySize",),
     "by_share": ("by_size",),
     "choose": ("tuning",),
     "every": ("eval_every",),

@@ -1,9 +1,7 @@
 """Interface of protocols: the complete contract of a method, with defaults that suit most methods."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, replace
-from functools import cache
 from math import inf
 from typing import Any, ClassVar
 
@@ -12,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.decorated import PYTREE, Decorated, without_decorator
+from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.values import require_choice, require_keywords
+from fedprivjax.checks.values import require_choice
 from fedprivjax.method.formatting import formatted
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
@@ -77,17 +75,14 @@ class Protocol(Calibrated, Decorated):
 
     def __new__(cls, *args, **settings):
         """Raise Refusal for an unknown setting, with the nearest known name."""
-        known = _settings(cls)
-        if known is not None and "__dataclass_fields__" not in vars(cls) and settings.keys() - set(known):
-            raise without_decorator(cls)
-        if known is not None:
+        known = settings_of(cls)
+        if known is not None and "__dataclass_fields__" in vars(cls):
             for level in (name for name in LEVELS if name in settings and name not in known):
                 others = " or ".join(name for name in TARGETS if name in known)
                 raise Refusal(f"{level} must be given to {cls.__name__} as {others}, got {level} = {settings[level]}")
-            require_keywords(cls.__name__, settings, known)
         if "calibrate_to" in settings:
             require_choice("calibrate_to", settings["calibrate_to"], CALIBRATIONS)
-        return super().__new__(cls)
+        return super().__new__(cls, *args, **settings)
 
     @classmethod
     def leaves(cls) -> dict[str, Any]:
@@ -380,13 +375,6 @@ def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a protocol's parts by name, such as "server.b1"; None for those at their default."""
     held = {name: part for name, part in parts.items() if part is not None}
     return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}
-
-
-@cache
-def _settings(method: type) -> tuple[str, ...] | None:
-    """Return the argument names of a method's constructor, or None if it takes any."""
-    known = list(inspect.signature(method.__init__).parameters.values())[1:]
-    return None if any(one.kind is one.VAR_KEYWORD for one in known) else tuple(one.name for one in known)
 
 
 def _default(field: Field) -> Any:

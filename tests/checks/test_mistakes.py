@@ -34,6 +34,8 @@ from fedprivjax import (
 )
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine import transcript as transcripts
+from fedprivjax.features import Constant
+from fedprivjax.plan.samplers import Subset
 from fedprivjax.sweeps import execute as sweeping
 from fedprivjax.sweeps.results import sweep_dataset
 
@@ -301,3 +303,25 @@ def test_a_call_that_names_keywords_keeps_its_signature():
 def test_an_epsilon_without_a_delta_is_refused():
     with pytest.raises(Refusal, match="delta must be given with epsilon"):
         calibrate(DPMu2(epsilon=2.0, clip=1.0), PROBLEM, PLAN)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: Uniform(20, per_rond=1),
+            "unknown setting of Uniform 'per_rond', did you mean 'per_round'? (known: machines, per_round)",
+        ),
+        (
+            lambda: Uniform(20, 5, dropouts=0.1),
+            "unknown setting of Uniform 'dropouts'. Dropouts(scheme, rate) adds dropouts to a scheme",
+        ),
+        (lambda: Ball(radios=1.0), "unknown setting of Ball 'radios', did you mean 'radius'? (known: radius)"),
+        (lambda: Subset(bach=3), "unknown setting of Subset 'bach', did you mean 'batch'? (known: batch)"),
+        (lambda: Constant(vale=3), "unknown setting of Constant 'vale', did you mean 'value'? (known: value)"),
+    ],
+)
+def test_unknown_settings_of_constructors(call, message):
+    with pytest.raises(Refusal) as caught:
+        call()
+    assert str(caught.value) == message

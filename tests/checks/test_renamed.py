@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fedprivjax
 from fedprivjax import (
     DPMu2,
     Dropouts,
@@ -126,3 +127,10 @@ def test_former_arguments(call, message):
 
 def test_new_names_are_not_former_ones():
     assert not RENAMED.keys() & {new for names in RENAMED.values() for new in names}
+
+
+def test_a_former_public_name():
+    with pytest.raises(AttributeError, match=r"fedprivjax.* ByShare: it is now 'BySize'$"):
+        fedprivjax.ByShare  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Nothing$"):
+        fedprivjax.Nothing  # noqa: B018

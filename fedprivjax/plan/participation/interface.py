@@ -40,6 +40,7 @@ class Participation(Decorated):
     """
 
     kind, decorator = "participation", FROZEN
+    elsewhere = {"dropouts": "Dropouts(scheme, rate) adds dropouts to a scheme"}  # noqa: RUF012
     machines: Any
     per_round: Any
     varies: Any = False
