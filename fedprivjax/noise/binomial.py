@@ -8,7 +8,7 @@ noise on the device. The accounting covers the first and the last, not the appro
 """
 
 from math import ceil, floor, sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 
 LARGEST = 2**30  # largest centred count; its sum with a centred sum of levels fits int32
-MOST_TOTAL = 10**18  # largest number of trials for which NumPy's sampler was checked
-MOST_TRIALS = {"float32": 10**6, "float64": 10**14}  # jax.random.binomial is wrong beyond these
+MAX_TOTAL = 10**18  # largest number of trials for which NumPy's sampler was checked
+MAX_TRIALS = {"float32": 10**6, "float64": 10**14}  # jax.random.binomial is wrong beyond these
 EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total variation is summed term by term
 
 
@@ -35,13 +35,6 @@ class HostNoise(NamedTuple):
     """
 
     noise: np.ndarray
-    remainder: np.ndarray
-
-
-class Scale(NamedTuple):
-    """Scale of a round's rounded normal: √(m·p·(1 − p)) and m·p − ⌊m·p⌋, each of shape [rounds]."""
-
-    deviation: np.ndarray
     remainder: np.ndarray
 
 
@@ -70,19 +63,6 @@ def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: f
             f"probability {probability:.4g}; use fewer levels"
         )
     return HostNoise(noise.astype(np.int32), totals * float(probability) - centre)
-
-
-def normal_scale(totals, probability: float) -> Scale:
-    """Return the scale of the rounded normal that approximates a binomial, float64 [rounds].
-
-    `totals` is as in `sample_binomial_noise`.
-
-    >>> normal_scale([400, 5], 0.5).remainder.tolist()
-    [0.0, 0.5]
-    """
-    totals = _checked_totals(totals, probability)
-    mean = totals * float(probability)
-    return Scale(np.sqrt(mean * (1.0 - probability)), mean - np.floor(mean))
 
 
 class BitNoise(NamedTuple):
@@ -123,82 +103,68 @@ class OfBits(Mechanism):
 class HostSampled(OfBits):
     """Exact binomial noise that the protocol sampled on the host. Nothing is sampled on the device."""
 
+    label: ClassVar[str] = "binomial"
     inputs: Any
 
-    @property
-    def name(self) -> str:
-        return "binomial"
-
     def draw(self, state, inputs, keys, dimension: int):
-        return state, TapeDraw(inputs)
+        return state, BitDraw(inputs)
 
 
 @struct.dataclass
 class RoundedNormal(OfBits):
     """One N(0, I) per round, rounded by `rounded_normal`: an approximation with error `product_variation`."""
 
+    label: ClassVar[str] = "rounded normal, instead of a binomial"
     inputs: Any
 
     uses_host_noise = False
 
-    @property
-    def name(self) -> str:
-        return "rounded normal, instead of a binomial"
-
     def draw(self, state, inputs, keys, dimension: int):
-        return state, NormalDraw(inputs, jax.vmap(lambda key: normals(key, (dimension,)))(keys))
+        return state, BitDraw(inputs, jax.vmap(lambda key: normals(key, (dimension,)))(keys))
 
 
 @struct.dataclass
 class LiteralBits(OfBits):
     """Separate noise bits of every user, for transcripts of small runs. A round receives the key to sample them."""
 
+    label: ClassVar[str] = "binomial, every message sampled separately"
     inputs: Any
 
     inside = True
     uses_host_noise = False
 
-    @property
-    def name(self) -> str:
-        return "binomial, every message sampled separately"
-
     def draw(self, state, inputs, keys, dimension: int):
-        return state, KeyDraw(keys)
+        return state, BitDraw(inputs, key=keys)
 
 
 @struct.dataclass
-class TapeDraw:
-    """Sample of `HostSampled`: the number of messages of a round."""
+class BitDraw:
+    """Sample of one round.
+
+    Attributes:
+        messages: number of messages.
+        normal: standard normals [d] to be rounded, or None.
+        key: key of the users' noise bits, or None.
+    """
 
     messages: Any
+    normal: Any = None
+    key: Any = None
 
-    def noise(self, scale, sums, host_noise: HostNoise) -> BitNoise:
-        """Return a configuration's noise. `sums.unit` is the value of one level."""
-        return BitNoise(scale, host_noise.noise, host_noise.remainder, sums.unit / self.messages)
+    def noise(self, scale, sums, host_noise: HostNoise | None) -> BitNoise:
+        """Return a configuration's noise, on the integers around the binomial's mean.
 
-
-@struct.dataclass
-class NormalDraw:
-    """Sample of `RoundedNormal`: the number of messages of a round, and standard normals [d]."""
-
-    messages: Any
-    normal: Any
-
-    def noise(self, scale, sums, host_noise: None) -> BitNoise:
-        """Return a configuration's noise, on the integers around the binomial's mean."""
-        levels = rounded_normal(self.normal, scale * jnp.sqrt(self.messages) / sums.unit)
-        return BitNoise(scale, levels, 0.0, sums.unit / self.messages)
-
-
-@struct.dataclass
-class KeyDraw:
-    """Sample of `LiteralBits`: the key of a round."""
-
-    key: Any
-
-    def noise(self, scale, sums, host_noise: None) -> BitNoise:
-        """Return a configuration's noise."""
-        return BitNoise(scale, key=self.key)
+        Args:
+            scale: σ of one message.
+            sums: `sums.unit` is the value of one level.
+            host_noise: noise of the round, if neither normals nor a key were sampled.
+        """
+        if self.key is not None:
+            return BitNoise(scale, key=self.key)
+        of_mean = sums.unit / self.messages
+        if host_noise is not None:
+            return BitNoise(scale, host_noise.noise, host_noise.remainder, of_mean)
+        return BitNoise(scale, rounded_normal(self.normal, scale * jnp.sqrt(self.messages) / sums.unit), 0.0, of_mean)
 
 
 def rounded_normal(drawn, deviation, remainder: Any = 0.0):
@@ -208,7 +174,7 @@ def rounded_normal(drawn, deviation, remainder: Any = 0.0):
 
     Args:
         drawn: z, standard normals.
-        deviation, remainder: scale of one round, see `normal_scale`.
+        deviation, remainder: √(m·p·(1 − p)) and m·p − ⌊m·p⌋.
     """
     return jnp.clip(jnp.rint(deviation * drawn + remainder), -LARGEST, LARGEST).astype(jnp.int32)
 
@@ -223,7 +189,7 @@ def total_variation(total: int, probability: float) -> float:
     '0.00019'
     """
     totals = _checked_totals([total], probability)
-    deviation = float(normal_scale(totals, probability).deviation[0])
+    deviation = float(np.sqrt(totals[0] * float(probability) * (1.0 - probability)))
     if deviation == 0:
         return 0.0
     if deviation > EXACT_DEVIATION:
@@ -266,8 +232,8 @@ def require_drawable(trials, dtype: str = "float32") -> None:
     fedprivjax.Refusal: trials must be at most 1e+06 to be drawn in float32, got 2000000; draw a sample_binomial_noise
     """
     largest = int(np.max(trials))
-    if largest > MOST_TRIALS[dtype]:
-        most = MOST_TRIALS[dtype]
+    if largest > MAX_TRIALS[dtype]:
+        most = MAX_TRIALS[dtype]
         raise Refusal(
             f"trials must be at most {most:.0e} to be drawn in {dtype}, got {largest}; draw a sample_binomial_noise"
         )
@@ -296,7 +262,7 @@ def _checked_totals(totals, probability: float) -> np.ndarray:
     totals = np.asarray(totals)
     if not np.issubdtype(totals.dtype, np.integer) or totals.ndim != 1:
         raise Refusal(f"totals must be integers, one per round, got {totals.dtype} {list(totals.shape)}")
-    if totals.size and not 0 <= totals.min() <= totals.max() <= MOST_TOTAL:
+    if totals.size and not 0 <= totals.min() <= totals.max() <= MAX_TOTAL:
         raise Refusal(f"totals must be between 0 and 1e18, got {totals.min():.4g} to {totals.max():.4g}")
     return totals.astype(np.int64)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.cancelling import Cancelling, CancellingInputs, Replayed, ReplayedInputs
+from fedprivjax.noise.cancelling import Cancelling, Replayed
 from fedprivjax.noise.covariance import Covariance, factor, padded
 from fedprivjax.noise.fresh import Fresh, MessageInputs, PerMachine, mean_of_fresh
 from fedprivjax.noise.interface import Mechanism
@@ -23,7 +23,7 @@ METHODS = {**OF_MACHINES, "normal": "rounded normals instead of binomials, an ap
 
 # time relative to one normal number, measured on two CPU cores
 NORMAL, MEMORY_PASS, MULTIPLY_ADD = 1.0, 0.3, 0.01
-MOST_BYTES = 2**30  # largest noise state of one run
+MAX_BYTES = 2**30  # largest noise state of one run
 
 
 def choose(
@@ -92,7 +92,7 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
         "replayed": m * (2 * NORMAL + MEMORY_PASS),
         "covariance": NORMAL + MULTIPLY_ADD * bandwidth,
     }
-    fits = {name: time[name] if 4 * floats <= MOST_BYTES else inf for name, floats in kept.items()}
+    fits = {name: time[name] if 4 * floats <= MAX_BYTES else inf for name, floats in kept.items()}
     return min(fits, key=lambda name: fits[name])
 
 
@@ -100,16 +100,14 @@ def _materialised(schedule: Schedule, relative: np.ndarray) -> Cancelling:
     machine = schedule.participants
     if schedule.varies:
         machine = np.where(schedule.present, machine, schedule.machines).astype(np.int32)
-    inputs = CancellingInputs(np.asarray(relative, np.float32), machine, round_divisors(schedule))
+    inputs = MessageInputs(np.asarray(relative, np.float32), round_divisors(schedule), machine)
     return Cancelling(inputs, schedule.machines)
 
 
 def _replayed(schedule: Schedule, relative: np.ndarray) -> Replayed:
-    before = schedule.previous(relative)
-    inputs = (schedule.participants, schedule.counts, relative, before)
-    leaves = (np.asarray(x, np.float32 if x.dtype == float else np.int32) for x in inputs)
-    machine, count, now, before = leaves
-    return Replayed(ReplayedInputs(machine, count, now, before, round_divisors(schedule)))
+    now, before = (np.asarray(noise, np.float32) for noise in (relative, schedule.previous(relative)))
+    machine, count = (np.asarray(index, np.int32) for index in (schedule.participants, schedule.counts))
+    return Replayed(MessageInputs(now, round_divisors(schedule), machine, count, before))
 
 
 def _covariance(schedule: Schedule, relative: np.ndarray) -> Covariance:

@@ -43,15 +43,23 @@ class Fresh(Mechanism):
 
 
 class MessageInputs(NamedTuple):
-    """Per-round inputs of `PerMachine`.
+    """Per-round inputs of mechanisms that sample every message's noise, shape [rounds, per_round] unless stated.
+
+    Mechanisms without memory of a machine's noise need no `machine`, `count` and `before`.
 
     Attributes:
-        relative: relative noise of each participant, shape [rounds, per_round], 0 in empty slots.
+        relative: relative noise of each participant, 0 in empty slots.
         divisor: divisor of the sum, shape [rounds], or None for the number of slots.
+        machine: index of each participant. `Cancelling` and `Written` need one out of range in empty slots.
+        count: number of its participations so far, at least 1.
+        before: relative noise at its previous participation, 0 without one and in empty slots.
     """
 
     relative: Any
     divisor: Any = None
+    machine: Any = None
+    count: Any = None
+    before: Any = None
 
 
 @struct.dataclass

@@ -25,11 +25,12 @@ class Mechanism(Decorated):
     inside: ClassVar[bool] = False  # True if noise is part of the machines' computation, not added to messages
     uses_host_noise: ClassVar[bool] = True  # True if a round's noise may depend on the protocol's `host_noise`
     method: ClassVar[str] = "auto"  # the `noise_method` that selects this class
+    label: ClassVar[str] = ""  # name in results, if it is not the class's
 
     @property
     def name(self) -> str:
         """Name of the mechanism in results."""
-        return type(self).__name__.lower()
+        return self.label or type(self).__name__.lower()
 
     def init(self, dimension: int, key: jax.Array) -> Any:
         """Return the state before the first round. `key` is the seed's, for samples by machine or by node."""

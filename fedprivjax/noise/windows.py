@@ -12,7 +12,7 @@ from fedprivjax.noise.factors.window import Normals, empty, window
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.normals import normals
 
-MOST_LEVELS = 64  # largest depth of a tree
+MAX_LEVELS = 64  # largest depth of a tree
 
 
 class WindowInputs(NamedTuple):
@@ -93,4 +93,4 @@ class Windows(Mechanism):
 
 def node_key(key, tree, level, index) -> jax.Array:
     """Return the key of a tree's node [index·2^level + 1, (index + 1)·2^level]."""
-    return jax.random.fold_in(jax.random.fold_in(key, MOST_LEVELS * tree + level), index)
+    return jax.random.fold_in(jax.random.fold_in(key, MAX_LEVELS * tree + level), index)

@@ -14,7 +14,6 @@ from fedprivjax.noise.binomial import (
     RoundedNormal,
     grid_variation,
     literal_trials,
-    normal_scale,
     product_variation,
     rounded_normal,
     sample_binomial_noise,
@@ -45,7 +44,8 @@ def by_jax(total, probability):
 
 
 def by_rounded_normal(total, probability):
-    deviation, remainder = (leaf[0] for leaf in normal_scale([total], probability))
+    mean = total * probability
+    deviation, remainder = np.sqrt(mean * (1 - probability)), mean - np.floor(mean)
     drawn = (
         RoundedNormal(())
         .draw((), jnp.ones(2), round_keys(jax.random.key(5), np.arange(1, 3)), DRAWS // 2)[1]

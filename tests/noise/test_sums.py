@@ -15,7 +15,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.noise import relative_std
 from fedprivjax.noise.covariance import covariance_bands
 from fedprivjax.noise.normals import normals
-from fedprivjax.noise.sums import CorrelatedSums, Given, Optimal, SumFactor, Toeplitz, least_noise, noise_of
+from fedprivjax.noise.sums import CorrelatedSums, Given, Optimal, SumFactor, Toeplitz, noise_lower_bound, noise_of
 from fedprivjax.noise.sums.triangular import Triangular
 from fedprivjax.noise.sums.workload import anytime, anytime_workload, steps
 from fedprivjax.plan.seeds import round_keys
@@ -46,9 +46,9 @@ def written(sums):
     found = np.zeros((*schedule.participants.shape, MACHINES, len(mechanism.rows)))
     for t, p in zip(*np.nonzero(schedule.present), strict=True):
         machine, message = schedule.participants[t, p], schedule.counts[t, p] - 1
-        row = mechanism.inputs.relative[t, p] * mechanism.rows[mechanism.inputs.message[t, p]]
+        row = mechanism.inputs.relative[t, p] * mechanism.rows[mechanism.inputs.count[t, p] - 1]
         assert mechanism.inputs.machine[t, p] == machine
-        assert mechanism.inputs.message[t, p] == message
+        assert mechanism.inputs.count[t, p] - 1 == message
         found[t, p, machine] = row
     return found
 
@@ -159,8 +159,8 @@ def test_prefix_sums_have_the_error_that_jax_privacy_finds(messages):
     assert noise_of(squares, ours) / messages == pytest.approx(square_root, rel=1e-10)
     best = Optimal().factor(messages, lambda messages: squares)
     assert noise_of(squares, best) / messages == pytest.approx(optimum, rel=1e-3)
-    assert least_noise(squares, best) / messages == pytest.approx(optimum, rel=1e-3)
-    assert least_noise(squares, best) <= noise_of(squares, best)
+    assert noise_lower_bound(squares, best) / messages == pytest.approx(optimum, rel=1e-3)
+    assert noise_lower_bound(squares, best) <= noise_of(squares, best)
 
 
 def test_noise_falls_from_the_papers_to_the_optimum_and_no_further_than_the_bound():
@@ -175,7 +175,7 @@ def test_noise_falls_from_the_papers_to_the_optimum_and_no_further_than_the_boun
             factor = kind.factor(rounds, lambda messages, squares=squares: squares)
             np.testing.assert_allclose(np.linalg.norm(factor, axis=0).max(), 1.0, rtol=1e-12)
             found.append(np.sqrt(noise_of(squares, factor) / rounds) / rounds)
-        bound = np.sqrt(least_noise(squares, factor) / rounds) / rounds
+        bound = np.sqrt(noise_lower_bound(squares, factor) / rounds) / rounds
         np.testing.assert_allclose(found, figures, rtol=0.03, err_msg=name)
         assert bound <= found[-1] <= 1.02 * bound, name
 
@@ -186,7 +186,7 @@ def test_no_factor_is_below_the_bound():
     messages = int(schedule.total.max())
     squares = anytime_workload(schedule, np.ones(MACHINES), messages)
     best = Optimal(300).factor(messages, lambda messages: squares)
-    bound = least_noise(squares, best)
+    bound = noise_lower_bound(squares, best)
     assert bound <= noise_of(squares, best) <= 1.001 * bound
     for _ in range(50):
         factor = best + 0.1 * np.tril(rng.normal(size=best.shape))

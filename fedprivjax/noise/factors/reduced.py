@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.noise.factors.interface import Path, discount
-from fedprivjax.noise.factors.tree import Tree, sums_by_node
+from fedprivjax.noise.factors.tree import Tree, in_node, sums_by_node
 from fedprivjax.noise.factors.window import Normals, window
 from fedprivjax.plan.uses import Uses
 
@@ -148,7 +148,7 @@ class ReducedTrees:
             for z, size in named:
                 std = stds[tree + (z > 2 * self.epoch)]
                 if self.released(reset_rate)[tree + (z > 2 * self.epoch)]:
-                    found.append(moved * _in_node(used, weight, z, size, alpha) / float(std))
+                    found.append(moved * in_node(used, weight, z, size, alpha) / float(std))
         shifted = weight * _moved(drift, (used - 1) % self.epoch)
         residual = Tree().contributions(used, shifted, rounds, alpha) / float(stds[RESIDUALS])
         return np.append([part for part in found if part], residual)
@@ -218,12 +218,6 @@ class ReducedTrees:
         later = end > 2 * self.epoch
         halves = np.stack([np.sum(np.where(later == half, squares, 0.0), axis=1) for half in (False, True)], axis=1)
         return np.concatenate([halves, halves], axis=1)
-
-
-def _in_node(used: np.ndarray, weight: np.ndarray, end: int, size: int, alpha: float) -> float:
-    """Return the discounted sum of a record's weights in the node of `size` rounds that ends at `end`."""
-    low, high = np.searchsorted(used, [end - size + 1, end + 1])
-    return float(np.sum(weight[low:high] * (1 - alpha) ** (end - used[low:high])))
 
 
 def _moved(drift: float, steps: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ class Tree(Factor):
 
     def step(self, path: Path, normal, alpha, epoch=None) -> Path:
         round = path.round + 1
-        bit = _lowest_bit(round)
+        bit = round & -round
         # written before it is read, so that XLA updates the rows in place
         rows = jax.lax.dynamic_update_index_in_dim(path.memory, path.last, _row(path.round), 0)
         carried = jax.lax.dynamic_index_in_dim(rows, _row(round - bit), 0, keepdims=False)
@@ -102,10 +102,9 @@ class Tree(Factor):
         first = newest - (newest & -newest) + 1
         found = []
         for y, z in zip(first.tolist(), newest.tolist(), strict=True):
-            low, high = np.searchsorted(used, [y, z + 1])
-            if low < high:
-                part = float(np.sum(weight[low:high] * (1 - alpha) ** (z - used[low:high])))
-                found.append(part / float(self._std(float(z - y + 1), alpha, epoch, np)))
+            size = z - y + 1
+            if ((used >= y) & (used <= z)).any():
+                found.append(in_node(used, weight, z, size, alpha) / float(self._std(float(size), alpha, epoch, np)))
         return np.array(found)
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
@@ -120,6 +119,12 @@ class Tree(Factor):
     def _std(self, size, alpha, epoch, numbers):
         """Return a node's standard deviation, by its size."""
         return 1.0 if self.nodes == "uniform" else occurrences(size, alpha, epoch, numbers)
+
+
+def in_node(used: np.ndarray, weight: np.ndarray, end: int, size: int, alpha: float) -> float:
+    """Return the discounted sum of a record's weights in the node of `size` rounds that ends at `end`."""
+    low, high = np.searchsorted(used, [end - size + 1, end + 1])
+    return float(np.sum(weight[low:high] * (1 - alpha) ** (end - used[low:high])))
 
 
 def sums_by_node(node: np.ndarray, record: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -139,10 +144,6 @@ def occurrences(size, alpha, epoch, numbers=np):
         return numbers.expm1(numbers.ceil(size / epoch) * epoch * log) / numbers.expm1(epoch * log)
 
 
-def _lowest_bit(round):
-    return round & -round
-
-
 def _row(round):
     """Return 0 for round 0, otherwise 1 plus the position of the lowest set bit."""
-    return jnp.where(round > 0, jax.lax.population_count(_lowest_bit(round) - 1) + 1, 0)
+    return jnp.where(round > 0, jax.lax.population_count((round & -round) - 1) + 1, 0)

@@ -2,7 +2,7 @@
 
 from fedprivjax.noise.sums.correlated import CorrelatedSums
 from fedprivjax.noise.sums.factor import SUM_FACTORS, Given, Optimal, SumFactor, Toeplitz
-from fedprivjax.noise.sums.optimum import least_noise, noise_of, optimal_factor
+from fedprivjax.noise.sums.optimum import noise_lower_bound, noise_of, optimal_factor
 from fedprivjax.noise.sums.workload import anytime_workload
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "SumFactor",
     "Toeplitz",
     "anytime_workload",
-    "least_noise",
+    "noise_lower_bound",
     "noise_of",
     "optimal_factor",
 ]

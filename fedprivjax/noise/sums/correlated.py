@@ -16,10 +16,11 @@ import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.chooser import MOST_BYTES, round_divisors
+from fedprivjax.noise.chooser import MAX_BYTES, round_divisors
+from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.sums.factor import require_factor
-from fedprivjax.noise.sums.materialised import Written, WrittenInputs
+from fedprivjax.noise.sums.materialised import Written
 from fedprivjax.noise.sums.triangular import Triangular
 from fedprivjax.noise.sums.workload import sent_rounds
 from fedprivjax.plan.schedule import Schedule
@@ -28,7 +29,7 @@ ROUND_UP = 32  # numbers of messages are padded to multiples of this, so that mo
 
 HALF_UNIT = 2.0**-24  # relative rounding error of float32
 
-MOST_ROUNDED = 1e-3  # largest relative increase of the sensitivity by float32 rounding
+MAX_ROUNDED = 1e-3  # largest relative increase of the sensitivity by float32 rounding
 
 WAYS = {
     "auto": "the same as covariance",
@@ -60,10 +61,10 @@ class CorrelatedSums:
         if len(factor) != most:
             raise Refusal(f"noise_schedule must make a factor of {most} rows for this schedule, got {len(factor)}")
         rounded = _rounded(self.factor, self.inverse)
-        if not rounded <= MOST_ROUNDED:
+        if not rounded <= MAX_ROUNDED:
             raise Refusal(
                 f"noise_schedule must be a factor whose inverse float32 can represent: rounding may increase the "
-                f"sensitivity by at most {MOST_ROUNDED:g}, got {rounded:.3g}"
+                f"sensitivity by at most {MAX_ROUNDED:g}, got {rounded:.3g}"
             )
 
     @cached_property
@@ -101,8 +102,8 @@ class CorrelatedSums:
     def rows(self) -> np.ndarray:
         """Lower triangular factor of z's covariance over rounds; float64, shape [rounds, rounds]."""
         rounds = self.schedule.size.rounds
-        if 8 * rounds**2 > MOST_BYTES:
-            most = int((MOST_BYTES / 8) ** 0.5)
+        if 8 * rounds**2 > MAX_BYTES:
+            most = int((MAX_BYTES / 8) ** 0.5)
             raise Refusal(f"rounds must be at most {most} for noise correlated over all messages, got {rounds}")
         try:
             return np.cumsum(np.linalg.cholesky(self._of_increments()), axis=0)
@@ -130,9 +131,9 @@ class CorrelatedSums:
     def _written(self) -> Written:
         schedule = self.schedule
         machine = np.where(schedule.present, schedule.participants, schedule.machines).astype(np.int32)
-        message = np.where(schedule.present, schedule.counts - 1, 0).astype(np.int32)
+        count = np.where(schedule.present, schedule.counts, 1).astype(np.int32)
         relative = np.where(schedule.present, self.scale[schedule.participants], 0.0).astype(np.float32)
-        inputs, places = WrittenInputs(machine, message, relative, round_divisors(schedule)), len(self.inverse)
+        inputs, places = MessageInputs(relative, round_divisors(schedule), machine, count), len(self.inverse)
         room = min(schedule.size.rounds, -(-places // ROUND_UP) * ROUND_UP) - places
         rows = np.pad(self.inverse.astype(np.float32), (0, room))
         return Written(inputs, rows, schedule.machines)

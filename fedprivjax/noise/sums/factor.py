@@ -148,8 +148,9 @@ def require_factor(factor: np.ndarray) -> None:
     if factor[row, column] != 0 and column > row:
         found = f"{factor[row, column]:g} in row {row + 1}, column {column + 1}"
         raise Refusal(f"noise_schedule must be a lower triangular matrix, got {found}")
-    if (np.diag(factor) == 0).any():
-        raise Refusal(f"noise_schedule must have no 0 on its diagonal, got one in row {_first_zero(factor)}")
+    diagonal = np.abs(np.diag(factor))
+    if (diagonal == 0).any():
+        raise Refusal(f"noise_schedule must have no 0 on its diagonal, got one in row {np.argmin(diagonal) + 1}")
 
 
 def _is_unit_factor(found: np.ndarray, messages: int) -> bool:
@@ -161,7 +162,3 @@ def _is_unit_factor(found: np.ndarray, messages: int) -> bool:
     except Refusal:
         return False
     return bool((np.abs(np.linalg.norm(found, axis=0) - 1) <= ROUNDING).all())
-
-
-def _first_zero(factor: np.ndarray) -> int:
-    return int(np.flatnonzero(np.diag(factor) == 0)[0]) + 1

@@ -2,35 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.noise.cancelling import standing_sums
-from fedprivjax.noise.interface import Mechanism
-
-
-class WrittenInputs(NamedTuple):
-    """Per-round inputs of `Written`, by participant.
-
-    Attributes:
-        machine: index of the machine, out of range in empty slots.
-        message: index of the message among the machine's messages, from 0.
-        relative: scale of the noise.
-        divisor: divisor of the sum, shape [rounds], or None for the number of slots.
-    """
-
-    machine: Any
-    message: Any
-    relative: Any
-    divisor: Any = None
+from fedprivjax.noise.cancelling import Standing
+from fedprivjax.noise.fresh import MessageInputs
 
 
 @struct.dataclass
-class Written(Mechanism):
+class Written(Standing):
     """Noise `r·(F⁻¹ξ)_k` in a machine's k-th message. All normals are stored, [machines, messages, d].
 
     Attributes:
@@ -39,27 +23,22 @@ class Written(Mechanism):
     """
 
     method: ClassVar[str] = "materialised"
-    inputs: WrittenInputs
+    inputs: MessageInputs
     rows: Any
     machines: int = struct.field(pytree_node=False)
-
-    def init(self, dimension: int, key):
-        return self.message_memory(dimension, key), jnp.zeros(dimension)
 
     def message_memory(self, dimension: int, key):
         """Return every machine's normals before the first round, zero; shape [machines, messages, d]."""
         return jnp.zeros((self.machines, len(self.rows), dimension))
 
-    def message_noise(self, memory, inputs: WrittenInputs, key, dimension: int):
+    def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
         """Return each participant's added noise in one round: (memory, noise [per_round, d])."""
         normals = jax.random.normal(key, (*inputs.machine.shape, dimension))
-        memory = memory.at[inputs.machine, inputs.message].set(normals, mode="drop")
+        message = inputs.count - 1
+        memory = memory.at[inputs.machine, message].set(normals, mode="drop")
         own = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)
-        added = jnp.einsum("pk,pkd->pd", jnp.asarray(self.rows)[inputs.message], own)
+        added = jnp.einsum("pk,pkd->pd", jnp.asarray(self.rows)[message], own)
         return memory, inputs.relative[:, None] * added
-
-    def draw(self, state, inputs: WrittenInputs, keys, dimension: int):
-        return standing_sums(self, state, inputs, keys, dimension)
 
     def align(self, others: Sequence[Any]) -> list[Any]:
         most = max(len(other.rows) for other in others)

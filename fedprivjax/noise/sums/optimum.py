@@ -44,7 +44,7 @@ def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
     return float(np.sum(inverse * (workload @ inverse)))
 
 
-def least_noise(workload: np.ndarray, factor: np.ndarray) -> float:
+def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
     """Return a lower bound on `noise_of` over all factors with column norms at most 1. Tight near the optimum.
 
     For any positive v, `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and P_kk ≤ 1. The vector v is computed from the
@@ -52,7 +52,7 @@ def least_noise(workload: np.ndarray, factor: np.ndarray) -> float:
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
     >>> best = optimal_factor(workload, np.eye(2), 50)
-    >>> bool(0.999 * noise_of(workload, best) < least_noise(workload, best) <= noise_of(workload, best))
+    >>> bool(0.999 * noise_of(workload, best) < noise_lower_bound(workload, best) <= noise_of(workload, best))
     True
     """
     inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)

@@ -23,11 +23,8 @@ class Triangular(Mechanism):
     """
 
     method: ClassVar[str] = "covariance"
+    label: ClassVar[str] = "covariance"
     inputs: Any
-
-    @property
-    def name(self) -> str:
-        return self.method
 
     def init(self, dimension: int, key):
         """Return the noise of all rounds, [rounds, d], and the number of rounds sampled so far."""
