@@ -31,7 +31,7 @@ from .plan.participation import (
 from .plan.plan import Plan
 from .plan.schedule import Schedule
 from .plan.seeds import Seeds
-from .privacy.accountants.binomial import BinomialSums
+from .privacy.accountants.binomial.accountant import BinomialSums
 from .privacy.calibration import calibrate, guarantee
 from .privacy.events import Event, GaussianEvent
 from .privacy.guarantee import PrivacyGuarantee

@@ -30,7 +30,9 @@ from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.shuffled_sums import VectorSum
 from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial import BinomialSums, Bits, vector
+from fedprivjax.privacy.accountants.binomial import vector
+from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
+from fedprivjax.privacy.accountants.binomial.parameters import Bits
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon

@@ -8,7 +8,7 @@ from fedprivjax import Absolute, Ball, Cohorts, Moreau, OnePass, Refusal, Square
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.plan.seeds import protocol_key
-from fedprivjax.privacy.accountants.binomial import BinomialSums
+from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
 from fedprivjax.testing.trial import close
 from fedprivjax.theory import cheu
 

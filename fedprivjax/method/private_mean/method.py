@@ -22,7 +22,8 @@ from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial import ACCOUNTINGS, ROUNDINGS
+from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS
+from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem

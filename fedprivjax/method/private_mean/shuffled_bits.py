@@ -33,7 +33,9 @@ from fedprivjax.noise.binomial import (
 )
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import binomial_stream
-from fedprivjax.privacy.accountants.binomial import BinomialSums, bits, default_levels, gaussian_norm
+from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
+from fedprivjax.privacy.accountants.binomial.parameters import bits, default_levels
+from fedprivjax.privacy.accountants.binomial.vector import gaussian_norm
 from fedprivjax.privacy.accountants.records import accounted
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption

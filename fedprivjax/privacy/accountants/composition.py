@@ -1,5 +1,6 @@
 """Composition of dp-accounting's privacy loss distributions, with vectorised convolution and evaluation of ε."""
 
+from bisect import bisect_left
 from math import ceil, expm1, floor, inf, isinf, log, log1p
 from typing import TYPE_CHECKING
 
@@ -64,11 +65,8 @@ def _window(chances: np.ndarray, rounds: int) -> tuple[int, int]:
 
 def _least(value_of) -> float:
     """Return the smallest value at 1 … `STEEPEST` of a function that decreases and then increases."""
-    low, high = 1, STEEPEST
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if value_of(middle) <= value_of(middle + 1) else (middle + 1, high)
-    value = value_of(low)
+    steps = range(1, STEEPEST)
+    value = value_of(1 + bisect_left(steps, True, key=lambda step: value_of(step) <= value_of(step + 1)))
     return value if np.isfinite(value) else inf
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 CHECKED_VERSION = "0.6.0"  # version of dp-accounting for which the attributes were checked
@@ -36,8 +35,6 @@ def symmetric_grid(loss: "PrivacyLossDistribution") -> LossGrid | None:
 
     one = loss._pmf_remove if loss._symmetric else None  # pyright: ignore[reportPrivateUsage]
     one = one.to_dense_pmf() if isinstance(one, SparsePLDPmf) else one
-    return _grid(one) if isinstance(one, DensePLDPmf) and one._pessimistic_estimate else None
-
-
-def _grid(one: "DensePLDPmf") -> LossGrid:
+    if not (isinstance(one, DensePLDPmf) and one._pessimistic_estimate):
+        return None
     return LossGrid(one._discretization, one._lower_loss, np.asarray(one._probs), one._infinity_mass)

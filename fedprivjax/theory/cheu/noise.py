@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial import default_levels
-from fedprivjax.privacy.accountants.binomial.paper import MOST_EPSILON, paper_vector
+from fedprivjax.privacy.accountants.binomial.paper import MAX_EPSILON, paper_vector
+from fedprivjax.privacy.accountants.binomial.parameters import default_levels
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
 
 Noise = float | Callable[[Any], Any]  # C, or a vectorised function from the number of users in a sum to C
@@ -83,7 +83,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
     """
     counts(dimension=dimension)
     epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
-    if epsilon > MOST_EPSILON:
+    if epsilon > MAX_EPSILON:
         raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon}")
     if delta >= 0.5:
         raise Refusal(f"delta must be below 1/2 with the paper's constants, got {delta}")

@@ -7,9 +7,11 @@ import pytest
 
 from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial import BinomialSums, bits, scalar_epsilon, vector_epsilon
-from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS
+from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums
 from fedprivjax.privacy.accountants.binomial.paper import claimed_vector, paper_vector
+from fedprivjax.privacy.accountants.binomial.parameters import bits
+from fedprivjax.privacy.accountants.binomial.scalar import scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.vector import vector_epsilon
 from fedprivjax.privacy.accountants.noise_search import search_min_noise
 
 SUMS = {name: BinomialSums(users=1000, dimension=10, levels=64, accounting=name) for name in ACCOUNTINGS}

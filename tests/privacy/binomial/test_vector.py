@@ -10,10 +10,11 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from fedprivjax import Refusal
-from fedprivjax.privacy.accountants.binomial import BinomialSums, Bits, bits, vector_epsilon, vector_ratio
+from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
 from fedprivjax.privacy.accountants.binomial.paper import paper_vector
+from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside, per_squared_shift, shift_divergences
-from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, _moments, possible_epsilon
+from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, _moments, possible_epsilon, vector_epsilon
 
 # users, d, ε, levels; standard deviation of the sum over the norm bound: paper, independent, coupled, averaged rounding
 TABLE = [
@@ -24,6 +25,10 @@ TABLE = [
     (60000, 7850, 8.0, 490, 698, 1.89, 1.63, 1.385),
 ]
 ORDERS = np.array([1.05, 1.7, 3.0, 6.0])
+
+
+def vector_ratio(epsilon, users, levels, dimension, releases, delta, rounding="averaged"):
+    return BinomialSums(users, dimension, levels, rounding).ratio(epsilon, releases, delta=delta)
 
 
 def pmf(total, probability, size):

@@ -4,28 +4,18 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, AccountantResult
-from fedprivjax.privacy.accountants.binomial.paper import (
-    claimed_vector,
-    composed_epsilon,
-    paper_vector,
-    round_budget,
-)
+from fedprivjax.privacy.accountants.binomial.paper import claimed_vector, composed_epsilon, paper_vector, round_budget
 from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
-from fedprivjax.privacy.accountants.binomial.scalar import MOST_TRIALS, scalar_epsilon
-from fedprivjax.privacy.accountants.binomial.vector import (
-    ROUNDINGS,
-    gaussian_norm,
-    possible_epsilon,
-    vector_ratio,
-)
+from fedprivjax.privacy.accountants.binomial.scalar import MAX_TRIALS, scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, gaussian_norm, possible_epsilon
 from fedprivjax.privacy.accountants.noise_search import search_min_noise
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 
 ACCOUNTINGS = ("exact", "gaussian-limit", "paper")
-MOST_LEVELS = 2**15  # largest g for which all shifts up to g are evaluated
+MAX_LEVELS = 2**15  # largest g for which all shifts up to g are evaluated
 DERIVATIONS = {
     "exact": "Rényi divergences of the binomial over all shifts, added up over releases, and converted to (ε, δ); one "
     "coordinate released once by its exact tails",
@@ -60,8 +50,8 @@ class BinomialSums(RecordAccountant):
     def __post_init__(self) -> None:
         for name, value in (("users", self.users), ("dimension", self.dimension), ("levels", self.levels)):
             require_at_least(name, value, 1)
-        if self.accounting == "exact" and self.levels > MOST_LEVELS:
-            raise Refusal(f"levels must be at most {MOST_LEVELS} to be accounted for exactly, got {self.levels}")
+        if self.accounting == "exact" and self.levels > MAX_LEVELS:
+            raise Refusal(f"levels must be at most {MAX_LEVELS} to be accounted for exactly, got {self.levels}")
         require_choice("rounding", self.rounding, ROUNDINGS)
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
@@ -72,11 +62,12 @@ class BinomialSums(RecordAccountant):
         if ratio in (0.0, inf):
             return inf if ratio == 0 else 0.0
         if self.accounting == "gaussian-limit":
-            return self._gaussian(ratio, releases, delta)
+            return float(gdp.epsilon(self._norm * sqrt(releases / self.users) / ratio, delta))
         message = bits(ratio, self.levels)
-        if self.accounting == "paper":
-            return self._claimed(message, releases, delta)
-        return self._proved(message, releases, delta)
+        if self.accounting == "exact":
+            return self._proved(message, releases, delta)
+        part = delta if releases == 1 else delta / (releases + 1)
+        return composed_epsilon(claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
         """Return the smallest ratio, from above, whose ε is at most the given one. It is the inverse of `epsilon`.
@@ -89,14 +80,13 @@ class BinomialSums(RecordAccountant):
             return self._claiming(epsilon, releases, delta)
         if self.accounting == "gaussian-limit":
             return self._norm * sqrt(releases / self.users) / gdp.mu(epsilon, delta)
-        if self._single(releases):
-            guess = sqrt(1 / self.users) / gdp.mu(epsilon, delta)
+        require_positive("epsilon", epsilon)
+        widened = 1.0 if self._single(releases) else 1.07 * self._norm
 
-            def epsilon_of(ratio: float) -> float:
-                return self._proved(bits(accounted(ratio), self.levels), 1, delta)
+        def epsilon_of(ratio: float) -> float:
+            return self._proved(bits(accounted(ratio), self.levels), releases, delta)
 
-            return search_min_noise(epsilon_of, epsilon, guess)
-        return vector_ratio(epsilon, self.users, self.levels, self.dimension, releases, delta, self.rounding)
+        return search_min_noise(epsilon_of, epsilon, widened * sqrt(releases / self.users) / gdp.mu(epsilon, delta))
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the accounting's ε, and that of Gaussian noise of the same variance on a sum without rounding."""
@@ -125,26 +115,20 @@ class BinomialSums(RecordAccountant):
         if ratio in (0.0, inf):
             return ()
         message = bits(accounted(ratio), self.levels)
-        found = []
-        if releases * self.users * message.trials <= MOST_TRIALS:
-            total, shift = releases * self.users * message.trials, releases * self.levels
-            tails = scalar_epsilon(total, message.probability, shift, delta)
-            found.append(
-                AccountantResult("one coordinate, exact tails", tails, EXACT if self._single(releases) else LOWER)
-            )
-        if not self.proved and self.levels <= MOST_LEVELS:
-            found.append(
-                AccountantResult("Rényi divergence over all shifts", self._proved(message, releases, delta), UPPER)
-            )
-        return tuple(found)
+        found, total = (), releases * self.users * message.trials
+        if total <= MAX_TRIALS:
+            tails = scalar_epsilon(total, message.probability, releases * self.levels, delta)
+            kind = EXACT if self._single(releases) else LOWER
+            found = (AccountantResult("one coordinate, exact tails", tails, kind),)
+        if self.proved or self.levels > MAX_LEVELS:
+            return found
+        proved = self._proved(message, releases, delta)
+        return *found, AccountantResult("Rényi divergence over all shifts", proved, UPPER)
 
     @property
     def _norm(self) -> float:
         """Factor K/g by which rounding increases the shift."""
         return gaussian_norm(self.levels, self.dimension, self.rounding) / self.levels
-
-    def _gaussian(self, ratio: float, releases: int, delta: float) -> float:
-        return float(gdp.epsilon(self._norm * sqrt(releases / self.users) / ratio, delta))
 
     def _proved(self, message: Bits, releases: int, delta: float) -> float:
         if self._single(releases):
@@ -154,10 +138,6 @@ class BinomialSums(RecordAccountant):
     def _single(self, releases: int) -> bool:
         """Return True for one coordinate released once, for which δ is exact."""
         return self.dimension == releases == 1 and self.rounding == "averaged"
-
-    def _claimed(self, message: Bits, releases: int, delta: float) -> float:
-        part = delta if releases == 1 else delta / (releases + 1)
-        return composed_epsilon(claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def _claiming(self, epsilon: float, releases: int, delta: float) -> float:
         """Return the ratio of the paper's rule. It keeps the claim if `bits` rounds trials up and p falls below 1/2."""

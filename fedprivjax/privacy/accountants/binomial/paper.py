@@ -17,7 +17,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.privacy.accountants.binomial.parameters import Bits
 
-MOST_EPSILON = 15.0  # largest ε in Lemma 3.1
+MAX_EPSILON = 15.0  # largest ε in Lemma 3.1
 STEEPEST = 0.858  # largest a with ln((1+a)/(1−a)) ≤ 3a, rounded down
 HONEST = 1 / 3  # smallest fraction of honest users in Claim A.8
 LOSSES = ("paper", "derived")
@@ -188,7 +188,7 @@ def _require_delta(delta: float) -> None:
 
 def _require_target(epsilon: float, delta: float) -> None:
     require_positive("epsilon", epsilon)
-    if epsilon > MOST_EPSILON * (1 + 1e-9):  # tolerance for rounding of a claim of 15
+    if epsilon > MAX_EPSILON * (1 + 1e-9):  # tolerance for rounding of a claim of 15
         raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon:.6g}")
     _require_delta(delta)
 

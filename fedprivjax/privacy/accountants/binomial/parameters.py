@@ -7,7 +7,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 
 RULES = ("exact", "sqrt", "linear")
-MOST_TRIALS = 10**15  # largest number per user that float64 counts exactly
+MAX_TRIALS = 10**15  # largest number per user that float64 counts exactly
 
 
 class Bits(NamedTuple):
@@ -46,8 +46,8 @@ def bits(ratio: float, levels: int) -> Bits:
     require_positive("ratio", ratio)
     require_at_least("levels", levels, 1)
     fourfold = 4 * (ratio * levels) ** 2
-    if not isfinite(fourfold) or fourfold > MOST_TRIALS:
-        raise Refusal(f"ratio must need at most {MOST_TRIALS} trials of noise per user, got {ratio} at {levels} levels")
+    if not isfinite(fourfold) or fourfold > MAX_TRIALS:
+        raise Refusal(f"ratio must need at most {MAX_TRIALS} trials of noise per user, got {ratio} at {levels} levels")
     trials = max(1, ceil(fourfold * (1 - 1e-15)))
     filled = min(1.0, fourfold / trials)
     return Bits(levels, trials, filled / (2 * (1 + sqrt(1 - filled))))

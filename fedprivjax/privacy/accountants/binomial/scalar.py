@@ -8,6 +8,7 @@ SciPy's tails were compared with direct sums of up to 10⁷ terms. Their relativ
 trials, 10⁻⁹ up to 10¹² and 3·10⁻⁹ at 10¹³. The accountant rejects more trials.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from math import exp, inf, log
@@ -19,7 +20,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.privacy import gdp
 
-MOST_TRIALS = 10**13  # largest total for which SciPy's tails were checked
+MAX_TRIALS = 10**13  # largest total for which SciPy's tails were checked
 
 Tails = Callable[[int], tuple[float, float]]
 
@@ -116,8 +117,8 @@ def _require(total: int, probability: float, shift: int) -> None:
     require_at_least("total", total, 1)
     require_at_least("shift", shift, 0)
     require_between("probability", probability, 0, 1)
-    if total > MOST_TRIALS:
-        raise Refusal(f"total must be at most {MOST_TRIALS} trials, where SciPy's tails were checked, got {total}")
+    if total > MAX_TRIALS:
+        raise Refusal(f"total must be at most {MAX_TRIALS} trials, where SciPy's tails were checked, got {total}")
 
 
 def _tails(total: int, probability: float, shift: int) -> tuple[Tails, Tails]:
@@ -142,10 +143,7 @@ def _spill(epsilon: float, favoured: float, other: float) -> float:
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
     """Return the first integer in [low, high] at which a monotone condition holds, or `high` if there is none."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    return low + bisect_left(range(low, high), True, key=holds)
 
 
 def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: range) -> float:

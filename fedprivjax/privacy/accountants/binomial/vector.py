@@ -35,12 +35,9 @@ from math import exp, inf, log, sqrt
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
+from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.privacy.accountants.binomial.parameters import Bits
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside, per_squared_shift, shift_divergences
-from fedprivjax.privacy.accountants.noise_search import search_min_noise
-from fedprivjax.privacy.accountants.records import accounted
 
 ROUNDINGS = ("averaged", "coupled", "independent")
 SPARE = 1000  # the probability outside the window may cost at most δ/SPARE
@@ -113,32 +110,6 @@ def possible_epsilon(
     epsilon = float(np.min(_converted(divergences, orders, left)))
     spilt = 2 * spill * exp(epsilon) if epsilon < 700 else inf
     return max(epsilon, 0.0) if spill == 0 or spilt <= delta / SPARE else inf
-
-
-@lru_cache(maxsize=4096)
-def vector_ratio(
-    epsilon: float,
-    users: int,
-    levels: int,
-    dimension: int,
-    releases: int,
-    delta: float,
-    rounding: str = "averaged",
-) -> float:
-    """Return the smallest ratio (from above) whose `vector_epsilon` is at most ε. Needs about five evaluations.
-
-    >>> ratio = vector_ratio(1.0, users=1000, levels=64, dimension=10, releases=1, delta=1e-6)
-    >>> round(2 * ratio * 1000**0.5, 2)  # the noise of a sum divided by a record's norm bound
-    9.07
-    """
-    require_positive("epsilon", epsilon)
-
-    def epsilon_of(ratio: float) -> float:
-        return possible_epsilon(bits(accounted(ratio), levels), users, dimension, releases, delta, rounding)
-
-    norm = gaussian_norm(levels, dimension, rounding) / levels
-    guess = 1.07 * norm * sqrt(releases / users) / gdp.mu(epsilon, delta)
-    return search_min_noise(epsilon_of, epsilon, guess)
 
 
 def _orders(message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str) -> np.ndarray:
