@@ -9,13 +9,22 @@ from threading import Timer
 
 from typer.core import TyperGroup
 
+from fedprivjax.checks.values import require_choice
+
 
 class Stopped(Exception):
     """Raised on Ctrl-C, with the line to print."""
 
 
 class StoppableCommands(TyperGroup):
-    """Commands that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently."""
+    """Commands that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently.
+
+    An unknown command raises Refusal, which names the nearest one.
+    """
+
+    def resolve_command(self, ctx, args):
+        require_choice("command", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx):
         try:

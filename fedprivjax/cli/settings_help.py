@@ -13,8 +13,8 @@ from pydantic_core import PydanticUndefined
 from fedprivjax.experiment.reflection import Reflected
 from fedprivjax.protocols import PROTOCOLS
 
-SECTION = re.compile(r"^(\w+):$")
-ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):(?: (.*))?$")
+SECTION = re.compile(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", re.MULTILINE)
+ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):((?: .*)?(?:\n {8}.*)*)", re.MULTILINE)
 SAME = re.compile(r"as in `(\w+)`\.?")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
 HIDDEN = ("labels", "cached")  # arguments that files cannot set
@@ -123,22 +123,11 @@ def _default(value: Any) -> str:
         return "required"
     if isinstance(value, BaseModel):
         return "that of its keys"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value).lower() if value is None else str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _entries(text: str) -> Iterator[tuple[list[str], str]]:
     """Yield the names and text of each entry under `Args:` and `Attributes:`."""
-    inside, names, lines = False, [], []
-    for line in [*text.splitlines(), "End:"]:
-        head, entry = SECTION.match(line), ENTRY.match(line)
-        if names and (head or entry or not line.startswith("        ")):
-            yield names, " ".join(lines)
-            names, lines = [], []
-        if head or (line and not line.startswith(" ")):
-            inside = head is not None and head[1] in ("Args", "Attributes")
-        elif inside and entry:
-            names, lines = [name.strip(" *") for name in entry[1].split(",")], [entry[2] or ""]
-        elif names:
-            lines.append(line)
+    for section in SECTION.findall(f"{text}\n"):
+        for names, entry in ENTRY.findall(section):
+            yield [name.strip(" *") for name in names.split(",")], entry

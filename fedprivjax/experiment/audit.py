@@ -51,25 +51,19 @@ def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: fl
         first = {name: _first_finite(values) for name, values in swept.items() if name in names}
         given = {**settings.settings, **first}
         batch = {"batch": BATCH} if isinstance(given.get("batch"), str) else {}
-        target = next((swept[name] for name in TARGETS if name in swept and name not in given), None)
-        protocol = settings.make({**first, **batch})
+        protocol, level = settings.make({**first, **batch}), epsilon
+        target = next((name for name in TARGETS if name in swept), None)
         if epsilon is None and target is not None and not set(TARGETS) & set(given):
-            epsilon_here = (
-                _first_finite(target) if "epsilon" in swept else float(gdp.epsilon(_first_finite(target), delta))
-            )
-            protocol = at_level(protocol, epsilon_here, delta)
-        found[settings.label] = protocol if epsilon is None else at_level(protocol, epsilon, delta)
+            value = _first_finite(swept[target])
+            level = value if target == "epsilon" else float(gdp.epsilon(value, delta))
+        found[settings.label] = protocol if level is None else at_level(protocol, level, delta)
     return found
 
 
 def protocols_named(name: str, epsilon: float, delta: float) -> dict[str, Any]:
     """Return the protocol of a name in `PROTOCOLS`, or "all" of them, at their audit settings; by name."""
-    found = {}
-    for one, (method, _) in PROTOCOLS.items():
-        if name not in (one, EVERY):
-            continue
-        found[one] = at_level(method(**method.audit_settings()), epsilon, delta)
-    return found
+    methods = {one: method for one, (method, _) in PROTOCOLS.items() if name in (one, EVERY)}
+    return {one: at_level(method(**method.audit_settings()), epsilon, delta) for one, method in methods.items()}
 
 
 def at_level(protocol: Any, epsilon: float, delta: float) -> Any:

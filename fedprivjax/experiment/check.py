@@ -22,8 +22,10 @@ def check(experiment: Experiment) -> None:
     _check_sweep(experiment)
     _check_participation(experiment)
     _check_metrics(experiment)
-    _check_baselines(experiment)
     _check_expected(experiment)
+    if ALONE in experiment.evaluation.baselines and (trials := experiment.sweep.trials) is not None:
+        wanted = f"evaluation.baselines must leave 'alone' out of trials, got {trials} trials"
+        raise Refusal(f"{wanted}. Sweep seeds instead")
     for name in experiment.evaluation.at:
         require_choice("key in evaluation.at", name, experiment.real_axes)
     require_between("evaluation.delta", experiment.evaluation.delta, 0, 1)
@@ -110,14 +112,6 @@ def _check_metrics(experiment: Experiment) -> None:
         require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN, *own])
         if experiment.evaluation.known(recorded_name(expected.metric)).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
-
-
-def _check_baselines(experiment: Experiment) -> None:
-    trials = experiment.sweep.trials
-    if ALONE in experiment.evaluation.baselines and trials is not None:
-        raise Refusal(
-            f"evaluation.baselines must leave 'alone' out of trials, got {trials} trials. Sweep seeds instead"
-        )
 
 
 def _check_expected(experiment: Experiment) -> None:

@@ -119,9 +119,16 @@ class ProtocolSettings(Settings):
 
     def check_values(self, over: Mapping[str, list[float]]) -> None:
         """Make the protocol at every swept value, so that invalid values raise before anything runs."""
-        swept = {name: values for name, values in over.items() if name not in self.fixed}
+        axes = {**{name: values for name, values in over.items() if name not in self.fixed}, **self.grid}
+        first = {name: values[0] for name, values in axes.items()}
         with within(self.place):
-            self._check_values({**swept, **self.grid})
+            for name in self.required - axes.keys():
+                raise Refusal(f"{name} must be given there, or swept")
+            self._make(first)
+            for name, value in [(name, value) for name, values in axes.items() for value in values]:
+                if isnan(value):
+                    raise Refusal(f"{name} must be a number, got nan")
+                self._make({**first, name: value})
 
     def has_target(self, over: Mapping[str, list[float]]) -> bool:
         """Return True if the settings, the grid, the sweep or the method's defaults give a privacy target."""
@@ -129,16 +136,6 @@ class ProtocolSettings(Settings):
             return True
         made = self._make({name: values[0] for name, values in {**over, **self.grid}.items()})
         return any(getattr(made, name) is not None for name in TARGETS)
-
-    def _check_values(self, axes: Mapping[str, list[float]]) -> None:
-        for name in self.required - axes.keys():
-            raise Refusal(f"{name} must be given there, or swept")
-        first = {name: values[0] for name, values in axes.items()}
-        for name, value in [*first.items(), *((name, value) for name, values in axes.items() for value in values[1:])]:
-            self._make({**first, name: value})
-            if isnan(value):
-                raise Refusal(f"{name} must be a number, got nan")
-        self._make(first)
 
     def _make(self, point: Mapping[str, float]) -> Any:
         """Return the protocol at a point of the sweep, for validation.

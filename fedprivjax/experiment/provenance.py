@@ -58,10 +58,8 @@ def commit(checkout: Path) -> str | None:
 
 def cpu() -> str:
     """Return the processor's name, or its architecture if the system does not report a name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
@@ -69,10 +67,9 @@ def cpu() -> str:
 def checksums(found: Mapping[str, xr.Dataset]) -> dict[str, Any]:
     """Return the distinct checksums of the data by array name, a list if there are several datasets, such as trials."""
     texts = [text for data in found.values() for text in str(data.attrs.get("data", "")).splitlines()]
-    sets = [json.loads(text) for text in dict.fromkeys(texts)]
     by_name: dict[str, dict[str, None]] = {}
-    for each in sets:
-        for name, digest in each.items():
+    for text in dict.fromkeys(texts):
+        for name, digest in json.loads(text).items():
             by_name.setdefault(name, {})[digest] = None
     return {name: list(digests) if len(digests) > 1 else next(iter(digests)) for name, digests in by_name.items()}
 

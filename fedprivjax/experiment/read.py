@@ -55,11 +55,9 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     """
     path = Path(spec)
     if not (path.suffix == ".toml" and path.is_file()):
-        names = bundled()
-        if path.suffix == ".toml":
-            raise Refusal(f"no experiment file {str(spec)!r}{_beside(path)}")
-        if str(spec) not in names and _beside(path):
-            raise Refusal(f"no experiment file {str(spec)!r}{_beside(path)}")
+        names, near = bundled(), _beside(path)
+        if path.suffix == ".toml" or (near and str(spec) not in names):
+            raise Refusal(f"no experiment file {str(spec)!r}{near}")
         require_choice("experiment", str(spec), names)
         path = names[str(spec)]
     raw = read_toml(path)
@@ -164,27 +162,20 @@ def _change(raw: Any, key: str, value: Any) -> None:
     *path, last = key.split(".")
     here = raw
     for part in path:
-        here = _step(here, part, key)
-    if isinstance(here, list):
-        here[_index(here, last, key)] = value
-    elif isinstance(here, dict):
-        here[last] = value
-    else:
-        raise Refusal(f"no setting {key!r} to change")
+        found = _entry(here, part, key)
+        here = here.setdefault(found, {}) if isinstance(here, dict) else here[found]
+    here[_entry(here, last, key)] = value
 
 
-def _step(here: Any, part: str, key: str) -> Any:
-    if isinstance(here, list):
-        return here[_index(here, part, key)]
+def _entry(here: Any, part: str, key: str) -> Any:
+    """Return the key of a table, or the index of a list's entry, that a part of a dotted key names."""
     if isinstance(here, dict):
-        return here.setdefault(part, {})
-    raise Refusal(f"no setting {key!r} to change")
-
-
-def _index(entries: list, part: str, key: str) -> int:
-    labels = [entry.get("label", entry.get("name")) if isinstance(entry, dict) else None for entry in entries]
+        return part
+    if not isinstance(here, list):
+        raise Refusal(f"no setting {key!r} to change")
+    labels = [entry.get("label", entry.get("name")) if isinstance(entry, dict) else None for entry in here]
     if part in labels:
         return labels.index(part)
-    if part.isdigit() and int(part) < len(entries):
+    if part.isdigit() and int(part) < len(here):
         return int(part)
-    raise Refusal(f"no entry {part!r} in {key!r} (there are {len(entries)}, numbered from 0)")
+    raise Refusal(f"no entry {part!r} in {key!r} (there are {len(here)}, numbered from 0)")

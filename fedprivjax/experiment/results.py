@@ -3,9 +3,8 @@
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -153,7 +152,4 @@ def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
 
 def _guarantees(texts: xr.DataArray) -> xr.DataArray:
     """Return the guarantees of JSON texts, shape as `texts`. Equal texts share one object."""
-    made: dict[str, Any] = {text: PrivacyGuarantee.from_json(text) for text in map(str, texts.values.ravel())}
-    found = np.empty(texts.shape, object)
-    found[...] = np.array([made[str(text)] for text in texts.values.ravel()], object).reshape(texts.shape)
-    return xr.DataArray(found, texts.coords, texts.dims, "guarantee")
+    return xr.apply_ufunc(cache(PrivacyGuarantee.from_json), texts, vectorize=True, output_dtypes=[object])

@@ -1,6 +1,6 @@
 """Hyper-parameter tuning: the best point of every protocol's grid, on the run itself or on other data by `[tuning]`."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,13 +119,18 @@ def tuning_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[
     if not methods:
         raise Refusal("a [[protocol]] must have a grid of several points, got none")
     labels = [settings.label for settings in methods]
+    protocols = [one for one in raw["protocol"] if one["label"] in labels]
+    for one in protocols:
+        own = one["participation"]
+        one["participation"] = {key: own[key] for key in own if key not in tuning.participation}
+    baselines = [name for name in raw["evaluation"]["baselines"] if name != ALONE]
     return {
         "title": f"{raw['title']}: the choice of hyper-parameters",
         "problem": _problem(raw["problem"], tuning.problem),
         "participation": merged(experiment.participation, tuning.participation),
-        "protocol": [_protocol(one, tuning.participation) for one in raw["protocol"] if one["label"] in labels],
+        "protocol": protocols,
         "sweep": {**{name: raw["sweep"][name] for name in OF_SWEEP}, **_sweep(experiment, tuning, methods)},
-        "evaluation": _evaluation(raw["evaluation"]),
+        "evaluation": {**raw["evaluation"], "at": {}, "baselines": baselines},
     }
 
 
@@ -141,19 +146,6 @@ def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     lost |= {"radius"} if "constraint" in own else set()
     found = {**{key: value for key, value in given.items() if key not in lost}, **own}
     return {key: value for key, value in found.items() if (key, value) != ("partition", {})}
-
-
-def _evaluation(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `[evaluation]` without `at` and the baseline "alone", which tuning does not need."""
-    shown = [name for name in given.get("baselines", ()) if name != ALONE]
-    kept = {name: value for name, value in given.items() if name != "at"}
-    return kept | ({"baselines": shown} if "baselines" in given else {})
-
-
-def _protocol(given: Mapping[str, Any], shared: Iterable[str]) -> dict[str, Any]:
-    """Return a protocol's settings without those participation keys that `[tuning]` sets for all protocols."""
-    own = {key: value for key, value in given["participation"].items() if key not in shared}
-    return {**given, "participation": own}
 
 
 def _sweep(experiment: Experiment, tuning: TuningSettings, methods: list[ProtocolSettings]) -> dict[str, Any]:

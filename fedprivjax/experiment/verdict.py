@@ -135,7 +135,9 @@ def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Ve
         return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
     runs = _runs(expected.protocol, expected, cell, best, expected.iterate)
     if expected.axis is not None:
-        return _judge_slope(expected, cell, runs)
+        slope, half, error = exponent(runs, expected.axis)
+        holds = None if cell.value is None else slope <= cell.value + expected.tolerance
+        return Verdict(expected, cell.at, slope, half, error, runs.sizes["seed"], cell.value, holds)
     mean, half = (float(x) for x in mean_interval(runs))
     sd = float(runs.std("seed", ddof=1)) if runs.sizes["seed"] > 1 else np.nan
     value = cell.value
@@ -152,12 +154,6 @@ def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Ve
         pooled = np.sqrt((cell.sd**2 * (cell.runs - 1) + ours) / (cell.runs + count - 2))
         sd = float(pooled * np.sqrt(1 / cell.runs + 1 / count))
     return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, sd, value))
-
-
-def _judge_slope(expected: Expected, cell: Cell, runs: xr.DataArray) -> Verdict:
-    slope, half, error = exponent(runs, str(expected.axis))
-    holds = None if cell.value is None else slope <= cell.value + expected.tolerance
-    return Verdict(expected, cell.at, slope, half, error, runs.sizes["seed"], cell.value, holds)
 
 
 def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
