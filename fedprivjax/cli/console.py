@@ -85,18 +85,6 @@ def write_json(value: Any, file: Path | None) -> None:
         write_atomically(file, json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def members(spec: str) -> list[str]:
-    """Return the names of the bundled experiments in a folder, or the spec itself if it is not a folder."""
-    from fedprivjax import experiment
-
-    inside = [name for name in experiment.bundled() if name.startswith(spec.rstrip("/") + "/")]
-    return inside or [spec]
-
-
-def name_of(spec: str) -> str:
-    return Path(spec).stem if spec.endswith(".toml") else spec
-
-
 @contextmanager
 def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar with the remaining time, or a line every 10 seconds if stderr is not a terminal."""

@@ -2,27 +2,16 @@
 
 import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.markup import escape
 
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli.console import (
-    Change,
-    Out,
-    Resume,
-    Spec,
-    app,
-    each,
-    load,
-    out,
-    progress,
-    status_line,
-)
+from fedprivjax.checks.refusal import Refusal, within
+from fedprivjax.cli.console import Change, Out, Resume, Spec, app, each, load, out, progress, status_line
 from fedprivjax.cli.interrupts import Stopped
-from fedprivjax.cli.named_experiments import check_all, folders, loaded, named, resumed
 
 MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
 
@@ -47,15 +36,12 @@ def run(
 
     if tiny:
         compile_quickly()
-    chosen = loaded([spec], change, tiny=tiny)
-    into = folders(chosen, folder, tiny=tiny)
-    again = resumed(into, resume=resume)
-    check_all(chosen, into, again)
+    chosen = _named([spec], change, folder, resume=resume, tiny=tiny)
     done: dict[str, Any] = {}
-    for name, experiment in chosen.items():
+    for name, one in chosen.items():
         if len(chosen) > 1:
-            out.print(f"{name}: {experiment.title}", style="bold", markup=False, highlight=False)
-        _run(experiment, into[name], done, resume=again[name], keep=not tiny)
+            out.print(f"{name}: {one.experiment.title}", style="bold", markup=False, highlight=False)
+        _run(one, done, keep=not tiny)
 
 
 @app.command()
@@ -69,19 +55,10 @@ def reproduce(
     from fedprivjax.experiment import verdict
     from fedprivjax.report import verdicts
 
-    chosen = loaded(specs, change)
-    into = folders(chosen, folder)
-    for name, experiment in chosen.items():
-        if not experiment.expected:
-            raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
-        with named(name, several=len(chosen) > 1):
-            verdict.check_cells(experiment)
-    again = resumed(into, resume=resume)
-    check_all(chosen, into, again, judge=True)
     done: dict[str, Any] = {}
     good = True
-    for name, experiment in chosen.items():
-        judged = verdict.verdicts(experiment, _run(experiment, into[name], done, resume=again[name], judge=True))
+    for name, one in _named(specs, change, folder, resume=resume, judge=True).items():
+        judged = verdict.verdicts(one.experiment, _run(one, done, judge=True))
         line, holds = verdicts.verdict_line(judged)
         for table in verdicts.verdict_tables(judged):
             out.print(table)
@@ -129,12 +106,71 @@ def privacy(spec: Spec, change: Change = None) -> None:
         out.print(f"  {guarantee.paragraph()}", markup=False, highlight=False)
 
 
-def _run(experiment, folder: Path, done: dict[str, Any], *, resume: bool, keep: bool = True, judge: bool = False):
+class Named(NamedTuple):
+    """An experiment named on the command line, its results folder, and whether its run resumes."""
+
+    experiment: Any
+    folder: Path
+    resume: bool
+
+
+def _named(
+    specs: list[str],
+    change: list[str] | None,
+    folder: Path | None,
+    *,
+    resume: bool,
+    tiny: bool = False,
+    judge: bool = False,
+) -> dict[str, Named]:
+    """Return the experiments of the command line by name, with folders of them expanded, checked before the first runs.
+
+    Each of several is prepared with one seed and trial. A single experiment is validated by its run.
+
+    Args:
+        folder: results folder of a single experiment, else the parent of their folders. The default parent is results,
+            or results/tiny for scaled-down runs.
+        resume: whether to resume. Of several experiments, only those with a started run do.
+    """
+    from fedprivjax import experiment as experiments
+    from fedprivjax.experiment import folder as results_folder
+    from fedprivjax.experiment import tiny as scaled_down
+    from fedprivjax.experiment import verdict
+    from fedprivjax.experiment.jobs import ready_experiment
+
+    bundled = experiments.bundled()
+    inside = [[name for name in bundled if name.startswith(spec.rstrip("/") + "/")] or [spec] for spec in specs]
+    names = list(dict.fromkeys(name for each in inside for name in each))
+    several = len(names) > 1
+    parent = folder or (Path("results", "tiny") if tiny else Path("results"))
+    found = {}
+    for name in names:
+        with within(name) if several else nullcontext():
+            experiment = load(name, change)
+            made = scaled_down.tiny(experiment) if tiny else experiment
+        into = folder if folder and not several else parent / (Path(name).stem if name.endswith(".toml") else name)
+        found[name] = Named(made, into, resume and (not several or results_folder.begun(into)))
+    for name, one in found.items() if judge else ():
+        if not one.experiment.expected:
+            raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
+        with within(name) if several else nullcontext():
+            verdict.check_cells(one.experiment)
+    for name, one in found.items() if several else ():
+        with within(name), status_line(f"reading {name}") as say:
+            ready_experiment(scaled_down.one_trial(one.experiment), say, judge=judge)
+    for name, one in found.items() if several else ():
+        with within(name):
+            results_folder.claim(one.folder, one.experiment, resume=one.resume)
+    return found
+
+
+def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False):
     """Run an experiment into a folder, and show it. After a stop or on a full disk, the message says how to resume."""
     from fedprivjax.experiment import run as runner
-    from fedprivjax.experiment.ready import ready_experiment
+    from fedprivjax.experiment.jobs import ready_experiment
     from fedprivjax.experiment.results import load as load_results
 
+    experiment, folder, resume = one
     try:
         with status_line("reading") as say:
             ready = ready_experiment(experiment, say, judge=judge)

@@ -48,12 +48,9 @@ def groups() -> dict[str, Entries]:
     from fedprivjax import datasets
     from fedprivjax.datasets.partition import KINDS
     from fedprivjax.engine.metrics import METRICS
-    from fedprivjax.experiment.constraints import ConstraintSettings
-    from fedprivjax.experiment.features import FEATURES
-    from fedprivjax.experiment.losses import LossSettings
-    from fedprivjax.experiment.networks import ModelSettings
     from fedprivjax.experiment.participation import ParticipationSettings
-    from fedprivjax.experiment.section import kinds, summaries
+    from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings
+    from fedprivjax.experiment.section import kinds, summary
     from fedprivjax.features import MAPS
     from fedprivjax.plan.samplers import SAMPLERS
     from fedprivjax.protocols import PROTOCOLS
@@ -66,11 +63,11 @@ def groups() -> dict[str, Entries]:
     }
     found: dict[str, Entries] = {"protocols": {entry: (text, method) for entry, (method, text) in PROTOCOLS.items()}}
     for title, union in sections.items():
-        found[title] = {entry: (text, kinds(union)[entry]) for entry, text in summaries(union).items()}
+        found[title] = {entry: (summary(model), model) for entry, model in kinds(union).items()}
     found["models"] = {"linear": ("linear predictor, if no model is given", None), **found["models"]}
     found["partitions"] = {entry: (text, datasets.partition) for entry, text in KINDS.items()}
     found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}
-    found["feature maps"] = {entry: (text, MAPS[entry]) for entry, text in FEATURES.items()}
+    found["feature maps"] = {entry: (summary(kind), kind) for entry, kind in MAPS.items()}
     found["samplers"] = {entry: (sampler.description, sampler) for entry, sampler in SAMPLERS.items()}
     found["metrics"] = dict.fromkeys(METRICS, ("", None))
     return found

@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -56,12 +56,15 @@ def plan(
     from fedprivjax.report.planned import plan_report
 
     require_folders(json=json_file, plot=picture)
-    wanted = _pilot(pilot, {"seeds": pilot_seeds, "classes": classes})
+    of_pilot = {"seeds": pilot_seeds, "classes": classes}
+    of_pilot = {name: value for name, value in of_pilot.items() if value is not None}
+    if of_pilot and not pilot:
+        raise Refusal("--pilot-seeds and --classes must go with --pilot")
+    runs = planner.Pilot(**of_pilot) if pilot else False
     settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
     with progress("pilot") if pilot else nullcontext() as on_progress:
-        found = planner.plan(**settings, protocols=only, pilot=wanted, progress=on_progress).assign_attrs(
-            replaced=replaced
-        )
+        found = planner.plan(**settings, protocols=only, pilot=runs, progress=on_progress)
+    found = found.assign_attrs(replaced=replaced)
     out.print(plan_report(found, set(settings)))
     write_json(planner.mapping(found), json_file)
     if picture is not None:
@@ -70,15 +73,3 @@ def plan(
             levels = planner.grid_around(found["epsilon"].item())
             bounds = planner.plan(**{**settings, "epsilon": levels}, protocols=only)
         save_figure(bound_against_epsilon(bounds, found), picture)
-
-
-def _pilot(wanted: bool, given: dict[str, int | None]) -> Any:
-    """Return the requested pilot, or False."""
-    from fedprivjax.planner import Pilot
-
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if wanted:
-        return Pilot(**chosen)
-    if chosen:
-        raise Refusal("--pilot-seeds and --classes must go with --pilot")
-    return False

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from fedprivjax.experiment.reflection import Reflected
+from fedprivjax.experiment.section import Reflected
 from fedprivjax.protocols import PROTOCOLS
 
 SECTION = re.compile(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", re.MULTILINE)

@@ -1,10 +1,11 @@
-"""The jobs of an experiment: one checked sweep for every protocol and every combination of sizes."""
+"""Preparation of an experiment: one checked sweep for every protocol and every combination of sizes."""
 
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -14,12 +15,13 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
-from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings
+from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, tuning_experiment, verdict
 from fedprivjax.experiment.baselines import problem_alone
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, make_protocol, points, present
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
+from fedprivjax.experiment.tuning import at_first
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.feasibility import require_possible
@@ -78,6 +80,48 @@ def jobs(experiment: Experiment, say: Say = None) -> list[Job]:
         for draft in _drafts(experiment, settings, shape, problems, say)
     ]
     return [draft.job(say) for draft in drafts]
+
+
+@dataclass(frozen=True)
+class ReadyExperiment:
+    """Prepared experiment, not yet compiled.
+
+    Attributes:
+        experiment: settings.
+        jobs: sweeps to run. With `[tuning]`, the first point of each grid represents the point that will be chosen.
+        seconds: time of the preparation in seconds, without that of `before`.
+        before: prepared tuning experiment, which runs first, or None without `[tuning]`.
+    """
+
+    experiment: Experiment
+    jobs: list[Job]
+    seconds: float
+    before: "ReadyExperiment | None" = None
+
+    @property
+    def runs(self) -> int:
+        """Number of runs, tuning runs included."""
+        return sum(job.runs for job in self.jobs) + (0 if self.before is None else self.before.runs)
+
+
+def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = False) -> ReadyExperiment:
+    """Validate, calibrate and prepare an experiment.
+
+    Args:
+        say: progress callback, called with a line of text; calibration may take long.
+        judge: whether the results will be compared with `[[expected]]`, whose metrics must then be recorded.
+
+    Raises:
+        ValueError: if settings are invalid.
+    """
+    begun, chooses = perf_counter(), experiment.tuning is not None
+    todo = jobs(at_first(experiment) if chooses else experiment, say)
+    if judge or experiment.evaluation.iterate != OUTPUT:
+        judged = experiment if judge else experiment.but(expected=[])
+        verdict.check_recorded(judged, recorded(todo), records(todo))
+    took = perf_counter() - begun
+    before = ready_experiment(tuning_experiment(experiment), say) if chooses else None
+    return ReadyExperiment(experiment, todo, took, before)
 
 
 def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:

@@ -8,9 +8,8 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment.errors import refuse
-from fedprivjax.experiment.reflection import Reflected, arguments, sections
-from fedprivjax.experiment.section import THEORY, Settings
-from fedprivjax.experiment.user_objects import Imported
+from fedprivjax.experiment.names import Imported
+from fedprivjax.experiment.section import THEORY, Reflected, Settings, arguments, sections
 from fedprivjax.plan.participation import SCHEMES, Cohorts, Dropouts, Participation, check_participation
 
 IDENTITY = ("kind", "name")  # keys that identify a scheme

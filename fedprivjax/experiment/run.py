@@ -17,8 +17,7 @@ from fedprivjax.engine.alone import alone, machines_of
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
-from fedprivjax.experiment.jobs import Job, Progress, jobs
-from fedprivjax.experiment.ready import ReadyExperiment, ready_experiment
+from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ReadySweep

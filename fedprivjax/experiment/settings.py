@@ -10,17 +10,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
-from fedprivjax.experiment.constraints import ConstraintSettings
 from fedprivjax.experiment.data import Source
-from fedprivjax.experiment.features import feature_maps
-from fedprivjax.experiment.losses import LossSettings
-from fedprivjax.experiment.names import resolve
-from fedprivjax.experiment.networks import ModelSettings
+from fedprivjax.experiment.names import Imported, resolve
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
+from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings, feature_maps
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
-from fedprivjax.experiment.reflection import Reflected, with_options
-from fedprivjax.experiment.section import OWN, STRUCTURAL, Settings, kinds, owners
-from fedprivjax.experiment.user_objects import Imported
+from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners, with_options
 from fedprivjax.features import MAPS
 from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS

@@ -14,7 +14,7 @@ from fedprivjax.datasets import mnist
 from fedprivjax.datasets.insurance import available as insurance_available
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import read as reading
-from fedprivjax.experiment.ready import ready_experiment
+from fedprivjax.experiment.jobs import ready_experiment
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
 from fedprivjax.problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Tukey

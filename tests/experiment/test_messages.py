@@ -10,8 +10,7 @@ from fedprivjax import Refusal, cli, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.jobs import jobs
-from fedprivjax.experiment.ready import ready_experiment
+from fedprivjax.experiment.jobs import jobs, ready_experiment
 from fedprivjax.experiment.tiny import tiny
 
 FILE = """

@@ -9,7 +9,7 @@ from cases import sparing
 from fedprivjax import Full, averaged, experiment, final, guarantee_of, simulate
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.ready import ready_experiment
+from fedprivjax.experiment.jobs import ready_experiment
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.report import plots, tables

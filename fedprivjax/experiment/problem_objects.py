@@ -1,0 +1,221 @@
+"""`[problem]` loss, model, constraint and features: each kind with its own keys, or a custom object."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import jax
+import numpy as np
+from flax import linen as nn
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets import Dataset, Stream, by_machine, table
+from fedprivjax.datasets.as_problem import described, from_dataset
+from fedprivjax.experiment.names import Imported, Unimported, made, resolve, unimported
+from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
+from fedprivjax.features import FeatureMap, as_maps
+from fedprivjax.problem.build import general_problem
+from fedprivjax.problem.checks import require_constraint
+from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
+from fedprivjax.problem.losses import LOSSES, LinearLoss
+from fedprivjax.problem.networks import NETWORKS
+from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.smoothing import Moreau
+
+
+class Smoothable(Reflected):
+    """A loss, or its Moreau envelope.
+
+    Attributes:
+        smoothing: strength of the Moreau envelope; "theory" takes it from each protocol's own bound.
+    """
+
+    filled = ("classes", "label_bound")
+    renamed = {"width": "huber_width", "scale": "loss_scale"}
+    smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
+
+    def plain(self, data: Dataset | Stream) -> LinearLoss:
+        """Return the loss without smoothing, for this dataset's labels."""
+        return self.made(classes=data.classes or 0, label_bound=data.label_bound)
+
+    def make(self, data: Dataset | Stream) -> LinearLoss:
+        """Return the loss for this dataset's labels, smoothed if the file gives a strength."""
+        plain = self.plain(data)
+        return plain if self.smoothing in (None, THEORY) else Moreau(plain, self.smoothing)
+
+
+class OwnLoss(Imported, Smoothable):
+    """A custom loss by import path: a `LinearLoss`, or a class or function that returns one.
+
+    Attributes:
+        loss_path: "module:name", in a module that is installed or next to the experiment file.
+        loss_options: arguments of the class or function.
+    """
+
+    what, paths = "loss", {"found": "loss_path"}
+    loss_path: str
+    loss_options: dict[str, Any] = {}
+
+    def plain(self, data):
+        return self.imported(LinearLoss, self.loss_options)
+
+
+def _widths(value: Any, info: ValidationInfo) -> Any:
+    """Raise Refusal if `value` has integers but is not a list of layer widths. Other types are left to validation."""
+    numbers = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
+        return value
+    if not isinstance(value, list) or min(value, default=1) < 1:
+        wanted = f"problem.{info.field_name} must be a list of layer widths, each at least 1, got {value}"
+        raise Refusal(f"{wanted}. Write {info.field_name} = [64], or leave model out for a linear predictor")
+    return value
+
+
+Widths = Annotated[list[int], BeforeValidator(_widths)]
+
+
+class Model(Reflected):
+    """A model in place of the linear predictor.
+
+    Attributes:
+        start_seed: seed of the first parameters.
+    """
+
+    filled = ("scores", "parent", "name")
+    types = {tuple[int, ...]: Widths}
+    start_seed: int = Field(default=0, ge=0)
+
+    def make(self) -> Any:
+        """Return the flax module."""
+        return self.made()
+
+    def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
+        """Return the problem of fitting the model to a dataset. `options` are further arguments of `from_dataset`."""
+        return from_dataset(data, loss, network=self.make(), start_seed=self.start_seed, **options)
+
+
+class OwnModel(Imported, Model):
+    """A custom model by import path: a flax module, or a class or function that returns one.
+
+    With `model_start`, it is a loss `(parameters, example) -> scalar` itself; an example is (features, label).
+
+    Attributes:
+        model_path: "module:name", in a module that is installed or next to the experiment file.
+        model_options: arguments of the class or function.
+        model_start: path of a function `(example) -> parameters`, called with an example of zeros.
+        model_correct: path of a function `(parameters, example)` that returns 1.0 if the prediction is right.
+    """
+
+    what, paths = "model", {"found": "model_path", "start": "model_start", "correct": "model_correct"}
+    model_path: str
+    model_options: dict[str, Any] = {}
+    model_start: str | None = None
+    model_correct: str | None = None
+    start: Any = Field(default=None, exclude=True, repr=False)
+    correct: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.model_start is None and self.model_correct is not None:
+            raise Refusal(f"problem.model_correct must go with model_start, got {self.model_correct!r} alone")
+        if self.model_start is not None and self.model_options:
+            raise Refusal("problem.model_options must be left out with model_start: the model is the loss itself")
+        return self
+
+    def make(self):
+        return made("model", self.model_path, self.found, self.model_options, nn.Module)
+
+    def problem(self, data, loss, **options):
+        if self.start is None:
+            return super().problem(data, loss, **options)
+        if loss is not None or isinstance(data, Stream):
+            wrong = "loss must be left out" if loss is not None else "dataset must be stored"
+            raise Refusal(f"problem.{wrong} with model_start: the model is the loss of an example")
+        pool = data.inputs(data.features), data.labels
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), pool)
+        test = None
+        if data.test_features is not None:
+            test = data.inputs(data.test_features), data.test_labels
+        if options["partition_table"] is None and data.machine_of is not None:
+            options["partition_table"] = table(by_machine(data.machine_of))[0]
+        problem = general_problem(self.found, pool, self.start(zeros), test=test, correct=self.correct, **options)
+        return described(problem, data)
+
+
+class Set(Reflected):
+    """A constraint set over all parameters together."""
+
+    filled = ("dimension",)
+
+    def make(self) -> ConstraintSet:
+        """Return the constraint set."""
+        return self.made()
+
+    @property
+    def custom_sizes(self) -> tuple[str, ...]:
+        """Names of a custom set's numbers, which can be swept."""
+        return ()
+
+
+class OwnSet(Imported, Set):
+    """A custom set by import path: a subclass of `ConstraintSet`, or a function that returns one.
+
+    Attributes:
+        constraint_path: "module:name", in a module that is installed or next to the experiment file.
+        constraint_options: arguments of the class or function. Lists become tuples.
+    """
+
+    what, paths = "constraint", {"found": "constraint_path"}
+    constraint_path: str
+    constraint_options: dict[str, Any] = {}
+
+    def make(self):
+        options = {name: tuple(v) if isinstance(v, list) else v for name, v in self.constraint_options.items()}
+        given = self.imported(ConstraintSet, options)
+        require_constraint(given)
+        return given
+
+    @property
+    def custom_sizes(self):
+        return self.make().sizes
+
+
+if TYPE_CHECKING:
+    LossSettings = Smoothable
+    ModelSettings = Model
+    ConstraintSettings = Set
+else:
+    LossSettings = sections(Smoothable, {**LOSSES, OWN: OwnLoss})
+    ModelSettings = sections(Model, {**NETWORKS, OWN: OwnModel})
+    ConstraintSettings = sections(Set, {**CONSTRAINTS, OWN: OwnSet})
+
+
+def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[FeatureMap | Unimported, ...]:
+    """Return the feature maps that a file names. If some are not imported, return only those, as `Unimported`.
+
+    Args:
+        given: one map or a list of them, each a name or a table with its `kind` and settings. A custom map has the name
+            "module:name".
+        context: arguments of `parse`, see `resolve`.
+
+    >>> feature_maps(["pooling", {"kind": "unit_norm"}])
+    (Pooling(size=2), UnitNorm())
+    """
+    found = [_own(each, context) for each in given] if isinstance(given, list) else _own(given, context)
+    return tuple(unimported([found])) or as_maps(found)
+
+
+def _own(given: Any, context: Mapping[str, Any] | None) -> Any:
+    """Return the object of a custom map, and the settings of a built-in one unchanged."""
+    table = {"kind": given} if isinstance(given, str) else given
+    path = table.get("kind") if isinstance(table, Mapping) else None
+    if not isinstance(path, str) or ":" not in path:
+        return given
+    found = resolve("feature map", path, {}, context)
+    if isinstance(found, Unimported):
+        return found
+    options = {name: value for name, value in table.items() if name != "kind"}
+    one = made("feature map", path, found, options, FeatureMap)
+    if not isinstance(one, FeatureMap):
+        raise Refusal(f"feature map {path!r} must be a fedprivjax FeatureMap, got {type(one).__name__}")
+    return one
